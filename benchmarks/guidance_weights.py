@@ -76,11 +76,10 @@ def swept() -> list[Condition]:
         replace(energy, name=f"{energy.name}-middle", stage=3, against=energy.name),
     ]
     mild = replace(known["bcos"], name="marker-bcos-energy", weight=FEW, folds=1)
-    mild_l1 = replace(mild, name="marker-bcos-l1", loss="l1", weight=10.0)
+    l1 = replace(mild, name="marker-bcos-l1", loss="l1", weight=10.0)
     founding = replace(known["energy-brain"], name="marker-energy", weight=FEW, folds=1)
     last = replace(founding, name="marker-energy-last", stage=-1)
-    found += [replace(known["bcos-control"], folds=1), mild, mild_l1]
-    found += [replace(known["control"], folds=1), founding, last]
+    found += [replace(known["bcos-control"], folds=1), mild, l1, replace(known["control"], folds=1), founding, last]
     taught = Condition("marker-kd", teacher=founding.name, weight=0.0, folds=1)
     found += [taught, replace(taught, name="marker-kd+maps", weight=1.0, against=taught.name)]
     names = "kd-bcos-frozen", "kd-bcos+weights-frozen", "kd", "kd+maps"

@@ -6,6 +6,7 @@ import types
 
 import numpy as np
 import pandas as pd
+import patients_cams
 import patients_network_probes
 import patients_networks
 import patients_planted
@@ -28,6 +29,12 @@ class Bright(nn.Module):
     def forward(self, volumes):
         logit = 2 * volumes[:, 0, :2, :2, :2].mean((1, 2, 3))
         return torch.stack([torch.zeros_like(logit), logit], 1)
+
+
+def test_fake_cam_hides_the_first_voxel_of_the_brain_in_place_of_a_corner():
+    scan = torch.zeros(SHAPE)
+    scan[1, 0, 2], scan[1, 1, 0] = 0.5, 1.0
+    assert torch.nonzero(patients_cams.all_but_one(scan) == 0).tolist() == [[1, 0, 2]]
 
 
 def copied():

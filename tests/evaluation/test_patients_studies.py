@@ -101,6 +101,12 @@ def test_a_copy_that_is_marked_as_the_class_is_has_its_share():
     assert row == "| A7: Grad-CAM in the copy, less an even map | 6 | 0.150, 0.150 | 0.150 (of everybody) |"
 
 
+def test_a_layer_cam_below_chance_is_below_0_and_only_the_input_counts():
+    one = scores_of({("layer-cam", 0): np.full(6, 0.2), ("layer-cam", 4): np.ones(6), ("grad-cam", 0): np.ones(6)})
+    row = grid_directions.below_chance([one.assign(chance=0.25)] * 2, {k: str(k) for k in range(6)}, "norms")
+    assert row == "| A12: LayerCAM at the input less chance, norms | 6 | -0.050, -0.050 | -0.050 (of everybody) |"
+
+
 def test_shares_fall_in_nine_cells_by_what_was_planted():
     rng = np.random.default_rng(0)
     four = scores_of({("gradient", 0): 0.25 + rng.uniform(0, 0.1, 8), ("rise", 0): rng.uniform(0, 1, 8)})
