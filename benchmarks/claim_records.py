@@ -138,6 +138,8 @@ class Command:
         Of one core; two cores for a minute are two. None where no page says.
     said, said_in : str
         By whom: a quotation, and the file that holds it.
+    config_file : str
+        In `benchmarks/claims`: settings that several commands share; `config` holds them as well.
     """
 
     lines: tuple[str, ...]
@@ -145,6 +147,7 @@ class Command:
     minutes: float | None = None
     said: str = ""
     said_in: str = ""
+    config_file: str = ""
 
     @property
     def folders(self) -> tuple[str, ...]:
@@ -199,8 +202,13 @@ def _source(values: dict[str, Any]) -> Source:
 @cache
 def commands() -> dict[str, Command]:
     values = tomllib.loads((RECORDS / "commands.toml").read_text(encoding="utf-8"))
-    usual = {name: {**one, "lines": tuple(one["lines"])} for name, one in values.items()}
-    return {name: Command(**{**one, "config": one.get("config", "").lstrip()}) for name, one in usual.items()}
+    return {name: _command(one) for name, one in values.items()}
+
+
+def _command(one: dict[str, Any]) -> Command:
+    shared = one.get("config_file")
+    config = (RECORDS / shared).read_text(encoding="utf-8") if shared else one.get("config", "").lstrip()
+    return Command(**{**one, "lines": tuple(one["lines"]), "config": config})
 
 
 @cache

@@ -19,7 +19,8 @@ seeds, whether settings were those of the source, and the difference with its 95
 - *holds*, *does not*: the interval, and every seed where there are several, lie on the side that the source says, or
   on the other; without an interval, every seed. Where the source says that two are alike, within a bound that the page
   states, or outside of it. An identity that a test proves holds.
-- A mean over people counts each person once, however many seeds asked them, so it may lie beside those of the seeds.
+- A mean over people counts each person once, however many seeds asked them, so it can lie outside the range of the
+  seeds.
 - *open*: everything else, with what it needs. A row that no page answers is open. So is one whose measure could not
   have answered: the number lies at its floor or ceiling, or both networks answer no better than a coin.
 - The verdict of a claim is that of its first row: the source's own measure where it was asked, then patients before
@@ -40,9 +41,10 @@ last column; [tests of the inherent networks](theory/inherent.md#what-the-tests-
 COMMANDS = """## Commands
 
 `python benchmarks/claims.py run ID NAME=FOLDER …` makes a row again and says how long it took: words in capitals are
-folders, and CONFIG is a file with the settings that follow. INPUT is `../shared/data/oasis1/older`, YOUNGER
-`../shared/data/oasis1/younger`, RUN a finished run (of the demo: `demo/run`). A command of an open row asks it with one
-setting; what else to set is in the row. An interrupted command continues where it was."""
+folders, and CONFIG is a file with the settings that follow, or the file that is named. INPUT is
+`../shared/data/oasis1/older`, YOUNGER `../shared/data/oasis1/younger`, RUN a finished run (of the demo: `demo/run`). A
+command of an open row asks it with one setting; what else to set is in the row. An interrupted command continues where
+it was."""
 
 
 def page() -> str:
@@ -96,6 +98,8 @@ def _command(name: str) -> str:
     one, time = commands()[name], time_of(name)
     long = f" ({time.minutes:g} minutes of a core, {time.kind})" if time else ""
     text = f"**`{name}`**{long}\n\n```bash\n" + "\n".join(one.lines) + "\n```"
+    if one.config_file:
+        return f"{text}\n\nCONFIG is `benchmarks/claims/{one.config_file}`."
     return text + (f"\n\n```toml\n{one.config.strip()}\n```" if one.config else "")
 
 

@@ -174,7 +174,6 @@ def further() -> list[Condition]:
     energy = replace(plain, loss="energy", weight=30.0, against="plain")
     bcos = replace(plain, name="bcos-plain", map="inherent", shown="inherent", family=BCOS, against="bcos-plain")
     b_energy = replace(bcos, name="bcos-energy", loss="energy", weight=30.0, against="bcos-plain")
-    mild = replace(b_energy, name="bcos-energy-mild", weight=3.0)
     b_l1 = replace(b_energy, name="bcos-l1", loss="l1", weight=100.0)
     x_dnn = replace(plain, name="x-dnn", family=replace(FOUNDING, bias=False), against="x-dnn")
     x_energy = replace(x_dnn, name="x-dnn-energy", loss="energy", weight=30.0, against="x-dnn")
@@ -198,10 +197,6 @@ def further() -> list[Condition]:
             for share in (0.5, 0.25, 0.1)
             for one in (b_energy, b_l1)
         ),
-        mild,
-        replace(mild, name="bcos-energy-mild-10%", annotated=0.1, weight=9.0),
-        replace(mild, name="bcos-energy-mild-1%", annotated=0.01, weight=54.0),
-        replace(mild, name="bcos-energy-mild+50%", enlarged=0.5, against=mild.name),
         turned,
         replace(turned, name="reversed-energy", loss="energy", weight=30.0),
         b_turned,

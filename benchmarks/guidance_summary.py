@@ -29,8 +29,7 @@ Pairs = Sequence[tuple[str, str]]
 GROUPED = ("against_training", "mean_accuracy", "as_in_training")
 OF_STUDENTS = ("cosine", "agrees")
 ALSO = (
-    ("bcos-energy-10%", "bcos-energy"), ("bcos-energy-mild-10%", "bcos-energy-mild"),
-    ("energy-middle", "plain"), ("bcos-energy-middle", "bcos-plain"),
+    ("bcos-energy-10%", "bcos-energy"), ("energy-middle", "plain"), ("bcos-energy-middle", "bcos-plain"),
     ("energy-last", "energy"), ("bcos-energy-last", "bcos-energy"),
 )  # fmt: skip
 """As `COMPARED`, of the further section."""

@@ -118,8 +118,8 @@ def weights_chosen(known: pd.DataFrame, wanted: Sequence[Condition], measure: st
     """
     means = known.groupby("condition").mean(numeric_only=True)
     found = {}
-    there = [one for one in wanted if one.name in means.index and one.loss and one.against.endswith(ON)]
-    there = [one for one in there if one.annotated == 1]
+    swept_ones = [one for one in wanted if one.loss and one.against.endswith(ON) and one.annotated == 1]
+    there = [one for one in swept_ones if one.name in means.index]
     for against, loss in dict.fromkeys((one.against, one.loss) for one in there):
         own = [one for one in there if (one.against, one.loss) == (against, loss)]
         least = means.loc[against, "correct"] - LARGEST_DROP - EQUAL
@@ -136,10 +136,10 @@ def swept_tables(rows: pd.DataFrame, wanted: Sequence[Condition]) -> str:
     picks = [weights_chosen(known, boxes, name) for name in ("epg_{}", "iou_{}")]
     text = [_weights(known, boxes, picks), plain_summary(tested, boxes, _beside(picks, boxes))]
     marked = [one for one in wanted if not one.plain]
-    students = [one for one in wanted if one.plain and one.teacher]
-    students = [one for one in wanted if one in students or one.name in {other.teacher for other in students}]
+    taught = {one.name: one.teacher for one in wanted if one.plain and one.teacher}
+    students = [one for one in wanted if one.name in {*taught, *taught.values()}]
     text += ["Beside a marker", summary(tested, marked)]
-    if {one.name for one in students if one.teacher} & set(rows["condition"]):
+    if set(taught) & set(rows["condition"]):
         text += ["Students, of all folds", plain_summary(rows[test], students)]
     return "\n\n".join(text) + "\n"
 

@@ -80,5 +80,5 @@ def depth_pairs(rows: pd.DataFrame) -> Iterator[Pair]:
             continue
         for one in sorted(set(measures[name]) & set(measures[linear])):
             if one.startswith(("share", "correct")):
-                grad_cam = "P12" if "grad-cam" in one else "P11" if head == "mlp-3" else "P10"
-                yield grad_cam, name, one, linear, one
+                claim = "P12" if "grad-cam" in one else "P11" if head == "mlp-3" else "P10"
+                yield claim, name, one, linear, one

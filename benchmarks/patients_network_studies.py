@@ -86,7 +86,7 @@ class Study:
 
 
 def own_recipes(_: Workplace, __: int) -> Sequence[Recipe]:
-    """B-cos over B, a CoDA network, and conventional networks with and without global pooling and biases."""
+    """B-cos over B, a CoDA network, and conventional networks with and without global pooling."""
     maps = {"attribution": {"settings": ["inherent:compare=nothing"]}, **NEEDLES}
     both = {"evaluation": {"grids": {"kinds": ["needle", "corner"]}}}
     best = dataclasses.replace(
@@ -99,10 +99,6 @@ def own_recipes(_: Workplace, __: int) -> Sequence[Recipe]:
         Recipe("CoDA-S", {"model": {"architecture": "coda-s"}, **maps}, ("inherent", *POSTHOC)),
         Recipe("ResNet-10", {"model": {"architecture": "resnet10", "width": 0.25}, **both}, plain),
         *(bcos(f"B-cos, B {b:g}", BCE, b=b, **GOOD) for b in (1.0, 2.0, 2.5)),
-        Recipe(
-            "founding, no biases",
-            {"model": {"bias": False}, "training": {"learning_rate": 1e-3, "max_epochs": 40, "min_epochs": 30}},
-        ),
     )
 
 
@@ -131,7 +127,6 @@ def own_pairs(rows: pd.DataFrame) -> Iterator[Pair]:
     for b in (1, 2, 2.5):
         yield "B5", f"B-cos, B {b:g}", "correct", "B-cos, B 1.5", "correct"
     yield "B6", "B-cos, B 1.5", "correct", "founding", "correct"
-    yield "B7", "B-cos, B 1.5", "correct", "founding, no biases", "correct"
     for rival in ("founding", "ResNet-10"):
         yield "K17", "CoDA-S", "correct", rival, "correct"
 
@@ -184,7 +179,6 @@ def tested_recipes(_: Workplace, __: int) -> Sequence[Recipe]:
         bcos("B-cos, dark, off-targets", background="dark", **b15),
         *(dataclasses.replace(one, settings={**one.settings, **own}, methods=("inherent",)) for one in over_b),
         Recipe("ResNet-10", {"model": {"architecture": "resnet10", "width": 0.25}, **both}, PLAIN),
-        dataclasses.replace(WITHOUT_BIASES[0], name="founding, no biases"),
         *(coda(f"CoDA-S, T {0.5 / logits:g}", model={"initial_logits": logits}) for logits in (5.0, 0.05)),
         coda("CoDA-S, penalty", training={"weight_penalty": PENALTY}),
     )
@@ -212,7 +206,6 @@ def tested_pairs(rows: pd.DataFrame) -> Iterator[Pair]:
     yield "B21", off, "class: positive outside", dark, "class: positive outside"
     for larger, smaller in ((2.5, 1), (1.5, 1), (2, 1.5), (2.5, 2)):
         yield "B4", f"B-cos, B {larger:g}", share, f"B-cos, B {smaller:g}", share
-    yield "B7", "B-cos, B 1.5", "correct", "founding, no biases", "correct"
     resnet, ixg = "ResNet-10", "share: input-x-gradient at"
     for rival in (*(f"{name} at 0" for name in PLAIN[:-1]), "grad-cam at 1"):
         yield "K5", coda, share, resnet, f"share: {rival}"

@@ -24,14 +24,14 @@ classes, 4 mm, small networks without MaxOut, and a founding network that is not
 {GRIDS}
 Here there are up to four grids for each class and fold, three of the founding network.
 Seen before: B 1.5 beside the founding network over five folds, and own maps of B 2 (27, 28, 36 per cent by seed) and of
-B 2.5 (39, 29, 43) over two folds of other trainings; of maps beside them with these B, and of networks without biases,
-nothing. Said before anything here was seen: on one side is what has its interval over people and every seed there.
+B 2.5 (39, 29, 43) over two folds of other trainings, but no other maps with these B and no network without biases. Said
+before anything here was seen (a difference is on a side if its interval over people and every seed are):
 
 - B 2 decides, 2.5 is a second answer. B6 holds if B-cos less founding is above -2 points, and does not hold if it is
   below -2. B7 holds if B-cos less the founding network without biases is above 0 and does not hold if it is below.
 - B8, B9: own maps less gradient, input × gradient and integrated gradients at the input, of the same network (B8) and
   of the founding one (B9, and less guided backpropagation). They hold if all lie above 0, and do not if one lies below.
-- B10 does not hold if one other map lies above own maps: Grad-CAM counts, LRP is none of the source's methods.
+- B10 does not hold if one other map lies above own maps. Grad-CAM counts; LRP does not, as the source has none.
 - B11: it can be answered if own maps are well above chance: on average by 10 points, and above it by the interval and
   every seed. Then it holds if Grad-CAM of the same network lies within 10 points of them (interval and seeds), and does
   not hold if it is more than 10 points away.
@@ -40,10 +40,9 @@ nothing. Said before anything here was seen: on one side is what has its interva
 
 All took 53 minutes of a core that others used too."""
 TESTED = f"""\
-The same people by `python benchmarks/patients_networks.py tests`, the first two of five folds of each seed. The
-founding network without biases has the learning rate that was best on the demo (3e-4, 40 epochs). Unlike the sources:
-two classes, 4 mm, small networks; air around the brain in place of edges of images. What follows was written before
-any number was seen, but for CoDA-S in the grids of the section before:
+The same people by `python benchmarks/patients_networks.py tests`, the first two of five folds of each seed. Unlike the
+sources: two classes, 4 mm, small networks; air around the brain in place of edges of images. What follows was written
+before any number was seen, but for CoDA-S in the grids of the section before:
 
 - K6, K7: voxels of the brain become [0, 0], up to a quarter, in 10 steps; mean probability of the true class on the
   way, first six people of a fold by name. K6 holds if the class keeps its probability (at most 5 points less) where the
@@ -64,8 +63,8 @@ any number was seen, but for CoDA-S in the grids of the section before:
 Of own maps alone there are up to four grids for each class and fold, of ResNet-10 up to two. T: temperature, as a
 multiple of the usual one; penalty: λ = {PENALTY:g} on the mean absolute weight.
 Networks with biases and those that see air took ten minutes of a core; CoDA-S took 24, half of them for its networks,
-of a core that others used too, and ResNet-10 took 26 of it, B-cos over B 12 and two temperatures 18. The founding
-network without biases and the penalty are recipes of this command that were not run, for lack of time."""
+of a core that others used too, and ResNet-10 took 26 of it, B-cos over B 12 and two temperatures 18. The
+penalty is a recipe of this command that was not run, for lack of time."""
 PROBES = f"""\
 On each fold's frozen network, trained from the labels as in the first section (founding) or as `bcos-simple`, by
 `python benchmarks/patients_networks.py probes`: heads of one layer (linear) and, if asked, three (MLP, B-cos), ten

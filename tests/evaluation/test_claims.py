@@ -105,9 +105,8 @@ def of_three(monkeypatch, tmp_path):
 
 def test_the_hours_of_all_commands_and_those_without_a_time(of_three):
     names = ["angle", "cascade", "said", "unknown"]
-    assert claim_times.hours(names) == pytest.approx(
-        (90 + 30 + 12) / 60 / 2
-    )  # what a page says goes before an estimate
+    minutes = 90 + 30 + 12  # what a page says goes before an estimate
+    assert claim_times.hours(names) == pytest.approx(minutes / 60 / 2)
     page = claims_page._time(names)
     assert "3 of 4 commands (1 said, 1 measured, 1 estimated); not for `unknown`." in page
     assert "Together\n1.1 hours on two cores**; all studies may take 24" in page
