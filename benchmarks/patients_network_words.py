@@ -86,7 +86,7 @@ Gini index and entropy (bits) of the positive values of the map of the true clas
 source), and the mean probability of that class (softmax, with both losses) while voxels are removed, the least
 important first, in per cent; `of the whole`: of those recognised, divided by the probability of the whole scan.
 
-Said before numbers; that section has two folds of other trainings, and had been seen: GridPG of LRP +3.6 points,
+Said before numbers. The section "Probes" has two folds of other trainings and had been seen: GridPG of LRP +3.6 points,
 of integrated gradients at the input -.15, of B-cos maps +.8, of Grad-CAM +2.7; entropy and Gini index alike with LRP of
 β = 0. Of LIME, Score-CAM, guided backpropagation and `of the whole`, one fold of heads by CE at most. BCE less CE, on
 one side where the interval over people and every seed lie there:

@@ -155,7 +155,7 @@ def test_the_threshold_of_an_iou_is_that_of_the_validation_part() -> None:
     ("accuracies", "wanted"), [((0.6, 0.6, 0.6), "10"), ((0.56, 0.55, 0.5), "3"), ((0.5,) * 3, "1")]
 )
 def test_a_weight_is_chosen_by_its_maps_among_those_that_cost_little(accuracies, wanted) -> None:
-    names = ("bcos-on", "bcos-energy-1", "bcos-energy-3", "bcos-energy-10", "bcos-energy-3-1%")
-    values = zip(names, (0.6, *accuracies, 0.9), (0.1, 0.2, 0.3, 0.4, 0.9), strict=True)
+    names = ("bcos-on", "bcos-energy-1", "bcos-energy-3", "bcos-energy-10", "bcos-energy-3-1%", "bcos-energy-1-last")
+    values = zip(names, (0.6, *accuracies, 0.9, 0.9), (0.1, 0.2, 0.3, 0.4, 0.9, 0.9), strict=True)
     known = pd.DataFrame([{"condition": name, "correct": right, "epg_sides": epg} for name, right, epg in values])
     assert weights_chosen(known, swept(), "epg_{}") == {("bcos-on", "energy"): f"bcos-energy-{wanted}"}
