@@ -56,7 +56,8 @@ def loss_recipes(work: Workplace, seed: int) -> Sequence[Recipe]:
 
 def depth_recipes(work: Workplace, seed: int) -> Sequence[Recipe]:
     """Heads by binary cross-entropy, with which the source varies depth, on networks of the founding family."""
-    return probe_recipes(work, seed, ("founding",), ("BCE",))
+    found = probe_recipes(work, seed, ("founding",), ("BCE",))
+    return [dataclasses.replace(one, settings={**one.settings, **SOME}) for one in found]
 
 
 def probe_pairs(rows: pd.DataFrame) -> Iterator[Pair]:

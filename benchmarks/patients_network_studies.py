@@ -272,7 +272,7 @@ STUDIES = {
     "tests": Study("Tests of own maps", TESTED, tested_recipes, tested_pairs, measures=TESTS, table="tests.tsv"),
     "probes": Study("Probes", PROBES, probe_recipes, probe_pairs, whole=4),
     "losses": Study("Probes, losses", OF_LOSSES, loss_recipes, probe_pairs, whole=6, table="losses.tsv"),
-    "depth": Study("Probes, depth", DEPTH, depth_recipes, depth_pairs),
+    "depth": Study("Probes, depth", DEPTH, depth_recipes, depth_pairs, table="depth.tsv"),
     "readable": Study("Readable gradients", READABLE, readable_recipes, readable_pairs, False, cams=CAMS, curves=8),
     "weights": Study(
         "Readable gradients, weights and distances", OF_WEIGHTS, readable_recipes, weights_pairs, False, cams=CAMS[:1]
