@@ -78,13 +78,8 @@ def make_cohort(out: Path, n_procs: int) -> None:
     subprocess.run([*command, "--stop-after", "registration", "--n-procs", str(n_procs)], check=True)
 
 
-def backbone(out: Path, scans: Sequence[Scan], schedule: str, seed: int, epochs: int, executor: Executor) -> Place:
-    place = Place(out / "run", out / f"{schedule}_seed-{seed}")
-    asked = {
-        "seed": seed, "pretraining": {"schedule": schedule}, "training": {"max_epochs": epochs},
-        "cohort": {"validation_fraction": 0.1},
-    }  # fmt: skip
-    config = load_config("demo+pretraining", overrides=asked)
+def backbone(place: Place, scans: Sequence[Scan], config: Config, executor: Executor) -> Place:
+    """The same place, with a network that has learned from scans without labels."""
     (outcome,) = pretrain(place.layout, scans, config, executor, DigestCache(place.layout.digests))
     if not outcome.ok:
         raise RuntimeError(outcome.message)
@@ -150,7 +145,14 @@ def study(out: Path, seed: int, epochs: int, executor: Executor) -> None:
     named = [{name for people in part.values() for name in people} for part in (parts.training, parts.test)]
     learnt = [scan for scan in scans if scan.participant_id in named[0]]
     known = [scan for scan in scans if scan.participant_id in named[0] | named[1]]
-    places = {schedule: backbone(out, learnt, schedule, seed, epochs, executor) for schedule in SCHEDULES}
+    places = {}
+    for schedule in SCHEDULES:
+        asked = {
+            "seed": seed, "pretraining": {"schedule": schedule}, "training": {"max_epochs": epochs},
+            "cohort": {"validation_fraction": 0.1},
+        }  # fmt: skip
+        place = Place(out / "run", out / f"{schedule}_seed-{seed}")
+        places[schedule] = backbone(place, learnt, load_config("demo+pretraining", overrides=asked), executor)
     people = [scan.participant_id for scan in known]
     table = judged(
         {name: features_of(place, known) for name, place in places.items()},

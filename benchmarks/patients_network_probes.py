@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 from inherent_runs import Recipe, Workplace
+from patients_backbones import LEARNED, SEVERAL, learned
 from probes import BACKBONES, LOSSES, backbone_of, probes
 
 Pair = tuple[str, str, str, str, str]
@@ -21,6 +22,7 @@ SOURCE_LRP = ["lrp:rules=composite", "lrp:gamma=0.25", "lrp:bias=true"]
 FEW_SAMPLES = ["lime:segments=40", "lime:samples=200"]
 """Of a grid of four brains."""
 TEN_EPOCHS = {"max_epochs": 10, "min_epochs": 10}
+MEAN = "mean of backbones"
 
 
 def probe_recipes(
@@ -28,10 +30,14 @@ def probe_recipes(
 ) -> Sequence[Recipe]:
     """Heads and losses on the frozen networks of the founding family, then on B-cos networks."""
     found = [one for name in bodies for one in probes(backbone_of(work, BACKBONES[name], seed), name)]
+    return [one for one in of_ten_epochs(found) if one.name.endswith(tuple(f", {loss}" for loss in losses))]
+
+
+def of_ten_epochs(found: Sequence[Recipe]) -> Sequence[Recipe]:
+    """As the source trains probes."""
     return [
         dataclasses.replace(one, settings={**one.settings, "training": {**one.settings["training"], **TEN_EPOCHS}})
         for one in found
-        if one.name.endswith(tuple(f", {loss}" for loss in losses))
     ]
 
 
@@ -58,6 +64,48 @@ def depth_recipes(work: Workplace, seed: int) -> Sequence[Recipe]:
     """Heads by binary cross-entropy, with which the source varies depth, on networks of the founding family."""
     found = probe_recipes(work, seed, ("founding",), ("BCE",))
     return [dataclasses.replace(one, settings={**one.settings, **SOME}) for one in found]
+
+
+def pretrained_recipes(work: Workplace, seed: int) -> Sequence[Recipe]:
+    """Linear heads of both losses on networks that learned without labels; grids of one schedule of temperature."""
+    found: list[Recipe] = []
+    for name in LEARNED:
+        for one in of_ten_epochs(probes(learned(work, name, seed), name, "founding")):
+            _, head, loss = one.name.split(", ")
+            if head == "linear" and (name in SEVERAL or loss == "CE"):
+                methods = (*one.methods, "guided-backpropagation") if name in SEVERAL else ()
+                found.append(
+                    dataclasses.replace(
+                        one, settings={**one.settings, "attribution": {"settings": SOURCE_LRP}}, methods=methods
+                    )
+                )
+    return found
+
+
+def mean_of_backbones(rows: pd.DataFrame) -> pd.DataFrame:
+    """Binary cross-entropy less cross-entropy of each person, the mean over backbones that have both."""
+    there = rows[rows["recipe"].str.split(", ").str[0].isin(SEVERAL)]
+    loss, body = (there["recipe"].str.split(", ").str[place] for place in (2, 0))
+    wide = there.assign(loss=loss, body=body).pivot_table(
+        index=["seed", "person", "measure", "body"], columns="loss", values="value"
+    )
+    change = (wide["BCE"] - wide["CE"]).dropna().groupby(["seed", "person", "measure"]).mean()
+    return change.rename("value").reset_index().assign(recipe=MEAN)
+
+
+def pretrained_pairs(rows: pd.DataFrame) -> Iterator[Pair]:
+    """Schedules less a fixed temperature, what was learned less none, and the losses by backbone and in the mean."""
+    for claim, name in (("T1", "SimCLR"), ("T2", "MoCo")):
+        for measure in ("nearest 1", "nearest 10", "few-shot probe", "correct"):
+            yield claim, f"{name}, linear, CE", measure, f"{name} fixed, linear, CE", measure
+    for name in LEARNED:
+        for measure in ("few-shot probe", "nearest 10"):
+            yield "learned", f"{name}, linear, CE", measure, f"{name}, linear, CE", f"{measure} of an untrained network"
+        yield "learned", f"{name}, linear, CE", "few-shot probe", "", "50"
+        yield "learned", f"{name}, linear, CE", "correct", "", "50"
+    for measure in sorted(rows.loc[rows["recipe"] == MEAN, "measure"].unique()):
+        yield "BCE less CE", MEAN, measure, "", "0"
+    yield from probe_pairs(rows[rows["recipe"] != MEAN])
 
 
 def probe_pairs(rows: pd.DataFrame) -> Iterator[Pair]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import pandas as pd
 from inherent_runs import Recipe, Workplace
 from inherent_search import BCE, BEST, FOUNDING, GOOD, WITHOUT_BIASES, bcos
+from patients_backbones import known
 from patients_network_probes import (
     FURTHER,
     MANY,
@@ -15,6 +16,9 @@ from patients_network_probes import (
     depth_pairs,
     depth_recipes,
     loss_recipes,
+    mean_of_backbones,
+    pretrained_pairs,
+    pretrained_recipes,
     probe_pairs,
     probe_recipes,
 )
@@ -26,11 +30,15 @@ from patients_network_words import (
     OWN,
     OWN_FURTHER,
     PENALTY,
+    PRETRAINED,
     PROBES,
     READABLE,
     TESTED,
 )
 from patients_own_maps import RIVALS, Measure, cascade, constants, drawn, removal
+
+from heatlas.pipeline.evaluation.cohorts import JudgedCohort
+from heatlas.pipeline.run.config.settings import Config
 
 POSTHOC = ("gradient", "input-x-gradient", "integrated-gradients", "grad-cam")
 CAMS = ("grad-cam", "score-cam")
@@ -70,6 +78,10 @@ class Study:
         By recipe, further measures, and of how many people of each fold, the first by name; 0 for everybody.
     table : str
         Name of the file of all rows.
+    of_cohort : callable, optional
+        Further measures of all people at once, of linear heads by cross-entropy.
+    derived : callable, optional
+        Further rows, from those of all recipes.
     """
 
     title: str
@@ -83,6 +95,8 @@ class Study:
     losses: bool = False
     measures: Mapping[str, Mapping[Measure, int]] = dataclasses.field(default_factory=dict)
     table: str = "people.tsv"
+    of_cohort: Callable[[JudgedCohort, Config], Iterator[dict[str, object]]] | None = None
+    derived: Callable[[pd.DataFrame], pd.DataFrame] | None = None
 
 
 def own_recipes(_: Workplace, __: int) -> Sequence[Recipe]:
@@ -273,6 +287,15 @@ STUDIES = {
     "probes": Study("Probes", PROBES, probe_recipes, probe_pairs, whole=4),
     "losses": Study("Probes, losses", OF_LOSSES, loss_recipes, probe_pairs, whole=6, table="losses.tsv"),
     "depth": Study("Probes, depth", DEPTH, depth_recipes, depth_pairs, table="depth.tsv"),
+    "pretrained": Study(
+        "Probes, networks that learned without labels",
+        PRETRAINED,
+        pretrained_recipes,
+        pretrained_pairs,
+        table="pretrained.tsv",
+        of_cohort=known,
+        derived=mean_of_backbones,
+    ),
     "readable": Study("Readable gradients", READABLE, readable_recipes, readable_pairs, False, cams=CAMS, curves=8),
     "weights": Study(
         "Readable gradients, weights and distances", OF_WEIGHTS, readable_recipes, weights_pairs, False, cams=CAMS[:1]

@@ -11,6 +11,7 @@ own-further  B-cos networks of a larger B beside founding ones with and without 
 tests      what own maps are worth: voxels taken away, layers drawn anew, constants, air; their settings in grids
 probes     heads of both losses on frozen networks: answers, grids, sparsity, and what the least important places do
 losses     linear heads of both losses with all that the source asks of them, over all folds
+pretrained  linear heads on networks that learned from the younger people without labels, in OUT/younger (registered)
 depth      the same heads, deeper ones less linear ones: answers and grids
 readable   networks trained with readable gradients beside weight 0: answers and masked recognition of CAM methods
 weights    the same networks with other weights and distances: answers and masked recognition of Grad-CAM
@@ -151,6 +152,8 @@ def made(work: Workplace, study: Study, recipe: Recipe, seed: int) -> tuple[pd.D
     epochs = pd.concat(read_table(found.layout.fold(fold.index).history) for fold in cohort.tested_folds)
     losses = epochs.groupby("epoch", as_index=False)["train_loss"].mean().assign(**named)
     wide = pd.DataFrame(list(answers(cohort, found, study, recipe)))
+    if study.of_cohort and recipe.name.endswith(", CE"):
+        wide = wide.merge(pd.DataFrame(list(study.of_cohort(cohort, found.config))), on="person")
     rows = wide.melt(id_vars="person", var_name="measure").dropna(subset="value")
     if study.grids and recipe.methods:
         rows = pd.concat([rows, shares(cohort, found, recipe, work)], ignore_index=True)
@@ -227,6 +230,7 @@ def main() -> int:
                 print(f"{recipe.name}, seed {seed}", flush=True)
     rows = pd.read_csv(kept, sep="\t")  # as the same command makes it again
     losses = pd.read_csv(of_epochs, sep="\t") if of_epochs.is_file() else losses
+    rows = pd.concat([rows, study.derived(rows)], ignore_index=True) if study.derived else rows
     text = section(rows, study, losses)
     print(text)
     if options.page:

@@ -49,8 +49,8 @@ TRAINING = {"learning_rate": 5e-3, "weight_decay": 0.0}
 SHOWN = ["recipe", "seed", "map", "share", "ci_low", "ci_high", "n_participants", "confidence"]
 
 
-def probes(backbone: Path, name: str) -> list[Recipe]:
-    """Probes of all heads and losses."""
+def probes(backbone: Path, name: str, kind: str = "") -> list[Recipe]:
+    """Probes of all heads and losses that `HEADS` has for a kind of backbone, its name where none is given."""
     body = with_body(ProbeConfig(backbone=str(backbone))).body
     return [
         Recipe(
@@ -63,7 +63,7 @@ def probes(backbone: Path, name: str) -> list[Recipe]:
             },
             methods,
         )
-        for head, methods in HEADS[name].items()
+        for head, methods in HEADS[kind or name].items()
         for loss in LOSSES
     ]
 
