@@ -66,20 +66,18 @@ def depth_recipes(work: Workplace, seed: int) -> Sequence[Recipe]:
     return [dataclasses.replace(one, settings={**one.settings, **SOME}) for one in found]
 
 
-def pretrained_recipes(work: Workplace, seed: int) -> Sequence[Recipe]:
-    """Linear heads of both losses on networks that learned without labels; grids of one schedule of temperature."""
-    found: list[Recipe] = []
+def pretrained_recipes(work: Workplace, seed: int) -> Iterator[Recipe]:
+    """Linear heads of both losses on networks that learned without labels; grids of one schedule of temperature.
+
+    A backbone learns when its first head is asked for.
+    """
     for name in LEARNED:
         for one in of_ten_epochs(probes(learned(work, name, seed), name, "founding")):
             _, head, loss = one.name.split(", ")
             if head == "linear" and (name in SEVERAL or loss == "CE"):
+                settings = {**one.settings, "attribution": {"settings": SOURCE_LRP}}
                 methods = (*one.methods, "guided-backpropagation") if name in SEVERAL else ()
-                found.append(
-                    dataclasses.replace(
-                        one, settings={**one.settings, "attribution": {"settings": SOURCE_LRP}}, methods=methods
-                    )
-                )
-    return found
+                yield dataclasses.replace(one, settings=settings, methods=methods)
 
 
 def mean_of_backbones(rows: pd.DataFrame) -> pd.DataFrame:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import pandas as pd
 from inherent_runs import Recipe, Workplace
@@ -86,7 +86,7 @@ class Study:
 
     title: str
     preface: str
-    recipes: Callable[[Workplace, int], Sequence[Recipe]]
+    recipes: Callable[[Workplace, int], Iterable[Recipe]]
     pairs: Callable[[pd.DataFrame], Iterator[Pair]]
     grids: bool = True
     whole: int = 0
