@@ -31,13 +31,10 @@ YOUNGER = "younger"
 LEARNED: Mapping[str, Mapping[str, object]] = {
     "SimCLR": {"method": "simclr"},
     "SimCLR fixed": {"method": "simclr", "schedule": "fixed"},
-    "MoCo": {"method": "moco"},
-    "MoCo fixed": {"method": "moco", "schedule": "fixed"},
-    "BYOL": {"method": "byol", "momentum_schedule": "cosine"},
-    "DINO": {"method": "dino", "momentum_schedule": "cosine"},
 }
 """Settings of `heatlas pretrain`, beside those of the preset `patients`; `fixed`: a temperature of .1."""
-SEVERAL = ("SimCLR", "MoCo", "BYOL", "DINO")
+EPOCHS = 30
+"""As with the demo in `few_labels.py`; half of the preset's."""
 FEW, DRAWS = 10, 20
 """Labelled people of a probe, half of each class, and how often they are drawn."""
 
@@ -50,7 +47,8 @@ def learned(work: Workplace, name: str, seed: int) -> Path:
             f"{run}: no registered run of younger people. First: heatlas run YOUNGER {run} --preset patients "
             "--target age --stop-after registration"
         )
-    config = load_config("patients+pretraining", overrides={"seed": seed, "pretraining": LEARNED[name]})
+    asked = {"seed": seed, "pretraining": LEARNED[name], "training": {"max_epochs": EPOCHS}}
+    config = load_config("patients+pretraining", overrides=asked)
     place = Place(run, work.out / "backbones" / f"{name.replace(' ', '-')}_seed-{seed}")
     place.folder.mkdir(parents=True, exist_ok=True)
     return backbone(place, ScanTable.read(run / "scans.tsv").kept, config, work.executor).folder.resolve()

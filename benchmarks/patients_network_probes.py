@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 from inherent_runs import Recipe, Workplace
-from patients_backbones import LEARNED, SEVERAL, learned
+from patients_backbones import LEARNED, learned
 from probes import BACKBONES, LOSSES, backbone_of, probes
 
 Pair = tuple[str, str, str, str, str]
@@ -22,7 +22,6 @@ SOURCE_LRP = ["lrp:rules=composite", "lrp:gamma=0.25", "lrp:bias=true"]
 FEW_SAMPLES = ["lime:segments=40", "lime:samples=200"]
 """Of a grid of four brains."""
 TEN_EPOCHS = {"max_epochs": 10, "min_epochs": 10}
-MEAN = "mean of backbones"
 
 
 def probe_recipes(
@@ -67,43 +66,28 @@ def depth_recipes(work: Workplace, seed: int) -> Sequence[Recipe]:
 
 
 def pretrained_recipes(work: Workplace, seed: int) -> Iterator[Recipe]:
-    """Linear heads of both losses on networks that learned without labels; grids of one schedule of temperature.
+    """Linear heads of both losses on a network that learned without labels, and one beside a fixed temperature.
 
     A backbone learns when its first head is asked for.
     """
     for name in LEARNED:
         for one in of_ten_epochs(probes(learned(work, name, seed), name, "founding")):
             _, head, loss = one.name.split(", ")
-            if head == "linear" and (name in SEVERAL or loss == "CE"):
+            if head == "linear" and (name == "SimCLR" or loss == "CE"):
                 settings = {**one.settings, "attribution": {"settings": SOURCE_LRP}}
-                methods = (*one.methods, "guided-backpropagation") if name in SEVERAL else ()
-                yield dataclasses.replace(one, settings=settings, methods=methods)
-
-
-def mean_of_backbones(rows: pd.DataFrame) -> pd.DataFrame:
-    """Binary cross-entropy less cross-entropy of each person, the mean over backbones that have both."""
-    there = rows[rows["recipe"].str.split(", ").str[0].isin(SEVERAL)]
-    loss, body = (there["recipe"].str.split(", ").str[place] for place in (2, 0))
-    wide = there.assign(loss=loss, body=body).pivot_table(
-        index=["seed", "person", "measure", "body"], columns="loss", values="value"
-    )
-    change = (wide["BCE"] - wide["CE"]).dropna().groupby(["seed", "person", "measure"]).mean()
-    return change.rename("value").reset_index().assign(recipe=MEAN)
+                yield dataclasses.replace(one, settings=settings, methods=one.methods if name == "SimCLR" else ())
 
 
 def pretrained_pairs(rows: pd.DataFrame) -> Iterator[Pair]:
-    """Schedules less a fixed temperature, what was learned less none, and the losses by backbone and in the mean."""
-    for claim, name in (("T1", "SimCLR"), ("T2", "MoCo")):
-        for measure in ("nearest 1", "nearest 10", "few-shot probe", "correct"):
-            yield claim, f"{name}, linear, CE", measure, f"{name} fixed, linear, CE", measure
+    """The schedule less a fixed temperature, what was learned less none, and the losses."""
+    for measure in ("nearest 1", "nearest 10", "few-shot probe", "correct"):
+        yield "T1", "SimCLR, linear, CE", measure, "SimCLR fixed, linear, CE", measure
     for name in LEARNED:
         for measure in ("few-shot probe", "nearest 10"):
             yield "learned", f"{name}, linear, CE", measure, f"{name}, linear, CE", f"{measure} of an untrained network"
-        yield "learned", f"{name}, linear, CE", "few-shot probe", "", "50"
-        yield "learned", f"{name}, linear, CE", "correct", "", "50"
-    for measure in sorted(rows.loc[rows["recipe"] == MEAN, "measure"].unique()):
-        yield "BCE less CE", MEAN, measure, "", "0"
-    yield from probe_pairs(rows[rows["recipe"] != MEAN])
+        for measure in ("few-shot probe", "correct"):
+            yield "learned", f"{name}, linear, CE", measure, "", "50"
+    yield from probe_pairs(rows)
 
 
 def probe_pairs(rows: pd.DataFrame) -> Iterator[Pair]:

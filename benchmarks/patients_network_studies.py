@@ -16,7 +16,6 @@ from patients_network_probes import (
     depth_pairs,
     depth_recipes,
     loss_recipes,
-    mean_of_backbones,
     pretrained_pairs,
     pretrained_recipes,
     probe_pairs,
@@ -80,8 +79,6 @@ class Study:
         Name of the file of all rows.
     of_cohort : callable, optional
         Further measures of all people at once, of linear heads by cross-entropy.
-    derived : callable, optional
-        Further rows, from those of all recipes.
     """
 
     title: str
@@ -96,7 +93,6 @@ class Study:
     measures: Mapping[str, Mapping[Measure, int]] = dataclasses.field(default_factory=dict)
     table: str = "people.tsv"
     of_cohort: Callable[[JudgedCohort, Config], Iterator[dict[str, object]]] | None = None
-    derived: Callable[[pd.DataFrame], pd.DataFrame] | None = None
 
 
 def own_recipes(_: Workplace, __: int) -> Sequence[Recipe]:

@@ -120,27 +120,23 @@ one, it does not hold if Grad-CAM rises with both heads or falls with both, and 
 grid for each class had left all three open (6 to 8 people; accuracy -4.4 points with a B-cos head, -4.7 with an MLP;
 Grad-CAM -6.8 and -8.9): folds and grids were added because of that, P11 and P12 made stricter because of a reader."""
 PRETRAINED = f"""\
-Founding networks that learned from the 146 younger people of OASIS-1 (`heatlas pretrain`, preset `patients`, 60 epochs)
-without labels, and linear heads on them, trained and tested on the people of the first section, by
+Founding networks that learned from the 146 younger people of OASIS-1 without labels (SimCLR, preset `patients`, 30
+epochs), and linear heads on them, trained and tested on the people of the first section, by
 `python benchmarks/patients_networks.py pretrained`: ten epochs of cross-entropy (CE) or binary cross-entropy (BCE), all
-five folds. Temperatures of SimCLR and MoCo change as a cosine; `fixed`: τ = .1. As in the source: backbones that saw no
-label, both losses, rules of LRP. Unlike it: 146 scans, small networks, two classes, no long tail.
+five folds. The temperature changes as a cosine; `fixed`: τ = .1. As in the source: backbones that saw no label, both
+losses, rules of LRP. Unlike it: 146 people, small networks, two classes, no long tail.
 {GRIDS}
 From the features of the backbone, in per cent of the people of a fold: right by the nearest person, or the ten nearest,
 of the training part; `few-shot probe`: by logistic regression on ten people of it, five of each class, 20 draws.
 Said before any number: a difference is on a side if its interval over people and every seed are.
 
-- The backbones have learned something of the disease if `correct` or `few-shot probe` is above 50; where no backbone of
-  a claim has, the claim stays open.
-- T1 (SimCLR), T2 (MoCo): they hold if `nearest 1` and `few-shot probe` are higher with the cosine, and do not if one is
-  lower, or both are within 2 points.
-- P5, mean of the four backbones: it holds if `correct` of BCE less CE is above -2 points, and does not if it is below.
-- P1, P2 (LRP γ = .25, integrated gradients, at the input), mean of the four: above 0 holds; below 0, or within half a
-  point of 0, does not.
-- P6 (input × gradient and guided backpropagation at the input, Grad-CAM at the last stage): it holds if of one map one
-  backbone rises and another falls, or if in the mean of the four all three are within 2 points of 0; it does not if in
-  that mean all three rise or all three fall.
-"""
+- A backbone has learned something of the disease if `few-shot probe` or `correct` is above 50; if it has not, claims
+  that rest on it stay open.
+- T1 holds if `nearest 1` and `few-shot probe` are higher with the cosine, and does not if one is lower, or if both are
+  within 2 points of 0.
+- P5 holds if `correct` of BCE less CE is above -2 points, and does not if it is below.
+- P1, P2 (LRP γ = .25, integrated gradients, at the input): above 0 holds; below 0, or within half a point of 0, does
+  not. Of integrated gradients it stays open if they are within two points of chance with both losses."""
 READABLE = """\
 Founding networks of the first fold of each seed, by `python benchmarks/patients_networks.py readable`: trained as in
 the first section, with input gradients drawn towards guided ones. As in the source: distances, and weights over

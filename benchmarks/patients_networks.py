@@ -230,7 +230,6 @@ def main() -> int:
                 print(f"{recipe.name}, seed {seed}", flush=True)
     rows = pd.read_csv(kept, sep="\t")  # as the same command makes it again
     losses = pd.read_csv(of_epochs, sep="\t") if of_epochs.is_file() else losses
-    rows = pd.concat([rows, study.derived(rows)], ignore_index=True) if study.derived else rows
     text = section(rows, study, losses)
     print(text)
     if options.page:
