@@ -290,7 +290,6 @@ STUDIES = {
         pretrained_pairs,
         table="pretrained.tsv",
         of_cohort=known,
-        derived=mean_of_backbones,
     ),
     "readable": Study("Readable gradients", READABLE, readable_recipes, readable_pairs, False, cams=CAMS, curves=8),
     "weights": Study(
