@@ -33,7 +33,8 @@ points below that of "-on" (or the smallest), and guidance works if the EPG of t
 **A marker**, as in the first section, from scratch, with a mild weight in place of 30 (L1: 10 in place of 100);
 `marker-energy-last` is guided at the last stage, the place of conventional networks in the source. On the first fold
 L1 was ahead of energy by .05 (−.02 to .12), in every seed, and the worst group was not above a coin in one seed. So
-B-cos networks were asked by all three folds, which decide; the control was trained last.
+B-cos networks were asked by all three folds, which decide; the control was trained last. That they decide the worst
+group, too, was written down with its numbers.
 
 Known before: the other two sections, and networks of seed 42 (the same people, divided otherwise), from which the
 weights were taken: B-cos with energy 1, 3, 10 and 30, L1 100 to 10000, PPCE .03 to 3, RRR* 100 to 10000; beside the

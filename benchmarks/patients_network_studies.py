@@ -160,6 +160,8 @@ def further_pairs(_: pd.DataFrame) -> Iterator[Pair]:
         yield "B7", name, "correct", "founding, no biases", "correct"
         for method in input_maps:
             yield "B8", name, share, name, f"share: {method} at 0"
+        for method in input_maps[1:]:
+            yield "B8, smoothed", name, share, name, f"share: smooth-{method} kernel=3 at 0"
         for method in (*input_maps, "guided-backpropagation"):
             yield "B9", name, share, "founding", f"share: {method} at 0"
         for rival in ("grad-cam at 1", "lrp beta=0 at 0", "lrp composite gamma=0.25 at 0", "lrp focus at 0"):

@@ -31,6 +31,7 @@ before anything here was seen (a difference is on a side if its interval over pe
   below -2. B7 holds if B-cos less the founding network without biases is above 0 and does not hold if it is below.
 - B8, B9: own maps less gradient, input × gradient and integrated gradients at the input, of the same network (B8) and
   of the founding one (B9, and less guided backpropagation). They hold if all lie above 0, and do not if one lies below.
+  `smoothed`: with a box of 3 voxels, 7 per cent of an edge as in the source, added later, since a reader asked for it.
 - B10 does not hold if one other map lies above own maps. Grad-CAM counts; LRP does not, as the source has none.
 - B11: it can be answered if own maps are well above chance: on average by 10 points, and above it by the interval and
   every seed. Then it holds if Grad-CAM of the same network lies within 10 points of them (interval and seeds), and does

@@ -188,14 +188,14 @@ def losses_table(losses: pd.DataFrame) -> list[str]:
 
 def section(rows: pd.DataFrame, study: Study, losses: pd.DataFrame) -> str:
     """Means by recipe and measure and seed, then losses if asked for and the differences."""
-    rows = rows[rows["measure"].map(shown)]
+    every, rows = rows, rows[rows["measure"].map(shown)]
     lines = [study.preface, "", "| recipe | measure | people | mean by seed |", "|---|---|---|---|"]
     for (recipe, measure), own in rows.groupby(["recipe", "measure"], sort=False):
         seeds = ", ".join(f"{one:.2f}" for one in own.groupby("seed")["value"].mean())
         lines.append(f"| {recipe} | {measure} | {own['person'].nunique()} | {seeds} |")
     lines += losses_table(losses) if study.losses else []
     lines += ["", "| claim | difference | people | seeds | mean (95 %) |", "|---|---|---|---|---|"]
-    return "\n".join([*lines, *filter(None, (difference(rows, pair) for pair in study.pairs(rows)))])
+    return "\n".join([*lines, *filter(None, (difference(every, pair) for pair in study.pairs(rows)))])
 
 
 def main() -> int:
