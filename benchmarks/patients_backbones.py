@@ -20,6 +20,8 @@ from heatlas.pipeline.evaluation.representations.points import FeatureVectors, p
 from heatlas.pipeline.evaluation.representations.probes import Parts, linear_votes, neighbour_votes
 from heatlas.pipeline.evaluation.representations.stage import features
 from heatlas.pipeline.models.families.probes.backbone import kept_stages
+from heatlas.pipeline.models.families.probes.body import body_of
+from heatlas.pipeline.models.families.probes.settings import ProbeConfig
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.models.storage import load_model
 from heatlas.pipeline.run.config.files import load_config
@@ -56,10 +58,11 @@ def learned(work: Workplace, name: str, seed: int) -> Path:
 
 def known(cohort: JudgedCohort, config: Config) -> Iterator[dict[str, object]]:
     """Whether test people are recognised from the features of a backbone, and of the same network untrained."""
+    assert isinstance(config.model, ProbeConfig)
     loaded = load_model(RunLayout(Path(config.model.backbone)).backbone)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derived_seed(config.seed, "untrained"))
-        fresh = build_network(loaded.config, loaded.input.shape, 2)
+        fresh = build_network(body_of(config.model), loaded.input.shape, 2)
     files = [cohort.layout.scan(one.participant_id, one.session_id, loaded.input.resolution_mm) for one in cohort.scans]
     class_of = {scan.participant_id: str(scan.label) for scan in cohort.scans}
     found: dict[str, dict[str, object]] = {name: {"person": name} for name in class_of}
