@@ -63,15 +63,17 @@ def known(cohort: JudgedCohort, config: Config) -> Iterator[dict[str, object]]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derived_seed(config.seed, "untrained"))
         fresh = build_network(body_of(config.model), loaded.input.shape, 2)
-    files = [cohort.layout.scan(one.participant_id, one.session_id, loaded.input.resolution_mm) for one in cohort.scans]
-    class_of = {scan.participant_id: str(scan.label) for scan in cohort.scans}
-    found: dict[str, dict[str, object]] = {name: {"person": name} for name in class_of}
+    scans, resolution = cohort.labelled, loaded.input.resolution_mm  # also those trained on, whom no fold may test
+    files = [cohort.layout.scan(scan.participant_id, scan.session_id, resolution) for scan in scans]
+    class_of = {scan.participant_id: str(scan.label) for scan in scans}
+    found: dict[str, dict[str, object]] = {}
     for model, where in ((loaded.model, ""), (fresh, " of an untrained network")):
         body = torch.nn.Sequential(*kept_stages(model, loaded.input.shape)[0])
-        points = points_of(features(body, files, loaded.input), [scan.participant_id for scan in cohort.scans])
+        points = points_of(features(body, files, loaded.input), [scan.participant_id for scan in scans])
         for fold in cohort.tested_folds:
             for person, row in recognised(points, fold, class_of, config.seed).items():
-                found[person] |= {f"{measure}{where}": value for measure, value in row.items()}
+                row_of = found.setdefault(person, {"person": person})
+                row_of |= {f"{measure}{where}": value for measure, value in row.items()}
     yield from found.values()
 
 
