@@ -129,7 +129,8 @@ losses, rules of LRP. Unlike it: 146 people, small networks, two classes, no lon
 {GRIDS}
 From the features of the backbone, in per cent of the people of a fold: right by the nearest person, or the ten nearest,
 of the training part; `few-shot probe`: by logistic regression on ten people of it, five of each class, 20 draws.
-Said before any number: a difference is on a side if its interval over people and every seed are.
+One fold of networks of four epochs was looked at before. Said before any other number: a difference is on a side if its
+interval over people and every seed are.
 
 - A backbone has learned something of the disease if `few-shot probe` or `correct` is above 50; if it has not, claims
   that rest on it stay open.
