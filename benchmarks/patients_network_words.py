@@ -119,7 +119,8 @@ with a B-cos head, and does not hold if one of them falls. P11 holds if accuracy
 of integrated gradients falls, and does not hold if accuracy falls or both maps rise. P12 is about several backbones: on
 one, it does not hold if Grad-CAM rises with both heads or falls with both, and is open otherwise. Two folds with one
 grid for each class had left all three open (6 to 8 people; accuracy -4.4 points with a B-cos head, -4.7 with an MLP;
-Grad-CAM -6.8 and -8.9): folds and grids were added because of that, P11 and P12 made stricter because of a reader."""
+Grad-CAM -6.8 and -8.9): folds and grids were added because of that, P11 and P12 made stricter because of a reader.
+All took 18 minutes of a core that others used too."""
 PRETRAINED = f"""\
 Founding networks that learned from the 146 younger people of OASIS-1 without labels (SimCLR, preset `patients`, 30
 epochs), and linear heads on them, trained and tested on the people of the first section, by

@@ -79,7 +79,7 @@ All but the curves of 106 people and GAP again had been seen with other training
 - S7 does not hold if maps of the stream are less like those of GAP than maps of GAP again are, by more than .1, and
   holds if they are less than .1 below them (interval and every seed).
 
-Seconds are of a core that others used too (2 cores, no GPU)."""
+Seconds are of a core that others used too (2 cores, no GPU). All took 20 minutes."""
 
 OF_VARIANTS = """\
 As the section before, by `python benchmarks/patients_stream.py RUN … --heads CA-Stream projections queries --curves 0`:
