@@ -6,6 +6,7 @@ import types
 
 import numpy as np
 import pandas as pd
+import patients_backbones
 import patients_cams
 import patients_network_probes
 import patients_networks
@@ -17,7 +18,9 @@ from inherent_runs import Recipe
 from patients_network_studies import STUDIES
 from torch import nn
 
+from heatlas.pipeline.cohort.people.splits import Fold
 from heatlas.pipeline.evaluation.bench.map_row import ScanMasks
+from heatlas.pipeline.evaluation.representations.points import points_of
 from heatlas.pipeline.evaluation.scores.map_scores import BOX_COLUMNS
 
 SHAPE = (8, 8, 8)
@@ -106,6 +109,54 @@ def test_later_starts_of_a_stream_are_less_all_earlier_ones(tmp_path):
     text = patients_stream.starts([tmp_path / "seed-1"], ["from stage 1", "from stage 3"])
     assert "| AG: grad-cam, from stage 1 less grad-cam, CA-Stream | 5 | -1.0 | -1.0 |" in text
     assert "| AG: grad-cam++, from stage 3 less grad-cam++, from stage 1 | 5 | -5.0 | -5.0 |" in text
+
+
+def test_likeness_of_a_stream_is_less_that_of_a_second_head_of_average_pooling(tmp_path):
+    likeness = {"CA-Stream": 0.4, patients_stream.AGAIN: 0.9}
+    rows = [
+        {"participant_id": f"p{person}", "method": f"grad-cam, {head}", "likeness": value - person * (value > 0.5) / 10}
+        for head, value in likeness.items() for person in range(5)
+    ]  # fmt: skip
+    for name in ("seed-1", "seed-2"):
+        (tmp_path / name).mkdir()
+        pd.DataFrame(rows).to_csv(tmp_path / name / "cams.tsv", sep="\t", index=False)
+    row = patients_stream.less_alike([tmp_path / "seed-1", tmp_path / "seed-2"], "grad-cam")
+    start = "| likeness: grad-cam, CA-Stream less grad-cam, GAP again | 5 | -0.30, -0.30 | -0.30 ("
+    assert row.startswith(start)
+
+
+def test_differences_of_maps_that_the_tables_leave_out_are_shown():
+    share, smooth = "share: inherent at 0", "share: smooth-input-x-gradient kernel=3 at 0"
+    rows = pd.DataFrame(
+        {"recipe": "B-cos, B 2", "seed": seed, "person": f"p{person}", "measure": measure, "value": value + person}
+        for seed in (1, 2) for person in range(5) for measure, value in ((share, 30.0), (smooth, 26.0))
+    )  # fmt: skip
+    text = patients_networks.section(rows, STUDIES["own-further"], pd.DataFrame())
+    assert f"| B-cos, B 2 | {smooth} |" not in text
+    assert f"| B8, smoothed | B-cos, B 2, {share} less B-cos, B 2, {smooth} | 5 | +4.00, +4.00 | +4.00 |" in text
+
+
+def test_people_are_recognised_by_those_a_fold_trains_on_alone():
+    people = [f"{kind}{number}" for kind in "ac" for number in range(8)]
+    class_of = {name: "AD" if name[0] == "a" else "CN" for name in people}
+    random = np.random.default_rng(0)
+    sides = np.array([[1.0, 0.1] if name[0] == "a" else [0.1, 1.0] for name in people])
+    values = sides + 0.01 * random.standard_normal(sides.shape)
+    values[people.index("a7")] = [0.1, 1.0]  # a patient who looks like a control
+    fold = Fold(0, tuple(name for name in people if name[1] < "6"), (), ("a6", "a7", "c6", "c7"))
+    found = patients_backbones.recognised(points_of(values, people), fold, class_of, 1)
+    assert set(found) == set(fold.test)
+    for measure in ("nearest 1", "nearest 10", "few-shot probe"):
+        assert {name: row[measure] for name, row in found.items()} == {"a6": 100, "a7": 0, "c6": 100, "c7": 100}
+    swapped = {name: {"AD": "CN", "CN": "AD"}[kind] if name in fold.train else kind for name, kind in class_of.items()}
+    turned = patients_backbones.recognised(points_of(values, people), fold, swapped, 1)
+    assert {name: row["few-shot probe"] for name, row in turned.items()} == {"a6": 0, "a7": 100, "c6": 0, "c7": 0}
+
+
+def test_backbones_need_a_registered_run_of_younger_people(tmp_path):
+    work = types.SimpleNamespace(out=tmp_path)
+    with pytest.raises(SystemExit, match="no registered run of younger people"):
+        patients_backbones.learned(work, "SimCLR", 43)
 
 
 def test_deeper_heads_are_compared_with_linear_ones_of_their_loss():
