@@ -122,8 +122,8 @@ grid for each class had left all three open (6 to 8 people; accuracy -4.4 points
 Grad-CAM -6.8 and -8.9): folds and grids were added because of that, P11 and P12 made stricter because of a reader.
 All took 18 minutes of a core that others used too."""
 PRETRAINED = f"""\
-Founding networks that learned from the 146 younger people of OASIS-1 without labels (SimCLR, preset `patients`, 30
-epochs), and linear heads on them, trained and tested on the people of the first section, by
+Founding networks that learned from the 146 younger people of OASIS-1 without labels (SimCLR and MoCo, preset `patients`,
+30 epochs), and linear heads on them, trained and tested on the people of the first section, by
 `python benchmarks/patients_networks.py pretrained`: ten epochs of cross-entropy (CE) or binary cross-entropy (BCE), all
 five folds. The temperature changes as a cosine; `fixed`: τ = .1. As in the source: backbones that saw no label, both
 losses, rules of LRP. Unlike it: 146 people, small networks, two classes, no long tail.
@@ -135,8 +135,8 @@ interval over people and every seed are.
 
 - A backbone has learned something of the disease if `few-shot probe` or `correct` is above 50; if it has not, claims
   that rest on it stay open.
-- T1 holds if `nearest 1` and `few-shot probe` are higher with the cosine, and does not if one is lower, or if both are
-  within 2 points of 0.
+- T1 (SimCLR) and T2 (MoCo) hold if `nearest 1` and `few-shot probe` are higher with the cosine, and do not if one is
+  lower, or if both are within 2 points of 0.
 - P5 holds if `correct` of BCE less CE is above -2 points, and does not if it is below.
 - P1, P2 (LRP γ = .25, integrated gradients, at the input): above 0 holds; below 0, or within half a point of 0, does
   not. Of integrated gradients it stays open if they are within two points of chance with both losses."""
