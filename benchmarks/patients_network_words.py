@@ -122,8 +122,8 @@ grid for each class had left all three open (6 to 8 people; accuracy -4.4 points
 Grad-CAM -6.8 and -8.9): folds and grids were added because of that, P11 and P12 made stricter because of a reader.
 All took 18 minutes of a core that others used too."""
 PRETRAINED = f"""\
-Founding networks that learned from the 146 younger people of OASIS-1 without labels (SimCLR and MoCo, preset `patients`,
-30 epochs), and linear heads on them, trained and tested on the people of the first section, by
+Founding networks that learned from the 146 younger people of OASIS-1 without labels (SimCLR and MoCo, 30 epochs of the
+preset `patients`), and linear heads on them, trained and tested on the people of the first section, by
 `python benchmarks/patients_networks.py pretrained`: ten epochs of cross-entropy (CE) or binary cross-entropy (BCE), all
 five folds. The temperature changes as a cosine; `fixed`: τ = .1. As in the source: backbones that saw no label, both
 losses, rules of LRP. Unlike it: 146 people, small networks, two classes, no long tail.
