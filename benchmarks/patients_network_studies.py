@@ -286,7 +286,7 @@ STUDIES = {
     "losses": Study("Probes, losses", OF_LOSSES, loss_recipes, probe_pairs, whole=6, table="losses.tsv"),
     "depth": Study("Probes, depth", DEPTH, depth_recipes, depth_pairs, table="depth.tsv"),
     "pretrained": Study(
-        "Probes, networks that learned without labels",
+        "Probes, pre-training",
         PRETRAINED,
         pretrained_recipes,
         pretrained_pairs,
