@@ -102,6 +102,16 @@ def probe_pairs(rows: pd.DataFrame) -> Iterator[Pair]:
                 yield "BCE less CE", name, one, other, one
 
 
+def loss_pairs(rows: pd.DataFrame) -> Iterator[Pair]:
+    """Those of probes, and of maps smoothed as widely as in the source's code."""
+    yield from probe_pairs(rows)
+    bce, ce = (f"founding, linear, {loss}" for loss in ("BCE", "CE"))
+    for map_name in ("integrated-gradients kernel=5", "input-x-gradient kernel=29"):
+        measure = f"share: smooth-{map_name} at 0"
+        yield "BCE less CE", bce, measure, ce, measure
+        yield "smooth", ce, measure, "", ""
+
+
 def depth_pairs(rows: pd.DataFrame) -> Iterator[Pair]:
     """Deeper heads less linear ones, of the same loss on the same networks."""
     measures = rows.groupby("recipe")["measure"].unique()

@@ -15,6 +15,7 @@ from patients_network_probes import (
     Pair,
     depth_pairs,
     depth_recipes,
+    loss_pairs,
     loss_recipes,
     pretrained_pairs,
     pretrained_recipes,
@@ -283,7 +284,7 @@ STUDIES = {
     ),
     "tests": Study("Tests of own maps", TESTED, tested_recipes, tested_pairs, measures=TESTS, table="tests.tsv"),
     "probes": Study("Probes", PROBES, probe_recipes, probe_pairs, whole=4),
-    "losses": Study("Probes, losses", OF_LOSSES, loss_recipes, probe_pairs, whole=6, table="losses.tsv"),
+    "losses": Study("Probes, losses", OF_LOSSES, loss_recipes, loss_pairs, whole=6, table="losses.tsv"),
     "depth": Study("Probes, depth", DEPTH, depth_recipes, depth_pairs, table="depth.tsv"),
     "pretrained": Study(
         "Probes, pre-training",

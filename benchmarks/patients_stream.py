@@ -70,8 +70,8 @@ again), and one after CA-Stream from the first stage on. As in the source: the t
 features, a map becomes a mask by its range, what is hidden is air, insertion starts from the blurred scan; in per cent.
 Unlike it: founding networks of 64 channels, two classes, a classifier of each head (the source keeps one for both
 poolings, and trains the stream for 90 epochs), and no attention to the background. Masked recognition is asked of
-everybody, curves of {curves}. Likeness: correlation over the brain of a person's maps with a head and with GAP. Chance
-is an accuracy of 50; ridge regression on regions has an area of .79 ([patients.md](../patients.md)).
+everybody, and so are curves{curves}. Likeness: correlation over the brain of a person's maps with a head and with GAP.
+Chance is an accuracy of 50; ridge regression on regions has an area of .79 ([patients.md](../patients.md)).
 All but the curves of 106 people and GAP again had been seen with other trainings. Said before those were seen:
 
 - S4 and S5: insertion and deletion rise (fall) with the stream where the interval over people and every seed do, of
@@ -82,9 +82,10 @@ All but the curves of 106 people and GAP again had been seen with other training
 Seconds are of a core that others used too (2 cores, no GPU). All took 20 minutes."""
 
 OF_VARIANTS = """\
-As the section before, by `python benchmarks/patients_stream.py RUN … --heads CA-Stream projections queries --curves 0`:
-heads with linear maps of keys and values (projections), and with a query for each class whose logit reads its own
-pooled features alone (queries; the source trains the query of the true class for all logits). About a minute a fold."""
+As the section "CA-Stream", with networks of an earlier training, by `python benchmarks/patients_stream.py RUN … --heads
+CA-Stream projections queries --curves 0`: heads with linear maps of keys and values (projections), and with a query for
+each class whose logit reads its own pooled features alone (queries; the source trains the query of the true class for
+all logits). About a minute a fold."""
 OF_STARTS = """\
 As the section "CA-Stream", by `python benchmarks/patients_stream.py RUN … --heads CA-Stream "from stage 1"
 "from stage 2" "from stage 3" --curves 0 --folds 2`: the stream begins at stage 0 (CA-Stream) to 3 of four; the last
@@ -175,7 +176,7 @@ def likeness(runs: Sequence[Path], cam: str, head: str) -> str:
 def tables(runs: Sequence[Path], curves: int, heads: Sequence[str]) -> str:
     """The section."""
     names = [f"{cam}, {head}" for cam in CAMS for head in (GAP, *heads)]
-    who = f"the first {curves} of each fold by name" if curves < EVERYBODY else "everybody, too"
+    who = f", of the first {curves} of each fold by name" if curves < EVERYBODY else ""
     parts = [PREFACE.format(curves=who), "", *means_table(runs, names, partly=True), ""]
     parts += ["| difference | people | seeds | mean (95 %) |", "|---|---|---|---|"]
     for cam in CAMS:
