@@ -17,7 +17,7 @@ readable   networks trained with readable gradients beside weight 0: answers and
 weights    the same networks with other weights and distances: answers and masked recognition of Grad-CAM
 alone      networks trained by guided gradients alone beside weight 0: answers and losses
 
-OUT/people.tsv (or the `table` of a study, so that some may share networks) keeps a row per recipe, seed, person and
+One command at a time works in OUT. OUT/people.tsv (or the `table` of a study, so that some may share networks) keeps a row per recipe, seed, person and
 measure, OUT/people_losses.tsv one per epoch; the same command continues. Differences are over people, each by the mean
 of the seeds, with an interval; the page shows every seed.
 """
