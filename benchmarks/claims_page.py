@@ -22,9 +22,12 @@ seeds, whether settings were those of the source, and the difference with its 95
 - A mean over people counts each person once, however many seeds asked them, so it can lie outside the range of the
   seeds.
 - *open*: everything else, with what it needs. A row that no page answers is open. So is one whose measure could not
-  have answered: the number lies at its floor or ceiling, or both networks answer no better than a coin.
+  have answered: the number lies at its floor or ceiling, or both networks answer no better than a coin. So is one
+  where a reader showed that the measure or the comparison could not answer, although a rule was said beforehand; the
+  row says what that rule would give.
 - The verdict of a claim is that of its first row: the source's own measure where it was asked, then patients before
-  made-up people.
+  made-up people. Where the network or the place that a claim names was not asked, that comes first and the claim is
+  open.
 - A made-up cohort, a toy or a test says nothing of patients, and two classes of small volumes are not ImageNet: "does
   not" means *not here*.
 - *cannot be asked*: of no cohort here, for the reason given.
