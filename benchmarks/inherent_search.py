@@ -31,6 +31,13 @@ def bcos(name: str, training: dict | None = None, **model: object) -> Recipe:
     return Recipe(name, settings | {"training": {"loss": "off-target", **(training or {})}})
 
 
+def coda(name: str, settings: dict, training: dict | None = None, **model: object) -> Recipe:
+    """A CoDA network and its own maps."""
+    return Recipe(
+        name, {**settings, "model": {"architecture": "coda-s", **model}, "training": training or {}}, ("inherent",)
+    )
+
+
 GOOD = {"head": "places", "stem_kernel": 5, "channels": [16, 16, 32, 32], "strides": [3, 1, 2, 1]}
 """Around which the other settings are varied."""
 BCE = {"loss": "binary-cross-entropy"}

@@ -6,8 +6,9 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import pandas as pd
+import patients_network_words as words
 from inherent_runs import Recipe, Workplace
-from inherent_search import BCE, BEST, FOUNDING, GOOD, WITHOUT_BIASES, bcos
+from inherent_search import BCE, BEST, FOUNDING, GOOD, WITHOUT_BIASES, bcos, coda
 from patients_backbones import known
 from patients_network_probes import (
     FURTHER,
@@ -22,19 +23,7 @@ from patients_network_probes import (
     probe_pairs,
     probe_recipes,
 )
-from patients_network_words import (
-    DEPTH,
-    OF_ALONE,
-    OF_LOSSES,
-    OF_WEIGHTS,
-    OWN,
-    OWN_FURTHER,
-    PENALTY,
-    PRETRAINED,
-    PROBES,
-    READABLE,
-    TESTED,
-)
+from patients_network_words import PENALTY
 from patients_own_maps import RIVALS, Measure, cascade, constants, drawn, removal
 
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
@@ -45,6 +34,7 @@ CAMS = ("grad-cam", "score-cam")
 PLAIN = ("gradient", "guided-backpropagation", "input-x-gradient", "grad-cam")
 NORMS = ("batch", "layer", "position", "instance")
 NEEDLES = {"evaluation": {"grids": {"kinds": ["needle"]}}}
+OWN_MAPS = {"attribution": {"settings": ["inherent:compare=nothing"]}, **MANY}
 DISTANCES = ("mse", "mae", "intersection")
 """Of readable gradients, beside the cosine."""
 WEIGHTS = ("weight 0.001", "weight 0.1", "weight 10")
@@ -144,11 +134,13 @@ def own_pairs(rows: pd.DataFrame) -> Iterator[Pair]:
 
 def further_recipes(_: Workplace, __: int) -> Sequence[Recipe]:
     """Founding networks with and without biases, B-cos networks of the source's B and of a larger one."""
-    own = {"attribution": {"settings": ["inherent:compare=nothing"]}, **MANY}
     over_b = (bcos(f"B-cos, B {b:g}", BCE, **{**GOOD, "b": b}) for b in (2.0, 2.5))
     return (
         dataclasses.replace(FOUNDING, settings=FURTHER, methods=("guided-backpropagation", *POSTHOC, "lrp")),
-        *(dataclasses.replace(one, settings={**one.settings, **own}, methods=("inherent", *POSTHOC)) for one in over_b),
+        *(
+            dataclasses.replace(one, settings={**one.settings, **OWN_MAPS}, methods=("inherent", *POSTHOC))
+            for one in over_b
+        ),
         dataclasses.replace(WITHOUT_BIASES[0], name="founding, no biases"),
     )
 
@@ -174,39 +166,42 @@ def further_pairs(_: pd.DataFrame) -> Iterator[Pair]:
         yield "B13", name, "top: inherent at 0", name, share
 
 
+def penalty_recipes(_: Workplace, __: int) -> Sequence[Recipe]:
+    """With a penalty on the size of the weights and without."""
+    return coda("CoDA-S", OWN_MAPS), coda("CoDA-S, penalty", OWN_MAPS, training={"weight_penalty": PENALTY})
+
+
+def penalty_pairs(_: pd.DataFrame) -> Iterator[Pair]:
+    for measure in ("share: inherent at 0", "top: inherent at 0", "correct"):
+        yield "K10", "CoDA-S, penalty", measure, "CoDA-S", measure
+
+
 def tested_recipes(_: Workplace, __: int) -> Sequence[Recipe]:
     """B-cos networks over B, with air that is seen and with constants; CoDA networks over their settings; others."""
-    own = {"attribution": {"settings": ["inherent:compare=nothing"]}, **MANY}
     both = {"evaluation": {"grids": {"kinds": ["needle", "corner"], "per_class": 4}}}
-
-    def coda(name: str, **settings: Mapping[str, object]) -> Recipe:
-        model = {"architecture": "coda-s", **settings.pop("model", {})}
-        return Recipe(name, {"model": model, **settings, **own}, ("inherent",))
-
     b15 = {**GOOD, "b": 1.5}
     over_b = (bcos(f"B-cos, B {b:g}", BCE, **{**GOOD, "b": b}) for b in (1.5, 1.0, 2.0, 2.5))
     return (
-        coda("CoDA-S"),
+        coda("CoDA-S", OWN_MAPS),
         *(bcos(f"B-cos, {name} norm with biases", BCE, norm=name, norm_bias=True, **b15) for name in NORMS),
         bcos("B-cos, dark", BCE, background="dark", **b15),
         bcos("B-cos, dark, off-targets", background="dark", **b15),
-        *(dataclasses.replace(one, settings={**one.settings, **own}, methods=("inherent",)) for one in over_b),
+        *(dataclasses.replace(one, settings={**one.settings, **OWN_MAPS}, methods=("inherent",)) for one in over_b),
         Recipe("ResNet-10", {"model": {"architecture": "resnet10", "width": 0.25}, **both}, PLAIN),
-        *(coda(f"CoDA-S, T {0.5 / logits:g}", model={"initial_logits": logits}) for logits in (5.0, 0.05)),
-        coda("CoDA-S, penalty", training={"weight_penalty": PENALTY}),
+        *(coda(f"CoDA-S, T {0.5 / logits:g}", OWN_MAPS, initial_logits=logits) for logits in (5.0, 0.05)),
     )
 
 
 def tested_pairs(rows: pd.DataFrame) -> Iterator[Pair]:
     """Differences of the claims; their bounds are in the words of the section."""
-    coda, share = "CoDA-S", "share: inherent at 0"
-    yield "K6", coda, "least first: own", coda, "before"
-    yield "K6", coda, "least first: own", coda, "random order"
+    own, share = "CoDA-S", "share: inherent at 0"
+    yield "K6", own, "least first: own", own, "before"
+    yield "K6", own, "least first: own", own, "random order"
     for rival in ("random order", *(f"most first: {name}" for name in RIVALS)):
-        yield "K7", coda, "most first: own", coda, rival
+        yield "K7", own, "most first: own", own, rival
     for step in ("the trained map: head drawn anew", "the trained map: most of all steps"):
-        yield "K13", coda, f"like {step}", "", "0.5"
-    yield "K13", coda, "like the step before: most of all steps", "", "0.9"
+        yield "K13", own, f"like {step}", "", "0.5"
+    yield "K13", own, "like the step before: most of all steps", "", "0.9"
     for norm in NORMS:
         measure = "for the second" if norm == "position" else "more than half"
         claim = "B17" if norm == "batch" else "B18" if norm in ("layer", "position") else "B17, too"
@@ -221,15 +216,14 @@ def tested_pairs(rows: pd.DataFrame) -> Iterator[Pair]:
         yield "B4", f"B-cos, B {larger:g}", share, f"B-cos, B {smaller:g}", share
     resnet, ixg = "ResNet-10", "share: input-x-gradient at"
     for rival in (*(f"{name} at 0" for name in PLAIN[:-1]), "grad-cam at 1"):
-        yield "K5", coda, share, resnet, f"share: {rival}"
+        yield "K5", own, share, resnet, f"share: {rival}"
     yield "A10", resnet, f"DiPart {ixg} 1", resnet, f"DiFull {ixg} 1"
     yield "A11", resnet, f"DiPart {ixg} 1", resnet, f"DiPart {ixg} 0"
     for method in ("gradient", "guided-backpropagation"):
         yield "A13", resnet, f"share: {method} at 1", "", ""
-    for warmer, colder in (("CoDA-S, T 10", coda), (coda, "CoDA-S, T 0.1")):
+    for warmer, colder in (("CoDA-S, T 10", own), (own, "CoDA-S, T 0.1")):
         yield "K8", warmer, share, colder, share
         yield "K9", warmer, "correct", colder, "correct"
-    yield "K10", "CoDA-S, penalty", share, coda, share
 
 
 def of_gradients(name: str, **settings: object) -> Recipe:
@@ -278,25 +272,39 @@ TESTS: Mapping[str, Mapping[Measure, int]] = {
     "B-cos, dark": {drawn: 0}, "B-cos, dark, off-targets": {drawn: 0}, "B-cos, B 1.5": {constants: 0, drawn: 0},
 }  # fmt: skip
 STUDIES = {
-    "own": Study("Networks that explain themselves", OWN, own_recipes, own_pairs),
+    "own": Study("Networks that explain themselves", words.OWN, own_recipes, own_pairs),
     "own-further": Study(
-        "Networks that explain themselves, larger B", OWN_FURTHER, further_recipes, further_pairs, table="further.tsv"
+        "Networks that explain themselves, larger B",
+        words.OWN_FURTHER,
+        further_recipes,
+        further_pairs,
+        table="further.tsv",
     ),
-    "tests": Study("Tests of own maps", TESTED, tested_recipes, tested_pairs, measures=TESTS, table="tests.tsv"),
-    "probes": Study("Probes", PROBES, probe_recipes, probe_pairs, whole=4),
-    "losses": Study("Probes, losses", OF_LOSSES, loss_recipes, loss_pairs, whole=6, table="losses.tsv"),
-    "depth": Study("Probes, depth", DEPTH, depth_recipes, depth_pairs, table="depth.tsv"),
+    "tests": Study("Tests of own maps", words.TESTED, tested_recipes, tested_pairs, measures=TESTS, table="tests.tsv"),
+    "penalty": Study(
+        "CoDA networks with a penalty", words.OF_PENALTY, penalty_recipes, penalty_pairs, table="penalty.tsv"
+    ),
+    "probes": Study("Probes", words.PROBES, probe_recipes, probe_pairs, whole=4),
+    "losses": Study("Probes, losses", words.OF_LOSSES, loss_recipes, loss_pairs, whole=6, table="losses.tsv"),
+    "depth": Study("Probes, depth", words.DEPTH, depth_recipes, depth_pairs, table="depth.tsv"),
     "pretrained": Study(
         "Probes, pre-training",
-        PRETRAINED,
+        words.PRETRAINED,
         pretrained_recipes,
         pretrained_pairs,
         table="pretrained.tsv",
         of_cohort=known,
     ),
-    "readable": Study("Readable gradients", READABLE, readable_recipes, readable_pairs, False, cams=CAMS, curves=8),
-    "weights": Study(
-        "Readable gradients, weights and distances", OF_WEIGHTS, readable_recipes, weights_pairs, False, cams=CAMS[:1]
+    "readable": Study(
+        "Readable gradients", words.READABLE, readable_recipes, readable_pairs, False, cams=CAMS, curves=8
     ),
-    "alone": Study("Guided gradients alone", OF_ALONE, alone_recipes, alone_pairs, False, losses=True),
+    "weights": Study(
+        "Readable gradients, weights and distances",
+        words.OF_WEIGHTS,
+        readable_recipes,
+        weights_pairs,
+        False,
+        cams=CAMS[:1],
+    ),
+    "alone": Study("Guided gradients alone", words.OF_ALONE, alone_recipes, alone_pairs, False, losses=True),
 }

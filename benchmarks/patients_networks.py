@@ -10,6 +10,7 @@ own        B-cos and CoDA networks beside conventional ones: answers, and their 
 own-further  B-cos networks of a larger B beside founding ones with and without biases
 tests      what own maps are worth: voxels taken away, layers drawn anew, constants, air; their settings in grids
 probes     heads of both losses on frozen networks: answers, grids, sparsity, and what the least important places do
+penalty    CoDA networks with a penalty on the size of their weights, and their own maps in grids
 losses     linear heads of both losses with all that the source asks of them, over all folds
 pretrained  linear heads on networks that learned from the younger people without labels, in OUT/younger (registered)
 depth      the same heads, deeper ones less linear ones: answers and grids
@@ -17,9 +18,9 @@ readable   networks trained with readable gradients beside weight 0: answers and
 weights    the same networks with other weights and distances: answers and masked recognition of Grad-CAM
 alone      networks trained by guided gradients alone beside weight 0: answers and losses
 
-One command at a time works in OUT. OUT/people.tsv (or the `table` of a study, so that some may share networks) keeps a row per recipe, seed, person and
-measure, OUT/people_losses.tsv one per epoch; the same command continues. Differences are over people, each by the mean
-of the seeds, with an interval; the page shows every seed.
+One command at a time works in OUT. OUT/people.tsv (or the `table` of a study, so that some may share networks) keeps a
+row per recipe, seed, person and measure, OUT/people_losses.tsv one per epoch; the same command continues. Differences
+are over people, each by the mean of the seeds, with an interval; the page shows every seed.
 """
 
 from __future__ import annotations
