@@ -33,8 +33,6 @@ YOUNGER = "younger"
 LEARNED: Mapping[str, Mapping[str, object]] = {
     "SimCLR": {"method": "simclr"},
     "SimCLR fixed": {"method": "simclr", "schedule": "fixed"},
-    "MoCo": {"method": "moco"},
-    "MoCo fixed": {"method": "moco", "schedule": "fixed"},
 }
 """Settings of `heatlas pretrain`, beside those of the preset `patients`; `fixed`: a temperature of .1."""
 EPOCHS = 30

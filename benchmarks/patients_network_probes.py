@@ -80,9 +80,8 @@ def pretrained_recipes(work: Workplace, seed: int) -> Iterator[Recipe]:
 
 def pretrained_pairs(rows: pd.DataFrame) -> Iterator[Pair]:
     """The schedule less a fixed temperature, what was learned less none, and the losses."""
-    for claim, name in (("T1", "SimCLR"), ("T2", "MoCo")):
-        for measure in ("nearest 1", "nearest 10", "few-shot probe", "correct"):
-            yield claim, f"{name}, linear, CE", measure, f"{name} fixed, linear, CE", measure
+    for measure in ("nearest 1", "nearest 10", "few-shot probe", "correct"):
+        yield "T1", "SimCLR, linear, CE", measure, "SimCLR fixed, linear, CE", measure
     for name in LEARNED:
         for measure in ("few-shot probe", "nearest 10"):
             yield "learned", f"{name}, linear, CE", measure, f"{name}, linear, CE", f"{measure} of an untrained network"
