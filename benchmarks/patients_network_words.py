@@ -73,7 +73,8 @@ adds about .4 to a loss of .69 at chance, less those without. As in the source: 
 two classes, 4 mm, small networks, off-target loss, one λ.
 {GRIDS}
 Here there are up to four grids for each class and fold. Said before any number: K10 holds if the share of own maps is
-higher with the penalty, and does not if it is lower, where the interval over people and every seed are on that side."""
+higher with the penalty, and does not if it is lower, where the interval over people and every seed are on that side.
+All took 40 minutes of a core that others used too."""
 PROBES = f"""\
 On each fold's frozen network, trained from the labels as in the first section (founding) or as `bcos-simple`, by
 `python benchmarks/patients_networks.py probes`: heads of one layer (linear) and, if asked, three (MLP, B-cos), ten
