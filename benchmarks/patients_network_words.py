@@ -69,8 +69,9 @@ of a core that others used too, and ResNet-10 took 26 of it, B-cos over B 12 and
 OF_PENALTY = f"""\
 CoDA networks as in the section "Networks that explain themselves", the first two of five folds of each seed, by
 `python benchmarks/patients_networks.py penalty`: with a penalty of λ = {PENALTY:g} on the mean absolute weight, which
-adds about .4 to a loss of .69 at chance, less those without. As in the source: λ, and no other difference. Unlike it:
-two classes, 4 mm, small networks, off-target loss, one λ.
+adds about .4 to a loss of .69 at chance, less those without. As in the source: what is penalised (the mean absolute
+entry of W(x)), and that nothing else differs. Unlike it: one λ, far from its own (.01 and .05, in its code 0 to 1), a
+temperature set from data, two classes, 4 mm, small networks, off-target loss.
 {GRIDS}
 Here there are up to four grids for each class and fold. Said before any number: K10 holds if the share of own maps is
 higher with the penalty, and does not if it is lower, where the interval over people and every seed are on that side.
