@@ -31,12 +31,13 @@ from heatlas.pipeline.cohort.people.splits import Fold
 from heatlas.pipeline.cohort.records import Scan, ScanTable
 from heatlas.pipeline.evaluation.representations.stage import features
 from heatlas.pipeline.evaluation.representations.table import judged
+from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.probes.backbone import kept_stages
-from heatlas.pipeline.models.inputs import configured_input
+from heatlas.pipeline.models.inputs import NetworkInput, configured_input
 from heatlas.pipeline.models.storage import load_model
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.config.settings import Config
-from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
+from heatlas.pipeline.run.layout.run_layout import EvaluationLayout, RunLayout
 from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.executors import open_executor
@@ -86,13 +87,11 @@ def backbone(place: Place, scans: Sequence[Scan], config: Config, executor: Exec
     return place
 
 
-def features_of(place: Place, scans: Sequence[Scan]) -> np.ndarray:
-    """Of every scan, (scans, channels)."""
-    loaded = load_model(place.layout.backbone)
-    body = torch.nn.Sequential(*kept_stages(loaded.model, loaded.input.shape)[0])
-    resolution = loaded.input.resolution_mm
-    files = [place.layout.scan(scan.participant_id, scan.session_id, resolution) for scan in scans]
-    return features(body, files, loaded.input)
+def features_of(model: StagedModel, spec: NetworkInput, layout: RunLayout, scans: Sequence[Scan]) -> np.ndarray:
+    """Of every scan, by the stages of a network that a probe keeps, (scans, channels)."""
+    body = torch.nn.Sequential(*kept_stages(model, spec.shape)[0])
+    files = [layout.scan(scan.participant_id, scan.session_id, spec.resolution_mm) for scan in scans]
+    return features(body, files, spec)
 
 
 def few_labels(
@@ -154,8 +153,9 @@ def study(out: Path, seed: int, epochs: int, executor: Executor) -> None:
         place = Place(out / "run", out / f"{schedule}_seed-{seed}")
         places[schedule] = backbone(place, learnt, load_config("demo+pretraining", overrides=asked), executor)
     people = [scan.participant_id for scan in known]
+    loaded = {name: load_model(place.layout.backbone) for name, place in places.items()}
     table = judged(
-        {name: features_of(place, known) for name, place in places.items()},
+        {name: features_of(one.model, one.input, places[name].layout, known) for name, one in loaded.items()},
         people, [class_of[n] for n in people], parts,
         sites=[str(scan.site) for scan in known], seed=seed,
     )  # fmt: skip

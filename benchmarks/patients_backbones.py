@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from few_labels import Place, backbone
+from few_labels import Place, backbone, features_of
 from inherent_runs import Workplace
 
 from heatlas.pipeline.cohort.people.splits import Fold
@@ -18,8 +18,6 @@ from heatlas.pipeline.cohort.records import ScanTable
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.representations.points import FeatureVectors, points_of
 from heatlas.pipeline.evaluation.representations.probes import Parts, linear_votes, neighbour_votes
-from heatlas.pipeline.evaluation.representations.stage import features
-from heatlas.pipeline.models.families.probes.backbone import kept_stages
 from heatlas.pipeline.models.families.probes.body import body_of
 from heatlas.pipeline.models.families.probes.settings import ProbeConfig
 from heatlas.pipeline.models.families.registry import build_network
@@ -63,13 +61,12 @@ def known(cohort: JudgedCohort, config: Config) -> Iterator[dict[str, object]]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derived_seed(config.seed, "untrained"))
         fresh = build_network(body_of(config.model), loaded.input.shape, 2)
-    scans, resolution = cohort.labelled, loaded.input.resolution_mm  # also those trained on, whom no fold may test
-    files = [cohort.layout.scan(scan.participant_id, scan.session_id, resolution) for scan in scans]
+    scans = cohort.labelled  # also those trained on, whom no fold may test
+    people = [scan.participant_id for scan in scans]
     class_of = {scan.participant_id: str(scan.label) for scan in scans}
     found: dict[str, dict[str, object]] = {}
     for model, where in ((loaded.model, ""), (fresh, " of an untrained network")):
-        body = torch.nn.Sequential(*kept_stages(model, loaded.input.shape)[0])
-        points = points_of(features(body, files, loaded.input), [scan.participant_id for scan in scans])
+        points = points_of(features_of(model, loaded.input, cohort.layout, scans), people)
         for fold in cohort.tested_folds:
             for person, row in recognised(points, fold, class_of, config.seed).items():
                 row_of = found.setdefault(person, {"person": person})

@@ -33,7 +33,7 @@ def probe_recipes(
 
 
 def of_ten_epochs(found: Sequence[Recipe]) -> Sequence[Recipe]:
-    """As the source trains probes."""
+    """The same recipes with ten epochs; the source has 100."""
     return [
         dataclasses.replace(one, settings={**one.settings, "training": {**one.settings["training"], **TEN_EPOCHS}})
         for one in found

@@ -9,11 +9,11 @@ RUN is a registered run of `benchmarks/patients.py`; it is only read.
 own        B-cos and CoDA networks beside conventional ones: answers, and their own maps in grids beside post-hoc maps
 own-further  B-cos networks of a larger B beside founding ones with and without biases
 tests      what own maps are worth: voxels taken away, layers drawn anew, constants, air; their settings in grids
-probes     heads of both losses on frozen networks: answers, grids, sparsity, and what the least important places do
 penalty    CoDA networks with a penalty on the size of their weights, and their own maps in grids
+probes     heads of both losses on frozen networks: answers, grids, sparsity, and what the least important places do
 losses     linear heads of both losses with all that the source asks of them, over all folds
-pretrained  linear heads on networks that learned from the younger people without labels, in OUT/younger (registered)
 depth      the same heads, deeper ones less linear ones: answers and grids
+pretrained  linear heads on networks that learned from the younger people without labels, in OUT/younger (registered)
 readable   networks trained with readable gradients beside weight 0: answers and masked recognition of CAM methods
 weights    the same networks with other weights and distances: answers and masked recognition of Grad-CAM
 alone      networks trained by guided gradients alone beside weight 0: answers and losses
