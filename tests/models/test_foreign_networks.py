@@ -132,7 +132,7 @@ class _Overwriting(Net):
 @pytest.mark.parametrize(
     ("network", "volume", "message"),
     [
-        (_Random(), VOLUME, "answers differently to the same volume"),
+        (_Random(), VOLUME, "answers at random in evaluation mode"),
         (_Overwriting(), VOLUME, "changes its input in place"),
         (Net(), VOLUME.expand(1, 2, -1, -1, -1), "does not take a volume of"),
         (Net(), VOLUME * float("nan"), "not finite"),
