@@ -138,6 +138,7 @@ def adapted(
         If it stops the gradient of its input somewhere.
     """
     form = form or OutputForm()
+    network = getattr(network, "_orig_mod", network)  # of torch.compile
     weights_of(network)
     with code_of_others(f"network ({type(network).__name__}): cannot be copied ({{}})."):
         copied = copy.deepcopy(network).eval().requires_grad_(False)
@@ -219,7 +220,7 @@ def weights_of(network: nn.Module) -> Tensor:
         if weight.dtype not in (torch.float32, torch.float64):
             raise UsageError(
                 f"network: {name} is {str(weight.dtype).removeprefix('torch.')}, and maps need float32 or float64; "
-                "bring it to float32, as by network.float()."
+                "bring it to float32 (network.float()), or give the network that a quantised one was made of."
             )
         like = weight if like is None else like
         if (weight.dtype, weight.device) != (like.dtype, like.device):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pickle
 import random
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 _DETACHING = (Tensor.detach, Tensor.detach_, torch.detach, torch.detach_, Tensor.data.__get__)  # type: ignore[attr-defined]
+_IN_STAGES = re.compile(r"^(_stages\.\d+\.?)?(network\.?)*")
+"""What a network that was taken apart puts before the names of its layers."""
 _HELD = (random.Random, np.random.Generator, np.random.RandomState)
 """Sources of numbers that a module may hold."""
 
@@ -44,7 +47,7 @@ class _Layers:
     def note(self, called: str) -> None:
         """Keep the layer that runs, if it is the first to be noted."""
         layer = self._running[-1][0]
-        name = self._names.get(id(layer), "")
+        name = _IN_STAGES.sub("", self._names.get(id(layer), "")).replace("/", ".")
         kind = type(layer).__name__
         self.seen = self.seen or (f"layer {name} ({kind}, {called})" if name else f"{kind} ({called})")
 
