@@ -6,7 +6,6 @@ same methods and checks as in a run.
 
 from __future__ import annotations
 
-import dataclasses
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -37,9 +36,6 @@ from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 from heatlas.pipeline.run.arguments import require_arguments
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.work.host import on_host
-
-_OF_REGIONS = {"labels", "regions"}
-"""Settings of methods that need an atlas."""
 
 
 def explain(
@@ -210,7 +206,7 @@ def _require_whole(model: StagedModel, volume: Tensor, stage: str, wanted: Tenso
 def _context(entry: Entry, image: GivenImage, reference: Sequence[Image]) -> RunContext:
     controls = given_controls(reference, image) if entry.needs_reference else None
     atlas: Any = None
-    if _OF_REGIONS & {field.name for field in dataclasses.fields(entry.record)}:
+    if entry.needs_atlas:
         if image.nowhere:
             raise UsageError(f"{entry.name}: needs the regions of an atlas, but {image.nowhere}.")
         atlas = PackedAtlas.of(load_atlas(ATLAS, Grid(tuple(image.volume.shape[2:]), image.affine)))  # type: ignore[arg-type]
@@ -224,7 +220,7 @@ def _plain(value: Any) -> Any:
 
 def _warn_of_nothing(answer: Attribution, image: GivenImage, reference: Reference | None) -> None:
     """Say that a map is zero everywhere, and why, as far as that is known."""
-    why = "nothing that this method sees changes the output: the network may round or cut its values"
+    why = "no voxel has a share in the output: the network may round or cut its values, or lose all relevance"
     if reference is not None and bool((reference.volumes == image.volume).all()):
         why = "the image and its reference are the same"
     elif "cam" in answer.method or "relu" in answer.parameters:

@@ -93,7 +93,7 @@ def test_a_picture_shows_the_map_on_the_template(run, tmp_path) -> None:
         (lambda run: run.evidence("Hippocampus", b"gb"), UsageError, "name of a map is text"),
         (lambda run: run.map(None, group=1.5), UsageError, "name of a group is text"),
         (lambda run: run.map("gb", participant=12), UsageError, "name of a participant is text"),
-        (lambda run: heatlas.open(None), UsageError, r"as text or Path, not None \(NoneType\)"),
+        (lambda run: heatlas.open(None), UsageError, "folder = None: must be a path, as text or Path"),
         (lambda run: heatlas.open(b"demo/run"), UsageError, "folder = b'demo/run': must be a path, as text or Path"),
     ],
 )
