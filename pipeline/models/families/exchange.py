@@ -91,8 +91,8 @@ def read_weights(path: Path) -> Mapping[str, Tensor]:
         content = safetensors.torch.load_file(path) if path.suffix == ".safetensors" else _tensors(path)
     except Exception as error:  # a foreign file can raise anything
         said = " ".join(f"{error}".split())[:200] or type(error).__name__
-        if isinstance(error, pickle.UnpicklingError):  # torch would advise to run what is in the file
-            said = "it holds more than tensors, and reading that would run code" if "weights_only" in said else said
+        if isinstance(error, pickle.UnpicklingError):  # torch's own words advise to run what is in the file
+            said = "it holds more than tensors, which are never read, or is damaged"
         raise BadInputError(
             f"{path}: no weights that can be read safely ({said}). Save them as safetensors, or with torch.save as a "
             "dictionary of tensors."
