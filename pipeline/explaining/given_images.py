@@ -14,7 +14,6 @@ from torch import Tensor
 
 from heatlas.pipeline.attribution.reference.references import Reference
 from heatlas.pipeline.models.families.exchange import is_plain_tensor
-from heatlas.pipeline.run.arguments import require_arguments
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.work.host import on_host
 
@@ -49,7 +48,6 @@ def given_image(image: Image, like: Tensor, name: str = "image") -> GivenImage:
     BadInputError
         If it cannot be read, has the wrong number of axes or values that are no finite numbers.
     """
-    require_arguments(image=image)
     affine, nowhere = np.eye(4), "the image was an array, and nothing says where its voxels are. Give an image"
     if isinstance(image, str | Path):
         try:

@@ -197,7 +197,14 @@ def test_the_gradient_of_the_network_is_taken_or_where_it_stops_is_said():
             adapted(network, VOLUME)(volume)[0, 0].backward()
             gradients.append(volume.grad)
     torch.testing.assert_close(*gradients)
-    for network, where in ((Stopping(), r"layer stem.0 \(Conv3d, no_grad"), (Detaching(), "detach")):
+    class Leaving(Net):
+        def forward(self, x: Tensor) -> Tensor:
+            return self.logits(torch.from_numpy(x.numpy() ** 2))
+
+    stopped = (
+        (Leaving(), "outside of PyTorch"), (Stopping(), r"layer stem.0 \(Conv3d, no_grad"), (Detaching(), "detach"),
+    )  # fmt: skip
+    for network, where in stopped:
         with pytest.warns(UserWarning, match=f"its gradient stops in .*{where}"):
             adapted(network, VOLUME)
 
@@ -348,7 +355,7 @@ def test_weights_that_differ_are_listed(description, tmp_path):
 
 def test_a_pickle_that_executes_is_not_read(description, tmp_path):
     torch.save(Net(), tmp_path / "whole.pt")
-    with pytest.raises(BadInputError, match="no weights that can be read safely .*more than tensors") as caught:
+    with pytest.raises(BadInputError, match=r"no weights that can be read safely .*more than tensors") as caught:
         with_weights(made(description), tmp_path / "whole.pt")
     assert "weights_only" not in str(caught.value), "torch's advice would run what is in the file"
 

@@ -183,7 +183,12 @@ def adapted(
     with torch.no_grad():
         wanted = values if changed is copied else changed(volume)
     with stops(model) as stopping:
-        found = model(volume.clone().requires_grad_())
+        try:
+            found = model(volume.clone().requires_grad_())
+        except RuntimeError:  # it leaves PyTorch, as by x.numpy(), which no gradient can follow
+            stopping.note("outside of PyTorch")
+            with torch.no_grad():
+                found = model(volume)
     found = found.detach()
     if wanted.shape != found.shape or not torch.allclose(wanted, found, rtol=1e-4, atol=1e-5):
         raise UsageError(

@@ -80,7 +80,6 @@ def draws(network: nn.Module) -> Iterator[_Layers]:
     """
     with _layers_of(network) as layers, _Draws(layers):
         yield layers
-        layers.leave(network)
 
 
 @contextmanager
