@@ -69,7 +69,7 @@ def given_image(image: Image, like: Tensor, name: str = "image") -> GivenImage:
     else:
         if np.ma.is_masked(image):
             raise BadInputError(
-                f"{name}: {int(np.ma.getmaskarray(image).sum())} of its values are masked; fill them with what the "
+                f"{name}: {np.count_nonzero(image.mask)} of its values are masked; fill them with what the "
                 "network saw there in training, as image.filled(0)."
             )
         values = np.asarray(image)

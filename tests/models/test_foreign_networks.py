@@ -197,6 +197,7 @@ def test_the_gradient_of_the_network_is_taken_or_where_it_stops_is_said():
             adapted(network, VOLUME)(volume)[0, 0].backward()
             gradients.append(volume.grad)
     torch.testing.assert_close(*gradients)
+
     class Leaving(Net):
         def forward(self, x: Tensor) -> Tensor:
             return self.logits(torch.from_numpy(x.numpy() ** 2))

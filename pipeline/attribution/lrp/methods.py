@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from torch import Tensor, nn
 
@@ -63,10 +63,9 @@ class Lrp(CheckedSettings):
         """Relevance (B, C, d, h, w) for each β, with its ledger down to the stage."""
         rules = [one._composite(volumes) for one in self.singles()]
         found = lrp(model, volumes, target, rules, start, self.batch_norm, stage)
+        done: Any = found[0].parameters["batch_norm"]
         return [
-            replace(
-                answer, parameters=described(replace(one, batch_norm=answer.parameters["batch_norm"]), stage, start)
-            )
+            replace(answer, parameters=described(replace(one, batch_norm=done), stage, start))
             for one, answer in zip(self.singles(), found, strict=True)
         ]
 
