@@ -19,9 +19,10 @@ from heatlas.atlases.spaces import template_grid
 from heatlas.pipeline.attribution.cam.weighted_maps import GradCam
 from heatlas.pipeline.attribution.entry import RunContext
 from heatlas.pipeline.attribution.gradient.gradients import InputTimesGradient
+from heatlas.pipeline.attribution.graph.planner import plan_relevance
 from heatlas.pipeline.attribution.methods import attribute
 from heatlas.pipeline.explaining.requested import explanations_of_run
-from heatlas.pipeline.models.families.registry import build_network
+from heatlas.pipeline.models.families.registry import FAMILIES, build_network
 from heatlas.pipeline.models.foreign.adapted import adapted
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.config.networks import NETWORKS
@@ -262,6 +263,12 @@ def test_lrp_of_the_library_folds_batch_normalisation_where_a_run_does(first, do
     (asked,) = explanations_of_run(config)
     of_run = attribute(adapted(network, volume[None, None]), volume[None, None], 1, asked.build(RunContext(None, None)))
     np.testing.assert_array_equal(found.map.dataobj, of_run.values[0, 0])
+
+
+@pytest.mark.parametrize("name", ["resnet10", "sfcn", "densenet121"])
+def test_what_a_family_says_of_folding_is_what_its_networks_allow(name):
+    network = build_network(NETWORKS[name](), (64, 64, 64), 2).eval()
+    assert plan_relevance(network, "auto").batch_norm == FAMILIES[name].batch_norm("auto")
 
 
 def test_what_lrp_loses_is_said_by_its_sum():

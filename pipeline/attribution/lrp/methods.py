@@ -65,7 +65,7 @@ class Lrp(CheckedSettings):
         found = lrp(model, volumes, target, rules, start, self.batch_norm, stage)
         done: Any = found[0].parameters["batch_norm"]
         return [
-            replace(answer, parameters=described(replace(one, batch_norm=done), stage, start))
+            replace(answer, method=self.name, parameters=described(replace(one, batch_norm=done), stage, start))
             for one, answer in zip(self.singles(), found, strict=True)
         ]
 
