@@ -95,11 +95,11 @@ def stops(network: nn.Module) -> Iterator[_Layers]:
         yield layers
 
 
-class _Draws(TorchDispatchMode):
+class _Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sees every operation of PyTorch; one that may draw has drawn if the state of its generator has changed."""
 
     def __init__(self, layers: _Layers) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._layers = layers
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
