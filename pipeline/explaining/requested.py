@@ -102,7 +102,7 @@ def require_explained(config: Config) -> None:
             attribute_all(network, volume, len(task.outputs) - 1, method, asked.stage_in(network), asked.start)
         except HeatlasError as error:
             raise type(error)(
-                f"attribution.methods: {asked.entry.name} does not explain the network {config.model.network}: {error}"
+                f"attribution.methods: {asked.entry.name} does not explain this network: {error}"
             ) from error
 
 

@@ -320,7 +320,7 @@ def test_check_says_that_it_runs_the_code_of_a_network_and_tries_the_methods(dat
     assert (code, "note: the code of model.network" in said) == (0, True)
     code, _, error = checked("net", "deeplift")
     assert (code, error.count("\n")) == (2, 1)
-    assert "attribution.methods: deeplift does not explain the network" in error
+    assert "attribution.methods: deeplift does not explain this network" in error
     code, _, error = checked("leaving", "gradient")
     assert (code, "it raises SystemExit: 0" in error) == (65, True)
 

@@ -150,7 +150,7 @@ def adapted(
         module._backward_hooks.clear()  # change gradients, not answers
         module._backward_pre_hooks.clear()
         if getattr(module, "inplace", False):
-            module.inplace = False  # type: ignore[assignment]
+            module.inplace = False
     given = _asked(copied, volume)
     if drawing.seen or not _same(_asked(copied, volume), given):
         raise UsageError(
@@ -220,7 +220,7 @@ def weights_of(network: nn.Module) -> Tensor:
         )
     like = None
     for name, weight in network.named_parameters():
-        if weight.is_meta or isinstance(weight, nn.parameter.UninitializedTensorMixin):
+        if weight.is_meta or nn.parameter.is_lazy(weight):
             raise UsageError(f"network: {name} has no values yet (a lazy layer, or the device meta); load its weights.")
         if weight.dtype not in (torch.float32, torch.float64):
             raise UsageError(
