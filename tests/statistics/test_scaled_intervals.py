@@ -19,6 +19,7 @@ from heatlas.pipeline.statistics.resampling.scaled import (
     LOG,
     LOGIT,
     UNEXPLAINED,
+    freedom_of_strata,
     rescaled_draws,
     scaled_intervals,
     strata_of,
@@ -88,8 +89,12 @@ def test_interval_is_t_on_the_scale():
         return (weights @ right / weights.sum(axis=1))[:, None]
 
     found = scaled_intervals(share, strata, [LOGIT], 4000, 0.95, rng)
-    error = np.sqrt(sum(np.sum(strata == s) * right[strata == s].var(ddof=1) for s in range(4))) / 26
-    p, reach = 20 / 26, t.isf(0.025, 22)
+    parts = [np.sum(strata == s) * right[strata == s].var(ddof=1) for s in range(4)]
+    freedom = sum(parts) ** 2 / sum(v**2 / (np.sum(strata == s) - 1) for s, v in enumerate(parts))  # Satterthwaite
+    error = np.sqrt(sum(parts)) / 26
+    assert freedom_of_strata(share, strata) == pytest.approx(freedom)
+    assert freedom_of_strata(share, np.zeros(26)) == pytest.approx(25)
+    p, reach = 20 / 26, t.isf(0.025, freedom)
     expected = [expit(logit(p) + side * reach * error / (p * (1 - p))) for side in (-1, 1)]
     assert (found.low[0], found.high[0]) == pytest.approx(expected, abs=0.01)
     assert found.method[0] == "logit"
