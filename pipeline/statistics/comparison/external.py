@@ -32,7 +32,12 @@ from heatlas.pipeline.statistics.data.members import CLASSES, TwoGroups
 from heatlas.pipeline.statistics.data.values import participant_codes, participant_means
 from heatlas.pipeline.statistics.images.adjusted import rank_correlation
 from heatlas.pipeline.statistics.performance.calibration import CALIBRATION_COLUMNS, calibration_table
-from heatlas.pipeline.statistics.performance.classification import metrics, weighted_auc_within
+from heatlas.pipeline.statistics.performance.classification import (
+    FEW,
+    FEW_WRONG,
+    metrics,
+    weighted_auc_within,
+)
 from heatlas.pipeline.statistics.performance.demographics import TOTAL, demographics, welch
 from heatlas.pipeline.statistics.performance.intervals import participants_of
 from heatlas.pipeline.statistics.resampling.bootstrap import NO_INTERVAL, Intervals, ratio
@@ -151,20 +156,21 @@ def _performance(both: Cohorts) -> list[dict[str, Any]]:
         _measured(frame, settings, generator(both.new.seed, "statistics", "external", "performance", name))
         for name, frame in (("run", both.run.predictions), ("new", both.new.predictions.assign(fold=0)))
     ]
-    (run, of_run, n_run), (new, of_new, n_new) = sides
+    (run, of_run, n_run, few_run), (new, of_new, n_new, few_new) = sides
+    notes = {"auc": AREA_NOTE, "brier": FEW_WRONG if min(few_run, few_new) < FEW else None}
     low, high = square_and_add((new, of_new.low, of_new.high), (run, of_run.low, of_run.high))
     return [
         _row("performance", name, (n_run, n_new), run=float(run[i]), new=float(new[i]),
              estimate=float(new[i] - run[i]), ci_low=float(low[i]), ci_high=float(high[i]),
-             interval=NO_INTERVAL if np.isnan(low[i]) else NEWCOMBE, note=AREA_NOTE if name == "auc" else None)
+             interval=NO_INTERVAL if np.isnan(low[i]) else NEWCOMBE, note=notes.get(name))
         for i, name in enumerate(MEASURES)
     ]  # fmt: skip
 
 
 def _measured(
     frame: pd.DataFrame, settings: StatisticsConfig, rng: np.random.Generator
-) -> tuple[Floats, Intervals, int]:
-    """`MEASURES` of a cohort, their intervals, and its number of people.
+) -> tuple[Floats, Intervals, int, int]:
+    """`MEASURES` of a cohort, their intervals, its number of people, and that of the smaller class.
 
     Areas and balanced accuracies of 1 have the exact interval of a share of the people of the smaller class, since
     their variance is at most that of such a share (Birnbaum & Klose 1957, Ann Math Stat 28:933).
@@ -188,7 +194,7 @@ def _measured(
     for i, n in ((2, people[1]), (3, people[0])):
         if n:
             found.low[i], found.high[i] = proportion_confint(values[i] * n, n, 1 - settings.confidence, "wilson")
-    return values, found, len(names)
+    return values, found, len(names), min(people)
 
 
 @dataclass(frozen=True, eq=False)
