@@ -12,6 +12,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import null_cohorts
 import null_estimates
 import null_intervals
 import null_networks
@@ -35,11 +36,12 @@ FEWER = {
 
 @pytest.fixture(autouse=True)
 def fewer_permutations(monkeypatch) -> None:
-    for module in (null_intervals, null_estimates):
+    for module in (null_intervals, null_estimates, null_cohorts):
         monkeypatch.setattr(module, "DRAWS", 500)
     monkeypatch.setattr(null_intervals, "SIMULATED", 200)
     for module in (null_relevance, null_people, null_networks, null_estimates):
         monkeypatch.setattr(module, "M", PERMUTATIONS)
+    for module in (null_relevance, null_people, null_networks, null_estimates, null_cohorts):
         monkeypatch.setattr(module, "FAST", replace(module.FAST, permutations=PERMUTATIONS))
     monkeypatch.setattr(type_one_error, "PERMUTATIONS", PERMUTATIONS)
 

@@ -8,7 +8,7 @@ on the second every scan is answered by all networks together.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -273,22 +273,26 @@ def _regions(both: Cohorts) -> list[dict[str, Any]]:
             rows.append(row | {"note": f"fewer than {FEWEST_REGIONS} regions that can be compared"})
             continue
 
-        def agreement(weights: Floats, people: Any = tuple(people), there: Flags = there) -> Floats:
-            apart = np.split(weights, [len(people[0].fold)], axis=1)
-            drawn = [weighted_g(one.values[:, there], one.is_first, one.fold, w)
-                     for one, w in zip(people, apart, strict=True)]  # fmt: skip
-            return rank_correlation(*drawn)[:, None]
-
-        settings, strata = both.new.config.statistics, (people[0].strata, people[1].strata)
-        pooled = np.concatenate([strata[0], strata[1] + strata[0].max() + 1])
-        found = scaled_intervals(
-            agreement, pooled, [FISHER], settings.bootstrap_samples, settings.confidence,
-            generator(both.new.seed, "statistics", "external", name),
-        )  # fmt: skip
-        r = float(agreement(np.ones((1, len(pooled))))[0, 0])
+        people = [replace(one, values=one.values[:, there]) for one in people]
+        rng = generator(both.new.seed, "statistics", "external", name)
         said = f"{counted(int(there.sum()), 'region')}; {ATTENUATED}"
-        rows.append(row | {"estimate": r, **found.row(), "note": said})
+        rows.append(row | agreement_over_regions(people, both.new.config.statistics, rng) | {"note": said})
     return rows
+
+
+def agreement_over_regions(
+    people: Sequence[_People], settings: StatisticsConfig, rng: np.random.Generator
+) -> dict[str, Any]:
+    """Rank correlation, over regions, of the difference of the classes in both cohorts, with its interval."""
+    strata = np.concatenate([people[0].strata, people[1].strata + people[0].strata.max() + 1])
+
+    def agreement(weights: Floats) -> Floats:
+        apart = np.split(weights, [len(people[0].fold)], axis=1)
+        drawn = [weighted_g(one.values, one.is_first, one.fold, w) for one, w in zip(people, apart, strict=True)]
+        return rank_correlation(*drawn)[:, None]
+
+    found = scaled_intervals(agreement, strata, [FISHER], settings.bootstrap_samples, settings.confidence, rng)
+    return {"estimate": float(agreement(np.ones((1, len(strata))))[0, 0]), **found.row()}
 
 
 def _people(both: Cohorts) -> list[dict[str, Any]]:
