@@ -76,7 +76,10 @@ NUMBER_PERFORMANCE = AnalysisSection(
     "(de Lange & Cole 2020). It uses the true value, so it describes a person and does not measure the prediction.",
     (
         View(
-            "performance_number", "Out-of-fold predictions of all folds together.", _MEASURED, where={"fold": ["all"]}
+            "performance_number",
+            "Out-of-fold predictions of all folds together.",
+            (*_MEASURED, "note"),
+            where={"fold": ["all"]},
         ),
         View("performance_number", "Test participants of each fold.", _MEASURED, shown=40),
     ),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,7 +13,7 @@ from scipy.special import expit, logit
 from scipy.stats import skew, t, ttest_1samp
 
 from heatlas.pipeline.statistics.performance.classification import performance_table
-from heatlas.pipeline.statistics.performance.other_tasks import number_metrics
+from heatlas.pipeline.statistics.performance.other_tasks import SKEWED, number_metrics, number_tables
 from heatlas.pipeline.statistics.resampling.means import ALIKE, FEW, HALL, mean_intervals
 from heatlas.pipeline.statistics.resampling.scaled import (
     AS_IT_IS,
@@ -146,3 +148,14 @@ def test_measures_of_a_number_stay_within_their_bounds():
     assert (estimates < found.high).all()
     assert found.low[0] > 0
     assert (found.high[1:] < 1).all()
+
+
+@pytest.mark.parametrize("is_skewed", [True, False])
+def test_r_and_r2_of_a_skewed_target_have_a_caveat(is_skewed):
+    rng = np.random.default_rng(3)
+    target = rng.lognormal(size=40) if is_skewed else rng.uniform(60, 90, 40)
+    people = pd.DataFrame({"participant_id": [f"sub-{i}" for i in range(40)], "fold": np.arange(40) % 2})
+    people = people.assign(target=target, prediction=target + rng.normal(size=40), corrected_gap=np.nan)
+    notes = number_tables(SimpleNamespace(predictions=people, config=FAST, seed=1)).set_index("metric")["note"]
+    assert notes[["r", "r2"]].eq(SKEWED).all() == is_skewed
+    assert notes.drop(["r", "r2"]).isna().all()
