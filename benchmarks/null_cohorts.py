@@ -77,7 +77,7 @@ def small_classes(rng: Generator) -> Found:
     found = {}
     settings = replace(FAST, bootstrap_samples=DRAWS)
     for positive, negative, quality in ((15, 15, 0.8), (15, 15, 1.5), (8, 22, 0.8), (8, 22, 1.5), (10, 20, 2.0),
-                                        (20, 60, 1.5)):  # fmt: skip
+                                        (20, 60, 1.5), (60, 60, 0.8)):  # fmt: skip
         frame = cohort(rng, positive, negative, 5, quality)
         table = pd.DataFrame(rows_of_performance(ALL_FOLDS, frame, settings, rng)).set_index("metric")
         truth = true_performance(positive, negative, quality)

@@ -78,6 +78,22 @@ def test_a_network_that_knows_the_classes_beats_one_that_guesses(classes, swap, 
     assert table.loc["balanced_accuracy", "estimate"] == pytest.approx(np.mean([one.mean() for one in right]))
 
 
+def test_interval_of_balanced_accuracy_has_the_variance_of_folds_of_few() -> None:
+    """Two people of a class in each of ten folds: draws of two of two would have half the variance."""
+    target = np.repeat([0.0, 1.0], 20)
+    rng = np.random.default_rng(8)
+    said = [np.where(rng.random(40) < share, target, 1 - target) for share in (0.8, 0.7)]
+    made = inputs(*(0.1 + 0.8 * one for one in said), target)
+    made.predictions = made.predictions.assign(participant_id=[f"sub-{i}" for i in range(40)], fold=np.arange(40) % 10)
+    made.config = load_config(overrides={"statistics": {"bootstrap_samples": 4000}})
+    row = baselines_tables(made).set_index(["baseline", "metric"]).loc[("regions", "balanced_accuracy")]
+    gain = (said[0] == target).astype(float) - (said[1] == target)
+    pairs = gain.reshape(2, 2, 10)  # class, person of the fold, fold
+    error = np.sqrt((pairs.var(axis=1, ddof=1) * 2).sum(axis=1) / 20**2).tolist()
+    expected = 2 * 1.96 * np.hypot(*error) / 2
+    assert row["difference_high"] - row["difference_low"] == pytest.approx(expected, rel=0.12)  # steps of a share
+
+
 def test_equal_predictions_are_no_difference(classes) -> None:
     target, good, _ = classes
     row = baselines_tables(inputs(good, good, target)).iloc[0]

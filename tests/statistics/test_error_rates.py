@@ -29,7 +29,9 @@ EVERY = CASES | INTERVALS
 PERMUTATIONS, DATA_SETS, PLANTED, CHANCE = 99, 600, 20, 0.001
 FEWER = {
     "site prediction": 200, "fairness": 200, "networks: fairness": 200, "scans: fairness": 150,
-    "site prediction: intervals": 200, "Cox: intervals": 200, "scans: few alike": 200, "performance: intervals": 300,
+    "site prediction: intervals": 200, "Cox: intervals": 200, "scans: few alike": 200, "cohorts: small classes": 200,
+    "cohorts: baselines": 200, "cohorts: new people": 200, "cohorts: images": 200, "cohorts: steady scans": 200,
+    "cohorts: regions": 200,
 }  # fmt: skip
 """Data sets of cases that take long."""
 

@@ -63,7 +63,7 @@ WITHIN_FOLDS = "auc_within_folds"
 FEW = 20
 FEW_WRONG = (
     f"fewer than {FEW} participants of a class: a Brier score hangs on the few whom a good network gets wrong, so its "
-    "interval of 95 % misses 4 to 9 %"
+    "interval of 95 % misses 4 to 12 %"
 )
 """Caveat by design (docs/benchmarks/statistics.md)."""
 LEAVES_OUT_RETRAINING = "the interval leaves out how results vary when networks are trained again"
