@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import t
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
 from heatlas.pipeline.run.config.files import load_config
@@ -89,9 +90,10 @@ def test_interval_of_balanced_accuracy_has_the_variance_of_folds_of_few() -> Non
     row = baselines_tables(made).set_index(["baseline", "metric"]).loc[("regions", "balanced_accuracy")]
     gain = (said[0] == target).astype(float) - (said[1] == target)
     pairs = gain.reshape(2, 2, 10)  # class, person of the fold, fold
-    error = np.sqrt((pairs.var(axis=1, ddof=1) * 2).sum(axis=1) / 20**2).tolist()
-    expected = 2 * 1.96 * np.hypot(*error) / 2
-    assert row["difference_high"] - row["difference_low"] == pytest.approx(expected, rel=0.12)  # steps of a share
+    parts = 2 * pairs.var(axis=1, ddof=1) / 20**2 / 4  # of a stratum of two, in the mean of both classes
+    freedom = parts.sum() ** 2 / (parts**2).sum()
+    expected = 2 * t.isf(0.025, freedom) * np.sqrt(parts.sum())
+    assert row["difference_high"] - row["difference_low"] == pytest.approx(expected, rel=0.05)
 
 
 def test_equal_predictions_are_no_difference(classes) -> None:

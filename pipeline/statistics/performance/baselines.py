@@ -21,9 +21,9 @@ from heatlas.pipeline.statistics.data.values import participant_codes
 from heatlas.pipeline.statistics.performance.classification import weighted_auc_within
 from heatlas.pipeline.statistics.resampling.bootstrap import participant_draws, ratio, weighted_mean
 from heatlas.pipeline.statistics.resampling.scaled import (
+    AS_IT_IS,
     LOG,
     LOGIT,
-    rescaled_draws,
     scaled_intervals,
     strata_of,
 )
@@ -45,8 +45,8 @@ COLUMNS = {
     **described("ci_high"),
     "network": "The same of the networks, on the same scans",
     "difference": "Network less baseline",
-    "difference_low": "Lower bound of its 95 % bootstrap interval: participants drawn within fold and class, the same "
-    "for both",
+    "difference_low": "Lower bound of its 95 % interval, participants drawn within fold and class, the same for both: "
+    "percentiles; of balanced_accuracy Student's t with the standard error of the draws",
     "difference_high": "Upper bound",
     "p": "That network and baseline are as good: their predictions (as ranks within the fold, or as errors) change "
     "places in random participants. Of auc_within_folds and mae",
@@ -173,15 +173,16 @@ def _rows(
     rows = []
     for metric, measure in _measures(compared, fold).items():
         of_network, of_baseline = (float(measure(score, whole)[0]) for score in (compared.network, compared.baseline))
-        # Shares vary too little in draws of n of n people of a class and fold; areas vary enough (docs/benchmarks).
-        weights = (rescaled_draws if metric == BALANCED else participant_draws)(strata, draws, rng)[:, codes]
-        less, more = _percentiles(measure(compared.network, weights) - measure(compared.baseline, weights))
-        alone = scaled_intervals(
-            lambda drawn, of=measure: of(compared.baseline, drawn[:, codes])[:, None], strata,
-            [LOG if is_number else LOGIT], draws, 0.95, rng,
-        )  # fmt: skip
-        p = np.nan
-        if metric != BALANCED:
+
+        def both_of(drawn: Floats, of: Callable[[Floats, Floats], Floats] = measure) -> Floats:
+            """Of the baseline, and of the network less the baseline."""
+            network, baseline = (of(score, drawn[:, codes]) for score in (compared.network, compared.baseline))
+            return np.stack([baseline, network - baseline], axis=1)
+
+        found = scaled_intervals(both_of, strata, [LOG if is_number else LOGIT, AS_IT_IS], draws, 0.95, rng)
+        less, more, p = found.low[1], found.high[1], np.nan
+        if metric != BALANCED:  # of areas Student's t is too wide (docs/benchmarks/statistics.md)
+            less, more = _percentiles(both_of(participant_draws(strata, draws, rng))[:, 1])
             exchanged = (rng.random((PERMUTATIONS, len(people))) < 0.5)[:, codes]
             both_ways = [_exchanged(compared, fold, swap) for swap in (exchanged, ~exchanged)]
             beyond = np.abs(both_ways[0] - both_ways[1]) >= abs(of_network - of_baseline) - ROUNDING
@@ -189,7 +190,7 @@ def _rows(
         rows.append(
             {
                 "baseline": name, "metric": metric, "estimate": of_baseline,
-                "ci_low": alone.low[0], "ci_high": alone.high[0],
+                "ci_low": found.low[0], "ci_high": found.high[0],
                 "network": of_network, "difference": of_network - of_baseline,
                 "difference_low": less, "difference_high": more, "p": p,
                 "verdict": verdict(less, more, p, is_number), "n_participants": len(people), "n_scans": len(both),
