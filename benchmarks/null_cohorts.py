@@ -22,6 +22,7 @@ from heatlas.pipeline.statistics.associations.associations import SMALL_CLASS, P
 from heatlas.pipeline.statistics.associations.biomarkers import Biomarker
 from heatlas.pipeline.statistics.comparison.external import Cohorts, _People, _performance, agreement_over_regions
 from heatlas.pipeline.statistics.groups.fairness import _of_level
+from heatlas.pipeline.statistics.images.adjusted import rank_correlation
 from heatlas.pipeline.statistics.images.differences import _agreement
 from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability
 from heatlas.pipeline.statistics.performance.baselines import AUC, BALANCED, _Compared
@@ -151,11 +152,10 @@ def same_regions(rng: Generator) -> Found:
                 first, fold = np.arange(count) % 2 == 0, np.arange(count) // 2 % folds
                 people.append(_People(rng.normal(size=(count, REGIONS)) + size * first[:, None], first, fold))
             row = agreement_over_regions(people, settings, rng)
-            truly = 6 / np.pi * np.arcsin(related / 2)
+            truly = float(rank_correlation(*sizes[:, None])[0])  # people are drawn, regions are not
             bounds = np.array([[row["ci_low"]], [row["ci_high"]]], float)
-            found[f"rank correlation over {REGIONS} regions with {n} new people, truly {truly:.2f}"] = misses(
-                *bounds, truly
-            )
+            named = f"{REGIONS} regions with {n} new people, sizes correlated {related}"
+            found[f"rank correlation over {named}"] = misses(*bounds, truly)
     return found
 
 
