@@ -57,8 +57,8 @@ DRAWS = 999
 FEWEST_REGIONS = 5
 NEWCOMBE = "Newcombe"
 ATTENUATED = (
-    "noise in g draws r and its interval towards 0: where the true sizes correlate .5, r was .40, .32 and .30 on "
-    "average with 60, 30 and 20 new people, and the interval missed .5 in 22 to 41 %"
+    "noise in g draws r and its interval towards 0: where the true sizes correlate .5, r was .35, .31 and .27 on "
+    "average with 60, 30 and 20 new people, and the interval missed the truth in 23 to 42 %"
 )
 """What a rank correlation of estimated sizes cannot show (docs/benchmarks/statistics.md)."""
 
