@@ -91,7 +91,7 @@ def freedom_of_strata(statistic: Statistic, strata: Sequence[int] | Indices) -> 
     sum(v)^2 / sum(v^2 / (n - 1)): n - 1 for one stratum, at most participants less strata. NaN where undefined.
     """
     members = np.asarray(strata)
-    total, squares = 0.0, 0.0
+    total, squares = np.zeros(1), np.zeros(1)
     for stratum in np.unique(members):
         own = np.flatnonzero(members == stratum)
         n = len(own)
