@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import t
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
 from heatlas.pipeline.run.config.files import load_config
@@ -76,6 +77,23 @@ def test_a_network_that_knows_the_classes_beats_one_that_guesses(classes, swap, 
     assert row["difference_low"] < row["difference"] < row["difference_high"]
     right = [((good if swap else guess)[target == k] > 0.5) == (k == 1) for k in (0, 1)]
     assert table.loc["balanced_accuracy", "estimate"] == pytest.approx(np.mean([one.mean() for one in right]))
+
+
+def test_interval_of_balanced_accuracy_has_the_variance_of_folds_of_few() -> None:
+    """Two people of a class in each of ten folds: draws of two of two would have half the variance."""
+    target = np.repeat([0.0, 1.0], 20)
+    rng = np.random.default_rng(8)
+    said = [np.where(rng.random(40) < share, target, 1 - target) for share in (0.8, 0.7)]
+    made = inputs(*(0.1 + 0.8 * one for one in said), target)
+    made.predictions = made.predictions.assign(participant_id=[f"sub-{i}" for i in range(40)], fold=np.arange(40) % 10)
+    made.config = load_config(overrides={"statistics": {"bootstrap_samples": 4000}})
+    row = baselines_tables(made).set_index(["baseline", "metric"]).loc[("regions", "balanced_accuracy")]
+    gain = (said[0] == target).astype(float) - (said[1] == target)
+    pairs = gain.reshape(2, 2, 10)  # class, person of the fold, fold
+    parts = 2 * pairs.var(axis=1, ddof=1) / 20**2 / 4  # of a stratum of two, in the mean of both classes
+    freedom = parts.sum() ** 2 / (parts**2).sum()
+    expected = 2 * t.isf(0.025, freedom) * np.sqrt(parts.sum())
+    assert row["difference_high"] - row["difference_low"] == pytest.approx(expected, rel=0.05)
 
 
 def test_equal_predictions_are_no_difference(classes) -> None:
