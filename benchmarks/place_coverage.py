@@ -3,8 +3,8 @@
     OMP_NUM_THREADS=1 python benchmarks/place_coverage.py --output docs/benchmarks/statistics.md
     OMP_NUM_THREADS=1 python benchmarks/place_coverage.py --only "near" --data-sets 100
 
-Regions have true effects, so true places; each data set is ranked by Hedges' g as group_comparisons does. Beside it what
-percentiles of bootstrapped places would do.
+Regions have true effects, so true places; each data set is ranked by Hedges' g, as group_comparisons does. Beside
+it what percentiles of bootstrapped places would do.
 """
 
 from __future__ import annotations
@@ -121,8 +121,9 @@ def row_of(name: str, counted: Coverage) -> str:
     share = lambda values: f"{100 * float(np.mean(values)):.1f} %"  # noqa: E731
     places = np.asarray(counted.places)
     cells = [
-        name, share(counted.of_first), f"{np.mean(counted.firsts):.1f}", share(places), share(places.mean(axis=0).min()),
-        f"{np.mean(counted.width):.1f}", share(counted.percentile) if counted.percentile else "",
+        name, share(counted.of_first), f"{np.mean(counted.firsts):.1f}", share(places),
+        share(places.mean(axis=0).min()), f"{np.mean(counted.width):.1f}",
+        share(counted.percentile) if counted.percentile else "",
     ]  # fmt: skip
     return f"| {' | '.join(cells)} |"
 
@@ -143,11 +144,12 @@ def main() -> None:
             print(rows[-1], flush=True)
     text = (
         f"`python benchmarks/place_coverage.py`: {options.data_sets:,} data sets a cell, {REGIONS} regions unless said "
-        f"otherwise, ranked by Hedges' g; effects in standard deviations of all people; intervals of {CONFIDENCE:.0%}.\n"
-        "A place is a whole number, so intervals hold it more often than they must unless the nearest places are tied.\n\n"
-        "| cell | the first is among those that may be | how many may be | place held, mean over regions | in the worst "
-        "region | places in the interval | percentiles of bootstrapped places |\n|---|---|---|---|---|---|---|\n"
-        + "\n".join(rows)
+        "otherwise, ranked by Hedges' g; effects in standard deviations of all people; intervals of "
+        f"{100 * CONFIDENCE:g} %; percentiles: {options.percentile:,} data sets.\nA place is a whole number, so an "
+        "interval holds it more often than it must unless regions are tied there.\n\n"
+        "| cell | the first is among those that may be | how many may be | place held, mean over regions | in the "
+        "worst region | places in the interval | percentiles of bootstrapped places hold it |\n"
+        "|---|---|---|---|---|---|---|\n" + "\n".join(rows)
     )
     if options.output:
         write_section(options.output, "Places of regions", text, "Statistics: speed, error rates, power")

@@ -2,9 +2,9 @@
 
 A region's true place is 1 plus the number of regions whose true value is larger. Its interval follows from intervals of
 all differences to the others, simultaneous over them (Mogstad, Romano, Shaikh & Wilhelm 2024, Rev Econ Stud 91:476):
-those clearly larger stand before it, those clearly smaller behind it. The percentiles of bootstrapped places are no such
-interval: near ties each draw orders noise, so that hardly any draw has a region where it belongs (Xie, Singh & Zhang
-2009, J Am Stat Assoc 104:775).
+those clearly larger stand before it, those clearly smaller behind it. Percentiles of bootstrapped places are no such
+interval: near ties each draw orders noise, and hardly any has a region where it belongs (Xie, Singh & Zhang 2009, J Am
+Stat Assoc 104:775; docs/benchmarks/statistics.md).
 
 Differences are compared by their t. Critical values are quantiles of the largest t when the sign of each person's
 influence on all regions is drawn at random, which keeps regions correlated and people as unequal as they are. A first
@@ -17,10 +17,18 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from heatlas.pipeline.statistics.arrays import Flags, Floats, Indices
 
+PLACES = {
+    "place_low": "Best place that the region may have among the regions of its map and metric by hedges_g, the largest "
+    "first, with the given confidence; all regions with 1 together hold the true first with that confidence. Classes "
+    "only; n/a for outcomes",
+    "place_high": "Worst place that the region may have",
+}
+"""Columns of the bounds of a place."""
 Singles = NDArray[np.float32]
 DRAWS = 1_000
 FIRST_STEP = 0.1
@@ -139,3 +147,18 @@ def _quantile(values: Singles, level: float) -> np.float32:
     place = min(math.ceil(level * (len(values) + 1)), len(values)) - 1
     quantile: np.float32 = np.partition(np.where(np.isnan(values), np.inf, values), place)[place]
     return quantile
+
+
+def write_places(
+    table: pd.DataFrame, values: Floats, is_first: Flags, fold: Indices, confidence: float, rng: np.random.Generator
+) -> None:
+    """Fill in the columns of `PLACES`: of each map and metric apart, by ``hedges_g``.
+
+    `table`: a row for each column of values (participants, columns).
+    """
+    for _, rows in table[table["hedges_g"].notna()].groupby(["map", "metric"], sort=False):
+        of_map = rows.index.to_numpy()
+        influence = influence_on_g(values[:, of_map], is_first, fold)
+        bounds = place_bounds(rows["hedges_g"].to_numpy(float), influence, is_first.astype(np.intp), confidence, rng)
+        for column, found in zip(PLACES, bounds, strict=True):
+            table.loc[of_map, column] = found
