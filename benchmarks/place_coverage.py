@@ -18,9 +18,9 @@ from sections import write_section
 
 from heatlas.pipeline.regions.effect_size import hedges_g
 from heatlas.pipeline.run.work.seeds import generator
-from heatlas.pipeline.statistics.arrays import Flags, Floats, Indices
+from heatlas.pipeline.statistics.arrays import Floats, Indices
 from heatlas.pipeline.statistics.comparison.external import weighted_g
-from heatlas.pipeline.statistics.groups.places import influence_on_g, place_bounds
+from heatlas.pipeline.statistics.groups.places import influence_on_g, influence_on_r, place_bounds
 from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability
 from heatlas.pipeline.statistics.resampling.bootstrap import participant_draws
 from heatlas.pipeline.statistics.resampling.scaled import strata_of
@@ -31,10 +31,13 @@ PERCENTILE_DRAWS = 500
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """People and regions: true effects in standard deviations of all people, and how values vary."""
+    """People and regions: true effects in standard deviations of all people, and how values vary.
+
+    With one size effects are correlations with a number.
+    """
 
     effects: Floats
-    sizes: tuple[int, int]
+    sizes: tuple[int, ...]
     correlation: float = 0.0  # of regions, by one factor
     ratio: float = 1.0  # standard deviation of the first class by that of the second
     skew: float = 0.0  # sigma of lognormal values; 0 for normal ones
@@ -63,6 +66,9 @@ CELLS = {
         Cell(PAIR, (30, 90), 0.5, 2.0, scales=FIVE),
     "1.2 to 0 in equal steps, 30:90": Cell(LADDER, (30, 90)),
     "1.2 to 0 in equal steps, correlated .5, 60:70, five networks": Cell(LADDER, (60, 70), 0.5, scales=FIVE),
+    "all tied, r .4 with a number, correlated .5, 40 people": Cell(np.full(REGIONS, 0.4), (40,), 0.5),
+    "two tied first, r .7 with a number; others 0, 120 people, five networks":
+        Cell(np.r_[0.7, 0.7, np.zeros(REGIONS - 2)], (120,), scales=FIVE),
 }  # fmt: skip
 
 
@@ -77,9 +83,9 @@ class Coverage:
     percentile: list[float] = field(default_factory=list)
 
 
-def data_set(cell: Cell, rng: np.random.Generator) -> tuple[Floats, Flags, Indices]:
-    """Values of people, in one spread; who is of the first class; fold."""
-    n, (first, second) = sum(cell.sizes), cell.sizes
+def data_set(cell: Cell, rng: np.random.Generator) -> tuple[Floats, Floats, Indices]:
+    """Values of people, in one spread; who is of the first class, or their number; fold."""
+    n, first, second = sum(cell.sizes), cell.sizes[0], sum(cell.sizes[1:])
     is_first = np.arange(n) < first
     fold = np.r_[np.arange(first), np.arange(second)] % len(cell.scales)
     shared, own = rng.standard_normal((n, 1)), rng.standard_normal((n, len(cell.effects)))
@@ -87,10 +93,15 @@ def data_set(cell: Cell, rng: np.random.Generator) -> tuple[Floats, Flags, Indic
     if cell.skew:
         grown = np.exp(cell.skew**2)
         z = (np.exp(cell.skew * z) - np.sqrt(grown)) / np.sqrt(grown * (grown - 1))
+    if not second:
+        age = rng.standard_normal(n)
+        x = np.sqrt(1 - cell.effects**2) * z + age[:, None] * cell.effects
+        x *= np.asarray(cell.scales)[fold][:, None]
+        return Exchangeability.free(n).in_blocks(fold.tolist()).even(x), age, fold.astype(np.intp)
     pooled = np.sqrt((first * cell.ratio**2 + second) / n)
     x = z * np.where(is_first, cell.ratio, 1.0)[:, None] + is_first[:, None] * cell.effects * pooled
     x *= np.asarray(cell.scales)[fold][:, None]
-    return Exchangeability.free(n).in_blocks(fold.tolist()).even(x), is_first, fold.astype(np.intp)
+    return Exchangeability.free(n).in_blocks(fold.tolist()).even(x), is_first.astype(float), fold.astype(np.intp)
 
 
 def coverage(name: str, data_sets: int, percentile: bool = False) -> Coverage:
@@ -99,17 +110,21 @@ def coverage(name: str, data_sets: int, percentile: bool = False) -> Coverage:
     true = 1 + (cell.effects > cell.effects[:, None]).sum(axis=1)
     for i in range(data_sets):
         rng = generator(SEED, "places", name, i)
-        x, is_first, fold = data_set(cell, rng)
-        low, high = place_bounds(
-            hedges_g(x, is_first, fold), influence_on_g(x, is_first, fold), is_first.astype(np.intp), CONFIDENCE, rng
-        )
+        x, side, fold = data_set(cell, rng)
+        estimates, influence, group = hedges_g(x, side, fold), influence_on_g(x, side > 0, fold), side > 0
+        if len(cell.sizes) == 1:
+            held = (fold[:, None] == np.unique(fold)).astype(float)
+            left = [one - held @ np.linalg.lstsq(held, one)[0] for one in (side, x)]
+            estimates = left[0] @ left[1] / np.linalg.norm(left[0]) / np.linalg.norm(left[1], axis=0)
+            influence, group = influence_on_r(x, side[:, None], held), np.zeros(len(x), bool)
+        low, high = place_bounds(estimates, influence, group.astype(np.intp), CONFIDENCE, rng)
         counted.places.append((low <= true) & (true <= high))
         counted.of_first.append(bool(low[0] == 1))
         counted.firsts.append(int((low == 1).sum()))
         counted.width.append(float((high - low + 1).mean()))
         if percentile:
-            weights = participant_draws(strata_of(fold, is_first.astype(np.intp)).tolist(), PERCENTILE_DRAWS, rng)
-            drawn = weighted_g(x, is_first, fold, weights)
+            weights = participant_draws(strata_of(fold, group.astype(np.intp)).tolist(), PERCENTILE_DRAWS, rng)
+            drawn = weighted_g(x, side, fold, weights)
             places = 1 + (drawn[:, None, :] > drawn[:, :, None]).sum(axis=2)
             ends = np.quantile(places, [0.025, 0.975], axis=0)
             counted.percentile.append(float(((ends[0] <= true) & (true <= ends[1])).mean()))

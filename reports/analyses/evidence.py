@@ -12,11 +12,22 @@ from functools import lru_cache
 
 import pandas as pd
 
+from heatlas.pipeline.attribution.titles import map_title
 from heatlas.reports.analyses.findings import Leaders, leaders, voxels_of
-from heatlas.reports.analyses.verdicts import classes_compared, g_in_words, rows_where
+from heatlas.reports.analyses.verdicts import Verdict, classes_compared, g_in_words, rows_where, survivors
 from heatlas.reports.frame.tables import Column, numeric
 from heatlas.reports.read.run_record import RunRecord
-from heatlas.reports.words.numbers import fixed, interval, is_missing, listing, mid_sentence, number, percent, signed
+from heatlas.reports.words.numbers import (
+    count,
+    fixed,
+    interval,
+    is_missing,
+    listing,
+    mid_sentence,
+    number,
+    percent,
+    signed,
+)
 
 _PER_VOXEL = ["mean_first", "mean_second", "difference", "ci_low", "ci_high"]
 FEW_FIRSTS = 3
@@ -160,6 +171,24 @@ def firsts_in_words(run: RunRecord, rows: pd.DataFrame) -> str:
     if len(may) == 1:
         return f"The first of all {every} regions is {names} ({level})."
     return f"One of {number(len(may))} regions is the first of all {every} ({level}): {names}."
+
+
+def follows_number(run: RunRecord) -> Verdict | None:
+    """In which regions the leading map follows a predicted number most, and between which places these lie."""
+    rows = rows_where(
+        run, "associations", "r", biomarker="target", map=run.leading_map, metric="density", estimator="pearson"
+    )
+    if rows.empty:
+        return None
+    tested, what = survivors(rows, "p_fwe"), "Evidence" if run.leads_with_evidence else "Density"
+    rows = rows.set_index("group").sort_values("r", ascending=False, kind="stable")
+    first, names = rows.iloc[0], [str(group) for group in rows.index[:FEW_FIRSTS]]
+    bounds = interval(first["ci_low"], first["ci_high"], 2, run.config.statistics.confidence)
+    return Verdict(
+        f"{what} rises with {run.task.column} most in {with_places(rows, names)}.",
+        f"{firsts_in_words(run, rows)} Pearson's r in the first by estimate: {fixed(first['r'])} ({bounds}), "
+        f"{count(int(first['n_participants']), 'participant')}, {map_title(run.leading_map)}; {tested}.".strip(),
+    )
 
 
 def leading_in_words(run: RunRecord, map_name: str, regions: Sequence[str]) -> list[str]:

@@ -6,14 +6,15 @@ import math
 
 import numpy as np
 import pytest
-from made_up import GROUPS, inputs_of, people, settings
+from made_up import GROUPS, MAPS, inputs_of, people, settings
 from place_coverage import CELLS, coverage
 from scipy.stats import binom
 
 from heatlas.pipeline.regions.effect_size import hedges_g
+from heatlas.pipeline.statistics.associations.associations import associations_tables
 from heatlas.pipeline.statistics.comparison.external import weighted_g
 from heatlas.pipeline.statistics.groups.comparisons import comparisons_tables
-from heatlas.pipeline.statistics.groups.places import DRAWS, FIRST_STEP, influence_on_g, place_bounds
+from heatlas.pipeline.statistics.groups.places import DRAWS, FIRST_STEP, influence_on_g, influence_on_r, place_bounds
 
 CONFIDENCE = 0.95
 
@@ -50,6 +51,23 @@ def test_the_influence_is_the_derivative_of_g_by_a_participant_s_weight():
     slope = (up - down) / 2e-4
     found = influence_on_g(values, is_first, fold)[:40]
     np.testing.assert_allclose(found, slope, atol=3e-3 * np.abs(slope).max())  # leverages are at most 1/500
+
+
+def test_the_influence_on_a_partial_correlation_is_its_derivative_by_a_participant_s_weight():
+    values, is_first, fold = made(2_000, [1.0, 0.2, -0.5], folds=3)
+    age = values @ np.array([[0.3], [0.0], [0.2]]) + np.random.default_rng(2).standard_normal((2_000, 1))
+    nuisance = np.column_stack([np.ones(2_000), fold == 1, fold == 2, is_first]).astype(float)
+
+    def correlation(weight):
+        root = np.sqrt(weight)[:, None]
+        held = np.linalg.qr(root * nuisance)[0]
+        x, y = (root * one - held @ (held.T @ (root * one)) for one in (age, values))
+        return (x * y).sum(axis=0) / np.linalg.norm(x) / np.linalg.norm(y, axis=0)
+
+    step = 1e-4 * np.eye(2_000)[:20]
+    slope = np.array([correlation(1 + one) - correlation(1 - one) for one in step]) / 2e-4
+    found = influence_on_r(values, age, nuisance)[:20]
+    np.testing.assert_allclose(found, slope, atol=1e-2 * np.abs(slope).max())  # leverages are at most 1/100
 
 
 def brute_force(estimates, influence, group, seed: int = 7):
@@ -133,6 +151,20 @@ def test_the_classes_have_places_by_map_and_metric_and_outcomes_have_none():
         assert (rows["place_low"] <= place)[known].all()
         assert (rows["place_high"] >= place)[known].all()
         assert rows.loc[known, "place_high"].max() == known.sum() <= len(GROUPS)
+
+
+def test_correlations_with_the_target_have_places_and_others_have_none():
+    own = {"biomarkers": ["target", "age"], "metrics": ["density"], "scan_groups": ["all"]}
+    table = associations_tables(inputs_of(people(10), settings(associations=own, covariates="sex", permutations=99)))
+    bounded = (table["biomarker"] == "target") & table["estimator"].isin(["pearson", "partial"])
+    assert table.loc[~bounded, ["place_low", "place_high"]].isna().all(axis=None)
+    assert set(table.loc[bounded, "estimator"]) == {"pearson", "partial"}
+    for _, rows in table[bounded].groupby(["map", "estimator"]):
+        rows = rows[rows["r"].notna()]
+        place = rows["r"].rank(ascending=False)
+        assert ((rows["place_low"] <= place) & (place <= rows["place_high"])).all()
+    hippocampus = table[bounded & (table["group"] == "Hippocampus") & (table["map"] == MAPS[0])]
+    assert hippocampus["place_low"].eq(1).all()  # where the classes differ
 
 
 SKEWED = ("all tied, 15:45, SD 2:1, lognormal",)  # 90 %: docs/benchmarks/statistics.md

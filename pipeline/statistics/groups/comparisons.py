@@ -32,7 +32,7 @@ from heatlas.pipeline.statistics.data.notes import joined
 from heatlas.pipeline.statistics.data.relevance_columns import RelevanceColumns, kinds_of
 from heatlas.pipeline.statistics.data.values import participant_codes, participant_means
 from heatlas.pipeline.statistics.groups.gains import with_gains
-from heatlas.pipeline.statistics.groups.places import PLACES, write_places
+from heatlas.pipeline.statistics.groups.places import PLACES, influence_on_g, places_by, write_places
 from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability
 from heatlas.pipeline.statistics.linear.fold_effect import EVEN, FoldModel, fold_of_units, model_within_folds
 from heatlas.pipeline.statistics.linear.freedman_lane import TEST_INTERVAL, PermutationTest, freedman_lane
@@ -62,7 +62,7 @@ COMPARISONS_COLUMNS = {
     "hedges_g_high": "Upper bound",
     "g_by_chance": "Size of hedges_g that this row must exceed for p_fwe to be at most 1 - confidence: what the "
     "clearest of all regions and maps reaches when participants are exchanged between the groups",
-    **PLACES,
+    **places_by("hedges_g", "outcomes"),
     "fold_held": "Whether difference, t and p are adjusted for the test fold (each fold's maps come from its own "
     "network)",
     "t": "Welch's t; if fold_held, from a model with fold and one residual variance per group",
@@ -187,7 +187,8 @@ def compare(inputs: StatisticsInputs, columns: RelevanceColumns, first: str, sec
     alike = Exchangeability.free(len(means)).in_blocks(fold.tolist()).even(means, kinds_of(table))
     _estimate(table, alike, of_first, fold, critical, by_chance)
     if {first, second} == set(CLASSES):
-        write_places(table, alike, of_first, fold, settings.confidence, generator(*seed, "places"))
+        influence, rng = influence_on_g(alike, of_first, fold), generator(*seed, "places")
+        write_places(table, "hedges_g", influence, of_first.astype(np.intp), settings.confidence, rng)
     return Compared(table, means, of_first, True)
 
 

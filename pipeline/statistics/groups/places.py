@@ -23,16 +23,20 @@ from numpy.typing import NDArray
 from heatlas.pipeline.statistics.arrays import Flags, Floats, Indices
 
 PLACES = {
-    "place_low": "Best place that the region may have among the regions of its map and metric by hedges_g, the largest "
-    "first, with the given confidence; all regions with 1 together hold the true first with that confidence. Classes "
-    "only; n/a for outcomes",
+    "place_low": "Best place that the region may have with the given confidence among the regions of its map and "
+    "metric, the largest {} first; all regions with 1 together hold the true first with that confidence. n/a for {}",
     "place_high": "Worst place that the region may have",
 }
-"""Columns of the bounds of a place."""
+"""Columns of the bounds of a place; see `places_by`."""
 Singles = NDArray[np.float32]
 DRAWS = 1_000
 FIRST_STEP = 0.1
 """Share of the error that the first step may make (Romano, Shaikh & Wolf 2014)."""
+
+
+def places_by(column: str, not_for: str) -> dict[str, str]:
+    """`PLACES` of a table whose regions are ranked by a column, and which of its rows have none."""
+    return {name: meaning.format(column, not_for) for name, meaning in PLACES.items()}
 
 
 def influence_on_g(values: Floats, is_first: Flags, fold: Indices) -> Floats:
@@ -64,8 +68,35 @@ def influence_on_g(values: Floats, is_first: Flags, fold: Indices) -> Floats:
     freedom = len(fold) - len(np.unique(fold)) - 1
     spread = np.sqrt((left**2).sum(axis=0) / freedom)
     kept = np.maximum(1 - 1 / mates - side**2 / about, 1 / len(fold))[:, None]
-    unit = left / spread / np.sqrt(kept)
-    result: Floats = (side / about)[:, None] * unit - difference / spread / 2 * (unit**2 - 1) / freedom
+    with np.errstate(divide="ignore", invalid="ignore"):  # where nothing varies there is no g either
+        unit = left / spread / np.sqrt(kept)
+        result: Floats = (side / about)[:, None] * unit - difference / spread / 2 * (unit**2 - 1) / freedom
+    return result
+
+
+def influence_on_r(values: Floats, other: Floats, nuisance: Floats) -> Floats:
+    """How much each participant contributes to the error of a (partial) correlation; see `influence_on_g`.
+
+    It is x y - r (x^2 + y^2) / 2 of residuals of norm 1 (Hampel 1974), over the root of 1 - leverage.
+
+    Parameters
+    ----------
+    values : array, shape (participants, regions)
+    other : array, shape (participants, 1)
+        What is correlated with each region.
+    nuisance : array, shape (participants, q)
+        What is held, intercept first.
+
+    Returns
+    -------
+    array, shape (participants, regions)
+    """
+    held = np.linalg.qr(nuisance)[0]
+    x, y = (one - held @ (held.T @ one) for one in (other, values))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        x, y = x / np.linalg.norm(x), y / np.linalg.norm(y, axis=0)
+    r, leverage = (x * y).sum(axis=0), (held**2).sum(axis=1, keepdims=True) + x**2
+    result: Floats = (x * y - r * (x**2 + y**2) / 2) / np.sqrt(np.maximum(1 - leverage, 1 / len(values)))
     return result
 
 
@@ -150,15 +181,16 @@ def _quantile(values: Singles, level: float) -> np.float32:
 
 
 def write_places(
-    table: pd.DataFrame, values: Floats, is_first: Flags, fold: Indices, confidence: float, rng: np.random.Generator
+    table: pd.DataFrame, by: str, influence: Floats, group: Indices, confidence: float, rng: np.random.Generator
 ) -> None:
-    """Fill in the columns of `PLACES`: of each map and metric apart, by ``hedges_g``.
+    """Fill in the columns of `PLACES`: of each map and metric apart, by a column of the table.
 
-    `table`: a row for each column of values (participants, columns).
+    `influence` (participants, rows) and `group` are those of `place_bounds`.
     """
-    for _, rows in table[table["hedges_g"].notna()].groupby(["map", "metric"], sort=False):
+    for column in PLACES:
+        table[column] = pd.array([pd.NA] * len(table), "Int64")
+    for _, rows in table[table[by].notna()].groupby(["map", "metric"], sort=False):
         of_map = rows.index.to_numpy()
-        influence = influence_on_g(values[:, of_map], is_first, fold)
-        bounds = place_bounds(rows["hedges_g"].to_numpy(float), influence, is_first.astype(np.intp), confidence, rng)
+        bounds = place_bounds(rows[by].to_numpy(float), influence[:, of_map], group, confidence, rng)
         for column, found in zip(PLACES, bounds, strict=True):
             table.loc[of_map, column] = found
