@@ -143,6 +143,12 @@ def place_of(run: RunRecord, map_name: str, group: str) -> Place | None:
     return place_in(evidence_differences(run, map_name), group)
 
 
+def densest(run: RunRecord, map_name: str) -> pd.DataFrame:
+    """Regions by their mean density in the positive class, densest first; columns of ``region_summary.tsv``."""
+    rows = rows_where(run, "region_summary", "mean_density", map=map_name, scan_group=run.positive)
+    return rows.set_index("group").sort_values("mean_density", ascending=False, kind="stable") if len(rows) else rows
+
+
 def place_columns(rows: pd.DataFrame) -> list[Column]:
     """Between which places regions lie, in a table of them; none where this is not known."""
     if not firsts(rows):

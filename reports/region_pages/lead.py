@@ -54,7 +54,7 @@ def _lead_of_evidence(run: RunRecord, group: str) -> str:
 
 def _bounds(run: RunRecord, place: Place) -> str:
     """Between which places a region lies, to follow its place."""
-    return f" ({100 * run.config.statistics.confidence:g} % interval: {place.span})" if place.span else ""
+    return f" ({100 * run.config.statistics.confidence:g} % interval {place.span})" if place.span else ""
 
 
 def _difference(run: RunRecord, row: pd.Series, more: str) -> str:

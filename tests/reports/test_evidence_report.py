@@ -133,7 +133,7 @@ def test_the_headline_names_the_regions_whose_evidence_differs_most_in_logits(ru
     first, second, third = (group.lower() for group in rows.index[:3])
     assert answer.figure_caption == (
         f"One of 5 regions is the first of all 68 (95 % confidence): {first}, {second}, {third} and 2 more. "
-        f"{rows.index[0]}: difference of evidence {signed(VOXELS * rows['difference'].iloc[0])} logits, n = 14"
+        f"{rows.index[0]}: difference of evidence {signed(VOXELS * rows['difference'].iloc[0])} logits, n = 14."
     )
     assert "relevance (LRP β=0) is densest in" in answer.more
 
@@ -156,10 +156,10 @@ def with_places(record: RunRecord, low: list[int], high: list[int]) -> RunRecord
         ([1, 1, 1, 2], [3, 3, 3, 68], "{0}", "first of all regions: {size}. One of 3 regions is the first of all 68 "
          "(95 % confidence): {a}, {b} and {c}.", "{a} (between place 1 and 3 of 68), {b} (1 to 3)"),
         ([1, 1, 1, 1, 2], [4, 4, 4, 4, 68], "One of 4 regions", "One of 4 regions is the first of all 68 (95 % "
-         "confidence): {a}, {b}, {c} and 1 more. {0}: {size}", "{a} (between place 1 and 4 of 68), {b} (1 to 4)"),
+         "confidence): {a}, {b}, {c} and 1 more. {0}: {size}.", "{a} (between place 1 and 4 of 68), {b} (1 to 4)"),
         ([1], [68], "Not known which", "Any of the 68 regions may be the first (95 % confidence): the data do not "
-         "order them. {0}: {size}", "{a} (between place 1 and 68 of 68), {b} (1 to 68)"),
-        ([2, 1], [68, 1], "{0}", "first of the regions that are not small: {size}. The first of all 68 regions is {b} "
+         "order them. {0}: {size}.", "{a} (between place 1 and 68 of 68), {b} (1 to 68)"),
+        ([2, 1, 2], [68, 1, 68], "{0}", "first of the regions that are not small: {size}. The first of all 68 regions is {b} "
          "(95 % confidence).", "{a} (between place 2 and 68 of 68), {b} (1)"),
     ],
 )  # fmt: skip
@@ -186,7 +186,7 @@ def test_a_run_of_an_earlier_version_has_places_without_bounds(run, record):
     assert "place" not in answer.text
     assert lead_of(older, first).endswith("By g it is number 1 of 68 regions.")
     bounded = with_places(record, [1, 2], [3, 68])
-    assert lead_of(bounded, first).endswith("By g it is number 1 of 68 regions (95 % interval: 1 to 3).")
+    assert lead_of(bounded, first).endswith("By g it is number 1 of 68 regions (95 % interval 1 to 3).")
     assert f"{first.lower()} 1 (1 to 3)" in recovery(bounded).grounds.lower()
 
 
@@ -278,7 +278,7 @@ def test_a_region_is_described_by_its_difference_in_logits(run, record):
     assert content["lead"].startswith("Expected gradients: evidence here is larger in AD (Hedges' g ")
     assert f": {signed(VOXELS * row['difference'])} logits, 95 % interval " in content["lead"]
     assert f"mean {signed(VOXELS * row['mean_first'])} logits in AD" in content["lead"]
-    assert content["lead"].endswith(f"By g it is number {place} of {len(rows)} regions.")
+    assert content["lead"].endswith(f"By g it is number {place} of {len(rows)} regions (95 % interval 1 to 5).")
     assert [block.title for block in content["blocks"]] == ["Expected gradients", "LRP β=0", "Guided backpropagation"]
     assert [len(block.charts) for block in content["blocks"]] == [1, 2, 2]
 

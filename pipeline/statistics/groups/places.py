@@ -189,7 +189,8 @@ def write_places(
     """
     for column in PLACES:
         table[column] = pd.array([pd.NA] * len(table), "Int64")
-    for _, rows in table[table[by].notna()].groupby(["map", "metric"], sort=False):
+    apart = [name for name in ("map", "metric") if name in table]
+    for _, rows in table[table[by].notna()].groupby(apart, sort=False):
         of_map = rows.index.to_numpy()
         bounds = place_bounds(rows[by].to_numpy(float), influence[:, of_map], group, confidence, rng)
         for column, found in zip(PLACES, bounds, strict=True):

@@ -9,6 +9,7 @@ from heatlas.pipeline.attribution.titles import map_title
 from heatlas.reports.analyses.evaluation_verdict import bench_sentence, evaluated
 from heatlas.reports.analyses.evidence import (
     FEW_FIRSTS,
+    densest,
     evidence_differences,
     firsts,
     firsts_in_words,
@@ -95,8 +96,8 @@ def _regions_by_density(run: RunRecord, name: str) -> Answer:
     fewer = smaller_shares(run, name, tuple(dict.fromkeys([*by_density, *by_share])))
     text = (
         f"In scans of {run.positive} ({count(people, 'participant')}), relevance ({map_title(name)}) is densest in "
-        f"{in_words(by_density, parts)}."
-    )
+        f"{in_words(by_density, parts)}. {firsts_in_words(run, densest(run, name))}"
+    ).rstrip()
     if by_share:
         text += (
             f" Percentages are shares of the map; the largest shares lie in {in_words(by_share, parts)}."
