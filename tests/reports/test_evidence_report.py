@@ -159,8 +159,8 @@ def with_places(record: RunRecord, low: list[int], high: list[int]) -> RunRecord
          "confidence): {a}, {b}, {c} and 1 more. {0}: {size}.", "{a} (between place 1 and 4 of 68), {b} (1 to 4)"),
         ([1], [68], "Not known which", "Any of the 68 regions may be the first (95 % confidence): the data do not "
          "order them. {0}: {size}.", "{a} (between place 1 and 68 of 68), {b} (1 to 68)"),
-        ([2, 1, 2], [68, 1, 68], "{0}", "first of the regions that are not small: {size}. The first of all 68 regions is {b} "
-         "(95 % confidence).", "{a} (between place 2 and 68 of 68), {b} (1)"),
+        ([2, 1, 2], [68, 1, 68], "{0}", "first of the regions that are not small: {size}. The first of all 68 regions "
+         "is {b} (95 % confidence).", "{a} (between place 2 and 68 of 68), {b} (1)"),
     ],
 )  # fmt: skip
 def test_a_region_stands_in_large_type_only_where_at_most_three_may_be_first(
