@@ -30,6 +30,7 @@ from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.members import label_of, members_of
 from heatlas.pipeline.statistics.data.notes import joined
 from heatlas.pipeline.statistics.data.relevance_columns import RelevanceColumns, kinds_of
+from heatlas.pipeline.statistics.groups.places import PLACES, influence_on_r, places_by, write_places
 from heatlas.pipeline.statistics.linear.design import Design
 from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability
 from heatlas.pipeline.statistics.linear.fold_effect import EVEN, fold_of_units, model_within_folds
@@ -44,6 +45,7 @@ METHODS: Mapping[str, Method] = {
     "partial": "pearson",
     "partial spearman": "spearman",
 }
+TARGET = "target"
 PARTIAL = ("partial", "partial spearman")
 MIN_PARTICIPANTS = 4
 """With three participants a confidence interval spans nearly all correlations."""
@@ -70,6 +72,7 @@ ASSOCIATIONS_COLUMNS = {
     "ci_high": "Upper bound of the confidence interval",
     "interval": "permutation: made with the critical value of the permuted t, so it excludes 0 exactly where p is at "
     "most 1 - confidence; none",
+    **places_by("r", "all but Pearson's and partial r with the target"),
     "slope": f"Change of relevance per unit of the biomarker, adjusted for the covariates, if for fold {EVEN}; n/a for "
     "ranks",
     "p": "Two-sided permutation p over participants (Freedman-Lane; within test folds if adjusted for fold), "
@@ -83,7 +86,7 @@ ASSOCIATIONS_COLUMNS = {
 }
 ASSOCIATIONS_TABLE = Table(
     "associations", ASSOCIATIONS_COLUMNS, "biomarker, map, region, metric, estimator and group of scans",
-    "Does relevance follow clinical measures and volumes?", filled=("n_participants",),
+    "Does relevance follow clinical measures and volumes?", filled=("n_participants",), later=tuple(PLACES),
     inference=Inference("exploratory", "all regions, maps and metrics of one biomarker, group of scans and estimator"),
 )  # fmt: skip
 
@@ -115,7 +118,7 @@ def associations_tables(inputs: StatisticsInputs) -> pd.DataFrame:
     columns = RelevanceColumns.of(inputs.values, settings.associations.metrics)
     blocks = []
     number = task_of(inputs.config.cohort).is_number
-    for name in (*(("target", "corrected_gap") if number else ()), *settings.associations.biomarkers):
+    for name in (*((TARGET, "corrected_gap") if number else ()), *settings.associations.biomarkers):
         try:
             biomarker = biomarker_of(name, inputs)
         except BadInputError as error:
@@ -145,9 +148,14 @@ def _of_biomarker(
             # One random stream for all biomarkers and estimators, so that they share permutations.
             rng = generator(inputs.seed, "statistics", "associations", scan_group)
             block = rows_of(points, columns.table, biomarker, estimator, settings, rng)
+            if biomarker.name == TARGET and METHODS[estimator] == "pearson":  # which regions follow it most
+                alike = points.exchange.even(points.relevance, kinds_of(columns.table))
+                influence = influence_on_r(alike, points.biomarker, points.nuisance)
+                everyone = np.zeros(len(influence), np.intp)
+                write_places(block, "r", influence, everyone, settings.confidence, generator(inputs.seed, "places"))
         except BadInputError as error:
             block = unusable(biomarker.name, str(error).replace("_biomarker", biomarker.name))
-        blocks.append(block.assign(**base))
+        blocks.append(block.assign(**base).reindex(columns=list(ASSOCIATIONS_COLUMNS)))
     return blocks
 
 
