@@ -11,7 +11,8 @@ import pytest
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Threads of several test processes wait for each other in busy loops: minutes, for what one thread does in seconds.
-    os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    for threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(threads, "1")
 
 from heatlas.workflows.command_line import WORKER_MODULES
 
