@@ -5,13 +5,12 @@ BIN     = $(VENV)/bin
 DEMO   ?= demo
 TORCH  ?= cpu
 # TORCH=cuda is for GPUs: requirements-cuda.lock in place of requirements.lock.
-# A file's tests stay in one process, which makes what they share once; long files come first (tests/conftest.py). More
-# processes than cores use them while others wait for a browser or for runs of their own.
-SPREAD  = -n 4 --dist loadfile --no-loadscope-reorder
+# A file's tests stay in one process, which makes what they share once; long files come first (tests/conftest.py).
+SPREAD  = -n 2 --dist loadfile --no-loadscope-reorder
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 unexport PYTHONDONTWRITEBYTECODE  # pytest would compile all tests anew in every process
 
-.PHONY: install demo test test-kernels test-slow test-oracle test-network test-cluster coverage check docs format lock clean
+.PHONY: install demo test test-ci test-kernels test-slow test-oracle test-network test-cluster coverage check docs format lock clean
 .DEFAULT_GOAL = demo
 
 $(VENV)/.installed: requirements.lock requirements-cuda.lock pyproject.toml .ci/install
@@ -46,7 +45,11 @@ test-kernels: $(VENV)/.tools   ## the tests that compare numbers, on the arithme
 	env $(OLD) $(BIN)/pytest $(SPREAD) --random-order-seed=1 $(NUMBERS)
 	env $(USUAL) $(BIN)/pytest $(SPREAD) --random-order-seed=2 $(NUMBERS)
 
-test-slow: $(VENV)/.tools   ## whole runs, killed and continued; error rates of all tests
+# More processes than cores use them while others wait for a browser or for runs of their own.
+test-ci: $(VENV)/.tools   ## what continuous integration runs too: whole runs, killed and continued, browsers, copies of the program
+	$(BIN)/pytest -m "ci and not slow" -n 4 --dist loadfile --no-loadscope-reorder
+
+test-slow: $(VENV)/.tools   ## error rates of all statistics, runs at full size
 	$(BIN)/pytest -m slow
 
 test-oracle: $(VENV)/.tools   ## against independent libraries
