@@ -41,6 +41,16 @@ def real_data() -> Path:
     return REAL_DATA
 
 
+@pytest.hookimpl(tryfirst=True)  # before markers choose
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    sampled: dict[object, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("sample"):
+            sampled.setdefault((item.path, getattr(item, "originalname", item.name)), []).append(item)
+    for every in sampled.values():
+        step = -(-len(every) // every[0].get_closest_marker("sample").args[0])  # type: ignore[union-attr]
+        for place, item in enumerate(every):
+            if place % step:
+                item.add_marker("ci")
     places = {name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(item.path.name, len(places)))

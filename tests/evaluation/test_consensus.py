@@ -240,6 +240,7 @@ def agreed(tmp_path_factory):
     return few, asked, families, outcomes
 
 
+@pytest.mark.ci
 def test_networks_of_other_seeds_epochs_and_families_find_the_same_block(agreed) -> None:
     cohort, _, _, outcomes = agreed
     assert all(one.ok for one in outcomes)

@@ -290,6 +290,7 @@ def test_methods_that_hide_regions_of_one_brain_are_told() -> None:
     assert [one.entry.name for one in EXPLANATIONS if regional(one)] == ["region-occlusion"]
 
 
+@pytest.mark.ci
 def test_all_that_is_asked_runs_through_the_same_table() -> None:
     model = pooled()
     asked = asked_in_grids(USABLE, CONTROLS, model.float(), CELL, "needle")
@@ -442,6 +443,7 @@ def test_networks_without_a_conventional_stem_have_no_depths_in_it(network: Call
     assert stem_depths(with_linear_head) == ()
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("backbone", "linear"),
     [
