@@ -404,6 +404,7 @@ def text_of(source: str) -> str:
     return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", source)).split())
 
 
+@pytest.mark.ci
 def test_whole_pages_with_and_without_an_evaluation(run, record, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(gallery, "rendered", lambda *_, **__: b"")  # the second report draws them all, and more

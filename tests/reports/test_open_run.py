@@ -26,7 +26,7 @@ from heatlas.reports.read.written_tables import DECLARED
 
 @pytest.fixture(scope="module")
 def layout(tmp_path_factory) -> RunLayout:
-    return make_run(tmp_path_factory.mktemp("open") / "run", RunPlan(betas=(0.0,), people=3, evidence=True))
+    return make_run(tmp_path_factory.mktemp("open") / "run", RunPlan(betas=(0.0,), people=7, evidence=True))
 
 
 @pytest.fixture(scope="module")

@@ -41,6 +41,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.ci
 def test_workers_end_when_the_parent_is_killed_whatever_they_compute(tmp_path):
     script = tmp_path / "parent.py"
     script.write_text(PARENT)
@@ -92,6 +93,7 @@ def test_workers_find_imported_what_was_asked_for_ahead():
     assert run.stdout.split() == ["True", "1", "False", "None"]
 
 
+@pytest.mark.ci
 def test_an_interrupt_while_the_server_imports_leaves_no_traceback():
     code = (
         "import os, signal, time\n"
