@@ -108,7 +108,7 @@ def made_up(
     return values, frame.assign(participant_id=person.astype(str), site=np.where(at_first, "a", "b")[person])
 
 
-def tested(
+def compared(
     groups: Groups, values: np.ndarray, frame: pd.DataFrame, rng: Generator, orders: int = ORDERS,
     by_ranks: bool = False,
 ) -> PermutationTest:  # fmt: skip
@@ -128,7 +128,7 @@ UNTESTED = np.array([np.nan])
 def case(groups: Groups) -> Callable[..., Found]:
     def function(rng: Generator, effect: float = 0.0) -> Found:
         try:
-            test = tested(groups, *made_up(groups, rng, effect), rng, by_ranks=groups.by_order)
+            test = compared(groups, *made_up(groups, rng, effect), rng, by_ranks=groups.by_order)
         except BadInputError:  # a class that makes up a fold
             return {"family-wise": UNTESTED}
         if groups.by_order:
@@ -233,7 +233,9 @@ def main() -> None:
         for i in range(options.data_sets):
             rng = generator(43, "power", name, i)
             values, frame = made_up(groups, rng, options.effect, OF_POWER, PLANTED)
-            means, ranks = (tested(groups, values, frame, rng, ORDERS_OF_POWER, by_ranks) for by_ranks in (False, True))
+            means, ranks = (
+                compared(groups, values, frame, rng, ORDERS_OF_POWER, by_ranks) for by_ranks in (False, True)
+            )
             found.append([(p[:PLANTED] <= 0.05).mean() for p in (means.p, means.p_fwe, means.p_fdr, ranks.p_fwe)])
         print(f"| {name} | " + " | ".join(f"{share:.0%}" for share in np.mean(found, axis=0)) + " |", flush=True)
 

@@ -180,8 +180,8 @@ def comparisons(run: RunRecord) -> Verdict | None:
             answer,
             f"Evidence ({map_title(name)}), {number(first['n_first'])} participants of {run.positive} against "
             f"{number(first['n_second'])} of {run.negative}, Welch's t, permuted: {survivors(tested, 'p_fwe')}; g is "
-            f"Hedges' g [interval].{by_ranks(run, tested)} Regions add up to the difference in logits, so this says which regions carry "
-            "the prediction.",
+            f"Hedges' g [interval].{by_ranks(run, tested)} Regions add up to the difference in logits, so this says "
+            "which regions carry the prediction.",
         )
     densities = classes_compared(run, map=name, metric="density")
     grounds = (

@@ -7,7 +7,8 @@ one residual variance per group (Welch's t without covariates), since patients v
 keeps its spread under permutation (`pipeline.statistics.linear.studentised`); all regions and maps share the
 permutations (Westfall & Young 1993), which gives family-wise p values. Each metric is its own family. The test is
 repeated with covariates (Freedman-Lane) and, between the classes, on ranks (Brunner & Munzel 2000), which keep their
-power where values are skewed and groups vary unequally (docs/benchmarks/statistics.md). All hold the test fold (`pipeline.statistics.linear.fold_effect`).
+power where values are skewed (docs/benchmarks/statistics.md). All hold the test fold
+(`pipeline.statistics.linear.fold_effect`).
 """
 
 from __future__ import annotations

@@ -161,13 +161,14 @@ class Exchangeability:
     def ranked(self, values: Floats) -> Floats:
         """Ranks of units (units, columns) within their block, ties at their mean, as (rank - 1/2) / units of the block.
 
-        The difference of two groups' means is then P(first > second) + P(equal) / 2 - 1/2 in the block (Brunner & Munzel
-        2000, Biometrical J. 42:17), whatever level and scale a block's network has. A column with a missing value stays
-        as it is.
+        The difference of two groups' means is then P(first > second) + P(equal) / 2 - 1/2 in the block (Brunner and
+        Munzel 2000, Biometrical J. 42:17), whatever level and scale a block's network has. A column with a missing
+        value stays as it is.
 
         Examples
         --------
-        >>> Exchangeability.free(4).in_blocks(["a", "a", "b", "b"]).ranked(np.array([[3.0], [1], [5], [5]]))[:, 0].tolist()
+        >>> within = Exchangeability.free(4).in_blocks(["a", "a", "b", "b"])
+        >>> within.ranked(np.array([[3.0], [1.0], [5.0], [5.0]]))[:, 0].tolist()
         [0.75, 0.25, 0.5, 0.5]
         """
         block = np.zeros(len(values), np.intp) if self.blocks is None else self.groups_of_units(self.blocks.tolist())
