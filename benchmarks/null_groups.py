@@ -25,6 +25,7 @@ from heatlas.pipeline.statistics.images.voxel_test import voxel_test
 from heatlas.pipeline.statistics.linear.fold_effect import FoldModel, model_within_folds
 from heatlas.pipeline.statistics.linear.freedman_lane import PermutationTest, freedman_lane
 from heatlas.pipeline.statistics.linear.partial_correlation import partial_correlation
+from heatlas.pipeline.statistics.linear.skewness import FEW_OF_GROUP
 
 REGIONS, ORDERS = 30, 199
 OF_POWER, ORDERS_OF_POWER, PLANTED = 67, 999, 5
@@ -170,7 +171,11 @@ def voxels(groups: Groups) -> Callable[..., Found]:
     return function
 
 
-PLAIN = {"mixed": False}
+def warned(groups: Groups) -> bool:
+    """Whether the rows have a caveat."""
+    return min(groups.sizes) < FEW_OF_GROUP or groups.kind == "zeros"
+
+
 NULL = {
     "60 and 60, SD 1:1, normal": Groups((60, 60), 1.0, "normal"),
     "60 and 60, SD 1:1, lognormal 1": Groups((60, 60), 1.0, "lognormal 1"),
@@ -188,10 +193,10 @@ NULL = {
 }
 EQUAL_ORDER = {
     "60 and 60, SD 1:1, lognormal 1": Groups((60, 60), 1.0, "lognormal 1", by_order=True),
-    "80 and 160, SD 2:1, lognormal 1, a scan each": Groups((80, 160), 2.0, "lognormal 1", by_order=True, **PLAIN),
+    "80 and 160, SD 2:1, lognormal 1, a scan each": Groups((80, 160), 2.0, "lognormal 1", by_order=True, mixed=False),
     "30 and 90, SD 2:1, normal": Groups((30, 90), 2.0, "normal", by_order=True),
-    "30 and 90, SD 2:1, lognormal 0.6, a scan each": Groups((30, 90), 2.0, "lognormal 0.6", by_order=True, **PLAIN),
-    "30 and 90, SD 2:1, lognormal 1, a scan each": Groups((30, 90), 2.0, "lognormal 1", by_order=True, **PLAIN),
+    "30 and 90, SD 2:1, lognormal 0.6, a scan each": Groups((30, 90), 2.0, "lognormal 0.6", by_order=True, mixed=False),
+    "30 and 90, SD 2:1, lognormal 1, a scan each": Groups((30, 90), 2.0, "lognormal 1", by_order=True, mixed=False),
     "20 and 60, SD 2:1, normal": Groups((20, 60), 2.0, "normal", by_order=True),
     "8 and 22, SD 1:1, lognormal 1": Groups((8, 22), 1.0, "lognormal 1", by_order=True),
     "8 and 22, SD 2:1, normal": Groups((8, 22), 2.0, "normal", by_order=True),
@@ -201,23 +206,29 @@ OF_VOXELS = {
     "30 and 90, SD 2:1, lognormal 0.6": Groups((30, 90), 2.0, "lognormal 0.6"),
 }
 CASES = {
-    **{f"groups: {data}": Case("group_comparisons", data, case(groups)) for data, groups in NULL.items()},
-    **{f"groups: ranks: {data}": Case("group_comparisons", data, case(groups)) for data, groups in EQUAL_ORDER.items()},
-    **{f"groups: voxels: {data}": Case("voxel_tests", data, voxels(groups)) for data, groups in OF_VOXELS.items()},
+    **{
+        f"groups: {part}{data}": Case(table, data, function(groups), caveat=warned(groups))
+        for part, table, function, cells in (
+            ("", "group_comparisons", case, NULL),
+            ("ranks: ", "group_comparisons", case, EQUAL_ORDER),
+            ("voxels: ", "voxel_tests", voxels, OF_VOXELS),
+        )
+        for data, groups in cells.items()
+    },
     "groups: other tables": Case(
         "associations, interactions, main_effects", "60 people, four networks, patients with 2 x the SD",
         false_discoveries,
     ),
 }  # fmt: skip
 POWER = {
-    "60 and 60, SD 1:1, normal": Groups((60, 60), 1.0, "normal", **PLAIN),
+    "60 and 60, SD 1:1, normal": Groups((60, 60), 1.0, "normal", mixed=False),
     "60 and 60, SD 1:1, normal, networks and scans differ": Groups((60, 60), 1.0, "normal"),
-    "30 and 90, SD 1:1, lognormal 0.6": Groups((30, 90), 1.0, "lognormal 0.6", **PLAIN),
-    "30 and 90, SD 1:1, lognormal 1": Groups((30, 90), 1.0, "lognormal 1", **PLAIN),
-    "30 and 90, SD 2:1, normal": Groups((30, 90), 2.0, "normal", **PLAIN),
-    "30 and 90, SD 2:1, lognormal 0.6": Groups((30, 90), 2.0, "lognormal 0.6", **PLAIN),
+    "30 and 90, SD 1:1, lognormal 0.6": Groups((30, 90), 1.0, "lognormal 0.6", mixed=False),
+    "30 and 90, SD 1:1, lognormal 1": Groups((30, 90), 1.0, "lognormal 1", mixed=False),
+    "30 and 90, SD 2:1, normal": Groups((30, 90), 2.0, "normal", mixed=False),
+    "30 and 90, SD 2:1, lognormal 0.6": Groups((30, 90), 2.0, "lognormal 0.6", mixed=False),
     "30 and 90, SD 2:1, lognormal 0.6, from equal order": Groups(
-        (30, 90), 2.0, "lognormal 0.6", by_order=True, **PLAIN
+        (30, 90), 2.0, "lognormal 0.6", by_order=True, mixed=False
     ),
 }
 
