@@ -133,20 +133,20 @@ def survivors(rows: pd.DataFrame, p: str) -> str:
 def by_ranks(run: RunRecord, rows: pd.DataFrame) -> str:
     """Where ranks and means disagree on which regions differ, as a sentence with a space before it; empty elsewhere.
 
-    `rows` of the classes, one per region. A table of an earlier version has no ranks.
+    `rows` compare the classes, one per region. A table of an earlier version has no ranks.
     """
     if "p_fwe_ranks" not in rows:
         return ""
-    known = rows[rows["p_fwe_ranks"].notna()]
+    known = rows[rows["p_fwe_ranks"].notna()].sort_values("p_fwe_ranks", kind="stable")
     ranks, means = known["p_fwe_ranks"] < CLEAR, known["p_fwe"] < CLEAR
-    more = known[ranks & ~means].sort_values("p_fwe_ranks", kind="stable")
-    won = [f"{percent(share)} of pairs" for share in more["superiority"]]
-    ahead = [f"{mid_sentence(name)} ({share})" for name, share in zip(more["group"], won, strict=True)]
-    less = [mid_sentence(name) for name in known.loc[means & ~ranks, "group"]]
-    parts = [f"also {_first(ahead)} (pairs in which {run.positive} is above {run.negative})" if ahead else ""]
-    parts += [f"not {_first(less)}" if less else ""]
-    told = ", ".join(part for part in parts if part)
-    return f" By ranks, which no single person's value can move: {told}." if told else ""
+    more, less = known[ranks & ~means], known[means & ~ranks]
+    pairs = zip(more["group"], more["superiority"], strict=True)
+    won = [f"{mid_sentence(name)} ({run.positive} above {run.negative} in {percent(share, 0)} of pairs)"
+           for name, share in pairs]  # fmt: skip
+    told = [f"also {_first(won)}" if won else ""]
+    told += [f"not {_first([mid_sentence(name) for name in less['group']])}" if len(less) else ""]
+    said = ", ".join(part for part in told if part)
+    return f" By ranks, which no single person's value can move: {said}." if said else ""
 
 
 def _first(names: Sequence[str]) -> str:
