@@ -1,132 +1,254 @@
-"""Two groups that differ in size, spread and shape but not in mean, over 100 regions: single, family-wise and FDR p.
+"""Two groups that differ in size, spread and shape but not in what is tested: single, family-wise and FDR p.
 
     OMP_NUM_THREADS=1 python benchmarks/null_groups.py          # power: planted differences that are found
 
-The null cases are run by benchmarks/type_one_error_tables.py.
+The null cases are run by benchmarks/type_one_error_tables.py. Networks of five folds differ from .5 to 3 in scale and
+by 1.2 SD in level, classes are unequal over folds, and people have one to four scans, unless said otherwise. Means are
+equal for the tests of means; for those of ranks a member of either group is as likely to be above one of the other.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import pandas as pd
-from null_relevance import Case, Found, Generator
+from null_relevance import Case, Found, Generator, people, relevance
 
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.work.seeds import generator
-from heatlas.pipeline.statistics.linear.fold_effect import model_within_folds
+from heatlas.pipeline.statistics.images.adjusted import Adjusted
+from heatlas.pipeline.statistics.images.voxel_test import voxel_test
+from heatlas.pipeline.statistics.linear.fold_effect import FoldModel, model_within_folds
 from heatlas.pipeline.statistics.linear.freedman_lane import PermutationTest, freedman_lane
+from heatlas.pipeline.statistics.linear.partial_correlation import partial_correlation
+from heatlas.pipeline.statistics.linear.skewness import FEW_OF_GROUP
 
-REGIONS, ORDERS = 100, 999
-PLANTED = 5
-"""Regions with a difference, in the study of power."""
-ZEROS, SIGMA = 0.85, 0.6
+REGIONS, ORDERS = 30, 199
+OF_POWER, ORDERS_OF_POWER, PLANTED = 67, 999, 5
+"""Regions, permutations, and regions with a difference in the study of power."""
+ZEROS, VOXELS = 0.85, (8, 8, 8)
+MANY = 2_000_000
+"""Draws by which groups are made stochastically equal."""
 
 
-def draws(kind: str, of_first: np.ndarray, ratio: float, rho: float, rng: Generator) -> np.ndarray:
+@dataclass(frozen=True)
+class Groups:
+    """Two groups: sizes, ratio of their standard deviations (first to second), kind of values.
+
+    `folds` networks, `mixed` where they differ and people have several scans; `by_order` where neither group is ahead
+    of the other, instead of equal means; `site` where one of two sites has most of the first group.
+    """
+
+    sizes: tuple[int, int]
+    ratio: float
+    kind: str
+    folds: int = 5
+    mixed: bool = True
+    by_order: bool = False
+    site: bool = False
+
+
+def shaped(kind: str, size: tuple[int, ...], rng: Generator) -> np.ndarray:
+    """Values of mean 0 and standard deviation 1: normal, or lognormal of the sigma that ends the kind."""
+    if kind == "normal":
+        return rng.normal(size=size)
+    sigma = float(kind.split()[-1])
+    spread = np.sqrt((np.exp(sigma**2) - 1) * np.exp(sigma**2))
+    values: np.ndarray = (np.exp(sigma * rng.normal(size=size)) - np.exp(sigma**2 / 2)) / spread
+    return values
+
+
+def draws(groups: Groups, of_first: np.ndarray, regions: int, rng: Generator) -> np.ndarray:
     """Values (people, regions) of mean 0; the first group has `ratio` times the standard deviation of the second's 1.
 
-    rho is the correlation between regions, of the normal values behind lognormal ones. Of values with zeros, the first
-    group has fewer but larger ones where it varies more, so that means are equal and zeros are zeros in both.
+    Of values with zeros, the first group has fewer but larger ones where it varies more, so that means are equal and
+    zeros are zeros in both. *mixed*: a tenth of the regions is lognormal, the others normal.
     """
-    n, first = len(of_first), of_first[:, None]
-    z = np.sqrt(1 - rho) * rng.normal(size=(n, REGIONS)) + np.sqrt(rho) * rng.normal(size=(n, 1))
-    if kind == "normal":
-        return z * np.where(first, ratio, 1.0)
-    if kind == "lognormal":
-        spread = np.sqrt((np.exp(SIGMA**2) - 1) * np.exp(SIGMA**2))
-        return (np.exp(SIGMA * z) - np.exp(SIGMA**2 / 2)) / spread * np.where(first, ratio, 1.0)
-    share = np.where(first, (1 - ZEROS) / ratio, 1 - ZEROS)
-    large = rng.exponential(size=(n, REGIONS)) * (1 - ZEROS) / share
-    return np.where(rng.random((n, REGIONS)) < share, large, 0.0)
+    first, size = of_first[:, None], (len(of_first), regions)
+    if groups.kind == "zeros":
+        share = np.where(first, (1 - ZEROS) / groups.ratio, 1 - ZEROS)
+        large = rng.exponential(size=size) * (1 - ZEROS) / share
+        return np.where(rng.random(size) < share, large, 0.0)
+    values = shaped("normal" if groups.kind == "mixed" else groups.kind, size, rng)
+    if groups.kind == "mixed":
+        values[:, : regions // 10] = shaped("lognormal 1", (len(of_first), regions // 10), rng)
+    values = values * np.where(first, groups.ratio, 1.0)
+    return values + first * ahead(groups.kind, groups.ratio) if groups.by_order else values
 
 
-def of_tables(
-    sizes: tuple[int, int], ratio: float, kind: str, rng: Generator, effect: float = 0.0, rho: float = 0.0,
-    folds: int = 5, networks: float = 1.0, scans: bool = False,
-) -> PermutationTest:  # fmt: skip
-    """The test of the tables. Networks of folds differ by 1.2 SD in level and up to `networks` times in scale.
+@cache
+def ahead(kind: str, ratio: float) -> float:
+    """What to add to the first group so that it is above the second in half of all pairs."""
+    rng = generator(43, "stochastically equal", kind)
+    return float(np.median(shaped(kind, (MANY,), rng) - ratio * shaped(kind, (MANY,), rng)))
 
-    The first `PLANTED` regions differ by `effect` standard deviations of all people; people have one to four `scans`.
-    """
-    n = sum(sizes)
-    of_first, fold = np.arange(n) < sizes[0], rng.permutation(n) % folds
-    values = draws(kind, of_first, ratio, rho, rng)
-    values[:, :PLANTED] += effect * np.sqrt((ratio**2 * sizes[0] + sizes[1]) / n) * of_first[:, None]
-    person = np.repeat(np.arange(n), rng.integers(1, 5, n) if scans else 1)
-    values = values[person] + 0.5 * scans * rng.normal(size=(len(person), REGIONS))
-    scale = np.linspace(1.0, networks, folds)[fold[person]][:, None]
-    values = scale * (values + 1.2 * (networks > 1) * fold[person][:, None])
+
+def made_up(
+    groups: Groups, rng: Generator, effect: float = 0.0, regions: int = REGIONS, planted: int | None = None
+) -> tuple[np.ndarray, pd.DataFrame]:
+    """Values of scans (scans, regions), and the scans; some regions differ by `effect` SD of all people."""
+    n, (n_first, n_second) = sum(groups.sizes), groups.sizes
+    of_first = np.arange(n) < n_first
+    uneven = np.linspace(1.0, 1.6 if groups.mixed else 1.0, groups.folds)
+    chance = np.where(of_first[:, None], uneven, uneven[::-1]) / uneven.sum()
+    fold = (rng.random((n, 1)) > chance.cumsum(axis=1)).sum(axis=1).clip(max=groups.folds - 1)
+    values = draws(groups, of_first, regions, rng)
+    values[:, :planted] += effect * np.sqrt((groups.ratio**2 * n_first + n_second) / n) * of_first[:, None]
+    person = np.repeat(np.arange(n), rng.integers(1, 5, n) if groups.mixed else 1)
+    noise = 0.5 * groups.mixed * rng.normal(size=(len(person), regions))
+    values = values[person] + noise * (values[person] != 0)  # no relevance is no relevance in every scan
+    if groups.mixed:
+        scale = np.linspace(0.5, 3.0, groups.folds)[fold[person]][:, None]
+        values = scale * values + 1.2 * fold[person][:, None] * (groups.kind != "zeros")
     frame = pd.DataFrame({"group": of_first[person].astype(float), "fold": fold[person]})
-    frame = frame.assign(participant_id=person.astype(str))
-    groups = frame["group"].tolist()
-    model = model_within_folds("group", "group", frame, True, groups)
-    return freedman_lane(values, model.design, model.exchange, ORDERS, rng, groups)
+    at_first = rng.random(n) < np.where(of_first, 0.75, 0.25)
+    return values, frame.assign(participant_id=person.astype(str), site=np.where(at_first, "a", "b")[person])
+
+
+def compared(
+    groups: Groups, values: np.ndarray, frame: pd.DataFrame, rng: Generator, orders: int = ORDERS,
+    by_ranks: bool = False,
+) -> PermutationTest:  # fmt: skip
+    """The test of the tables."""
+    model, of_first = class_model(groups, frame)
+    return freedman_lane(values, model.design, model.exchange, orders, rng, of_first, by_ranks=by_ranks)
+
+
+def class_model(groups: Groups, frame: pd.DataFrame) -> tuple[FoldModel, list[float]]:
+    of_first = frame["group"].tolist()
+    return model_within_folds(f"group{' + site' * groups.site}", "group", frame, True, of_first), of_first
 
 
 UNTESTED = np.array([np.nan])
 
 
-def case(*settings, **further) -> Callable[..., Found]:  # type: ignore[no-untyped-def]
+def case(groups: Groups) -> Callable[..., Found]:
     def function(rng: Generator, effect: float = 0.0) -> Found:
         try:
-            test = of_tables(*settings, rng, effect, **further)
+            test = compared(groups, *made_up(groups, rng, effect), rng, by_ranks=groups.by_order)
         except BadInputError:  # a class that makes up a fold
-            return dict.fromkeys(("single", "family-wise", "any of the false discovery rate"), UNTESTED)
+            return {"family-wise": UNTESTED}
+        if groups.by_order:
+            return {"family-wise, by ranks": np.array([np.nanmin(test.p_fwe)])}
         family = {"family-wise": test.p_fwe, "any of the false discovery rate": test.p_fdr}
-        return {"single": test.p} | {name: np.array([np.nanmin(p)]) for name, p in family.items()}
+        least = {name: np.array([np.nanmin(p)]) for name, p in family.items()}
+        return {f"single{', site held' * groups.site}": test.p} | least
 
     return function
 
 
-MIXED = {"networks": 3.0, "scans": True}
-DATA = {
-    "30 and 90, SD 2:1, lognormal": case((30, 90), 2.0, "lognormal"),
-    "30 and 90, SD 2:1, lognormal, regions correlated .5": case((30, 90), 2.0, "lognormal", rho=0.5),
-    "30 and 30, SD 2:1, lognormal": case((30, 30), 2.0, "lognormal"),
-    "60 and 60, SD 1:1, lognormal": case((60, 60), 1.0, "lognormal"),
-    "90 and 30, SD 2:1, lognormal": case((90, 30), 2.0, "lognormal"),
-    "15 and 45, SD 2:1, lognormal": case((15, 45), 2.0, "lognormal"),
-    "8 and 22, SD 2:1, normal": case((8, 22), 2.0, "normal"),
-    "8 and 22, SD 1:1, normal": case((8, 22), 1.0, "normal"),
-    "8 and 22, SD 2:1, lognormal": case((8, 22), 2.0, "lognormal"),
-    "3 and 9, SD 2:1, normal": case((3, 9), 2.0, "normal", folds=2),
-    "3 and 9, SD 1:1, normal": case((3, 9), 1.0, "normal", folds=2),
-    "30 and 90, 85 % zeros alike": case((30, 90), 1.0, "zeros"),
-    "30 and 90, 92 and 85 % zeros": case((30, 90), 2.0, "zeros"),
-    "40 and 80, SD 2:1, normal, networks 1 to 3 in scale, 1 to 4 scans": case((40, 80), 2.0, "normal", **MIXED),
-    "40 and 80, SD 2:1, lognormal, networks 1 to 3 in scale, 1 to 4 scans": case((40, 80), 2.0, "lognormal", **MIXED),
+def false_discoveries(rng: Generator, effect: float = 0.0) -> Found:
+    """Whether any of 30 regions has an adjusted p, in other tests of the same engine."""
+    frame, found = people(rng, levels=6), {}
+    values, of_class = relevance(frame, REGIONS, rng, 2.0), frame["label"].tolist()
+    for term, groups in (("age", None), ("site", None), ("label:sex", of_class)):
+        formula = "label + age + sex + site" + " + label:sex" * (term == "label:sex")
+        model = model_within_folds(formula, term, frame, True, groups)
+        shown = values - 0.08 * (term == "age") * (1 + 0.5 * frame[["fold"]].to_numpy()) * frame[["age"]].to_numpy()
+        found[term] = freedman_lane(shown, model.design, model.exchange, ORDERS, rng, groups)
+    for method in ("pearson", "spearman"):
+        model = model_within_folds("x + age + sex", "x", frame, True)
+        found[method] = partial_correlation(values, model.design, model.exchange, ORDERS, rng, method)  # type: ignore[arg-type]
+    return {
+        f"any of the false discovery rate, {name}": np.array([np.nanmin(test.p_fdr)]) for name, test in found.items()
+    }
+
+
+def voxels(groups: Groups) -> Callable[..., Found]:
+    def function(rng: Generator, effect: float = 0.0) -> Found:
+        """Maps of 512 voxels."""
+        values, frame = made_up(groups, rng, effect, int(np.prod(VOXELS)))
+        model, of_first = class_model(groups, frame)
+        adjusted = Adjusted.of(values, model, of_first)
+        orders = adjusted.exchange.permutations(ORDERS, rng, adjusted.model.alike.tolist())
+        test = voxel_test(adjusted.values, adjusted.model, orders, np.ones(VOXELS, bool))
+        return {"largest t": np.array([test.p_fwe.min()]), "TFCE": np.array([test.p_fwe_tfce.min()])}
+
+    return function
+
+
+def warned(groups: Groups) -> bool:
+    """Whether the rows have a caveat."""
+    return min(groups.sizes) < FEW_OF_GROUP or groups.kind == "zeros"
+
+
+NULL = {
+    "60 and 60, SD 1:1, normal": Groups((60, 60), 1.0, "normal"),
+    "60 and 60, SD 1:1, lognormal 1": Groups((60, 60), 1.0, "lognormal 1"),
+    "80 and 160, SD 2:1, lognormal 1": Groups((80, 160), 2.0, "lognormal 1"),
+    "30 and 90, SD 2:1, normal": Groups((30, 90), 2.0, "normal"),
+    "30 and 90, SD 2:1, a tenth of the regions lognormal 1": Groups((30, 90), 2.0, "mixed"),
+    "30 and 90, SD 2:1, lognormal 0.6": Groups((30, 90), 2.0, "lognormal 0.6"),
+    "30 and 90, SD 2:1, lognormal 1": Groups((30, 90), 2.0, "lognormal 1"),
+    "30 and 90, SD 2:1, lognormal 1, most of the first at one site": Groups((30, 90), 2.0, "lognormal 1", site=True),
+    "8 and 22, SD 2:1, normal": Groups((8, 22), 2.0, "normal"),
+    "8 and 22, SD 2:1, lognormal 0.6": Groups((8, 22), 2.0, "lognormal 0.6"),
+    "8 and 22, SD 2:1, lognormal 1": Groups((8, 22), 2.0, "lognormal 1"),
+    "3 and 9, SD 2:1, normal, two folds": Groups((3, 9), 2.0, "normal", folds=2),
+    "30 and 90, SD 1:1, 85 % zeros": Groups((30, 90), 1.0, "zeros"),
 }
-CASES = {f"groups: {data}": Case("group_comparisons", data, own) for data, own in DATA.items()}
+EQUAL_ORDER = {
+    "60 and 60, SD 1:1, lognormal 1": Groups((60, 60), 1.0, "lognormal 1", by_order=True),
+    "80 and 160, SD 2:1, lognormal 1, a scan each": Groups((80, 160), 2.0, "lognormal 1", by_order=True, mixed=False),
+    "30 and 90, SD 2:1, normal": Groups((30, 90), 2.0, "normal", by_order=True),
+    "30 and 90, SD 2:1, lognormal 0.6, a scan each": Groups((30, 90), 2.0, "lognormal 0.6", by_order=True, mixed=False),
+    "30 and 90, SD 2:1, lognormal 1, a scan each": Groups((30, 90), 2.0, "lognormal 1", by_order=True, mixed=False),
+    "20 and 60, SD 2:1, normal": Groups((20, 60), 2.0, "normal", by_order=True),
+    "8 and 22, SD 1:1, lognormal 1": Groups((8, 22), 1.0, "lognormal 1", by_order=True),
+    "8 and 22, SD 2:1, normal": Groups((8, 22), 2.0, "normal", by_order=True),
+}
+OF_VOXELS = {
+    "30 and 90, SD 2:1, normal": Groups((30, 90), 2.0, "normal"),
+    "30 and 90, SD 2:1, lognormal 0.6": Groups((30, 90), 2.0, "lognormal 0.6"),
+}
+CASES = {
+    **{
+        f"groups: {part}{data}": Case(table, data, function(groups), caveat=warned(groups))
+        for part, table, function, cells in (
+            ("", "group_comparisons", case, NULL),
+            ("ranks: ", "group_comparisons", case, EQUAL_ORDER),
+            ("voxels: ", "voxel_tests", voxels, OF_VOXELS),
+        )
+        for data, groups in cells.items()
+    },
+    "groups: other tables": Case(
+        "associations, interactions, main_effects", "60 people, four networks, patients with 2 x the SD",
+        false_discoveries,
+    ),
+}  # fmt: skip
 POWER = {
-    "30 and 90, SD 1:1, normal": ((30, 90), 1.0, "normal"),
-    "30 and 90, SD 2:1, normal": ((30, 90), 2.0, "normal"),
-    "30 and 90, SD 1:1, lognormal": ((30, 90), 1.0, "lognormal"),
-    "30 and 90, SD 2:1, lognormal": ((30, 90), 2.0, "lognormal"),
-    "60 and 60, SD 1:1, normal": ((60, 60), 1.0, "normal"),
-    "40 and 80, SD 1:1, normal, networks 1 to 3 in scale": ((40, 80), 1.0, "normal"),
-    "40 and 80, SD 1:1, normal, networks 1 to 9 in scale": ((40, 80), 1.0, "normal"),
-    "8 and 22, SD 1:1, normal": ((8, 22), 1.0, "normal"),
-    "8 and 22, SD 1:1, 85 % zeros": ((8, 22), 1.0, "zeros"),
+    "60 and 60, SD 1:1, normal": Groups((60, 60), 1.0, "normal", mixed=False),
+    "60 and 60, SD 1:1, normal, networks and scans differ": Groups((60, 60), 1.0, "normal"),
+    "30 and 90, SD 1:1, lognormal 0.6": Groups((30, 90), 1.0, "lognormal 0.6", mixed=False),
+    "30 and 90, SD 1:1, lognormal 1": Groups((30, 90), 1.0, "lognormal 1", mixed=False),
+    "30 and 90, SD 2:1, normal": Groups((30, 90), 2.0, "normal", mixed=False),
+    "30 and 90, SD 2:1, lognormal 0.6": Groups((30, 90), 2.0, "lognormal 0.6", mixed=False),
+    "30 and 90, SD 2:1, lognormal 0.6, from equal order": Groups(
+        (30, 90), 2.0, "lognormal 0.6", by_order=True, mixed=False
+    ),
 }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-sets", type=int, default=200)
+    parser.add_argument("--data-sets", type=int, default=100)
+    parser.add_argument("--effect", type=float, default=0.8)
     options = parser.parse_args()
-    print("| data | difference, SD | p found | p_fwe found |\n|---|---|---|---|")
-    for name, settings in POWER.items():
-        networks = float(name.split()[-3]) if "networks" in name else 1.0
-        effect = 0.8 if "networks" not in name else 0.6
+    print("| data | p | p_fwe | p_fdr | p_fwe_ranks |\n|---|---|---|---|---|")
+    for name, groups in POWER.items():
         found = []
         for i in range(options.data_sets):
-            test = of_tables(*settings, generator(43, "power", name, i), effect, networks=networks)
-            found.append([(p[:PLANTED] <= 0.05).mean() for p in (test.p, test.p_fwe)])
-        single, family = np.mean(found, axis=0)
-        print(f"| {name} | {effect} | {single:.0%} | {family:.0%} |", flush=True)
+            rng = generator(43, "power", name, i)
+            values, frame = made_up(groups, rng, options.effect, OF_POWER, PLANTED)
+            means, ranks = (
+                compared(groups, values, frame, rng, ORDERS_OF_POWER, by_ranks) for by_ranks in (False, True)
+            )
+            found.append([(p[:PLANTED] <= 0.05).mean() for p in (means.p, means.p_fwe, means.p_fdr, ranks.p_fwe)])
+        print(f"| {name} | " + " | ".join(f"{share:.0%}" for share in np.mean(found, axis=0)) + " |", flush=True)
 
 
 if __name__ == "__main__":

@@ -38,12 +38,15 @@ class Case:
         The p values of a data set, from a generator of random numbers and the size of a planted effect, 0 for none.
     effect : float
         A planted effect that nearly every test should find; 0 where nothing can be planted.
+    caveat : bool
+        Whether the rows of such data say that p may be too small.
     """
 
     tables: str
     data: str
     function: Callable[..., Found]
     effect: float = 0.0
+    caveat: bool = False
 
 
 def people(rng: Generator, folds: int = 4, levels: int = 3) -> pd.DataFrame:

@@ -98,6 +98,8 @@ def section(kept: dict[str, dict[str, tuple[float, int]]]) -> str:
             good = "yes" if LIMITS[0] <= rate <= LIMITS[1] else "cautious" if rate < LIMITS[0] else "**no**"
             if count < FULL:
                 good = "open: few data sets, within chance" if chance[0] <= rate <= chance[1] else "**no**"
+            if good == "**no**" and case.caveat:
+                good = "no, and its rows say so"
             lines.append(f"| {case.tables} | {test} | {case.data} | {count:,} | {rate:.1%} | {good} |")
     lines += [
         "",
@@ -113,8 +115,8 @@ def section(kept: dict[str, dict[str, tuple[float, int]]]) -> str:
     ]
     lines += [
         "",
-        "Not simulated: `p_fdr` and `p_holm`, which are computed from these p (checked against statsmodels); tables "
-        "without p (calibration, w-scores). Every other p of a table is in this section or in "
+        "Not simulated: `p_holm` and the `p_fdr` of other tests, which are computed from these p (checked against "
+        "statsmodels); tables without p (calibration, w-scores). Every other p of a table is in this section or in "
         "*Error rates* and *Shortcuts*.",
     ]
     return "\n".join(lines)

@@ -160,14 +160,15 @@ KNOWN: Mapping[str, DescribedColumn] = {
             "stage_b": "", "subtype": "Subtype", "top": "List length", "voxels": "",
         },
         Form.PROBABILITY: {
-            "probability": "",
+            "probability": "", "superiority": "Superiority",
         },
         Form.P: {
             "p": "Uncorrected p", "p_adjusted": "p, adjusted", "p_after": "p after",
             "p_before": "p before", "p_fdr": "Corrected p (FDR)", "p_fwe": "Corrected p (family-wise)",
             "p_fwe_adjusted": "Corrected p (family-wise), adjusted",
             "p_fwe_after": "Corrected p (family-wise) after",
-            "p_fwe_before": "Corrected p (family-wise) before", "p_proportional": "p, proportional hazards",
+            "p_fwe_before": "Corrected p (family-wise) before",
+            "p_fwe_ranks": "Corrected p (family-wise), ranks", "p_proportional": "p, proportional hazards",
             "p_value": "Uncorrected p", "p_wald": "p of the interval (Wald)",
         },
         Form.VALUE: {

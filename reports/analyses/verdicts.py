@@ -5,7 +5,7 @@ A result that is not significant among few people is never reported as no effect
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -24,6 +24,7 @@ from heatlas.reports.words.numbers import (
     mid_sentence,
     number,
     p_value,
+    percent,
     sentence_case,
     shortened,
 )
@@ -129,6 +130,31 @@ def survivors(rows: pd.DataFrame, p: str) -> str:
     )
 
 
+def by_ranks(run: RunRecord, rows: pd.DataFrame) -> str:
+    """Where ranks and means disagree on which regions differ, as a sentence with a space before it; empty elsewhere.
+
+    `rows` compare the classes, one per region. A table of an earlier version has no ranks.
+    """
+    if "p_fwe_ranks" not in rows:
+        return ""
+    known = rows[rows["p_fwe_ranks"].notna()].sort_values("p_fwe_ranks", kind="stable")
+    ranks, means = known["p_fwe_ranks"] < CLEAR, known["p_fwe"] < CLEAR
+    more, less = known[ranks & ~means], known[means & ~ranks]
+    pairs = zip(more["group"], more["superiority"], strict=True)
+    won = [f"{mid_sentence(name)} ({run.positive} above {run.negative} in {percent(share, 0)} of pairs)"
+           for name, share in pairs]  # fmt: skip
+    told = [f"also {_first(won)}" if won else ""]
+    told += [f"not {_first([mid_sentence(name) for name in less['group']])}" if len(less) else ""]
+    said = ", ".join(part for part in told if part)
+    return f" By ranks, which no single person's value can move: {said}." if said else ""
+
+
+def _first(names: Sequence[str]) -> str:
+    """The first `NAMED` names, and how many more there are."""
+    more = [f"{number(len(names) - NAMED)} more"] if len(names) > NAMED else []
+    return listing([*names[:NAMED], *more])
+
+
 def comparisons(run: RunRecord) -> Verdict | None:
     """Where the classes differ in their share of the leading map, and by density, which follows the prediction."""
     name = run.leading_map
@@ -154,14 +180,14 @@ def comparisons(run: RunRecord) -> Verdict | None:
             answer,
             f"Evidence ({map_title(name)}), {number(first['n_first'])} participants of {run.positive} against "
             f"{number(first['n_second'])} of {run.negative}, Welch's t, permuted: {survivors(tested, 'p_fwe')}; g is "
-            "Hedges' g [interval]. Regions add up to the difference in logits, so this says which regions carry the "
-            "prediction.",
+            f"Hedges' g [interval].{by_ranks(run, tested)} Regions add up to the difference in logits, so this says "
+            "which regions carry the prediction.",
         )
     densities = classes_compared(run, map=name, metric="density")
     grounds = (
         f"Share of the map ({map_title(name)}), {number(first['n_first'])} participants of {run.positive} against "
         f"{number(first['n_second'])} of {run.negative}, Welch's t, permuted: {survivors(tested, 'p_fwe')}; g is "
-        "Hedges' g [interval]."
+        f"Hedges' g [interval].{by_ranks(run, tested)}"
     )
     if len(densities):
         clear_densities = int((densities["p_fwe"] < CLEAR).sum())

@@ -117,6 +117,18 @@ def compared(p_share: float) -> pd.DataFrame:
     return table.assign(comparison="AD/CN", map="lrpB000", n_first=15, n_second=14)
 
 
+def test_ranks_are_named_where_they_disagree_with_means():
+    table = compared(0.2).assign(superiority=[0.81, 0.4, 0.9, 0.9], p_fwe_ranks=[0.004, 0.5, 0.001, 0.2])
+    run = record({"group_comparisons": table})
+    share, density = table[table["metric"] == "share"], table[table["metric"] == "density"]
+    start = " By ranks, which no single person's value can move: "
+    assert verdicts.by_ranks(run, share) == f"{start}also hippocampus (AD above CN in 81 % of pairs)."
+    assert verdicts.by_ranks(run, density) == f"{start}not thalamus."
+    assert verdicts.by_ranks(run, share.assign(p_fwe_ranks=share["p_fwe"])) == ""
+    assert verdicts.by_ranks(run, compared(0.2)) == ""  # a table of an earlier version
+    assert f"{start}also hippocampus" in verdicts.comparisons(run).grounds
+
+
 def test_groups_differ_by_their_share_of_the_map_first():
     none = verdicts.comparisons(record({"group_comparisons": compared(0.2)}))
     assert none.answer == "In none of 2 regions does the share of the map differ after correction."

@@ -14,7 +14,7 @@ from heatlas.pipeline.regions.effect_size import hedges_g
 from heatlas.pipeline.statistics.data.members import TwoGroups
 from heatlas.pipeline.statistics.groups.comparisons import COMPARISONS_COLUMNS, comparisons_tables
 from heatlas.pipeline.statistics.groups.gains import between_variance, gain_floor, log_gain, shrink
-from heatlas.pipeline.statistics.linear.skewness import OF_FAMILY, OF_P, SMALL_GROUPS
+from heatlas.pipeline.statistics.linear.skewness import FEW_OF_GROUP, MOSTLY_ALIKE, OF_P, SMALL_GROUPS
 
 HIPPOCAMPUS = GROUPS.index("Hippocampus")
 
@@ -81,6 +81,40 @@ def test_a_region_is_beyond_chance_exactly_where_its_family_wise_p_is_small(seed
     assert beyond.tolist() == (table["p_fwe"] <= 0.05).tolist()
     assert beyond.any()
     assert not beyond.all()
+
+
+@pytest.mark.parametrize("fold_effect", [False, True])
+def test_superiority_is_the_share_of_pairs_that_the_first_group_wins(fold_effect):
+    """U of Mann and Whitney over the pairs of each network, weighted by n1 n2 / (n1 + n2)."""
+    inputs = inputs_of(people(10), only("positive/negative", fold_effect=fold_effect))
+    table = table_of(inputs)
+    means, *_ = class_means(inputs)
+    networks = means["fold"] if fold_effect else pd.Series(0, index=means.index)
+    u, weights = [], []
+    for _, own in means.groupby(networks):
+        first, second = own.loc[own["target"] == 1, "density"], own.loc[own["target"] == 0, "density"]
+        pairs = len(first) * len(second)
+        u.append(scipy.stats.mannwhitneyu(first, second).statistic / pairs)
+        weights.append(pairs / len(own))
+    assert hippocampus(table)["superiority"] == pytest.approx(np.average(u, weights=weights))
+    assert hippocampus(table)["p_fwe_ranks"] == 1 / 200
+
+
+def test_one_extreme_person_moves_means_and_not_ranks():
+    relevance = relevance_of(people(10, (1,)))
+    most = relevance.groupby(["map", "group"])["density"].transform("max") == relevance["density"]
+    config = only("positive/negative", covariates="", fold_effect=False)
+    extreme = relevance.assign(density=relevance["density"] * np.where(most & (relevance["density"] > 0), 50, 1))
+    before, after = (table_of(inputs_of(people(10, (1,)), config, relevance=own)) for own in (relevance, extreme))
+    assert not np.allclose(before["t"], after["t"], rtol=0.1)
+    columns = ["superiority", "p_fwe_ranks"]
+    pd.testing.assert_frame_equal(before[columns], after[columns])
+
+
+def test_outcomes_are_not_compared_by_ranks():
+    table = table_of(inputs_of(people(6), only("TP/TN")))
+    assert table["p_fwe"].notna().any()
+    assert table[["superiority", "p_fwe_ranks"]].isna().all(axis=None)
 
 
 def test_what_is_not_planted_is_not_found():
@@ -162,8 +196,7 @@ def test_an_infinite_gain_is_named_and_the_floor_used():
     row = table.loc[(MAPS[0], "Amygdala")]
     assert np.isnan(row["ratio"])
     assert row["note"] == (
-        "most values of a group are the same: p may be too small; infinite ratio: the mean of CN is 0; log_gain uses "
-        "the floor instead"
+        f"{MOSTLY_ALIKE.format(OF_P)}; infinite ratio: the mean of CN is 0; log_gain uses the floor instead"
     )
     means = table.loc[MAPS[0], "mean_second"]
     assert row["floor"] == pytest.approx(0.05 * means.abs().mean())
@@ -237,7 +270,7 @@ def test_same_seed_same_table():
 
 
 @pytest.mark.parametrize("draw", ["exponential", "normal"])
-@pytest.mark.parametrize(("patients", "caveat"), [(12, (20, OF_P)), (20, (80, OF_FAMILY)), (80, None)])
+@pytest.mark.parametrize(("patients", "caveat"), [(12, True), (79, True), (80, False)])
 def test_a_small_group_has_a_caveat_by_design_and_not_by_what_its_values_look_like(patients, caveat, draw):
     scans = [scan for scan in people(patients, scans_each=(1,)) if scan.label == "AD"]
     scans += [scan for scan in people(96, scans_each=(1,)) if scan.label == "CN"]
@@ -245,5 +278,5 @@ def test_a_small_group_has_a_caveat_by_design_and_not_by_what_its_values_look_li
     values = getattr(random, draw)(size=len(relevance))
     inputs = inputs_of(scans, only("positive/negative"), relevance=relevance.assign(sum=values, density=values))
     notes = table_of(inputs)["note"].fillna("")
-    said = SMALL_GROUPS.format(*caveat) if caveat else "a group has fewer"
-    assert notes.str.contains(said, regex=False).eq(caveat is not None).all()
+    said = SMALL_GROUPS.format(FEW_OF_GROUP, OF_P) if caveat else "a group has fewer"
+    assert notes.str.contains(said, regex=False).eq(caveat).all()

@@ -22,6 +22,7 @@ from heatlas.pipeline.statistics.linear.fold_effect import model_within_folds
 from heatlas.pipeline.statistics.linear.freedman_lane import LinearModel, freedman_lane, permutation_test
 from heatlas.pipeline.statistics.linear.homoscedastic import HomoscedasticModel, plain_counts
 from heatlas.pipeline.statistics.linear.partial_correlation import partial_correlation
+from heatlas.pipeline.statistics.linear.robust import tally
 from heatlas.pipeline.statistics.linear.studentised import StudentisedModel
 
 
@@ -165,7 +166,8 @@ def test_every_permuted_statistic_equals_refitting_the_model(term):
     assert_allclose(np.abs(test.statistic), observed, rtol=1e-9)
     assert_allclose(test.p, ((statistics >= observed - 1e-9).sum(axis=0) + 1) / 51)
     assert_allclose(test.p_fwe, ((statistics.max(axis=1)[:, None] >= observed - 1e-9).sum(axis=0) + 1) / 51)
-    assert_allclose(test.p_fdr, scipy.stats.false_discovery_control(test.p))
+    pooled = ((statistics[:, :, None] >= observed - 1e-9).sum(axis=(0, 1)) + 1) / (50 * 3 + 1)  # of all three columns
+    assert_allclose(test.p_fdr, np.maximum(scipy.stats.false_discovery_control(pooled), test.p))
 
 
 @pytest.mark.parametrize("term", ["sex", "age"])
@@ -363,9 +365,15 @@ def test_counts_of_chunks_are_those_of_all_permutations_at_once(kind):
         threshold = size[np.arange(60), np.arange(60)] * (1 + 1e-8 * rng.choice([-1, 1], 60))
         threshold[:30] = np.sort(size.max(axis=1))[::100] * (1 + 1e-9)
     counts, largest = plain_counts(size, threshold)
-    found, largest_of_chunks = model.tally(rows, values, threshold, 20_000)
+    found, largest_of_chunks, _, pooled = tally(
+        model.size, model.step(values, 20_000), Permutations(rows, False), values, threshold, 0.95, np.arange(60) % 2
+    )
     assert (found == counts).all()
     assert ((largest_of_chunks[:, None] >= threshold) == (largest[:, None] >= threshold)).all()
+    rounded = size.astype(np.float32)
+    for column in range(60):
+        beyond = (rounded[:, column % 2 :: 2] >= threshold[column] * (1 - 1e-6)).sum()
+        assert_allclose(pooled[column], (beyond + 1) / (3000 * 30 + 1))
 
 
 def test_chunks_do_not_change_the_result(monkeypatch):

@@ -21,7 +21,13 @@ from heatlas.pipeline.statistics.groups.fairness import FAIRNESS_COLUMNS, _cavea
 from heatlas.pipeline.statistics.groups.interactions import INTERACTIONS_COLUMNS, interactions_tables
 from heatlas.pipeline.statistics.groups.levels import levels_of
 from heatlas.pipeline.statistics.groups.subgroups import SUBGROUPS_COLUMNS, _with_class_difference, subgroups_tables
-from heatlas.pipeline.statistics.linear.skewness import MOSTLY_ALIKE, OF_INTERVAL, SMALL_GROUPS, caveats_of_groups
+from heatlas.pipeline.statistics.linear.skewness import (
+    FEW_OF_GROUP,
+    MOSTLY_ALIKE,
+    OF_INTERVAL,
+    SMALL_GROUPS,
+    caveats_of_groups,
+)
 from heatlas.pipeline.statistics.performance import subgroup_difference as subgroup_module
 from heatlas.pipeline.statistics.performance.subgroup_difference import Answers, subgroup_difference
 from heatlas.pipeline.statistics.resampling.means import FEW
@@ -442,7 +448,7 @@ def test_a_difference_without_deviations_has_no_error(alike):
 
 
 @pytest.mark.parametrize("draw", ["lognormal", "standard_normal"])
-@pytest.mark.parametrize(("sizes", "folds", "caveat"), [((12, 48), 1, True), ((15, 45), 4, True), ((20, 40), 1, False)])
+@pytest.mark.parametrize(("sizes", "folds", "caveat"), [((12, 48), 1, True), ((15, 45), 4, True), ((80, 90), 1, False)])
 def test_an_interval_of_few_of_a_class_has_a_caveat_whatever_its_values_look_like(sizes, folds, caveat, draw):
     n, rng = sum(sizes), np.random.default_rng(0)
     positive = np.arange(n) < sizes[0]
@@ -451,16 +457,16 @@ def test_an_interval_of_few_of_a_class_has_a_caveat_whatever_its_values_look_lik
     values = getattr(rng, draw)(size=(n, 50))
     table = pd.DataFrame({"note": [None] * 50})
     made = _with_class_difference(table, scans, values, settings().statistics)
-    said = f"class difference: {SMALL_GROUPS.format(20, OF_INTERVAL)}"
+    said = f"class difference: {SMALL_GROUPS.format(FEW_OF_GROUP, OF_INTERVAL)}"
     assert made["note"].tolist() == [said if caveat else None] * 50
     assert np.isfinite(made["class_difference_low"]).all()
 
 
 def test_values_that_are_mostly_the_same_have_a_caveat_in_groups_of_any_size():
-    values = np.column_stack([np.arange(90.0), np.where(np.arange(90) % 10 < 6, 0, np.arange(90)), np.zeros(90)])
-    groups = np.repeat([0, 1], [30, 60])
+    every = np.arange(200.0)
+    values = np.column_stack([every, np.where(every % 10 < 6, 0, every), np.zeros(200)])
+    groups = np.repeat([0, 1], [80, 120])
     alike = MOSTLY_ALIKE.format(OF_INTERVAL)
     assert caveats_of_groups(values, groups, OF_INTERVAL) == [None, alike, alike]
-    assert caveats_of_groups(values[:45], np.repeat([0, 1], [15, 30]), OF_INTERVAL)[0] == SMALL_GROUPS.format(
-        20, OF_INTERVAL
-    )
+    few = SMALL_GROUPS.format(FEW_OF_GROUP, OF_INTERVAL)
+    assert caveats_of_groups(values[:45], np.repeat([0, 1], [15, 30]), OF_INTERVAL)[0] == few

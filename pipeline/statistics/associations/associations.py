@@ -37,7 +37,7 @@ from heatlas.pipeline.statistics.linear.fold_effect import EVEN, fold_of_units, 
 from heatlas.pipeline.statistics.linear.freedman_lane import TEST_INTERVAL, PermutationTest
 from heatlas.pipeline.statistics.linear.partial_correlation import Method, partial_correlation, ranks
 from heatlas.pipeline.statistics.resampling.bootstrap import NO_INTERVAL
-from heatlas.pipeline.statistics.resampling.correction_family import benjamini_hochberg
+from heatlas.pipeline.statistics.resampling.correction_family import POOLED_FDR
 
 METHODS: Mapping[str, Method] = {
     "pearson": "pearson",
@@ -78,7 +78,7 @@ ASSOCIATIONS_COLUMNS = {
     "p": "Two-sided permutation p over participants (Freedman-Lane; within test folds if adjusted for fold), "
     "(b+1)/(m+1)",
     "p_fwe": "Family-wise p: corrected by the largest |r| of each permutation over the family",
-    **described("p_fdr"),
+    "p_fdr": POOLED_FDR,
     "family": "Family of tests that the p values are corrected over",
     "n_participants": "Participants without missing values",
     **described("n_scans", "n_permutations", "exact"),
@@ -246,9 +246,10 @@ def rows_of(
         table = table.assign(n_permutations=test.n_permutations, exact=test.exact, slope=test.coefficients[0])
     if method == "spearman":
         table["slope"] = np.nan
-    table = table.assign(r=test.partial_r, ci_low=test.low, ci_high=test.high, p=test.p, p_fwe=test.p_fwe)
+    table = table.assign(
+        r=test.partial_r, ci_low=test.low, ci_high=test.high, p=test.p, p_fwe=test.p_fwe, p_fdr=test.p_fdr
+    )
     table["interval"] = np.where(np.isnan(test.low), NO_INTERVAL, TEST_INTERVAL)
-    table["p_fdr"] = benjamini_hochberg(table["p"].to_numpy(float))
     n_tests = int(table["p"].notna().sum())
     table["family"] = f"{n_tests} regions x maps x metrics" if n_tests else "none"
     mended = method == "pearson" and points.spreads is not None and not biomarker.per_group

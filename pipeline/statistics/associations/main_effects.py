@@ -25,6 +25,7 @@ from heatlas.pipeline.statistics.data.region_features import VOLUME, RegionFeatu
 from heatlas.pipeline.statistics.linear.design import Design
 from heatlas.pipeline.statistics.linear.fold_effect import EVEN, FoldModel, model_within_folds, with_variances
 from heatlas.pipeline.statistics.linear.freedman_lane import freedman_lane
+from heatlas.pipeline.statistics.resampling.correction_family import POOLED_FDR
 
 CLASS = "label"
 FEWEST_KNOWN = 0.8
@@ -45,7 +46,7 @@ MAIN_EFFECTS_COLUMNS = {
     "p": "Two-sided permutation p over participants (Freedman-Lane; within test folds if adjusted for fold), "
     "(b+1)/(m+1)",
     "p_fwe": "Family-wise p: corrected by the largest statistic of each permutation over the groups of the source",
-    "p_fdr": "p adjusted for the false discovery rate over the groups of the source (Benjamini-Hochberg)",
+    "p_fdr": POOLED_FDR,
     "covariates": "Covariates of the model; for relevance they include the test fold; n/a for none",
     "n_participants": "Participants without missing values",
     **described("n_permutations", "exact"),

@@ -18,10 +18,11 @@ from heatlas.pipeline.statistics.linear.exchangeability import Permutations, p_v
 from heatlas.pipeline.statistics.linear.freedman_lane import reached
 from heatlas.pipeline.statistics.linear.partial_correlation import correlation_interval
 from heatlas.pipeline.statistics.linear.robust import RobustModel, tally
+from heatlas.pipeline.statistics.resampling.correction_family import pooled_fdr
 
 CHUNK = 1_000
 """Permutations per chunk; bounds memory (1,000 x 402 columns: 3 MB for each of three arrays)."""
-COLUMNS = ("partial_r", "slope", "t", "low", "high", "p", "p_fwe")
+COLUMNS = ("partial_r", "slope", "t", "low", "high", "p", "p_fwe", "p_fdr")
 NO_SPREAD = 1e-12
 """Residual variance, relative to the variance about the mean, below which a column counts as fully explained."""
 
@@ -37,6 +38,7 @@ class MatchedTest:
     high: Floats
     p: Floats
     p_fwe: Floats
+    p_fdr: Floats
     problems: tuple[str | None, ...]
 
 
@@ -85,11 +87,11 @@ def _tested(
     measured = size(np.arange(len(residuals), dtype=np.intp)[None], residuals)[0].astype(float)
     r = (residuals * tested[:, which]).sum(axis=0)
     threshold = reached(measured, r**2)
-    single, largest, critical = tally(size, CHUNK, permutations, residuals, threshold, confidence)
+    single, largest, critical, pooled = tally(size, CHUNK, permutations, residuals, threshold, confidence)
     family = len(permutations) - np.searchsorted(np.sort(largest), threshold, side="left")
     p, p_fwe = (p_value(count, len(permutations), permutations.exact) for count in (single, family))
     low, high = correlation_interval(r, t, critical, p, 1 - confidence)[1:]
-    return {"partial_r": r, "t": t, "low": low, "high": high, "p": p, "p_fwe": p_fwe}
+    return {"partial_r": r, "t": t, "low": low, "high": high, "p": p, "p_fwe": p_fwe, "p_fdr": pooled_fdr(pooled, p)}
 
 
 def _residuals(values: Floats, basis: Floats, name: str) -> tuple[Floats, Floats, list[str | None]]:

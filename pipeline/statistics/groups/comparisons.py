@@ -6,7 +6,9 @@ a comparison of outcomes they are left out. Both are counted. The difference is 
 one residual variance per group (Welch's t without covariates), since patients vary more than controls, and each group
 keeps its spread under permutation (`pipeline.statistics.linear.studentised`); all regions and maps share the
 permutations (Westfall & Young 1993), which gives family-wise p values. Each metric is its own family. The test is
-repeated with covariates (Freedman-Lane). Both hold the test fold (`pipeline.statistics.linear.fold_effect`).
+repeated with covariates (Freedman-Lane) and, between the classes, on ranks (Brunner & Munzel 2000), which keep their
+power where values are skewed (docs/benchmarks/statistics.md). All hold the test fold
+(`pipeline.statistics.linear.fold_effect`).
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ from heatlas.pipeline.statistics.linear.fold_effect import EVEN, FoldModel, fold
 from heatlas.pipeline.statistics.linear.freedman_lane import TEST_INTERVAL, PermutationTest, freedman_lane
 from heatlas.pipeline.statistics.linear.skewness import caveats_of_groups
 from heatlas.pipeline.statistics.resampling.bootstrap import NO_INTERVAL
+from heatlas.pipeline.statistics.resampling.correction_family import POOLED_FDR
 
 MIN_PER_GROUP = 2
 NO_VALUE = "no value in any participant: no voxel on this grid, or no reference for the gain"
@@ -70,13 +73,19 @@ COMPARISONS_COLUMNS = {
     "p": "Two-sided p from permuting participants between the groups (within test folds if fold_held), each group "
     "keeping its standard deviation; (b+1)/(m+1)",
     "p_fwe": "Family-wise p: corrected by the largest |t| of each permutation over all regions and maps of the metric",
-    **described("p_fdr"),
+    "p_fdr": POOLED_FDR,
+    "superiority": "Between the classes: probability that a participant of the first group has a higher value than one "
+    "of the second (of the same test fold if fold_held), ties counted half; 0.5 if neither group is ahead. n/a for "
+    "outcomes",
+    "p_fwe_ranks": "Family-wise p of superiority being 0.5, like p_fwe, from Welch's t of the ranks (within test folds "
+    "if fold_held): no single person's value can move it. Where groups differ in spread and values are skewed, means "
+    "may be equal and superiority not, or the reverse",
     "difference_adjusted": "Difference adjusted for the covariates",
     "t_adjusted": "t of difference_adjusted, with one residual variance per group",
     "df_adjusted": "Degrees of freedom of t_adjusted (Welch-Satterthwaite)",
     "p_adjusted": "Two-sided permutation p of t_adjusted (Freedman-Lane)",
     "p_fwe_adjusted": "p_adjusted corrected family-wise, like p_fwe",
-    "p_fdr_adjusted": "p_adjusted adjusted for the false discovery rate over the family (Benjamini-Hochberg)",
+    "p_fdr_adjusted": "p_adjusted adjusted for the false discovery rate, like p_fdr",
     "covariates": "Covariates of the adjusted test, including the test fold if used; n/a for none",
     "family": "Family of tests that the p values are corrected over",
     "ratio": "mean_first / mean_second, over all folds; n/a if mean_second is not above 0",
@@ -105,9 +114,9 @@ GROUP_COMPARISONS_TABLE = Table(
 )  # fmt: skip
 _NUMBERS = (
     "mean_first", "mean_second", "difference", "ci_low", "ci_high", "hedges_g", "hedges_g_low", "hedges_g_high",
-    "g_by_chance", "t", "df", "p", "p_fwe", "p_fdr", "difference_adjusted", "t_adjusted", "df_adjusted", "p_adjusted",
-    "p_fwe_adjusted", "p_fdr_adjusted", "ratio", "floor", "log_gain", "log_gain_low", "log_gain_high",
-    "log_gain_shrunk", "log_gain_shrunk_low", "log_gain_shrunk_high",
+    "g_by_chance", "t", "df", "p", "p_fwe", "p_fdr", "superiority", "p_fwe_ranks", "difference_adjusted", "t_adjusted",
+    "df_adjusted", "p_adjusted", "p_fwe_adjusted", "p_fdr_adjusted", "ratio", "floor", "log_gain", "log_gain_low",
+    "log_gain_high", "log_gain_shrunk", "log_gain_shrunk_low", "log_gain_shrunk_high",
 )  # fmt: skip
 
 
@@ -174,7 +183,7 @@ def compare(inputs: StatisticsInputs, columns: RelevanceColumns, first: str, sec
     seed = (inputs.seed, "statistics", "group_comparisons", first, second)
     try:
         fold, critical, by_chance, notes = _test(
-            table, columns.values[two.rows], frame, settings, (*seed, "permutation")
+            table, columns.values[two.rows], frame, settings, (*seed, "permutation"), {first, second} == set(CLASSES)
         )
     except BadInputError as error:  # the groups are collinear with fold
         why = str(error).replace("_first", "group")
@@ -193,9 +202,10 @@ def compare(inputs: StatisticsInputs, columns: RelevanceColumns, first: str, sec
 
 
 def _test(
-    table: pd.DataFrame, values: Floats, frame: pd.DataFrame, settings: StatisticsConfig, seed: tuple[Any, ...]
-) -> tuple[NDArray[np.intp], Floats, Floats, list[str | None]]:
-    """Fill in both tests; return the fold of each participant (0 if not held), both critical |t| and notes of rows."""
+    table: pd.DataFrame, values: Floats, frame: pd.DataFrame, settings: StatisticsConfig, seed: tuple[Any, ...],
+    with_ranks: bool,
+) -> tuple[NDArray[np.intp], Floats, Floats, list[str | None]]:  # fmt: skip
+    """Fill in the tests; return the fold of each participant (0 if not held), both critical |t| and notes of rows."""
     critical, plain = np.full(len(table), np.nan), table["difference"].copy()
     by_chance = critical.copy()
     families = [rows.index.to_numpy() for _, rows in table.groupby("metric", sort=False)]
@@ -215,6 +225,11 @@ def _test(
         table.loc[family, "family"] = f"{n_tests} regions x maps: {table['metric'][family[0]]}" if n_tests else "none"
         for row, problem in zip(family, test.problems, strict=True):
             notes[row] = joined(problem, model.design.note)
+    if with_ranks:
+        of_ranks, _ = _permute(values, frame, "", settings, families, kinds, seed, by_ranks=True)
+        for family, test in zip(families, of_ranks, strict=True):
+            table.loc[family, "superiority"] = test.estimate + 0.5
+            table.loc[family, "p_fwe_ranks"] = test.p_fwe
     table["n_permutations"], table["exact"] = tests[0].n_permutations, tests[0].exact
     if not settings.covariates.strip():
         return fold, critical, by_chance, notes
@@ -238,7 +253,7 @@ def _test(
 
 def _permute(
     values: Floats, frame: pd.DataFrame, covariates: str, settings: StatisticsConfig,
-    families: Sequence[NDArray[np.intp]], kinds: Sequence[str], seed: tuple[Any, ...],
+    families: Sequence[NDArray[np.intp]], kinds: Sequence[str], seed: tuple[Any, ...], by_ranks: bool = False,
 ) -> tuple[list[PermutationTest], FoldModel]:  # fmt: skip
     """The test of each family, all with the same permutations, and the model."""
     groups = frame["_first"].tolist()
@@ -253,6 +268,7 @@ def _permute(
             variance_groups=groups,
             confidence=settings.confidence,
             kinds=[kinds[column] for column in family],
+            by_ranks=by_ranks,
         )
         for family in families
     ]

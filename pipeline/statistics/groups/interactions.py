@@ -21,7 +21,7 @@ from heatlas.pipeline.statistics.data.relevance_columns import RelevanceColumns,
 from heatlas.pipeline.statistics.groups.levels import COURSE, Levels, one_value_per_participant, subgroup_levels
 from heatlas.pipeline.statistics.linear.fold_effect import EVEN, model_within_folds
 from heatlas.pipeline.statistics.linear.freedman_lane import freedman_lane
-from heatlas.pipeline.statistics.resampling.correction_family import benjamini_hochberg
+from heatlas.pipeline.statistics.resampling.correction_family import POOLED_FDR
 
 INTERACTIONS_COLUMNS = {
     "variable": "Column whose interaction with the class is tested",
@@ -38,7 +38,7 @@ INTERACTIONS_COLUMNS = {
     "p": "Two-sided permutation p over participants (Freedman-Lane; within test folds if adjusted for fold), "
     "(b+1)/(m+1)",
     "p_fwe": "Family-wise p: corrected by the largest statistic of each permutation over the family",
-    **described("p_fdr"),
+    "p_fdr": POOLED_FDR,
     "family": "Family of tests that the p values are corrected over",
     "covariates": "Other covariates of the model, including the test fold if used; n/a for none",
     "n_participants": "Participants without missing values",
@@ -107,7 +107,7 @@ def _of_variable(
     table = columns.table.drop(columns="metric").assign(
         variable=variable, levels=", ".join(names) or None, estimate=test.estimate / spread,
         standard_error=test.standard_error / spread, statistic=test.statistic, df=test.df, partial_r=test.partial_r,
-        df_tested=test.df_tested, p=test.p, p_fwe=test.p_fwe, p_fdr=benjamini_hochberg(test.p),
+        df_tested=test.df_tested, p=test.p, p_fwe=test.p_fwe, p_fdr=test.p_fdr,
         n_participants=test.n_units, n_scans=len(design.rows), n_permutations=test.n_permutations, exact=test.exact,
     )  # fmt: skip
     n_tests = int(np.isfinite(test.p).sum())

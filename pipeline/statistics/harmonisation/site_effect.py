@@ -33,7 +33,8 @@ from heatlas.pipeline.statistics.linear.exchangeability import TIE_TOLERANCE, Ex
 from heatlas.pipeline.statistics.linear.fold_effect import FOLD, FoldModel, model_within_folds, with_variances
 from heatlas.pipeline.statistics.linear.freedman_lane import NO_SPREAD, PermutationTest, freedman_lane
 from heatlas.pipeline.statistics.linear.homoscedastic import plain_counts
-from heatlas.pipeline.statistics.resampling.correction_family import benjamini_hochberg
+from heatlas.pipeline.statistics.linear.robust import pooled_p
+from heatlas.pipeline.statistics.resampling.correction_family import pooled_fdr
 
 FEWEST = 10
 """Smallest number of participants of a site that is compared in variance."""
@@ -80,6 +81,8 @@ def spread_test(
     single, largest = plain_counts(null, threshold) if usable.any() else (np.zeros(0, np.intp), np.zeros(len(order)))
     found = {"statistic": observed, "p": p_value(single, len(order), order.exact)}
     found["p_fwe"] = p_value((largest[:, None] >= threshold).sum(axis=0), len(order), order.exact)
+    pooled = pooled_p(null.T, threshold, np.zeros(len(threshold), np.intp), order.exact)
+    found["p_fdr"] = pooled_fdr(pooled, found["p"])
     between, within = len(names) - 1, len(values) - len(names)
     found["partial_r"] = np.sqrt(observed * between / (observed * between + within))
     nothing = np.full(values.shape[1], np.nan)
@@ -89,7 +92,7 @@ def spread_test(
     return PermutationTest(
         **full, estimate=nothing, standard_error=nothing, critical=nothing, low=nothing, high=nothing,
         coefficients=np.full((between, values.shape[1]), np.nan),
-        p_fdr=benjamini_hochberg(full["p"]), df=np.full(values.shape[1], float(within)), df_tested=between,
+        df=np.full(values.shape[1], float(within)), df_tested=between,
         n_units=len(values), n_permutations=len(order), exact=order.exact, problems=tuple(problems),
     )  # fmt: skip
 

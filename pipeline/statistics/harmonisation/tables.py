@@ -26,6 +26,7 @@ from heatlas.pipeline.statistics.harmonisation.site_effect import FEWEST, SITE, 
 from heatlas.pipeline.statistics.linear.covariates import refuse_class
 from heatlas.pipeline.statistics.linear.fold_effect import FOLD
 from heatlas.pipeline.statistics.linear.freedman_lane import PermutationTest
+from heatlas.pipeline.statistics.resampling.correction_family import POOLED_FDR
 
 HOLD_SITE = (
     "A comparison of classes in these values needs site as a covariate where sites go with class: without, 8 to 10 % "
@@ -94,7 +95,7 @@ EFFECT_COLUMNS = {
     "p_before": "Permutation p over participants (Freedman-Lane; within test folds if fold_held; for scale, of "
     "residuals of the model with site, within classes), (b+1)/(m+1)",
     "p_fwe_before": "Family-wise p: corrected by the largest F of each permutation over all groups of the source",
-    "p_fdr_before": "p adjusted for the false discovery rate over the groups of the source (Benjamini-Hochberg)",
+    "p_fdr_before": POOLED_FDR,
     "f_after": "F of site after harmonisation by models fitted without the participant",
     "r2_after": "Partial R2 of site after harmonisation",
     "p_after": "p_before after harmonisation",

@@ -41,6 +41,7 @@ from heatlas.pipeline.statistics.images.clusters import cluster_table
 from heatlas.pipeline.statistics.images.differences import class_model
 from heatlas.pipeline.statistics.images.voxel_test import VoxelTest, voxel_test
 from heatlas.pipeline.statistics.images.voxel_values import Voxels, voxels_of_scan
+from heatlas.pipeline.statistics.linear.skewness import OF_FAMILY, caveat_of_size
 
 Singles = NDArray[np.float32]
 CLEAR = 0.05
@@ -70,7 +71,7 @@ TESTS_COLUMNS = {
     "n_positive": "Participants of the positive class",
     "n_negative": "Participants of the negative class",
     **described("n_permutations"),
-    "note": "Why there is no value, or what was left out",
+    "note": "Why there is no value, what was left out, or a caveat",
 }
 VOXEL_TESTS_TABLE = Table(
     "voxel_tests", TESTS_COLUMNS, "image measure or map", "Do the classes differ in any voxel?",
@@ -204,13 +205,14 @@ def _tested(
         return _Result(row | {"note": str(error)}, pd.DataFrame(columns=list(CLUSTERS_COLUMNS)), {})
     significant = test.p_fwe_tfce < CLEAR
     of_class = people.exchange.groups_of_units(first[model.design.rows].tolist())
+    caveat = caveat_of_size(of_class, OF_FAMILY) if model.held else None  # images without folds keep their level
     lost = None if len(rows) == len(TwoGroups.of(inputs, *CLASSES).rows) else "scans without this measure left out"
     row |= {
         "t": float(test.t[np.abs(test.t).argmax()]), "critical_t": test.critical, "p_fwe": float(test.p_fwe.min()),
         "p_fwe_tfce": float(test.p_fwe_tfce.min()), "n_higher": int((significant & (test.t > 0)).sum()),
         "n_lower": int((significant & (test.t < 0)).sum()), "covariates": ", ".join(model.covariates) or None,
         "n_positive": int((of_class == 1).sum()), "n_negative": int((of_class == 0).sum()),
-        "n_permutations": test.n_permutations, "note": joined(model.design.note, lost),
+        "n_permutations": test.n_permutations, "note": joined(model.design.note, lost, caveat),
     }  # fmt: skip
     maps = _maps(test, voxels.mask)
     labels = atlas.labels_in(None)[:: voxels.step, :: voxels.step, :: voxels.step]

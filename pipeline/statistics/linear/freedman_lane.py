@@ -26,6 +26,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from heatlas.pipeline.run.errors import BadInputError
@@ -36,7 +37,7 @@ from heatlas.pipeline.statistics.linear.exchangeability import TIE_TOLERANCE, Ex
 from heatlas.pipeline.statistics.linear.homoscedastic import HomoscedasticModel
 from heatlas.pipeline.statistics.linear.robust import RobustModel, tally
 from heatlas.pipeline.statistics.linear.studentised import StudentisedModel
-from heatlas.pipeline.statistics.resampling.correction_family import benjamini_hochberg
+from heatlas.pipeline.statistics.resampling.correction_family import pooled_fdr
 
 CHUNK_BYTES = 2_000_000
 """Size of the largest array of a chunk of permutations; fastest near the size of a core's cache."""
@@ -142,7 +143,7 @@ class PermutationTest:
         Signed t for one tested column, F for several.
     p, p_fwe, p_fdr : array
         Two-sided: uncorrected; family-wise over the columns, by the largest statistic of each permutation; false
-        discovery rate over the columns (Benjamini & Hochberg).
+        discovery rate over the columns (Benjamini & Hochberg on `robust.pooled_p`, at least p).
     partial_r : array
         Partial correlation of values and tested column, signed; for several columns the square root of partial R^2.
     df : array
@@ -187,6 +188,7 @@ def freedman_lane(
     confidence: float = 0.95,
     equal_variances: bool = False,
     kinds: Sequence[Any] | None = None,
+    by_ranks: bool = False,
 ) -> PermutationTest:
     """Test the tested term of a design in every column of values.
 
@@ -209,16 +211,19 @@ def freedman_lane(
         Plain t of one tested column, as by `nilearn.mass_univariate.permuted_ols`, instead of the robust one of
         `pipeline.statistics.linear.robust`. F of several columns takes equal variances always, unless there are groups.
     kinds : sequence, optional
-        One per column of values: the map, whose scale differs between blocks (see `Exchangeability.even`).
+        One per column of values: the map, whose scale differs between blocks (see `Exchangeability.even`), and whose
+        columns share a null distribution for p_fdr (see `robust.pooled_p`). By default all are of one kind.
+    by_ranks : bool
+        Ranks within blocks instead of values (`Exchangeability.ranked`).
     """
     scheme = exchange.of_rows(design.rows)
     groups = None if variance_groups is None else np.asarray(variance_groups, dtype=object)[design.rows]
     model = LinearModel.of(design, scheme, None if groups is None else groups.tolist())
     columns = np.asarray(values, float).reshape(len(values), -1)[design.rows]
     permutations = scheme.permutations(m, rng, model.alike.tolist())
-    return permutation_test(
-        scheme.even(scheme.reduce(columns), kinds), model, permutations, confidence, equal_variances
-    )
+    units = scheme.reduce(columns)
+    units = scheme.ranked(units) if by_ranks else scheme.even(units, kinds)
+    return permutation_test(units, model, permutations, confidence, equal_variances, kinds)
 
 
 def permutation_test(
@@ -227,8 +232,12 @@ def permutation_test(
     permutations: Permutations,
     confidence: float = 0.95,
     equal_variances: bool = False,
+    kinds: Sequence[Any] | None = None,
 ) -> PermutationTest:
-    """Test values (units, columns) with given permutations of the model's rows; columns with NaN have no test."""
+    """Test values (units, columns) with given permutations of the model's rows; columns with NaN have no test.
+
+    `kinds` as for `freedman_lane`.
+    """
     lacking = len(values) - np.count_nonzero(np.isfinite(values), axis=0)
     known = np.where(np.isfinite(values), values, 0.0) if lacking.any() else values
     residuals = known - model.nuisance @ (model.nuisance.T @ known)
@@ -243,13 +252,14 @@ def permutation_test(
     r_squared = ((model.tested.T @ residuals) ** 2).sum(axis=0)
     # Where groups keep their spread, the observed order is none of the permuted ones.
     orders = permutations if model.groups is None else replace(permutations, exact=False)
-    threshold, statistic, df, single, largest, critical = _measured(
-        residuals, model, orders, confidence, equal_variances
+    kind = pd.factorize(pd.Series([0] * values.shape[1] if kinds is None else list(kinds)))[0][usable]
+    threshold, statistic, df, single, largest, critical, pooled = _measured(
+        residuals, model, orders, confidence, equal_variances, kind.astype(np.intp)
     )
     endless = np.isinf(statistic) & (single == len(permutations))
     if endless.any():  # such a column would also be the largest of the family in every permutation
         left_out = np.flatnonzero(usable)[endless]
-        others = permutation_test(_without(values, left_out), model, permutations, confidence, equal_variances)
+        others = permutation_test(_without(values, left_out), model, permutations, confidence, equal_variances, kinds)
         said = [NO_SPREAD_IN_GROUP if i in left_out else why for i, why in enumerate(others.problems)]
         return replace(others, coefficients=coefficients, problems=tuple(said))
     family = len(permutations) - np.searchsorted(np.sort(largest), threshold, side="left")
@@ -260,6 +270,7 @@ def permutation_test(
         "p": p_value(single, len(orders), orders.exact),
         "p_fwe": p_value(family, len(orders), orders.exact),
     }
+    result["p_fdr"] = pooled_fdr(pooled, result["p"])
     k = model.tested.shape[1]
     if k == 1:
         estimate = coefficients[0, usable]
@@ -278,7 +289,6 @@ def permutation_test(
     return PermutationTest(
         **full,
         coefficients=coefficients,
-        p_fdr=benjamini_hochberg(full["p"]),
         df_tested=k,
         n_units=len(values),
         n_permutations=len(permutations),
@@ -304,9 +314,10 @@ def largest_by_chance(largest: Floats, alpha: float) -> float:
 
 
 def _measured(
-    residuals: Floats, model: LinearModel, permutations: Permutations, confidence: float, equal_variances: bool
-) -> tuple[Floats, Floats, Floats, Indices, Floats, Floats]:
-    """Threshold of sizes, statistic, df, permutations that reach it, largest size of each, critical values."""
+    residuals: Floats, model: LinearModel, permutations: Permutations, confidence: float, equal_variances: bool,
+    kinds: Indices,
+) -> tuple[Floats, Floats, Floats, Indices, Floats, Floats, Floats]:  # fmt: skip
+    """Threshold of sizes, statistic, df, and what `tally` gives."""
     r_squared = ((model.tested.T @ residuals) ** 2).sum(axis=0)
     if model.groups is not None:
         by_group = StudentisedModel(model.tested, model.nuisance, model.groups, model.stays)
@@ -314,17 +325,19 @@ def _measured(
         threshold = reached(np.abs(statistic), r_squared, TIE_TOLERANCE, ROUNDING)
         alike, deviations = by_group.standardised(residuals)
         size, step = partial(by_group.size, deviations=deviations), by_group.step(alike, CHUNK_BYTES)
-        return threshold, statistic, df, *tally(size, step, permutations, alike, threshold, confidence)
+        return threshold, statistic, df, *tally(size, step, permutations, alike, threshold, confidence, kinds)
     as_observed = np.arange(len(residuals), dtype=np.intp)[None]
     if equal_variances or model.tested.shape[1] > 1:
         plain = HomoscedasticModel(model.tested, model.moving_nuisance, model.df)
         measured = plain.size(as_observed, residuals)[0]
         threshold = measured * (1 - TIE_TOLERANCE) - ROUNDING
-        counts, largest = plain.tally(permutations.rows, residuals, threshold, CHUNK_BYTES)
-        return threshold, *plain.reported(residuals), counts, largest, np.full(len(measured), np.nan)
+        step = plain.step(residuals, CHUNK_BYTES)
+        counts, largest, _, pooled = tally(plain.size, step, permutations, residuals, threshold, confidence, kinds)
+        return threshold, *plain.reported(residuals), counts, largest, np.full(len(measured), np.nan), pooled
     null = RobustModel(model.tested, model.moving_nuisance, model.df)
     threshold = reached(null.size(as_observed, residuals)[0].astype(float), r_squared)
-    of_null = tally(null.size, null.step(residuals, CHUNK_BYTES), permutations, residuals, threshold, confidence)
+    step = null.step(residuals, CHUNK_BYTES)
+    of_null = tally(null.size, step, permutations, residuals, threshold, confidence, kinds)
     return threshold, *null.reported(residuals), *of_null
 
 

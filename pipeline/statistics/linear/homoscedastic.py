@@ -50,20 +50,9 @@ class HomoscedasticModel:
         r_squared: Floats = squares[:k].sum(axis=0) / np.maximum(1 - squares[k:].sum(axis=0), LEAST_LEFT)
         return r_squared
 
-    def tally(
-        self, rows: NDArray[Any], residuals: Floats, threshold: Floats, chunk_bytes: int
-    ) -> tuple[NDArray[np.intp], Floats]:
-        """Permutations that reach the threshold of each column (columns,), and the largest value of each permutation.
-
-        rows and residuals as for `size`; `chunk_bytes` bounds the largest array.
-        """
-        counts, largest = np.zeros(len(threshold), np.intp), np.zeros(len(rows))
-        step = max(1, chunk_bytes // (8 * len(self.basis) * max(residuals.shape)))
-        for start in range(0, len(rows) if len(threshold) else 0, step):
-            part = slice(start, start + step)
-            reached, largest[part] = plain_counts(self.size(rows[part], residuals), threshold)
-            counts += reached
-        return counts, largest
+    def step(self, residuals: Floats, chunk_bytes: int) -> int:
+        """Permutations per chunk so that the largest array has about `chunk_bytes`."""
+        return max(1, chunk_bytes // (8 * len(self.basis) * max(residuals.shape)))
 
 
 def plain_counts(size: Floats, threshold: Floats) -> tuple[NDArray[np.intp], Floats]:

@@ -71,7 +71,8 @@ def partial_correlation(
     model = LinearModel.of(design, scheme, groups, transform)
     columns = np.asarray(values, float).reshape(len(values), -1)[design.rows]
     permutations = scheme.permutations(m, rng, model.alike.tolist())
-    test = permutation_test(transform(scheme.even(scheme.reduce(columns), kinds)), model, permutations, confidence)
+    units = transform(scheme.even(scheme.reduce(columns), kinds))
+    test = permutation_test(units, model, permutations, confidence, kinds=kinds)
     error, low, high = correlation_interval(
         test.partial_r, test.statistic, test.critical, test.p, 1 - confidence, groups is None
     )

@@ -9,6 +9,12 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.stats import false_discovery_control
 
+POOLED_FDR = (
+    "p adjusted for the false discovery rate over the family (Benjamini-Hochberg), made from the permutations of all "
+    "regions of a map together, and at least p"
+)
+"""Meaning of a p_fdr made by `pipeline.statistics.linear.freedman_lane`."""
+
 
 def benjamini_hochberg(p: NDArray[np.float64]) -> NDArray[np.float64]:
     """Adjusted p values that control the false discovery rate; missing tests (NaN) are ignored.
@@ -23,6 +29,17 @@ def benjamini_hochberg(p: NDArray[np.float64]) -> NDArray[np.float64]:
     if done.any():
         adjusted[done] = false_discovery_control(p[done], method="bh")
     return adjusted
+
+
+def pooled_fdr(pooled: NDArray[np.float64], p: NDArray[np.float64]) -> NDArray[np.float64]:
+    """`benjamini_hochberg` of p from pooled permutations (`pipeline.statistics.linear.robust.pooled_p`), at least p.
+
+    Examples
+    --------
+    >>> pooled_fdr(np.array([0.0001, 0.03]), np.array([0.01, 0.02])).tolist()
+    [0.01, 0.03]
+    """
+    return np.maximum(benjamini_hochberg(pooled), p)
 
 
 def add_false_discovery_rate(table: pd.DataFrame, apart: Sequence[str], over: str, of: str = "p") -> pd.DataFrame:

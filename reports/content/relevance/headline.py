@@ -10,7 +10,7 @@ import pandas as pd
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.reports.analyses.evidence import evidence_differences, firsts_in_words, place_columns
 from heatlas.reports.analyses.findings import leaders
-from heatlas.reports.analyses.verdicts import CLEAR, classes_compared
+from heatlas.reports.analyses.verdicts import CLEAR, by_ranks, classes_compared
 from heatlas.reports.content.relevance.maps import difference_pictures
 from heatlas.reports.figures.gallery import Picture
 from heatlas.reports.frame.material import Material
@@ -124,7 +124,8 @@ def build_ranking(material: Material) -> Mapping[str, Any]:
         "caption": caption,
         "null": null,
         "table": _table(rows, material, f"{title}, all regions."),
-        "answer": f"{_number_that_differ(clear, len(rows))} {classes} after correction.{not_planted(run, rows)}",
+        "answer": f"{_number_that_differ(clear, len(rows))} {classes} after correction."
+        f"{by_ranks(run, rows.reset_index())}{not_planted(run, rows)}",
     }
 
 

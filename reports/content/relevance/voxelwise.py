@@ -26,7 +26,16 @@ from heatlas.reports.frame.tables import PageTable, page_table
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.read.written_tables import TABLES
 from heatlas.reports.words.codes import worded
-from heatlas.reports.words.numbers import count, fixed, is_missing, listing, mid_sentence, number, p_value
+from heatlas.reports.words.numbers import (
+    count,
+    fixed,
+    is_missing,
+    listing,
+    mid_sentence,
+    number,
+    p_value,
+    sentence_case,
+)
 from heatlas.reports.words.wording import covariates_in_words
 
 TESTS, CLUSTERS = "voxel_tests", "voxel_clusters"
@@ -86,9 +95,10 @@ def build(material: Material) -> Mapping[str, Any]:
     )  # fmt: skip
     blocks = []
     for row in tests.to_dict("records"):
+        noted = "" if is_missing(row["t"]) or is_missing(row["note"]) else f" {sentence_case(str(row['note']))}."
         there = not is_missing(row["t"]) and row["n_higher"] + row["n_lower"] > 0
         blocks.append({
-            "title": source_in_words(row["source"]), "said": sentence(run, row),
+            "title": source_in_words(row["source"]), "said": f"{sentence(run, row)}{noted}",
             "figure": _figure(material, row) if there else None, "table": _table(material, str(row["source"])),
         })  # fmt: skip
     folder = run.layout.voxel_map("any", "t").parent.relative_to(run.layout.root).as_posix()
