@@ -1,6 +1,6 @@
 """What to expect of new people: choices made in half of the patients and controls, and judged in the other half.
 
-    python benchmarks/patients_outside.py ../shared/data/oasis1/older OUT --halves 10
+    python benchmarks/patients_outside.py ../shared/data/oasis1/older OUT --halves 12 --fours 12
     python benchmarks/patients_outside.py ../shared/data/oasis1/older OUT --halves 0 --table TSV --page docs/patients.md
 
 The 133 people of docs/patients.md are halved at random, by CDR (0, .5, 1 and more), again and again. Whatever the
@@ -10,16 +10,18 @@ preset `patients` embodies and can be afforded is chosen in the first half alone
 rest train and a fifth selects the epoch. `CHOICES` are gone through in their order, each once, from the first value of
 each, which is what this program did before it met patients. A value takes the place of the first one if its area under
 the curve within folds, of people who were not trained with, is larger; at a tie the first stays. What is chosen is kept
-for all later choices. Training for 40 epochs with averaged weights (twice the time), grids of 3 mm (1.6 times) and
-augmentation were not asked: a half would have cost more than nine minutes of an idle core. Grid: 4 mm; 20 epochs.
+for all later choices. All this with one network a fold, since four cost too much; whether four networks a fold take the
+place of one is asked last, by the same rule, when all halves have been done with one (`--fours`). Training for 40
+epochs with averaged weights (twice the time), grids of 3 mm (1.6 times) and augmentation were not asked: they would
+have cost more than all the rest. So grid (4 mm), 20 epochs and the network are as in the preset.
 
 The networks of all folds together (three, or twelve) answer for the second half by their mean logit, those of the
-recipe chosen and those of the preset. Evidence is expected gradients of that mean, with `PASSES` points a person dealt
-out to the networks, each with training controls of its own; places are by |g| of the classes among bilateral regions;
-p_fwe is that of `group_comparisons` (one network for all, so no folds are held). Beside them, all learned in the first
-half: ridge on the means and spreads of regions (the baseline of a run), the untrained network of the same, the
-preset's networks with their answers averaged over images moved by a voxel to either side, and the preset's networks
-and ridge stacked: weights of both logits from the folds of the first half, by which their evidence adds up, too.
+recipe chosen and those of the preset. Evidence is expected gradients of that mean, each network with `CONTROLS` of its
+training part; places are by |g| of the classes among bilateral regions; p_fwe is that of `group_comparisons` (the
+networks are the same for all, so no folds are held). Beside them, all learned in the first half: ridge on the means and
+spreads of regions (the baseline of a run), an untrained network with a linear head (another), the preset's networks
+with their answers averaged over images moved by a voxel to either side, and the preset's networks and ridge stacked:
+weights of both logits from the folds of the first half, by which their evidence adds up, too.
 
 Scans are registered once for all halves, which sees no label: an affine map for each scan, or one for all, that of the
 mean image. OUT keeps networks and answers; the same command continues. The table has no people in it.
@@ -80,7 +82,8 @@ from heatlas.pipeline.training.volumes import STORED, LabelledVolumes
 Floats = NDArray[np.float64]
 Places = NDArray[np.intp]
 SEED = 43
-PASSES = 24
+CONTROLS = {1: 8, 4: 2}
+"""Of each network, by the number of networks a fold."""
 PERMUTATIONS = 10_000
 REGIONS = ("Hippocampus", "Amygdala")
 
@@ -112,9 +115,9 @@ CHOICES: Mapping[str, Sequence[object]] = {
     "registration": ("each", "common"),
     "learning_rate": (1e-3, 3e-4),
     "weight_decay": (1e-4, 1e-2),
-    "ensemble": (1, 4),
 }
-PRESET = Recipe(intensities="percentiles", ensemble=4)
+PRESET = Recipe(intensities="percentiles")
+FOURS = dataclasses.replace(PRESET, ensemble=4)
 
 
 @dataclass(frozen=True, eq=False)
@@ -256,16 +259,17 @@ class Half:
 
     @cached_property
     def chosen(self) -> Recipe:
-        """The recipe that the first half chooses, by the rule above."""
+        """The recipe that the first half chooses, by the rule above, with one network a fold."""
         best = Recipe()
-        reached = self.inner_area(best)
         for name, (_, other) in CHOICES.items():
-            tried = dataclasses.replace(best, **{name: other})
-            asked = self.inner_area(tried)
-            print(f"half {self.number}: {name} {other}: {asked:.3f}, against {reached:.3f}", flush=True)
-            if asked > reached + 1e-9:
-                best, reached = tried, asked
+            best = self.better(best, dataclasses.replace(best, **{name: other}))
         return best
+
+    def better(self, first: Recipe, other: Recipe) -> Recipe:
+        """The other recipe if it is better in the first half."""
+        areas = self.inner_area(first), self.inner_area(other)
+        print(f"half {self.number}: {other}: {areas[1]:.3f} against {areas[0]:.3f}", flush=True)
+        return other if areas[1] > areas[0] + 1e-9 else first
 
     def applied(self, recipe: Recipe, moved: Sequence[int] = (0,)) -> Floats:
         """Mean logit of each person of the second half, over all networks and images moved by voxels."""
@@ -280,7 +284,7 @@ class Half:
             return np.load(kept)
         spec, volumes = configured_input(recipe.config), self.study.volumes(recipe)
         labels = device_labels(self.study.atlas.labels, spec.box, torch.device("cpu"))
-        count = PASSES // (FOLDS * recipe.ensemble)
+        count = CONTROLS[recipe.ensemble]
         sums = np.zeros((len(self.parts[1]), len(labels.numbers)))
         for fold in range(FOLDS):
             train = self.fold(fold)[0]
@@ -292,8 +296,7 @@ class Half:
                 with torch.inference_mode():
                     logits = network(images)
                 reference = Reference(images.clone(), tuple(map(str, own)), logits.clone())
-                method = ExpectedGradients(reference, seed=member, batch=count, control_variate=False,
-                                           tolerance=float("inf"))  # fmt: skip
+                method = ExpectedGradients(reference, seed=member, batch=count, tolerance=float("inf"))
                 for place, person in enumerate(self.parts[1]):
                     values = attribute(network, volumes[person][None].float(), 1, method, start="evidence").values
                     sums[place] += device_region_sums(values[0], labels).numpy()[0] / (FOLDS * recipe.ensemble)
@@ -323,26 +326,17 @@ class Half:
         found = (fit.weights[1] - fit.weights[0]) / spread
         return float(found[0]), float(found[1])
 
-    def says(self) -> Mapping[str, Callable[[], tuple[Floats, Floats | None, Mapping[str, object]]]]:
-        """Logits of the second half, evidence by region, and what else is known, by predictor; dear ones last."""
+    def says(self, recipe: Recipe) -> tuple[Floats, Floats, dict[str, object]]:
+        """Logits of the second half by a recipe, its evidence by region, and what it is."""
+        facts = {**dataclasses.asdict(recipe), "inner area": self.inner_area(recipe)}
+        return self.applied(recipe), self.evidence(recipe), facts
 
-        def of_recipe(recipe: Recipe) -> tuple[Floats, Floats, Mapping[str, object]]:
-            facts = {**dataclasses.asdict(recipe), "inner_area": self.inner_area(recipe)}
-            return self.applied(recipe), self.evidence(recipe), facts
-
-        def stack() -> tuple[Floats, Floats, Mapping[str, object]]:
-            of_network, of_ridge = self.stacked
-            logits, added = self.ridge(*self.parts)
-            return (of_network * self.applied(PRESET) + of_ridge * logits,
-                    of_network * self.evidence(PRESET) + of_ridge * added, {})  # fmt: skip
-
-        return {
-            "ridge on regions": lambda: (*self.ridge(*self.parts), {}),
-            "chosen in the first half": lambda: of_recipe(self.chosen),
-            "preset": lambda: of_recipe(PRESET),
-            "preset, images moved": lambda: (self.applied(PRESET, (-1, 0, 1)), None, {}),
-            "preset and ridge, stacked": stack,
-        }
+    def stack(self) -> tuple[Floats, Floats, dict[str, object]]:
+        """As `says`, of the preset's networks and ridge."""
+        of_network, of_ridge = self.stacked
+        logits, added = self.ridge(*self.parts)
+        return (of_network * self.applied(PRESET) + of_ridge * logits,
+                of_network * self.evidence(PRESET) + of_ridge * added, {})  # fmt: skip
 
     def row(self, name: str, logits: Floats, evidence: Floats | None, facts: Mapping[str, object]) -> dict[str, object]:
         """Area and places of a predictor in the second half."""
@@ -374,26 +368,47 @@ def answers(networks: Sequence[StagedModel], volumes: torch.Tensor) -> Floats:
     return torch.stack(logits).double().mean(0).diff(dim=1)[:, 0].numpy()
 
 
+Answer = Callable[[Half], tuple[Floats, Floats | None, dict[str, object]]]
+ONES: Mapping[str, Answer] = {
+    "ridge on regions": lambda half: (*half.ridge(*half.parts), {}),
+    "preset, one network a fold": lambda half: half.says(PRESET),
+    "chosen, one network a fold": lambda half: half.says(half.chosen),
+    "preset, one network a fold, images moved": lambda half: (half.applied(PRESET, (-1, 0, 1)), None, {}),
+    "preset, one network a fold, and ridge, stacked": Half.stack,
+}
+OF_FOURS: Mapping[str, Answer] = {
+    "preset": lambda half: half.says(FOURS),
+    "chosen": lambda half: half.says(half.better(half.chosen, dataclasses.replace(half.chosen, ensemble=4))),
+}
+
+
+def asked(study: Study, number: int, predictors: Mapping[str, Answer]) -> None:
+    """Add what is missing of a half to the table."""
+    half, path = Half(study, number), study.out / "halves.tsv"
+    half.folder.mkdir(exist_ok=True)
+    for name, answer in predictors.items():
+        rows = pd.read_csv(path, sep="\t") if path.is_file() else pd.DataFrame(columns=["half", "predictor"])
+        if ((rows["half"] == number) & (rows["predictor"] == name)).any():
+            continue
+        begun = time.process_time()
+        row = half.row(name, *answer(half)) | {"cpu minutes": (time.process_time() - begun) / 60}
+        pd.concat([rows, pd.DataFrame([row])], ignore_index=True).to_csv(path, sep="\t", index=False)
+        print({key: round(one, 3) if isinstance(one, float) else one for key, one in row.items()}, flush=True)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", type=Path)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--halves", type=int, default=10, help="halvings to be done in all; 0: only tables")
+    parser.add_argument("--halves", type=int, default=12, help="halvings in all")
+    parser.add_argument("--fours", type=int, default=0, help="halvings in all with four networks a fold, too")
     options = parser.parse_args()
     torch.set_num_threads(1)
     options.out.mkdir(parents=True, exist_ok=True)
-    study, path = Study(options.source, options.out), options.out / "halves.tsv"
-    for number in range(options.halves):
-        half = Half(study, number)
-        half.folder.mkdir(exist_ok=True)
-        for name, said in half.says().items():
-            rows = pd.read_csv(path, sep="\t") if path.is_file() else pd.DataFrame(columns=["half", "predictor"])
-            if ((rows["half"] == number) & (rows["predictor"] == name)).any():
-                continue
-            begun = time.process_time()
-            row = half.row(name, *said()) | {"cpu minutes": (time.process_time() - begun) / 60}
-            pd.concat([rows, pd.DataFrame([row])], ignore_index=True).to_csv(path, sep="\t", index=False)
-            print({key: round(one, 3) if isinstance(one, float) else one for key, one in row.items()}, flush=True)
+    study = Study(options.source, options.out)
+    for count, predictors in ((options.halves, ONES), (options.fours, OF_FOURS)):
+        for number in range(count):
+            asked(study, number, predictors)
     return 0
 
 
