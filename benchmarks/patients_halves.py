@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -57,6 +57,13 @@ class Recipe:
 
 
 PRESET = Recipe(intensities="percentiles")
+CHOICES: Mapping[str, Sequence[object]] = {
+    "intensities": ("minmax", "percentiles"),
+    "registration": ("each", "common"),
+    "learning_rate": (1e-3, 3e-4),
+    "weight_decay": (1e-4, 1e-2),
+}
+"""In the order of choice, from the first value of each."""
 
 
 @dataclass(frozen=True, eq=False)

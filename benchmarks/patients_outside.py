@@ -31,7 +31,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -46,9 +45,9 @@ from guidance_study import run_training
 from marked_cohort import FOLDS, parts_of
 from patients import area
 from patients_evidence import ridge_parts
-from patients_halves import PRESET, SEED, Floats, Places, Recipe, Study
+from patients_halves import CHOICES, PRESET, SEED, Floats, Places, Recipe, Study
+from patients_outside_tables import OF_FOURS, ONES, summary, write
 from safetensors.torch import load_file, save_file
-from sections import write_section
 
 from heatlas.pipeline.attribution.methods import attribute
 from heatlas.pipeline.attribution.reference.expected_gradients import ExpectedGradients
@@ -68,29 +67,12 @@ from heatlas.pipeline.training.objectives.of_task import objective_of
 from heatlas.pipeline.training.objectives.records import Context
 from heatlas.pipeline.training.volumes import STORED, LabelledVolumes
 
-TITLE = "Chosen in one half, judged in the other"
-PREFACE = """\
-`python benchmarks/patients_outside.py`: random halves of the 133, again and again. Intensities, registration, learning
-rate and weight decay are chosen in the first half alone; the second half is only applied to. The rule was written
-before a number was seen, and stands in the program. Median over halves (quartiles; range). Halves share people, so the
-range is what a study of 66 people may find, not an interval. All networks learn from some 36 people a fold, where a run
-of the preset has 85. [All answers](benchmarks/patients_outside.tsv)."""
-RIDGE, CHOSEN = "ridge on regions", "chosen, one network a fold"
 CONTROLS = {1: 8, 4: 2}
 """Of each network, by the number of networks a fold."""
 PERMUTATIONS = 10_000
 REGIONS = ("Hippocampus", "Amygdala")
 
 
-CHOICES: Mapping[str, Sequence[object]] = {
-    "intensities": ("minmax", "percentiles"),
-    "registration": ("each", "common"),
-    "learning_rate": (1e-3, 3e-4),
-    "weight_decay": (1e-4, 1e-2),
-}
-SECOND_IN_WORDS = dict(
-    zip(CHOICES, ("percentiles", "one map for all", "learning rate .0003", "weight decay .01"), strict=True)
-)
 FOURS = dataclasses.replace(PRESET, ensemble=4)
 
 
@@ -225,7 +207,7 @@ class Half:
         facts = {**dataclasses.asdict(recipe), "inner area": area(self.cross_validated(recipe))}
         return self.applied(recipe), self.evidence(recipe), facts
 
-    def stack(self) -> tuple[Floats, Floats, dict[str, object]]:
+    def together(self) -> tuple[Floats, Floats, dict[str, object]]:
         """As `says`, of the preset's networks and ridge."""
         of_network, of_ridge = self.stacked
         logits, added = self.ridge(*self.parts)
@@ -262,18 +244,18 @@ def answers(networks: Sequence[StagedModel], volumes: torch.Tensor) -> Floats:
 
 
 Answer = Callable[[Half], tuple[Floats, Floats | None, dict[str, object]]]
-ONES: Mapping[str, Answer] = {
-    RIDGE: lambda half: (*half.ridge(*half.parts), {}),
-    "untrained network": lambda half: (half.untrained(), None, {}),
-    "preset, one network a fold": lambda half: half.says(PRESET),
-    CHOSEN: lambda half: half.says(half.chosen),
-    "preset, one network a fold, images moved": lambda half: (half.applied(PRESET, (-1, 0, 1)), None, {}),
-    "preset, one network a fold, and ridge, stacked": Half.stack,
-}
-OF_FOURS: Mapping[str, Answer] = {
-    "preset": lambda half: half.says(FOURS),
-    "chosen": lambda half: half.says(half.better(half.chosen, dataclasses.replace(half.chosen, ensemble=4))),
-}
+WITH_ONE: Sequence[Answer] = (
+    lambda half: (*half.ridge(*half.parts), {}),
+    lambda half: (half.untrained(), None, {}),
+    lambda half: half.says(PRESET),
+    lambda half: half.says(half.chosen),
+    lambda half: (half.applied(PRESET, (-1, 0, 1)), None, {}),
+    Half.together,
+)
+WITH_FOUR: Sequence[Answer] = (
+    lambda half: half.says(FOURS),
+    lambda half: half.says(half.better(half.chosen, dataclasses.replace(half.chosen, ensemble=4))),
+)
 
 
 def asked(study: Study, number: int, predictors: Mapping[str, Answer]) -> None:
@@ -290,40 +272,6 @@ def asked(study: Study, number: int, predictors: Mapping[str, Answer]) -> None:
         print(row, flush=True)
 
 
-def spread(values: pd.Series, form: str) -> str:
-    """Median, with quartiles and range.
-
-    >>> spread(pd.Series([-0.5, 0.6, 0.7, 0.8, 0.9]), "+.2f")
-    '+.70 (+.60 to +.80; −.50 to +.90)'
-    """
-    cells = [re.sub(r"(?<!\d)0\.", ".", format(one, form)) for one in values.quantile([0, 0.25, 0.5, 0.75, 1])]
-    low, first, median, third, high = (one.replace("-", "−") for one in cells)
-    return f"{median} ({first} to {third}; {low} to {high})"
-
-
-def summary(rows: pd.DataFrame) -> str:
-    """The section: distributions over halves by predictor, and how often each choice was made."""
-    ridge_of = rows[rows["predictor"] == RIDGE].set_index("half")["area"]
-    lines = ["| learned in the first half | halves | area in the second | minus ridge on regions | place of the "
-             "hippocampus | its g | place of the amygdala | regions with p_fwe ≤ .05 |", "|" + "---|" * 8]  # fmt: skip
-    for name in filter(set(rows["predictor"]).__contains__, (*ONES, *OF_FOURS)):
-        own = rows[rows["predictor"] == name]
-        less = own["area"] - own["half"].map(ridge_of)
-        cells = [name, str(len(own)), spread(own["area"], ".2f"), "" if name == RIDGE else spread(less, "+.2f")]
-        if own["Hippocampus place"].notna().all():
-            place = own["Hippocampus place"]
-            cells += [f"{spread(place, '.0f')}; first in {(place == 1).sum()}", spread(own["Hippocampus g"], ".2f"),
-                      spread(own["Amygdala place"], ".0f"), spread(own["regions p_fwe"], ".0f")]  # fmt: skip
-        lines.append("| " + " | ".join([*cells, *[""] * (8 - len(cells))]) + " |")
-    own = rows[rows["predictor"] == CHOSEN]
-    often = [f"{word} in {(own[name] == CHOICES[name][1]).sum()}" for name, word in SECOND_IN_WORDS.items()]
-    alike = (own[list(CHOICES)] == [getattr(PRESET, name) for name in CHOICES]).all(axis=1).sum()
-    fours = rows.loc[rows["predictor"] == "chosen", "ensemble"]
-    of_fours = f" Four networks a fold in {(fours == 4).sum()} of {len(fours)}." if len(fours) else ""
-    said = f"Chosen, of {len(own)} halves: {', '.join(often)}; the recipe of the preset in {alike}.{of_fours}"
-    return "\n".join([PREFACE, "", *lines, "", said])
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", type=Path)
@@ -336,15 +284,16 @@ def main() -> int:
     torch.set_num_threads(1)
     options.out.mkdir(parents=True, exist_ok=True)
     study = Study(options.source, options.out)
-    for count, predictors in ((options.halves, ONES), (options.fours, OF_FOURS)):
+    for count, names, answers_of in ((options.halves, ONES, WITH_ONE), (options.fours, OF_FOURS, WITH_FOUR)):
         for number in range(count):
-            asked(study, number, predictors)
+            asked(study, number, dict(zip(names, answers_of, strict=True)))
     rows = pd.read_csv(options.out / "halves.tsv", sep="\t").sort_values(["half", "predictor"])
-    print(summary(rows))
     if options.table:
         rows.drop(columns="cpu minutes").to_csv(options.table, sep="\t", index=False, float_format="%.4g", na_rep="n/a")
+        rows = pd.read_csv(options.table, sep="\t")  # the page is that of the table
     if options.page:
-        write_section(options.page, TITLE, summary(rows), "Patients: what a network learns from 133 people")
+        write(rows, options.page)
+    print(summary(rows))
     return 0
 
 
