@@ -10,11 +10,14 @@ import pytest
 from scipy.stats import t
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
+from heatlas.pipeline.cohort.people.tasks import Task, task_of
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.statistics.performance.baselines import MEAN, areas_after_exchange, baselines_tables
+from heatlas.reports.analyses.baselines import comparison
 
 SETTINGS = load_config(overrides={"statistics": {"bootstrap_samples": 500}})
+TASK = task_of(SETTINGS.cohort)
 
 
 @dataclass
@@ -150,7 +153,7 @@ def test_a_baseline_that_nobody_has_the_columns_of_is_a_row_without_numbers(clas
     target, good, guess = classes
     table = baselines_tables(inputs(good, guess, target))
     missing = table[table["estimate"].isna()]
-    assert missing["baseline"].tolist() == ["demographics", "volumes", "voxels"]
+    assert missing["baseline"].tolist() == ["demographics", "volumes", "voxels", "untrained"]
     assert missing["n_participants"].eq(0).all()
     assert missing["verdict"].isna().all()
     assert table["baseline"].tolist()[:2] == ["regions", "regions"]  # the others are there, and first
@@ -161,6 +164,42 @@ def test_without_baselines_the_table_has_no_rows(classes) -> None:
     made = inputs(good, good, target)
     made.baselines = pd.DataFrame()
     assert baselines_tables(made).empty
+
+
+@dataclass
+class Run:
+    """What the sentence reads of a run."""
+
+    tables: dict[str, pd.DataFrame]
+    task: Task = TASK
+
+    def has(self, name: str) -> bool:
+        return name in self.tables
+
+
+@pytest.mark.parametrize(
+    ("untrained", "verdict", "said"),
+    [
+        (0.72, "no better than", " They are no better than a network that was never trained, its weights drawn at "
+         "random (0.76 against 0.72)."),
+        (0.60, "better than", ""),
+        (0.80, "worse than", None),
+    ],
+)  # fmt: skip
+def test_networks_that_do_not_beat_an_untrained_one_say_so(untrained: float, verdict: str, said: str | None) -> None:
+    """Once: where the untrained network is the best simple predictor, the first sentence says it."""
+    table = pd.DataFrame({
+        "baseline": ["regions", "untrained"], "metric": "auc_within_folds", "estimate": [0.79, untrained],
+        "network": 0.76, "verdict": ["no better than", verdict],
+    })  # fmt: skip
+    best = "ridge regression on mean and spread of intensity in each region of the atlas"
+    if said is None:
+        best, said = "ridge regression on what an untrained network makes of the image", ""
+    words = "no better than" if untrained < 0.79 else "worse than"
+    assert comparison(Run({"baselines": table})) == (
+        f"The networks are {words} {best}, the best simple predictor on the same folds (area under the curve, within "
+        f"folds: 0.76 against {max(untrained, 0.79):.2f}).{said}"
+    )
 
 
 @pytest.mark.slow
