@@ -128,7 +128,7 @@ def test_a_method_that_the_users_own_network_refuses_is_named_before_registratio
         require_explained(replace(load_config(preset="patients"), model=model, attribution=attribution))
 
     tried(("gradient", "region-swap", "occlusion"))
-    with pytest.raises(UsageError, match=r"attribution.methods: deeplift does not explain this network .*sin"):
+    with pytest.raises(UsageError, match=r"attribution.methods: deeplift does not explain this network: .*sin"):
         tried(("gradient", "deeplift"))
 
 
