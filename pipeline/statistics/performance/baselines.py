@@ -182,7 +182,7 @@ def _rows(
         found = scaled_intervals(both_of, strata, [LOG if is_number else LOGIT, AS_IT_IS], draws, 0.95, rng)
         less, more, p = found.low[1], found.high[1], np.nan
         if metric != BALANCED:  # of areas Student's t is too wide (docs/benchmarks/statistics.md)
-            less, more = _percentiles(both_of(participant_draws(strata, draws, rng))[:, 1])
+            less, more = _percentiles(both_of(participant_draws(strata.tolist(), draws, rng))[:, 1])
             exchanged = (rng.random((PERMUTATIONS, len(people))) < 0.5)[:, codes]
             both_ways = [_exchanged(compared, fold, swap) for swap in (exchanged, ~exchanged)]
             beyond = np.abs(both_ways[0] - both_ways[1]) >= abs(of_network - of_baseline) - ROUNDING
