@@ -109,7 +109,7 @@ COMPARISONS_COLUMNS = {
 GROUP_COMPARISONS_TABLE = Table(
     "group_comparisons", COMPARISONS_COLUMNS, "comparison, map, bilateral group and metric",
     "In which regions do two groups differ in relevance?", filled=("map", "group", "comparison", "metric", "n_first",
-    "n_second"), later=tuple(PLACES),
+    "n_second"), later=("superiority", "p_fwe_ranks", *PLACES),
     inference=Inference("secondary", "all regions and maps of one comparison and metric"),
 )  # fmt: skip
 _NUMBERS = (
