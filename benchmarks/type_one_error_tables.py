@@ -96,8 +96,10 @@ def section(kept: dict[str, dict[str, tuple[float, int]]]) -> str:
         for test, (rate, count) in kept.get(name, {}).items():
             chance = [binom.ppf(q, count, LEVEL) / count for q in (0.025, 0.975)]
             good = "yes" if LIMITS[0] <= rate <= LIMITS[1] else "cautious" if rate < LIMITS[0] else "**no**"
-            if count < FULL:
-                good = "open: few data sets, within chance" if chance[0] <= rate <= chance[1] else "**no**"
+            if count < FULL and chance[0] <= rate <= chance[1]:
+                good = "open: few data sets, within chance"
+            elif count < FULL and rate > chance[1]:
+                good = "**no**"
             if good == "**no**" and case.caveat:
                 good = "no, and its rows say so"
             lines.append(f"| {case.tables} | {test} | {case.data} | {count:,} | {rate:.1%} | {good} |")

@@ -14,7 +14,7 @@ from heatlas.pipeline.regions.effect_size import hedges_g
 from heatlas.pipeline.statistics.data.members import TwoGroups
 from heatlas.pipeline.statistics.groups.comparisons import COMPARISONS_COLUMNS, comparisons_tables
 from heatlas.pipeline.statistics.groups.gains import between_variance, gain_floor, log_gain, shrink
-from heatlas.pipeline.statistics.linear.skewness import FEW_OF_GROUP, MOSTLY_ALIKE, OF_P, SMALL_GROUPS
+from heatlas.pipeline.statistics.linear.skewness import FEW_OF_GROUP, MOSTLY_ALIKE, OF_P, OF_RANKS, SMALL_GROUPS
 
 HIPPOCAMPUS = GROUPS.index("Hippocampus")
 
@@ -196,7 +196,7 @@ def test_an_infinite_gain_is_named_and_the_floor_used():
     row = table.loc[(MAPS[0], "Amygdala")]
     assert np.isnan(row["ratio"])
     assert row["note"] == (
-        f"{MOSTLY_ALIKE.format(OF_P)}; infinite ratio: the mean of CN is 0; log_gain uses the floor instead"
+        f"{MOSTLY_ALIKE.format(OF_P)}; {OF_RANKS}; infinite ratio: the mean of CN is 0; log_gain uses the floor instead"
     )
     means = table.loc[MAPS[0], "mean_second"]
     assert row["floor"] == pytest.approx(0.05 * means.abs().mean())
@@ -280,3 +280,4 @@ def test_a_small_group_has_a_caveat_by_design_and_not_by_what_its_values_look_li
     notes = table_of(inputs)["note"].fillna("")
     said = SMALL_GROUPS.format(FEW_OF_GROUP, OF_P) if caveat else "a group has fewer"
     assert notes.str.contains(said, regex=False).eq(caveat).all()
+    assert notes.str.contains(OF_RANKS, regex=False).eq(caveat).all()

@@ -38,7 +38,7 @@ from heatlas.pipeline.statistics.groups.places import PLACES, influence_on_g, pl
 from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability
 from heatlas.pipeline.statistics.linear.fold_effect import EVEN, FoldModel, fold_of_units, model_within_folds
 from heatlas.pipeline.statistics.linear.freedman_lane import TEST_INTERVAL, PermutationTest, freedman_lane
-from heatlas.pipeline.statistics.linear.skewness import caveats_of_groups
+from heatlas.pipeline.statistics.linear.skewness import FEW_OF_GROUP, OF_RANKS, caveats_of_groups
 from heatlas.pipeline.statistics.resampling.bootstrap import NO_INTERVAL
 from heatlas.pipeline.statistics.resampling.correction_family import POOLED_FDR
 
@@ -192,6 +192,11 @@ def compare(inputs: StatisticsInputs, columns: RelevanceColumns, first: str, sec
     notes = [NO_VALUE if none else note for none, note in zip(empty, notes, strict=True)]
     said = caveats_of_groups(means, of_first.astype(np.intp))
     caveats = [one if known else None for one, known in zip(said, table["p"].notna(), strict=True)]
+    if min(of_first.sum(), (~of_first).sum()) < FEW_OF_GROUP:
+        of_ranks = table["p_fwe_ranks"].notna()
+        caveats = [
+            joined(caveat, OF_RANKS if ranked else None) for caveat, ranked in zip(caveats, of_ranks, strict=True)
+        ]
     table["note"] = [joined(note, caveat, two.note) for note, caveat in zip(notes, caveats, strict=True)]
     alike = Exchangeability.free(len(means)).in_blocks(fold.tolist()).even(means, kinds_of(table))
     _estimate(table, alike, of_first, fold, critical, by_chance)

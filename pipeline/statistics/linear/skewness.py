@@ -19,6 +19,7 @@ groups differ in spread: with 30 and 90 lognormal values of SD 2:1 p of 5 % came
 SMALL_GROUPS = "a group has fewer than {} participants: if values are skewed and groups differ in spread, {}"
 MOSTLY_ALIKE = "most values of a group are the same: {}"
 OF_P = "p may be too small, and so may family-wise, FDR and adjusted p"
+OF_RANKS = "by ranks p may be too small if groups differ in spread alone"
 OF_FAMILY, OF_INTERVAL = "family-wise p may be too small", "the interval may be too narrow"
 
 
