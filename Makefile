@@ -5,13 +5,12 @@ BIN     = $(VENV)/bin
 DEMO   ?= demo
 TORCH  ?= cpu
 # TORCH=cuda is for GPUs: requirements-cuda.lock in place of requirements.lock.
-# A file's tests stay in one process, which makes what they share once; long files come first (tests/conftest.py). More
-# processes than cores use them while others wait for a browser or for runs of their own.
-SPREAD  = -n 4 --dist loadfile --no-loadscope-reorder
+# A file's tests stay in one process, which makes what they share once; long files come first (tests/conftest.py).
+SPREAD  = -n 2 --dist loadfile --no-loadscope-reorder
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 unexport PYTHONDONTWRITEBYTECODE  # pytest would compile all tests anew in every process
 
-.PHONY: install demo test test-slow test-oracle test-network test-cluster coverage check docs format lock clean
+.PHONY: install demo test test-ci test-kernels test-slow test-oracle test-network test-cluster coverage check docs format lock clean
 .DEFAULT_GOAL = demo
 
 $(VENV)/.installed: requirements.lock requirements-cuda.lock pyproject.toml .ci/install
@@ -33,7 +32,24 @@ demo: $(VENV)/.installed   ## the synthetic cohort, everything run on it, a repo
 test: $(VENV)/.tools   ## the default tests: minutes, no network
 	$(BIN)/pytest $(SPREAD)
 
-test-slow: $(VENV)/.tools   ## whole runs, killed and continued; error rates of all tests
+# Arithmetic of other processors: instruction sets of PyTorch, oneDNN, OpenBLAS and Numba, threads, hashes, locale and time zone.
+OLD   = ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 OPENBLAS_CORETYPE=Nehalem NUMBA_CPU_NAME=generic NUMBA_CPU_FEATURES= \
+        OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 PYTHONHASHSEED=0 LC_ALL=C TZ=Pacific/Kiritimati
+USUAL = ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 OPENBLAS_CORETYPE=Haswell \
+        OMP_NUM_THREADS=2 OPENBLAS_NUM_THREADS=2 OMP_WAIT_POLICY=passive PYTHONHASHSEED=1 LC_ALL=C.UTF-8 TZ=America/St_Johns
+NUMBERS = tests/atlases tests/attribution tests/cohort tests/evaluation tests/models tests/regions tests/registration tests/reports \
+          tests/statistics tests/training heatlas
+
+test-kernels: $(VENV)/.tools   ## the tests that compare numbers, on the arithmetic of other processors and in random order
+	$(BIN)/pip install --quiet --no-deps pytest-random-order==1.2.0
+	env $(OLD) $(BIN)/pytest $(SPREAD) --random-order-seed=1 $(NUMBERS)
+	env $(USUAL) $(BIN)/pytest $(SPREAD) --random-order-seed=2 $(NUMBERS)
+
+# More processes than cores use them while others wait for a browser or for runs of their own.
+test-ci: $(VENV)/.tools   ## what continuous integration runs too: whole runs, killed and continued, browsers, copies of the program
+	$(BIN)/pytest -m "ci and not slow" -n 4 --dist loadfile --no-loadscope-reorder
+
+test-slow: $(VENV)/.tools   ## error rates of all statistics, runs at full size
 	$(BIN)/pytest -m slow
 
 test-oracle: $(VENV)/.tools   ## against independent libraries

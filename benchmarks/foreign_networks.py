@@ -31,7 +31,7 @@ from heatlas.pipeline.run.errors import HeatlasError
 SHAPE = (64, 72, 64)
 THREE_D = {"spatial_dims": 3, "in_channels": 1}
 METHODS = {
-    "expected-gradients": {"alphas": 2}, "deeplift": {}, "lrp": {"batch_norm": "identity"},
+    "expected-gradients": {"alphas": 2}, "deeplift": {}, "lrp": {},
     "guided-backpropagation": {}, "input-x-gradient": {}, "grad-cam": {},
 }  # fmt: skip
 
@@ -154,7 +154,7 @@ def row(name: str) -> str:
 FINE = (97, 115, 97)
 """The template at 2 mm."""
 TIMED = {
-    "lrp": {"batch_norm": "identity"}, "deeplift": {}, "expected-gradients": {"alphas": 2},
+    "lrp": {}, "deeplift": {}, "expected-gradients": {"alphas": 2},
     "expected-gradients, 16 points": {"alphas": 8},
 }  # fmt: skip
 FIRST = """

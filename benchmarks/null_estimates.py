@@ -1,8 +1,7 @@
-"""Where intervals of few people miss: means, correlations away from 0, measures of performance; and tests like them."""
+"""Where intervals of few people miss: means, correlations away from 0, errors of numbers; and tests like them."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -15,17 +14,12 @@ from heatlas.pipeline.statistics.associations.volume_association import volume_a
 from heatlas.pipeline.statistics.harmonisation.site_effect import site_effect
 from heatlas.pipeline.statistics.linear.fold_effect import model_within_folds
 from heatlas.pipeline.statistics.linear.partial_correlation import partial_correlation
-from heatlas.pipeline.statistics.performance.classification import _rows, metrics, weighted_auc_within
-from heatlas.pipeline.statistics.performance.intervals import ALL_FOLDS
 from heatlas.pipeline.statistics.performance.other_tasks import SCALES as SCALES_OF_NUMBERS
 from heatlas.pipeline.statistics.performance.other_tasks import number_metrics
 from heatlas.pipeline.statistics.resampling.means import mean_intervals
 from heatlas.pipeline.statistics.resampling.scaled import scaled_intervals
 
 SEED, DRAWS, COLUMNS = 43, 1_000, 10
-QUALITY, LEVEL = np.array([0.6, 0.9, 1.2, 1.5, 1.8]), np.array([-0.8, -0.4, 0.0, 0.4, 0.8])
-"""Of the networks of five folds."""
-MEASURED = ("balanced_accuracy", "sensitivity", "auc", "auc_within_folds", "average_precision", "brier")
 
 
 def drawn(rng: Generator, kind: str, size: tuple[int, ...]) -> np.ndarray:
@@ -83,53 +77,28 @@ def correlations(rng: Generator) -> Found:
     return found
 
 
-def predictions(rng: Generator, n: int) -> pd.DataFrame:
-    """Half are positive, as many in each of five folds; one or two scans each; networks differ in level and quality."""
-    target, fold = np.arange(n) % 2, np.arange(n) // 2 % 5
-    person = np.repeat(np.arange(n), rng.integers(1, 3, n))
-    score = (QUALITY[fold] * np.where(target == 1, 1, -1) + 0.9 * rng.normal(size=n))[person]
-    score = score + 0.45 * rng.normal(size=len(person)) + LEVEL[fold][person]
-    outcome = np.where(score > 0, np.where(target[person] == 1, "TP", "FP"), np.where(target[person] == 1, "FN", "TN"))
-    frame = pd.DataFrame({"participant_id": person, "target": target[person], "fold": fold[person]})
-    return frame.assign(probability=1 / (1 + np.exp(-2 * score)), outcome=outcome)
-
-
 @cache
-def true_performance() -> dict[str, float]:
-    """In 200,000 people of the same networks, in parts."""
-    found: dict[str, list[float]] = {}
-    for i in range(20):
-        frame = predictions(generator(SEED, "true performance", i), 10_000)
-        target, probability = (frame[name].to_numpy(float) for name in ("target", "probability"))
-        one = np.ones((1, len(frame)))
-        own = metrics(target, (probability > 0.5).astype(float), probability, one)
-        own["auc_within_folds"] = weighted_auc_within(target, probability, frame["fold"].to_numpy(), one)
-        for name, value in own.items():
-            found.setdefault(name, []).append(float(value[0]))
-    return {name: float(np.mean(values)) for name, values in found.items()}
+def true_error(kind: str) -> float:
+    """Mean absolute error of `numbers` in 400,000 people."""
+    rng = generator(SEED, "true error", kind)
+    gap = -0.2 * in_units_of_spread(drawn(rng, kind, (400_000,)), kind) + 0.6 * rng.normal(size=400_000)
+    return float(np.abs(gap).mean())
 
 
-def performance(rng: Generator) -> Found:
-    found = {}
-    for n in (30, 60, 120):
-        settings = replace(FAST, bootstrap_samples=DRAWS)
-        frame = predictions(rng, n).astype({"participant_id": str})
-        table = pd.DataFrame(_rows(ALL_FOLDS, frame, settings, rng)).set_index("metric")
-        for metric in MEASURED:
-            bounds = (table.loc[[metric], name].to_numpy(float) for name in ("ci_low", "ci_high"))
-            found[f"{metric} of {n} people, half of each class, five folds"] = misses(
-                *bounds, true_performance()[metric]
-            )
-    return found
+def in_units_of_spread(values: np.ndarray, kind: str) -> np.ndarray:
+    if kind == "normal":
+        return values
+    variance = float(kind.split()[-1]) ** 2
+    return values / np.sqrt((np.exp(variance) - 1) * np.exp(variance))
 
 
 def numbers(rng: Generator) -> Found:
-    """Age predicted with r = .8 and r2 = .6 or so in 5 folds."""
+    """Age, or a skewed number, predicted with r = .8 and r2 = .6 in 5 folds."""
     found = {}
-    for n in (30, 60):
-        target = rng.normal(size=n)
+    for n, kind in ((30, "normal"), (60, "normal"), (30, "lognormal 0.6"), (120, "lognormal 0.6")):
+        target = in_units_of_spread(drawn(rng, kind, (n,)), kind)
         predicted = 0.8 * target + 0.6 * rng.normal(size=n)
-        true = {"mae": np.sqrt(0.4) * np.sqrt(2 / np.pi), "r": 0.8, "r2": 0.6}
+        true = {"mae": true_error(kind), "r": 0.8, "r2": 0.6}
 
         def statistic(weights: np.ndarray, target: np.ndarray = target, own: np.ndarray = predicted) -> np.ndarray:
             made = number_metrics(target, own, np.full(len(own), np.nan), weights)
@@ -138,7 +107,8 @@ def numbers(rng: Generator) -> Found:
         scales = [SCALES_OF_NUMBERS[name] for name in true]
         one = scaled_intervals(statistic, np.arange(n) % 5, scales, DRAWS, 0.95, rng)
         for i, (name, value) in enumerate(true.items()):
-            found[f"{name} of {n} people, five folds"] = misses(one.low[[i]], one.high[[i]], float(value))
+            named = f"{name} of {n} people, five folds" + (", skewed" if kind != "normal" else "")
+            found[named] = misses(one.low[[i]], one.high[[i]], float(value))
     return found
 
 
@@ -190,6 +160,5 @@ CASES = {
 INTERVALS = {
     "means: intervals": Case("region_summary, subgroups", "6 to 60 people", means),
     "correlations: intervals": Case("volume_association", "12 or 30 people", correlations),
-    "performance: intervals": Case("performance", "30 to 120 people, one or two scans, five networks", performance),
     "number: intervals": Case("performance_number", "30 or 60 people", numbers),
 }

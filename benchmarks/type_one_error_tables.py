@@ -14,6 +14,7 @@ import sys
 import time
 from pathlib import Path
 
+import null_cohorts
 import null_estimates
 import null_groups
 import null_intervals
@@ -32,7 +33,9 @@ LIMITS = (0.035, 0.065)
 FULL = 1_000
 """Data sets below which a number is too rough to be judged by the limits."""
 CASES = null_relevance.CASES | null_people.CASES | null_networks.CASES | null_estimates.CASES | null_groups.CASES
+CASES |= null_cohorts.CASES
 INTERVALS = null_networks.INTERVALS | null_intervals.INTERVALS | null_estimates.INTERVALS
+INTERVALS |= null_cohorts.INTERVALS
 
 
 def main() -> None:

@@ -11,7 +11,8 @@ import pytest
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Threads of several test processes wait for each other in busy loops: minutes, for what one thread does in seconds.
-    os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    for threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(threads, "1")
 
 from heatlas.workflows.command_line import WORKER_MODULES
 
@@ -40,6 +41,16 @@ def real_data() -> Path:
     return REAL_DATA
 
 
+@pytest.hookimpl(tryfirst=True)  # before markers choose
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    sampled: dict[object, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("sample"):
+            sampled.setdefault((item.path, getattr(item, "originalname", item.name)), []).append(item)
+    for every in sampled.values():
+        step = -(-len(every) // every[0].get_closest_marker("sample").args[0])  # type: ignore[union-attr]
+        for place, item in enumerate(every):
+            if place % step:
+                item.add_marker("ci")
     places = {name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(item.path.name, len(places)))

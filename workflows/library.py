@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from heatlas.pipeline.run.arguments import require_arguments
 from heatlas.pipeline.run.config.files import toml_value
 from heatlas.pipeline.run.errors import HeatlasError, UsageError
 from heatlas.reports.read.open_run import OpenRun, open_run
@@ -53,6 +54,9 @@ def run(
     UsageError
         For an option that does not exist.
     """
+    require_arguments(input=input, out=out, preset=preset, seed=seed, settings=settings)
+    if settings and options.get("config") is not None:
+        raise UsageError("settings and config: both say what differs from the preset; give one of them.")
     with tempfile.TemporaryDirectory() as folder:
         words = ["run", str(input), str(out), "--preset", preset]
         words += [] if seed is None else ["--seed", str(seed)]
@@ -62,16 +66,19 @@ def run(
 
 def apply(run: str | Path, new: str | Path, out: str | Path, **options: Any) -> OpenRun:
     """The networks of a finished run on another cohort or a scan, as ``heatlas apply RUN NEW OUT``; raises as `run`."""
+    require_arguments(run=run, new=new, out=out)
     return _finished(["apply", str(run), str(new), str(out), *_options(options)], out)
 
 
 def evaluate(out: str | Path, **options: Any) -> OpenRun:
     """Judge every method on a finished run, as ``heatlas evaluate OUT``; raises as `run`."""
+    require_arguments(out=out)
     return _finished(["evaluate", str(out), *_options(options)], out)
 
 
 def export(run: str | Path, folder: str | Path) -> Path:
     """Networks of a finished run as a folder without scans, as ``heatlas export RUN FOLDER``; raises as `run`."""
+    require_arguments(run=run, folder=folder)
     _end(["export", str(run), str(folder)])
     return Path(folder)
 

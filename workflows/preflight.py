@@ -26,6 +26,7 @@ from heatlas.pipeline.cohort.people.splits import (
 from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.cohort.reading import InputCohort
 from heatlas.pipeline.cohort.segmented.labels import segmentation_of
+from heatlas.pipeline.models.families.foreign import ForeignConfig
 from heatlas.pipeline.models.families.probes.settings import ProbeConfig
 from heatlas.pipeline.models.families.registry import family_of, is_given, is_solved
 from heatlas.pipeline.models.inputs import configured_input
@@ -92,6 +93,10 @@ def require_settings(config: Config, stages: Sequence[str], elsewhere: bool) -> 
             require_device(config.training)
     if "attribution" in stages:
         _require_methods(config)
+        if is_given(config) and not config.training.networks_of and "training" in stages:
+            from heatlas.pipeline.explaining.requested import require_explained  # torch takes a second
+
+            require_explained(config)
 
 
 def _require_network(config: Config) -> None:
@@ -159,10 +164,12 @@ def preflight(config: Config, cohort: InputCohort, stages: Sequence[str]) -> Rea
     if not cohort.table.kept:
         raise BadInputError(f"{without_home(cohort.root)}: no scan can be used; the reasons are above.")
     notes = []
+    if "training" in stages and isinstance(config.model, ForeignConfig):
+        notes = [f"the code of model.network = {config.model.network} was run, to make the network and to try it"]
     if "registration" in stages:
         require_ants(cohort.table.kept)
         template = find_template(config.registration.template)  # read before work starts
-        notes = [f"template {template.name} from {template.origin}: {template.note}"] * bool(template.note)
+        notes += [f"template {template.name} from {template.origin}: {template.note}"] * bool(template.note)
         notes += _mask_notes(config.registration, cohort) + _hippocampus_notes(config.registration, cohort)
     if "regions" in stages:
         notes += _own_region_notes(config, cohort)

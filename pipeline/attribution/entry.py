@@ -94,6 +94,11 @@ class Entry:
         """Whether it explains a scan relative to controls."""
         return any(field.name == "reference" for field in fields(self.record))
 
+    @property
+    def needs_atlas(self) -> bool:
+        """Whether it is asked about the regions of an atlas."""
+        return any(field.name in ("labels", "regions") for field in fields(self.record))
+
     def build(self, settings: Mapping[str, Setting], surroundings: RunContext) -> Method:
         """Create the method; raises `UsageError` for an invalid setting."""
         given = self.record.from_run(surroundings) if hasattr(self.record, "from_run") else {}

@@ -52,18 +52,26 @@ def read_settings(method: str, record: type, texts: Sequence[str], where: str = 
     UsageError
         For a text without ``=``, an unknown or repeated setting, or a value of another type or outside of its range.
     """
-    known = dict(settable(record))
-    found: dict[str, Setting] = {}
+    given: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         name = name.strip()
         if not equals or not name:
             raise UsageError(f"{where} {text}: write KEY=VALUE, as {where} batch=4.")
-        if name not in known:
-            raise UsageError(f"{where} {text}: {method} has no setting {name!r}; {_listed(known)}.")
-        if name in found:
+        if name in given:
             raise UsageError(f"{where} {name}: given twice.")
-        found[name] = typed_value(known[name].kind, from_text(value.strip()), f"{where} {name}")
+        given[name] = from_text(value.strip())
+    return typed_settings(method, record, given, where)
+
+
+def typed_settings(method: str, record: type, given: Mapping[str, Any], where: str) -> dict[str, Setting]:
+    """Settings by name from their values, as `read_settings` gives them."""
+    known = dict(settable(record))
+    found: dict[str, Setting] = {}
+    for name, value in given.items():
+        if name not in known:
+            raise UsageError(f"{where} {name} = {shown(value)}: {method} has no setting {name!r}; {_listed(known)}.")
+        found[name] = typed_value(known[name].kind, value, f"{where} {name}")
     return {name: value for name, value in found.items() if value != known[name].default}
 
 

@@ -6,11 +6,12 @@ same methods and checks as in a run.
 
 from __future__ import annotations
 
-import dataclasses
-import operator
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
 
+import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor, nn
@@ -18,26 +19,23 @@ from torch import Tensor, nn
 from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.spaces import Grid
 from heatlas.pipeline.attribution.entry import Entry, RunContext
-from heatlas.pipeline.attribution.method_settings import read_settings
+from heatlas.pipeline.attribution.method_settings import typed_settings
 from heatlas.pipeline.attribution.methods import attribute_all
 from heatlas.pipeline.attribution.network_view import split_layers
+from heatlas.pipeline.attribution.records import Attribution
+from heatlas.pipeline.attribution.reference.references import Reference
 from heatlas.pipeline.attribution.registry import METHODS, find_method
 from heatlas.pipeline.attribution.targets import StartValue
 from heatlas.pipeline.explaining.explained_image import ATLAS, Explained, explained
 from heatlas.pipeline.explaining.given_images import GivenImage, Image, given_controls, given_image
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.registry import FAMILIES
-from heatlas.pipeline.models.foreign.adapted import ForeignNetwork, Meaning, OutputForm, adapted
+from heatlas.pipeline.models.foreign.adapted import ForeignNetwork, Meaning, OutputForm, adapted, weights_of
 from heatlas.pipeline.models.foreign.inputs import Others, WithOthers, fixed_inputs
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
+from heatlas.pipeline.run.arguments import require_arguments
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.work.host import on_host
-
-if TYPE_CHECKING:
-    pass
-
-_OF_REGIONS = {"labels", "regions"}
-"""Settings of methods that need an atlas."""
 
 
 def explain(
@@ -102,22 +100,31 @@ def explain(
     >>> found.map.shape, abs(found.missing) < 1e-6
     ((8, 9, 10), True)
     """
+    require_arguments(
+        network=network, image=image, method=method, target=target, reference=reference, stage=stage, start=start,
+        settings=settings, output=output, output_item=output_item, bins=bins,
+    )  # fmt: skip
     entry = find_method(method, "method")
-    given = given_image(image, next(network.parameters(), torch.zeros(())))
-    model = _model(network, given.volume, others, OutputForm(output, output_item, tuple(map(float, bins))))
-    known = model.answer if isinstance(model, ForeignNetwork) and model is not network else None
-    asked_stage = entry.stage_of(model) if stage is None else stage
-    if known is None and (target is None or isinstance(asked_stage, str)):
-        with torch.no_grad():
-            known = model(given.volume)
-    unit = int(on_host(known[0].argmax())) if target is None and known is not None else _unit(target)
-    context = _context(entry, given, reference)
-    texts = [f"{name}={_as_text(value)}" for name, value in (settings or {}).items()]
-    built = entry.build(read_settings(method, entry.record, texts, "settings"), context)
-    asked_start: StartValue = start or ("evidence" if entry.usual_start == "evidence" else "logit")
-    if isinstance(asked_stage, str) and known is not None:
-        _require_whole(model, given.volume, asked_stage, known[0])
-    (answer, *_) = attribute_all(model, given.volume, unit, built, asked_stage, asked_start)
+    with _undisturbed():
+        given = given_image(image, weights_of(network))
+        model = _model(network, given.volume, others, OutputForm(output, output_item, tuple(map(float, bins))))
+        known = model.answer if isinstance(model, ForeignNetwork) and model is not network else None
+        asked_stage = entry.stage_of(model) if stage is None else stage if isinstance(stage, str) else int(stage)
+        if known is None and (target is None or isinstance(asked_stage, str)):
+            with torch.no_grad():
+                known = model(given.volume)
+        unit = int(on_host(known[0].argmax())) if target is None and known is not None else int(target or 0)
+        context = _context(entry, given, reference)
+        values = {name: _plain(value) for name, value in (settings or {}).items()}
+        built = entry.build(typed_settings(method, entry.record, values, "settings"), context)
+        asked_start: StartValue = start or ("evidence" if entry.usual_start == "evidence" else "logit")
+        if isinstance(asked_stage, str) and known is not None:
+            _require_whole(model, given.volume, asked_stage, known[0])
+        answer, *more = attribute_all(model, given.volume, unit, built, asked_stage, asked_start)
+    if more:
+        raise UsageError(f"settings: {method} makes {len(more) + 1} maps with them; give one value, as beta = 0.5.")
+    if not bool(answer.values.any()):
+        _warn_of_nothing(answer, given, context.reference)
     return explained(answer, entry.name, given, getattr(model, "others", {}))
 
 
@@ -152,10 +159,12 @@ def prepare(
     >>> [explain(ready, torch.rand(8, 9, 10), "lrp").map.shape for _ in range(2)]
     [(8, 9, 10), (8, 9, 10)]
     """
-    given = given_image(image, next(network.parameters(), torch.zeros(())))
-    fixed = fixed_inputs(others, given.volume)
-    whole = WithOthers(network, fixed, isinstance(others, Mapping)) if fixed else network
-    model = adapted(whole, given.volume, None, OutputForm(output, output_item, tuple(map(float, bins))))
+    require_arguments(network=network, image=image, output=output, output_item=output_item, bins=bins)
+    with _undisturbed():
+        given = given_image(image, weights_of(network))
+        fixed = fixed_inputs(others, given.volume)
+        whole = WithOthers(network, fixed, isinstance(others, Mapping)) if fixed else network
+        model = adapted(whole, given.volume, None, OutputForm(output, output_item, tuple(map(float, bins))))
     model.others = fixed
     return model
 
@@ -170,13 +179,11 @@ def _model(network: nn.Module, volume: Tensor, others: Others, form: OutputForm)
     return prepare(network, volume, others=others, output=form.meaning, output_item=form.item, bins=form.bins)
 
 
-def _unit(target: Any) -> int:
-    try:
-        if isinstance(target, bool):
-            raise TypeError
-        return operator.index(target)
-    except TypeError as error:
-        raise UsageError(f"target = {target!r}: must be the number of an output unit, counted from 0.") from error
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Leave the modes that the caller works in: inference mode, which allows no gradient, and lower precision."""
+    with torch.inference_mode(False), torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+        yield
 
 
 def _require_whole(model: StagedModel, volume: Tensor, stage: str, wanted: Tensor) -> None:
@@ -199,18 +206,26 @@ def _require_whole(model: StagedModel, volume: Tensor, stage: str, wanted: Tenso
 def _context(entry: Entry, image: GivenImage, reference: Sequence[Image]) -> RunContext:
     controls = given_controls(reference, image) if entry.needs_reference else None
     atlas: Any = None
-    if _OF_REGIONS & {field.name for field in dataclasses.fields(entry.record)}:
+    if entry.needs_atlas:
         if image.nowhere:
             raise UsageError(f"{entry.name}: needs the regions of an atlas, but {image.nowhere}.")
         atlas = PackedAtlas.of(load_atlas(ATLAS, Grid(tuple(image.volume.shape[2:]), image.affine)))  # type: ignore[arg-type]
     return RunContext(atlas, None, controls)
 
 
-def _as_text(value: Any) -> str:
-    """A value as it is typed in TOML."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f"[{', '.join(map(_as_text, value))}]" if isinstance(value, list | tuple) else str(value)
+def _plain(value: Any) -> Any:
+    """A value of numpy as one of Python."""
+    return value.tolist() if isinstance(value, np.generic | np.ndarray) else value
+
+
+def _warn_of_nothing(answer: Attribution, image: GivenImage, reference: Reference | None) -> None:
+    """Say that a map is zero everywhere, and why, as far as that is known."""
+    why = "no voxel has a share in the output: the network may round or cut its values, or lose all relevance"
+    if reference is not None and bool((reference.volumes == image.volume).all()):
+        why = "the image and its reference are the same"
+    elif "cam" in answer.method or "relu" in answer.parameters:
+        why = "it shows what raises the output alone, and nothing does; input-x-gradient shows both signs"
+    warnings.warn(f"{answer.method}: the map is zero everywhere; {why}.", stacklevel=3)
 
 
 def methods() -> pd.DataFrame:

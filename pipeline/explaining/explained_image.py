@@ -20,6 +20,7 @@ from heatlas.pipeline.explaining.given_images import GivenImage
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 from heatlas.pipeline.regions.region_sums import device_labels, device_region_sums
 from heatlas.pipeline.regions.tables import scan_rows
+from heatlas.pipeline.run.arguments import require_arguments
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.tables import write_json
 from heatlas.pipeline.run.work.host import on_host
@@ -46,7 +47,8 @@ class Explained:
     reference_value : float or None
         The same of the reference; None for methods without.
     missing : float or None
-        What the map's sum lacks of ``value - reference_value``; None for methods that promise no sum.
+        What the map's sum lacks of ``value - reference_value``, or of ``value`` for LRP, whose ledger says which layer
+        lost it; None for methods that promise no sum.
     ledger : pandas.DataFrame or None
         What each layer passed on and lost, of LRP and B-cos networks.
     attribution : Attribution
@@ -91,6 +93,7 @@ class Explained:
         UsageError
             If nothing says where the voxels of the image are.
         """
+        require_arguments(atlas=atlas)
         if self.nowhere:
             raise UsageError(f"regions: {self.nowhere}.")
         packed = PackedAtlas.of(load_atlas(atlas, Grid.of(self.map)))
@@ -117,6 +120,7 @@ class Explained:
         UsageError
             If the folder holds a map already, or cannot be written.
         """
+        require_arguments(folder=folder)
         into = Path(folder)
         if (into / "explained.json").exists():
             raise UsageError(f"{into}: holds an explained image already. Name another folder, or delete this one.")
@@ -149,15 +153,16 @@ def explained(answer: Attribution, method: str, image: GivenImage, others: Mappi
 
     value = float(on_host(answer.start_value[0]))
     of_reference = None if answer.reference_value is None else float(on_host(answer.reference_value[0]))
-    total = float(on_host(answer.values.double().sum()))
+    ledger = answer.ledger
+    total = float(on_host(ledger.map_sum[0] if of_reference is None and ledger else answer.values.double().sum()))
     return Explained(
         map=written(answer.values[0, 0]),
         method=method,
         target=answer.target,
         value=value,
         reference_value=of_reference,
-        missing=None if of_reference is None else value - of_reference - total,
-        ledger=None if answer.ledger is None else answer.ledger.frame(method, 0).drop(columns="map"),
+        missing=None if of_reference is None and ledger is None else value - (of_reference or 0.0) - total,
+        ledger=None if ledger is None else ledger.frame(method, 0).drop(columns="map"),
         attribution=answer,
         channels=() if answer.channels is None else tuple(map(written, answer.channels[0])),
         others=others,

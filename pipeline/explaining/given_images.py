@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ import torch
 from torch import Tensor
 
 from heatlas.pipeline.attribution.reference.references import Reference
-from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.models.families.exchange import is_plain_tensor
+from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.work.host import on_host
 
 Image = Any
@@ -56,8 +58,21 @@ def given_image(image: Image, like: Tensor, name: str = "image") -> GivenImage:
         values, affine, nowhere = np.asarray(image.dataobj), np.asarray(image.affine), _without_place(image.header)
         values = values[..., 0, :] if values.ndim == 5 and values.shape[3] == 1 else values
         values = values if values.ndim == 3 else np.moveaxis(values, -1, 0)  # channels are last in files
+    elif isinstance(image, Tensor):
+        if not is_plain_tensor(image):
+            raise BadInputError(
+                f"{name}: is a sparse, quantised, nested or meta tensor; give a plain one, as image.to_dense() or "
+                "image.dequantize()."
+            )
+        exact = image.is_floating_point() and image.dtype != torch.float64  # bfloat16 is none of numpy's
+        values = on_host(image.float() if exact else image).numpy()
     else:
-        values = on_host(image).numpy() if isinstance(image, Tensor) else np.asarray(image)
+        if np.ma.is_masked(image):
+            raise BadInputError(
+                f"{name}: {np.count_nonzero(image.mask)} of its values are masked; fill them with what the "
+                "network saw there in training, as image.filled(0)."
+            )
+        values = np.asarray(image)
     if values.dtype.kind not in "buif":
         raise BadInputError(f"{name}: holds {values.dtype}, no numbers.")
     if values.ndim == 5 and len(values) == 1:
@@ -66,9 +81,15 @@ def given_image(image: Image, like: Tensor, name: str = "image") -> GivenImage:
     if values.ndim != 4:
         raise BadInputError(f"{name}: has {values.ndim} axes; it must be (D, H, W) or (C, D, H, W).")
     wide = like.dtype == torch.float64
-    volume = torch.from_numpy(
-        np.array(values, dtype=np.float64 if wide else np.float32)
-    )  # of this machine's byte order
+    largest = 2**53 if wide else 2**24
+    if values.dtype.kind in "ui" and values.size and max(int(values.max()), -int(values.min())) > largest:
+        raise BadInputError(
+            f"{name}: holds whole numbers beyond {largest:,}, which the precision of the network rounds; scale them as "
+            "in training."
+        )
+    with np.errstate(over="ignore"):  # it is infinite then
+        values = np.array(values, dtype=np.float64 if wide else np.float32)  # of this machine's byte order
+    volume = torch.from_numpy(values)
     broken = int((~torch.isfinite(volume)).sum())
     if broken:
         raise BadInputError(
@@ -88,18 +109,14 @@ def _without_place(header: Any) -> str:
     return ""
 
 
-def given_controls(reference: Any, image: GivenImage) -> Reference | None:
+def given_controls(reference: Sequence[Image], image: GivenImage) -> Reference | None:
     """The reference of an image, of a sequence of images; None if it is empty.
 
     Raises
     ------
-    UsageError
-        If it is one image, no list of them.
     BadInputError
         If one of them lies on another grid than the image, or cannot be used.
     """
-    if isinstance(reference, str | Path | np.ndarray | Tensor) or hasattr(reference, "dataobj"):
-        raise UsageError("reference: is one image or array; give a list of images, as reference=[control].")
     if not reference:
         return None
     names = [str(one) if isinstance(one, str | Path) else f"reference {n}" for n, one in enumerate(reference, 1)]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 
 from heatlas.atlases.labels import Atlas
-from heatlas.pipeline.attribution.method_settings import read_settings
+from heatlas.pipeline.attribution.method_settings import read_settings, typed_settings
 from heatlas.pipeline.attribution.network_view import split_layers
 from heatlas.pipeline.attribution.registry import find_method
 from heatlas.pipeline.attribution.targets import StartValue
@@ -211,7 +211,8 @@ def checked_explanations(request: ExplanationRequest, loaded: LoadedModel, confi
     for entry in entries:
         loaded.family.require_method(entry.name)
         typed = read_settings(entry.name, entry.record, settings_for(entry.name, request.settings))
-        settings = {**loaded.family.needs.get(entry.name, {}), **typed}
+        needed = typed_settings(entry.name, entry.record, loaded.family.needs.get(entry.name, {}), "needed")
+        settings = {**needed, **typed}
         usual, start = entry.stage_of(loaded.model), usual_start(entry, config)
         asked_at = usual if stage is None else stage
         split_layers(loaded.model, asked_at)

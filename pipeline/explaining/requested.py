@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
+from typing import Any
 
 import torch
 
-from heatlas.pipeline.attribution.entry import Entry
+from heatlas.pipeline.attribution.entry import Entry, RunContext
 from heatlas.pipeline.attribution.graph.planner import plan_relevance
 from heatlas.pipeline.attribution.lrp.relevance import last_layer
 from heatlas.pipeline.attribution.method_settings import Setting, build_record, read_settings
+from heatlas.pipeline.attribution.methods import attribute_all
+from heatlas.pipeline.attribution.reference.references import Reference
 from heatlas.pipeline.attribution.registry import find_method
 from heatlas.pipeline.attribution.targets import StartValue
 from heatlas.pipeline.cohort.people.tasks import task_of
@@ -18,7 +21,7 @@ from heatlas.pipeline.explaining.explanation import Explanation
 from heatlas.pipeline.models.families.registry import build_network, family_of
 from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.run.config.settings import Config
-from heatlas.pipeline.run.errors import UsageError
+from heatlas.pipeline.run.errors import HeatlasError, UsageError
 from heatlas.pipeline.run.layout.map_names import LRP, names_of, settings_for
 
 
@@ -75,6 +78,32 @@ def require_start(config: Config) -> None:
         last_layer(plan_relevance(network, family.batch_norm(attribution.batch_norm)))
     except UsageError as error:
         raise UsageError(f'configuration: attribution.start_value = "evidence": {error}') from error
+
+
+def require_explained(config: Config) -> None:
+    """Let the methods of ``[attribution]`` explain a made-up volume by the user's own network, which nobody knows.
+
+    Those that only ask for many outputs, of masked volumes or of an atlas' regions, take every network.
+
+    Raises
+    ------
+    UsageError, BadInputError
+        As a method refuses the network.
+    """
+    task, spec = task_of(config.cohort), configured_input(config)
+    network = build_network(config.model, spec.shape, len(task.outputs), spec.channels)
+    volume, control = torch.rand((2, 1, spec.channels, *spec.shape), generator=torch.Generator().manual_seed(0))
+    no_atlas: Any = None
+    for asked in explanations_of_run(config):
+        if asked.entry.needs_atlas or asked.entry.slow:
+            continue
+        method = asked.build(RunContext(no_atlas, spec.box, Reference(control, ("made up",))))
+        try:
+            attribute_all(network, volume, len(task.outputs) - 1, method, asked.stage_in(network), asked.start)
+        except HeatlasError as error:
+            raise type(error)(
+                f"attribution.methods: {asked.entry.name} does not explain this network: {error}"
+            ) from error
 
 
 def require_listed(methods: Sequence[str], settings: Sequence[str], where: str) -> None:

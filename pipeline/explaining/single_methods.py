@@ -18,7 +18,7 @@ def lrp(
     *,
     rules: Literal["founding", "focus", "composite"] = "founding",
     beta: float = 0.0,
-    batch_norm: Literal["fold", "identity"] = "fold",
+    batch_norm: Literal["auto", "fold", "identity"] = "auto",
     **options: Any,
 ) -> Explained:
     """Layer-wise relevance propagation.
@@ -31,9 +31,8 @@ def lrp(
         The β-rule everywhere, or a composite of rules; see `pipeline.attribution.lrp.composites`.
     beta : float
         Of the β-rule.
-    batch_norm : {"fold", "identity"}
-        Folded into the convolution before it, or passed; a network with batch normalisation before its convolutions
-        needs "identity".
+    batch_norm : {"auto", "fold", "identity"}
+        Folded into the convolution before it, or passed; "auto", as in a run, folds where the network allows it.
     **options
         ``target``, ``stage``, ``start``, ``others`` and the rest of `heatlas.explain`.
 

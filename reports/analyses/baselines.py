@@ -6,7 +6,7 @@ import pandas as pd
 
 from heatlas.pipeline.cohort.people.tasks import SEVERAL_CLASSES
 from heatlas.pipeline.statistics.performance.baselines import ALIKE, BETTER, MEAN, WORSE
-from heatlas.pipeline.training.baselines.records import BASELINES
+from heatlas.pipeline.training.baselines.records import BASELINES, UNTRAINED
 from heatlas.reports.analyses.verdicts import Verdict
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import fixed, interval, p_value
@@ -30,14 +30,25 @@ def in_words(name: object) -> str:
 
 
 def comparison(run: RunRecord) -> str:
-    """What the networks add to the best baseline, in a sentence; empty where there is none."""
+    """What the networks add to the best baseline, in a sentence; empty where there is none.
+
+    And in another, that they do not beat an untrained network, where they do not.
+    """
     row = best_baseline(run)
     if row is None:
         return ""
     several = "mean over classes of the " if run.task.kind.name == SEVERAL_CLASSES else ""
-    return (
+    said = (
         f"The networks are {row['verdict']} {in_words(row['baseline'])}, the best simple predictor on the same folds "
         f"({several}{IN_WORDS[row['metric']]}: {fixed(row['network'])} against {fixed(row['estimate'])})."
+    )
+    rows = run.tables["baselines"]
+    rows = rows[(rows["baseline"] == UNTRAINED) & (rows["metric"] == row["metric"]) & rows["estimate"].notna()]
+    if rows.empty or row["baseline"] == UNTRAINED or (fresh := rows.iloc[0])["verdict"] == BETTER:
+        return said
+    return (
+        f"{said} They are {fresh['verdict']} a network that was never trained, its weights drawn at random "
+        f"({fixed(fresh['network'])} against {fixed(fresh['estimate'])})."
     )
 
 

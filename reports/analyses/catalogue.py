@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from heatlas.pipeline.cohort.people.tasks import NUMBER, SEVERAL_CLASSES
-from heatlas.reports.analyses import audit_verdicts, baselines, external, planted_verdict, verdicts
+from heatlas.reports.analyses import audit_verdicts, baselines, evidence, external, planted_verdict, verdicts
 from heatlas.reports.analyses.charts import IntervalChart
 from heatlas.reports.analyses.views import ANY_TASK, CLASSES, AnalysisSection, View
 from heatlas.reports.frame import chapters
@@ -76,7 +76,10 @@ NUMBER_PERFORMANCE = AnalysisSection(
     "(de Lange & Cole 2020). It uses the true value, so it describes a person and does not measure the prediction.",
     (
         View(
-            "performance_number", "Out-of-fold predictions of all folds together.", _MEASURED, where={"fold": ["all"]}
+            "performance_number",
+            "Out-of-fold predictions of all folds together.",
+            (*_MEASURED, "note"),
+            where={"fold": ["all"]},
         ),
         View("performance_number", "Test participants of each fold.", _MEASURED, shown=40),
     ),
@@ -132,6 +135,7 @@ NUMBER_ASSOCIATIONS = AnalysisSection(
         View("associations", "Density against the target and further measures, clearest first.", _CORRELATION,
              where={"metric": ["density"]}, order=("p_fwe", "-r"), shown=20, finding="p_fwe"),
     ),
+    evidence.follows_number,
     tasks=frozenset({NUMBER}),
 )  # fmt: skip
 
@@ -399,18 +403,19 @@ EXTERNAL = AnalysisSection(
     "external", "Does it hold in this cohort? The run and this cohort side by side", "External validation",
     chapters.PERFORMANCE,
     "The networks were trained with other people. Of the cohort of the run that they are from, only predictions and "
-    "maps out of fold count; the people here are answered by all networks together, as one. Participants of both "
-    "cohorts are drawn apart for the intervals of the differences.",
+    "maps out of fold count; the people here are answered by all networks together, as one. The interval of a "
+    "difference is combined from an interval of each cohort.",
     (
         View(
             "external_validation", "Performance and calibration of both cohorts.",
-            ("measure", "run", "new", "estimate", *_CI, "n_run", "n_new"), where={"part": ["performance"]},
+            ("measure", "run", "new", "estimate", *_CI, "n_run", "n_new", "note"), where={"part": ["performance"]},
             intervals=IntervalChart(
                 ("measure",), "estimate", "ci_low", "ci_high", "here less run", n=("n_run", "n_new")
             ),
         ),
         View(
-            "external_validation", "Agreement over regions: rank correlation of Hedges' g of the classes.",
+            "external_validation",
+            "Agreement over regions: rank correlation of Hedges' g of the classes, which noise draws towards 0.",
             ("map", "estimate", *_CI, "n_run", "n_new"), where={"part": ["regions"]}, leading=False, optional=True,
         ),
         View(

@@ -45,7 +45,8 @@ def verdict(run: RunRecord) -> Verdict | None:
     if regions is not None:
         grounds += (
             f" Over regions, the sizes of the difference between the classes in both cohorts correlate with ρ = "
-            f"{fixed(regions['estimate'])} ({_span(run, regions)}; {mid_sentence(map_title(run.leading_map))})."
+            f"{fixed(regions['estimate'])} ({_span(run, regions)}; {mid_sentence(map_title(run.leading_map))}), "
+            "which the noise of each region draws towards 0."
         )
     return Verdict(answer, grounds)
 

@@ -6,7 +6,7 @@ import pandas as pd
 
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.evaluation.planted import TOP
-from heatlas.reports.analyses.evidence import place_of
+from heatlas.reports.analyses.evidence import Place, place_of
 from heatlas.reports.analyses.verdicts import CLEAR, Verdict, classes_compared, rows_where
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.codes import worded
@@ -67,13 +67,18 @@ def _recovery_by_evidence(run: RunRecord, row: pd.Series) -> Verdict | None:
         f"{map_title(run.leading_map)}, ranked by the difference of evidence between the classes (Hedges' g): "
         f"{number(hits)} of {number(planted)} planted regions {'is' if hits == 1 else 'are'} among the first "
         f"{number(top)} of {number(row['n_groups'])}.",
-        f"Places: {listing([f'{mid_sentence(group)} {number(place)}' for group, place in places.items()])}. The "
+        f"Places: {listing([_with_place(group, place) for group, place in places.items()])}. The "
         f"planted regions hold {percent(row['volume_share'])} of the volume and {percent(row['relevance_share'])} of "
         "the positive evidence of true positives.",
     )
 
 
-def planted_leaders(run: RunRecord) -> tuple[int, int, int, dict[str, int]] | None:
+def _with_place(group: str, place: Place) -> str:
+    """A region with its place, and between which it lies."""
+    return f"{mid_sentence(group)} {number(place.number)}" + (f" ({place.span})" if place.span else "")
+
+
+def planted_leaders(run: RunRecord) -> tuple[int, int, int, dict[str, Place]] | None:
     """Planted regions among the first by which the headline ranks, how many there are, the first, and their places.
 
     An evidence map ranks by Hedges' g between the classes, any other map by density in true positives. None where this
@@ -86,10 +91,10 @@ def planted_leaders(run: RunRecord) -> tuple[int, int, int, dict[str, int]] | No
     if not run.leads_with_evidence:
         return int(rows["hits"].iloc[0]), int(rows["n_planted"].iloc[0]), int(rows["top"].iloc[0]), {}
     ranked = {group: place_of(run, name, group) for group in run.planted}
-    places = {group: place[0] for group, place in ranked.items() if place is not None}
+    places = {group: place for group, place in ranked.items() if place is not None}
     if not places:
         return None
-    return sum(place <= TOP for place in places.values()), len(run.planted), TOP, places
+    return sum(place.number <= TOP for place in places.values()), len(run.planted), TOP, places
 
 
 def other_leaders(run: RunRecord) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from heatlas.reports.analyses.evidence import place_of
 from heatlas.reports.people.regions import ScanRegions, regions_of_scans
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import count, is_missing, listing, mid_sentence, percent, shortened, signed
@@ -62,8 +63,10 @@ def _sentence(run: RunRecord, scan: str, account: pd.Series, regions: ScanRegion
     unit, parts = run.evidence_unit, regions.values
     what = f"predicted {run.task.column}" if run.task.is_number else f"evidence for {run.task.explained}"
     named = [f"{mid_sentence(group)} {signed(parts[group])}" for group in regions.largest]
-    leader = [f"the region that differs most between the classes, {mid_sentence(group)}, {signed(parts[group])}"
-              for group in regions.headline]  # fmt: skip
+    places = {group: place_of(run, run.leading_map, group) for group in regions.headline}
+    leader = [f"the region that differs most between the classes, {mid_sentence(group)}"
+              f"{place.bracket if place else ''}, {signed(parts[group])}"
+              for group, place in places.items()]  # fmt: skip
     drawn = account.get("sampling_error")
     sampling = (
         ""

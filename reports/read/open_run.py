@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import difflib
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,6 +21,7 @@ from heatlas.pipeline.models.inputs import read_channels
 from heatlas.pipeline.models.storage import LoadedModel, load_model
 from heatlas.pipeline.regions.maps import read_map
 from heatlas.pipeline.regions.tables import ALL
+from heatlas.pipeline.run.arguments import require_arguments
 from heatlas.pipeline.run.cells import REMEDY
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
@@ -52,8 +52,7 @@ def open_run(folder: str | Path) -> OpenRun:
     UsageError
         If it is not the folder of a run.
     """
-    if not isinstance(folder, str | os.PathLike):
-        raise UsageError(f"heatlas.open takes the folder of a run as text or Path, not {_shown(folder)}.")
+    require_arguments(folder=folder)
     return OpenRun(read_run(RunLayout(Path(folder))))
 
 

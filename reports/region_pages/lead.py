@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from heatlas.pipeline.attribution.titles import map_title
-from heatlas.reports.analyses.evidence import difference_of, evidence_differences, place_of
+from heatlas.reports.analyses.evidence import Place, difference_of, evidence_differences, place_of
 from heatlas.reports.analyses.findings import map_shares, summary_means
 from heatlas.reports.analyses.verdicts import CLEAR, classes_compared, g_in_words
 from heatlas.reports.read.run_record import RunRecord
@@ -48,8 +48,13 @@ def _lead_of_evidence(run: RunRecord, group: str) -> str:
     return (
         f"{title}: evidence here {_difference(run, row, 'larger')}: {difference_of(run, row)}; mean {listing(means)}, "
         f"{count(int(row['n_first']), 'participant')} of {run.positive} and {number(row['n_second'])} of "
-        f"{run.negative}. By g it is number {number(place[0])} of {number(place[1])} regions."
+        f"{run.negative}. By g it is number {number(place.number)} of {number(place.of)} regions{_bounds(run, place)}."
     )
+
+
+def _bounds(run: RunRecord, place: Place) -> str:
+    """Between which places a region lies, to follow its place."""
+    return f" ({100 * run.config.statistics.confidence:g} % interval {place.span})" if place.span else ""
 
 
 def _difference(run: RunRecord, row: pd.Series, more: str) -> str:
@@ -84,7 +89,7 @@ def planted_here(run: RunRecord, group: str) -> str:
             return f"{said}."
         return (
             f"{said}; by the difference of evidence between the classes ({map_title(name)}) it is number "
-            f"{number(ranked[0])} of {number(ranked[1])}."
+            f"{number(ranked.number)} of {number(ranked.of)}{_bounds(run, ranked)}."
         )
     density = summary_means(run, name, "density", "TP")
     if group not in density:

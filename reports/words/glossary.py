@@ -77,6 +77,9 @@ GLOSSARY: Sequence[Term] = (
          "where p is small; of means, from Student's t corrected for skewness; of performance, from resampling "
          "participants with all their scans within test folds and classes (bootstrap)."),
     Term("hedges", "Hedges' g", ("Hedges' g",), "A difference of means in standard deviations, for small samples."),
+    Term("place", "Place", ("between place",),
+         "Where a region stands among all regions by Hedges' g. Other people would give another order, so the places "
+         "between which it lies are given, from intervals of its differences to all others at once."),
     Term("w-score", "W-score", ("w-scores", "w-score"),
          "Distance of a person from the value expected for {negative} of the same age, sex and further covariates, in "
          "standard deviations."),

@@ -113,6 +113,7 @@ def test_an_atlas_read_without_its_affine_is_refused(tmp_path):
         load_atlas(path, template_grid(2.0))
 
 
+@pytest.mark.ci
 def test_agreement_of_the_two_versions_is_as_the_note_says():
     grid = template_grid(1.0)
     cat12, spm12 = load_atlas(CAT12, grid), load_atlas(SPM12, grid)

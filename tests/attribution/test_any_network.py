@@ -17,9 +17,14 @@ import heatlas
 from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.spaces import template_grid
 from heatlas.pipeline.attribution.cam.weighted_maps import GradCam
+from heatlas.pipeline.attribution.entry import RunContext
 from heatlas.pipeline.attribution.gradient.gradients import InputTimesGradient
+from heatlas.pipeline.attribution.graph.planner import plan_relevance
 from heatlas.pipeline.attribution.methods import attribute
-from heatlas.pipeline.models.families.registry import build_network
+from heatlas.pipeline.explaining.requested import explanations_of_run
+from heatlas.pipeline.models.families.registry import FAMILIES, build_network
+from heatlas.pipeline.models.foreign.adapted import adapted
+from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.config.networks import NETWORKS
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 
@@ -145,7 +150,7 @@ def test_a_network_of_a_family_is_explained_as_in_a_run():
     ("settings", "message"),
     [
         ({"method": "deep-lift"}, "method deep-lift: unknown"),
-        ({"method": "deeplift"}, "was given none; set its reference"),
+        ({"method": "deeplift"}, "or name a method that needs none, as 'lrp'"),
         ({"method": "gradient", "target": 2}, "target 2 does not exist"),
         ({"method": "gradient", "stage": "layer4"}, "no such layer"),
         ({"method": "gradient", "settings": {"samples": 3}}, "has no setting 'samples'"),
@@ -155,13 +160,25 @@ def test_a_network_of_a_family_is_explained_as_in_a_run():
         ({"method": "gradient", "target": 1.0}, "must be the number of an output unit"),
         ({"method": "gradient", "target": True}, "must be the number of an output unit"),
         ({"method": "gradient", "target": "1"}, "must be the number of an output unit"),
-        ({"method": "deeplift", "reference": "control.nii.gz"}, r"give a list of images"),
-        ({"method": "deeplift", "reference": np.zeros(GRID.shape)}, r"give a list of images"),
+        ({"method": "deeplift", "reference": "control.nii.gz"}, "must be a list of images of controls"),
+        ({"method": "deeplift", "reference": np.zeros(GRID.shape)}, "must be a list of images of controls"),
         ({"method": "deeplift", "reference": [np.full(GRID.shape, np.nan)]}, "reference 1: .* not finite"),
         ({"method": "gradient", "others": "71"}, "give a list of inputs"),
         ({"method": "gradient", "others": ["old"]}, r"others\[0\]: no number"),
         ({"method": "gradient", "others": [np.zeros((2, 1))]}, "its first axis is the batch"),
         ({"method": "gradient", "others": [71]}, "does not take a volume"),
+        ({"method": ["gradient"]}, r"method = \['gradient'\]: must be a name"),
+        ({"method": "lrp", "stage": 1.5}, "stage = 1.5: must be the number of a stage or the name of a layer"),
+        ({"method": "lrp", "stage": True}, "stage = true: must be"),
+        ({"method": "lrp", "start": ""}, "start = '': must be one of 'logit', 'probability', 'evidence'"),
+        ({"method": "lrp", "settings": "beta=1"}, "settings = 'beta=1': must be settings by name"),
+        ({"method": "lrp", "settings": {"beta": -1}}, "beta = -1: must .*0 or more"),
+        ({"method": "lrp", "settings": {"beta": [0, 1]}}, "lrp makes 2 maps"),
+        ({"method": "smoothgrad", "settings": {"samples": "4"}}, "samples = '4': must be a whole number"),
+        ({"method": "deeplift", "reference": 3}, "reference = 3: must be a list of images of controls"),
+        ({"method": "deeplift", "reference": [[np.zeros(GRID.shape)]]}, "must be a list of images of controls"),
+        ({"method": "lrp", "output": "Softmax"}, "output = 'Softmax': must be one of 'auto'"),
+        ({"method": "lrp", "bins": "12"}, "bins = '12': must be a list of numbers"),
     ],
 )
 def test_what_cannot_be_done_is_said(settings, message):
@@ -175,6 +192,108 @@ def test_images_that_cannot_be_read_are_named(tmp_path):
         heatlas.explain(Residual(), tmp_path / "scan.nii", "gradient")
     with pytest.raises(BadInputError, match="has 2 axes"):
         heatlas.explain(Residual(), np.zeros((4, 4)), "gradient")
+
+
+@pytest.mark.parametrize(
+    ("network", "given", "message"),
+    [
+        (None, None, "network = None: must be a torch.nn.Module that holds its weights"),
+        ("net.pt", None, "network = 'net.pt': must be a torch.nn.Module"),
+        (Residual, None, "network = <class .*Residual'>: must be a torch.nn.Module"),
+        (lambda x: x, None, "network = <function .*: must be a torch.nn.Module"),
+        (nn.Identity(), 3, "image = 3: must be the path of an image"),
+        (nn.Identity(), [[[0.0]]], r"image = \[\[\[0.0\]\]\]: must be the path of an image"),
+        (nn.Identity(), torch.ones(4, 4, 4).to_sparse(), "image: is a sparse, quantised"),
+        (nn.Identity(), np.ma.masked_less(np.eye(4)[None], 0.5), "image: 12 of its values are masked"),
+        (nn.Identity(), np.full((1, 4, 4), 2**24 + 1), "holds whole numbers beyond 16,777,216"),
+    ],
+)
+def test_networks_and_images_that_are_none_are_refused_in_one_line(network, given, message):
+    given = np.zeros((4, 4, 4)) if given is None else given
+    for function in (lambda: heatlas.explain(network, given, "gradient"), lambda: heatlas.prepare(network, given)):
+        with pytest.raises((UsageError, BadInputError), match=message) as caught:
+            function()
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("method", ["gradient", "deeplift", "lrp", "expected-gradients"])
+def test_modes_of_the_caller_change_no_map(method):
+    network, volume, control = WithAge().eval().requires_grad_(False), torch.rand(8, 9, 10), torch.rand(8, 9, 10)
+    asked = {"method": method, "reference": [control], "others": (71,)}
+    wanted = heatlas.explain(network, volume, **asked)
+    modes = (torch.inference_mode, torch.no_grad, lambda: torch.autocast("cpu", dtype=torch.bfloat16))
+    for mode in modes:
+        with mode():
+            found = heatlas.explain(network, volume, **asked)
+        assert (found.value, found.target) == (wanted.value, wanted.target)
+        np.testing.assert_array_equal(found.map.dataobj, wanted.map.dataobj)
+    half = volume.bfloat16()
+    np.testing.assert_array_equal(
+        heatlas.explain(network, half, **asked).map.dataobj, heatlas.explain(network, half.float(), **asked).map.dataobj
+    )
+
+
+class NormFirst(nn.Module):
+    """Batch normalisation before its convolution, as in a DenseNet, or after it; γ has both signs."""
+
+    def __init__(self, first: bool) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        norm, convolution = nn.BatchNorm3d(2), nn.Conv3d(2, 2, 3)
+        norm.weight.data = torch.tensor([1.5, -0.5])
+        parts = (nn.ReLU(), norm, nn.ReLU(), convolution) if first else (convolution, norm)
+        self.all = nn.Sequential(
+            nn.Conv3d(1, 2, 3), *parts, nn.ReLU(), nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(2, 2)
+        )
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.all(x)
+
+
+@pytest.mark.parametrize(("first", "done"), [(True, "identity"), (False, "fold")])
+def test_lrp_of_the_library_folds_batch_normalisation_where_a_run_does(first, done, tmp_path):
+    """The first call works, and the map is that of a run whose network is the same one of the user's own."""
+    network, volume = NormFirst(first), torch.rand(8, 9, 10)
+    found = heatlas.lrp(network, volume, target=1)
+    assert found.attribution.parameters["batch_norm"] == done
+    wanted = heatlas.lrp(network, volume, target=1, batch_norm=done)
+    np.testing.assert_array_equal(found.map.dataobj, wanted.map.dataobj)
+    config = load_config(overrides={"model": {"architecture": "foreign"}, "attribution": {"methods": ["lrp"]}})
+    (asked,) = explanations_of_run(config)
+    of_run = attribute(adapted(network, volume[None, None]), volume[None, None], 1, asked.build(RunContext(None, None)))
+    np.testing.assert_array_equal(found.map.dataobj, of_run.values[0, 0])
+
+
+@pytest.mark.parametrize("name", ["resnet10", "sfcn", "densenet121"])
+def test_what_a_family_says_of_folding_is_what_its_networks_allow(name):
+    network = build_network(NETWORKS[name](), (64, 64, 64), 2).eval()
+    assert plan_relevance(network, "auto").batch_norm == FAMILIES[name].batch_norm("auto")
+
+
+def test_what_lrp_loses_is_said_by_its_sum():
+    """Units are 1 + x, and half of the voxels are air: 1 of each 3 parts of the output comes from biases in air."""
+    network = nn.Sequential(nn.Conv3d(1, 1, 1), nn.ReLU(), nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(1, 1))
+    with torch.no_grad():
+        for parameter, value in zip(network.parameters(), (1.0, 1.0, 1.0, 0.0), strict=True):
+            parameter.fill_(value)
+    volume = torch.zeros(4, 4, 4)
+    volume[:2] = 1
+    found = heatlas.lrp(network, volume)
+    assert (found.value, found.missing) == (pytest.approx(1.5), pytest.approx(0.5))
+    assert found.ledger["lost_no_contribution"].sum() == pytest.approx(0.5)
+
+
+def test_a_map_that_is_zero_everywhere_is_said_with_its_reason():
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Conv3d(1, 2, 3), nn.ReLU(), nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(2, 2))
+    volume = torch.rand(8, 9, 10)
+    with torch.no_grad():
+        network[4].weight.copy_(torch.tensor([[1.0, 1.0], [-1.0, -1.0]]))
+    with pytest.warns(UserWarning, match="grad-cam: the map is zero everywhere; it shows what raises the output alone"):
+        heatlas.explain(network, volume, "grad-cam", bins=[50, 70], target=0)  # all that it sees makes the age smaller
+    with pytest.warns(UserWarning, match="deeplift: the map is zero everywhere; the image and its reference are the"):
+        heatlas.deeplift(network, volume, [volume])
 
 
 def test_public_names_are_there():

@@ -61,6 +61,7 @@ def moved(model: StagedModel) -> StagedModel:
     return copy.deepcopy(model).to(OTHER)
 
 
+@pytest.mark.sample(20)
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_computes_where_its_volumes_are(method: str) -> None:
     family = example_for(method)

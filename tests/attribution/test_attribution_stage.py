@@ -170,6 +170,7 @@ def test_second_run_does_nothing_and_a_new_setting_or_network_redoes_its_scans(r
     assert read_table(run.layout.group / "conservation.tsv")["start_value"].between(0, 1).all()
 
 
+@pytest.mark.ci
 def test_two_runs_give_the_same_bytes(run: SmallRun) -> None:
     run_stage(run)
     files = sorted(path for path in run.layout.root.rglob("*") if "relevance" in path.parts and path.is_file())

@@ -45,6 +45,7 @@ def explained(folder: Path, device: torch.device, monkeypatch: pytest.MonkeyPatc
     return run.layout.root
 
 
+@pytest.mark.ci
 def test_evidence_maps_and_tables_of_a_run(tmp_path, monkeypatch) -> None:
     here = explained(tmp_path / "here", CPU, monkeypatch)
     with other_device() as waits:

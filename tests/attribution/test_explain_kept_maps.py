@@ -202,6 +202,7 @@ def test_second_run_does_nothing(runs: dict[str, RunLayout], atlas: Atlas, kept:
     assert {p: p.stat().st_mtime_ns for p in files} == stamps
 
 
+@pytest.mark.ci
 def test_going_from_all_to_none_explains_nothing_again_and_leaves_no_map(tmp_path: Path, atlas: Atlas) -> None:
     layout = small_run(tmp_path / "run")
     explain(layout, "all", atlas)
@@ -215,6 +216,7 @@ def test_going_from_all_to_none_explains_nothing_again_and_leaves_no_map(tmp_pat
     assert {outcome.status for outcome in explain(layout, "all", atlas)} == {"done"}
 
 
+@pytest.mark.ci
 def test_another_atlas_is_another_table(tmp_path: Path, atlas: Atlas) -> None:
     layout = small_run(tmp_path / "run")
     explain(layout, "none", atlas)
@@ -222,6 +224,7 @@ def test_another_atlas_is_another_table(tmp_path: Path, atlas: Atlas) -> None:
     assert {outcome.status for outcome in explain(layout, "none", other)} == {"done"}
 
 
+@pytest.mark.ci
 def test_a_scan_that_fails_is_listed_alone_and_in_no_mean_map(tmp_path: Path, atlas: Atlas, monkeypatch) -> None:
     monkeypatch.setattr(partial, "PART", 3)
     layout = small_run(tmp_path / "run")
@@ -251,6 +254,7 @@ def test_a_scan_that_fails_is_listed_alone_and_in_no_mean_map(tmp_path: Path, at
     assert facts["NumberOfScans"] == 3
 
 
+@pytest.mark.ci
 def test_tables_of_an_earlier_part_never_pass_for_those_of_one_that_fails(
     tmp_path: Path, atlas: Atlas, monkeypatch
 ) -> None:
@@ -274,6 +278,7 @@ def test_tables_of_an_earlier_part_never_pass_for_those_of_one_that_fails(
         assert table.loc[table["region"] == 59, "n_voxels"].eq(0).all()
 
 
+@pytest.mark.ci
 def test_killed_between_parts_continues_to_the_same_maps(
     tmp_path: Path, atlas: Atlas, runs: dict[str, RunLayout], monkeypatch
 ) -> None:
@@ -329,6 +334,7 @@ def test_strange_folders_beside_the_sums_are_left_alone(tmp_path: Path, atlas: A
     assert strange.is_dir()
 
 
+@pytest.mark.ci
 def test_failures_of_parts_end_with_the_parts(tmp_path: Path, atlas: Atlas, monkeypatch) -> None:
     def refused(*_: object) -> None:
         raise PermissionError("made up")

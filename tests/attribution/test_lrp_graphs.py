@@ -115,6 +115,7 @@ def test_a_gate_counts_as_a_constant() -> None:
     assert not torch.allclose(answer.values, x * gradient(model, x, 1))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("build", "batch_norm"),
     [

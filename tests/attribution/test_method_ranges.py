@@ -20,8 +20,8 @@ from heatlas.pipeline.run.config.ranges import Bounds, split_kind
 from heatlas.pipeline.run.errors import UsageError
 
 LABELS = RegionLabels("toy", torch.ones(2, 2, 2, dtype=torch.int64))
-UNBOUNDED = {"masking.baseline", "air", "beta"}
-"""Intensities, and β of LRP: any finite number."""
+UNBOUNDED = {"masking.baseline", "air"}
+"""Intensities: any finite number."""
 ENDS = [
     (name, setting, value, allowed)
     for name, entry in METHODS.items()

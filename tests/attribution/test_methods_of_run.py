@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from heatlas.pipeline.attribution.gradient.integrated_gradients import Integrate
 from heatlas.pipeline.attribution.methods import attribute
 from heatlas.pipeline.attribution.registry import ENTRIES, METHODS
 from heatlas.pipeline.explaining.explained_scan import explain_scan
-from heatlas.pipeline.explaining.requested import explanations_of_run
+from heatlas.pipeline.explaining.requested import explanations_of_run, require_explained
 from heatlas.pipeline.explaining.stage import explain_scans
 from heatlas.pipeline.models.families.foreign import ForeignConfig
 from heatlas.pipeline.models.families.probes.settings import ProbeConfig
@@ -25,6 +26,7 @@ from heatlas.pipeline.models.families.registry import FAMILIES
 from heatlas.pipeline.models.inputs import from_network, read_network_volume
 from heatlas.pipeline.models.storage import load_model
 from heatlas.pipeline.regions.stage import aggregate_relevance
+from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.config.settings import AttributionConfig, Config
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.layout.map_names import map_names
@@ -111,6 +113,23 @@ def test_a_method_that_the_network_cannot_be_asked_is_refused_before_any_scan(tm
             DigestCache(made.layout.digests),
         )  # fmt: skip
     assert not list(made.layout.root.rglob("*_relevance.*"))
+
+
+def test_a_method_that_the_users_own_network_refuses_is_named_before_registration(tmp_path: Path) -> None:
+    """`heatlas check` and `heatlas run` try the methods; the others explain it."""
+    (tmp_path / "own.py").write_text(
+        OWN + "\ndef sine():\n    class Sine(nn.Module):\n        def forward(self, x):\n            return x.sin()\n"
+        "    return nn.Sequential(Sine(), linear())\n"
+    )
+
+    def tried(methods: Sequence[str]) -> None:
+        model = ForeignConfig(network=f"{tmp_path / 'own.py'}:sine")
+        attribution = AttributionConfig(methods=tuple(methods))
+        require_explained(replace(load_config(preset="patients"), model=model, attribution=attribution))
+
+    tried(("gradient", "region-swap", "occlusion"))
+    with pytest.raises(UsageError, match=r"attribution.methods: deeplift does not explain this network: .*sin"):
+        tried(("gradient", "deeplift"))
 
 
 OWN = """from torch import nn

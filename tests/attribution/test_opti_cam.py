@@ -115,6 +115,7 @@ def two_channels() -> nn.Sequential:
     return net
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("normalisation", "objective"), SETTINGS)
 def test_optimum_of_two_channels_equals_brute_force(normalisation: str, objective: str) -> None:
     """All mixtures of two channels, tried at 401 points of the simplex (in the logistic scale Adam can reach)."""
@@ -212,6 +213,7 @@ def test_best_counts_the_point_after_the_last_step_and_forgets_overshooting() ->
     assert float(last) == pytest.approx(0.1, abs=1e-6)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("normalisation", "objective"), SETTINGS)
 def test_volumes_climb_alone(normalisation: str, objective: str) -> None:
     net, x = network("dense"), volumes()

@@ -159,6 +159,7 @@ def test_a_second_run_does_nothing_and_one_new_network_only_what_depends_on_it(r
     assert [outcome.status for outcome in run.explain()] == ["unchanged", "done"]  # the converter never met network 0
 
 
+@pytest.mark.ci
 def test_a_scan_that_gets_a_label_is_explained_again(run: OutsideRun) -> None:
     unlabelled = tuple(replace(scan, label=None) for scan in LABELLED[:1])
     run.predict((STRANGER, *unlabelled))
@@ -183,6 +184,7 @@ def test_maps_that_are_not_kept_leave_tables(run: OutsideRun) -> None:
     assert files.region_table.is_file()
 
 
+@pytest.mark.ci
 def test_without_such_scans_nothing_is_left(run: OutsideRun) -> None:
     run.aggregate_labelled()
     run.predict()

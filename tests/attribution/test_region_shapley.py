@@ -63,6 +63,7 @@ def brute_shapley(numbers: list[int], values: dict[frozenset[int], float]) -> li
     return answer
 
 
+@pytest.mark.ci
 def test_many_orders_give_the_shapley_value_of_brute_force() -> None:
     model, x, reference = branches(), volumes(1), controls()
     numbers, values = coalition_values(model, x, reference.mean)
@@ -125,6 +126,7 @@ def test_fairness(seed: int, pairs: int) -> None:
     assert math.isclose(of[2], of[5], abs_tol=1e-9)  # antithetic pairs make twins equal in every draw
 
 
+@pytest.mark.ci
 def test_standard_error_falls_with_pairs_and_is_unknown_for_one() -> None:
     model, x, reference = branches(), volumes(1), controls()
     few, many = (found(model, RegionShapley(reference, four_regions(), pairs=n, batch=64), x) for n in (20, 320))

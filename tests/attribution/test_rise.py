@@ -68,6 +68,7 @@ def second_moments(grid: tuple[int, int, int], cells: int, p: float, shifted: bo
     return p**2 + p * (1 - p) * torch.kron(torch.kron(axes[0], axes[1]), axes[2])
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("control_variate", [False, True])
 @pytest.mark.parametrize("baseline", [0.0, 0.3])
 def test_a_linear_score_converges_to_its_expectation(control_variate, baseline):
@@ -91,6 +92,7 @@ def test_a_linear_score_converges_to_its_expectation(control_variate, baseline):
         assert ((found - unshifted) / standard_error).abs().max() > 6
 
 
+@pytest.mark.ci
 def test_the_control_variate_takes_off_most_of_the_noise():
     grid = (5, 6, 4)
     net = Score(lambda x: 3 + x[:, 0, 1:3, 1:3, 1:3].mean(dim=(1, 2, 3))).eval()

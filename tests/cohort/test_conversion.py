@@ -133,6 +133,7 @@ def test_no_word_of_the_header_is_in_any_file(tmp_path: Path) -> None:
     assert sidecar["Sources"] == ["bids:raw:good/2_0000.dcm"]
 
 
+@pytest.mark.ci
 def test_the_real_series(real_data: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(real_data / "dicom" / "studyforrest-t1w.zip") as archive:
         archive.extractall(tmp_path / "in")

@@ -103,6 +103,7 @@ def test_the_severity_map_lies_in_the_planted_groups(written: Path) -> None:
     assert severity[np.asarray(atlas.labels) == 0].min() >= 0
 
 
+@pytest.mark.ci
 def test_equal_seeds_give_equal_bytes_in_any_number_of_workers(written: Path, tmp_path: Path) -> None:
     with ThreadPoolExecutor(2) as executor:
         again = write_demo_cohort(tmp_path / "again", SEED, PEOPLE, RESOLUTION, executor)
@@ -115,6 +116,7 @@ def test_a_whole_cohort_is_left_alone(copy: Path, monkeypatch: pytest.MonkeyPatc
     assert write_demo_cohort(copy, SEED, PEOPLE, RESOLUTION) == copy
 
 
+@pytest.mark.ci
 def test_an_interrupted_cohort_is_made_whole(copy: Path, written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     next(path for path in copy.rglob("*.nii") if "truth" not in path.parts).unlink()
     made = []

@@ -60,6 +60,7 @@ def test_the_disease_strikes_the_same_regions_in_a_warped_head(reference: Refere
         assert change[-1] == pytest.approx(0, abs=0.005)
 
 
+@pytest.mark.ci
 def test_men_have_a_larger_putamen_and_nothing_else_that_is_larger(reference: ReferenceAnatomy) -> None:
     people = {sex: draw_shape(np.random.default_rng(5), sex, reference) for sex in "MF"}
     acquisitions = {
@@ -134,6 +135,7 @@ def test_two_thirds_of_the_loss_of_grey_matter_are_loss_in_place(
     assert 0.001 < changed.mean() < 0.05
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("seed", range(8))
 def test_an_image_shows_the_head_where_its_affine_says(
     reference: ReferenceAnatomy, nobody: PersonShape, seed: int

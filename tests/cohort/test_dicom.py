@@ -190,6 +190,7 @@ def test_no_message_repeats_the_header(tmp_path: Path, capfd: pytest.CaptureFixt
     assert not [word for word in SECRET_WORDS if word in text]
 
 
+@pytest.mark.ci
 def test_the_real_series(real_data: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(real_data / "dicom" / "studyforrest-t1w.zip") as archive:
         archive.extractall(tmp_path)

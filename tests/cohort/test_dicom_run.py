@@ -17,6 +17,8 @@ from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table
 from heatlas.workflows.command_line import main
 
+pytestmark = pytest.mark.ci
+
 P = "002_S_0295"
 SETTINGS = """
 [registration]

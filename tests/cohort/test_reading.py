@@ -105,6 +105,7 @@ def test_hidden_files_are_no_images(bids: BidsTree) -> None:
     assert len(bids.read(contrast_column="sex", negative="F", positive="M").table) == 2
 
 
+@pytest.mark.ci
 def test_two_thousand_scans_read_in_seconds(adni: AdniTree) -> None:
     content = image_bytes()
     for person in range(500):

@@ -325,6 +325,7 @@ def test_shuffled_labels_are_judged_by_what_chance_gives(
     assert row["n_swaps"] == len(scores)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("swaps", [1, 3])
 @pytest.mark.parametrize(("groups", "planted"), [(67, 5), (67, 1), (20, 4)])
 def test_a_map_that_ranks_at_random_fails_in_at_most_one_of_twenty(swaps: int, groups: int, planted: int) -> None:
@@ -367,6 +368,7 @@ def test_planted_rows_of_an_earlier_call_are_kept_and_those_judged_again_are_rep
     assert with_earlier(path, made) is made
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("regions", "planted"), [(5, 2), (6, 3), (4, 1)])
 def test_chance_is_that_of_all_orders(regions: int, planted: int) -> None:
     truth = np.arange(regions) < planted

@@ -240,6 +240,7 @@ def agreed(tmp_path_factory):
     return few, asked, families, outcomes
 
 
+@pytest.mark.ci
 def test_networks_of_other_seeds_epochs_and_families_find_the_same_block(agreed) -> None:
     cohort, _, _, outcomes = agreed
     assert all(one.ok for one in outcomes)
@@ -263,6 +264,7 @@ def test_networks_of_other_seeds_epochs_and_families_find_the_same_block(agreed)
     }
 
 
+@pytest.mark.ci
 def test_a_fold_without_controls_is_refused_before_any_training(agreed, tmp_path) -> None:
     cohort, asked, _, _ = agreed
     patients = tuple(scan for scan in cohort.compared_with if scan.label == "AD")
@@ -272,6 +274,7 @@ def test_a_fold_without_controls_is_refused_before_any_training(agreed, tmp_path
     assert sorted(cohort.layout.evaluation.rglob("*.safetensors")) == before
 
 
+@pytest.mark.ci
 def test_networks_that_the_run_has_are_used_and_a_second_call_does_nothing(agreed) -> None:
     cohort, asked, families, _ = agreed
     before = {path: path.read_bytes() for path in cohort.layout.evaluation.glob("*.tsv")}

@@ -57,6 +57,7 @@ def test_two_are_about_the_same_where_the_whole_interval_is_near(shift: float, n
     assert (row["holds"], row["expected"]) == (holds, "near")
 
 
+@pytest.mark.ci
 def test_without_effect_one_claim_in_twenty_is_an_answer() -> None:
     answers = [directions(table(0.0, seed=n), PEOPLE, [BETTER])["holds"].iloc[0] for n in range(40)]
     assert answers.count("open") >= 33

@@ -290,6 +290,7 @@ def test_methods_that_hide_regions_of_one_brain_are_told() -> None:
     assert [one.entry.name for one in EXPLANATIONS if regional(one)] == ["region-occlusion"]
 
 
+@pytest.mark.ci
 def test_all_that_is_asked_runs_through_the_same_table() -> None:
     model = pooled()
     asked = asked_in_grids(USABLE, CONTROLS, model.float(), CELL, "needle")
@@ -344,7 +345,7 @@ def test_smoothgrad_is_asked_of_all_three_maps(every: bool) -> None:
     shares = table[table["stage"] == 0].set_index("method")["share"].dropna()
     assert sorted(shares.index) == names[: 3 if every else 2]
     assert shares.between(0, 1, inclusive="neither").all()
-    assert shares.nunique() == len(shares)
+    assert np.diff(np.sort(shares)).min() > 1e-6
 
 
 def test_settings_of_the_literature_come_first_and_ours_name_themselves() -> None:
@@ -408,8 +409,10 @@ def test_a_hybrid_is_asked_for_inherent_maps_at_every_depth_and_inside_of_its_st
         assert "backbone of this probe is conventional" in table.loc[0, "note"]  # contributions are not exact there
         shares = table["share"].drop(index=0)
         assert shares.between(0, 1).all()
-        assert shares.nunique() == (4 if setting == "GridPG" else 1)
-        assert shares.min() == (1 if setting == "DiFull" else pytest.approx(shares.min()))
+        if setting == "DiFull":  # cells of a network with local connections cannot see each other
+            np.testing.assert_allclose(shares, 1)
+        else:
+            assert shares.max() - shares.min() > 0.01
     assert not any("stem" in one.name for one in asked_in_grids(explanations, CONTROLS, model, CELL, "needle", False))
 
 
@@ -440,6 +443,7 @@ def test_networks_without_a_conventional_stem_have_no_depths_in_it(network: Call
     assert stem_depths(with_linear_head) == ()
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("backbone", "linear"),
     [

@@ -205,6 +205,7 @@ def test_a_mixture_marks_the_place_whose_logit_speaks_for_the_class(against: flo
         assert torch.sign(grid_map(model, pair, cells, 1, 0, method, 1, "GridPG")).flatten().tolist() == [1, -1, 1, -1]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("cell", [0, 3])
 def test_integrated_gradients_are_complete_in_every_setting(cell: int) -> None:
     model, cells = pooled(), scans()
@@ -291,6 +292,7 @@ def resnet10() -> StagedModel:
     return build_network(load_config(overrides={"model": model}).model, (20, 18, 17), CLASSES).double().eval()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("network", "side", "filled"), [(pooled, (15, 9, 12), (16, 12, 12)), (resnet10, (20, 18, 17), (32, 32, 32))]
 )

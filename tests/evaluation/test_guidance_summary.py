@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pytest
 from guidance_study import conditions
 from guidance_summary import summary
 
@@ -15,6 +16,7 @@ KEPT = ROOT / "docs" / "benchmarks" / "guidance_study.tsv"
 PAGE = (ROOT / "docs" / "training_with_explanations.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.ci
 def test_the_page_has_the_tables_of_the_kept_answers() -> None:
     rows = pd.read_csv(KEPT, sep="\t")
     made = summary(rows[rows["part"] == "test"], conditions())

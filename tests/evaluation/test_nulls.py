@@ -163,6 +163,7 @@ def test_an_untrained_bcos_network_is_calibrated_as_before_training(norm) -> Non
     assert float(maps.abs().max()) > 1e-6
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_the_inherent_map_of_a_trained_network_depends_on_every_layer_and_a_map_of_edges_on_none(seed) -> None:
     """Adebayo et al. 2018, on a network that has learned which corner is bright (S35)."""

@@ -74,6 +74,7 @@ def of_three_seeds(methods, value):
     return pd.DataFrame(rows)
 
 
+@pytest.mark.ci
 def test_differences_are_over_people_and_box_accuracy_is_that_of_a_set():
     rows = of_three_seeds({"a": 0.6, "b": 0.4}, lambda name, seed, person: (name == "a") * seed + person)
     assert patients_planted.difference(rows, "om", "a", "b") == "| OM: a less b | 6 | +1.00, +2.00, +3.00 | +2.00 |"

@@ -55,6 +55,7 @@ def test_families_count_once_and_the_own_one_not_at_all():
     assert study.other_families(known, "b", g).tolist() == [1.5, 1.5, 3.0]
 
 
+@pytest.mark.ci
 def test_the_interval_is_over_networks_and_people():
     names = list("abcdefgh")
     base = np.arange(8.0)
@@ -66,6 +67,7 @@ def test_the_interval_is_over_networks_and_people():
     assert low < -0.4 < 0.4 < high
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("columns", [6, 90])
 def test_the_baseline_is_that_of_runs_and_its_parts_add_up(columns):
     random = np.random.default_rng(1)

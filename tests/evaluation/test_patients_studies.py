@@ -39,6 +39,7 @@ def run_with(folder, tissue):
     return folder
 
 
+@pytest.mark.ci
 def test_relevance_beside_volume_and_intensity_is_of_true_positives_on_the_scale_of_their_fold(tmp_path):
     half = np.linspace(-1, 1, 9)
     tissue = np.append(np.repeat(half, 2), [0.5, -0.5])  # both folds hold the same tissue
@@ -79,6 +80,7 @@ def scores_of(shares, kind="needle"):
     ])  # fmt: skip
 
 
+@pytest.mark.ci
 def test_agreement_with_grad_cam_grows_with_a_kernel_that_makes_it_so():
     cam = np.linspace(0, 1, 12)
     smooth = "smooth-integrated-gradients kernel="

@@ -53,6 +53,7 @@ def copy_of(brain, site, severity: float, unused: float = 0.0) -> np.ndarray:
     return planted_copy(*brain, site, severities, np.random.default_rng(2))
 
 
+@pytest.mark.ci
 def test_loss_grows_with_severity_where_it_is_planted_and_nowhere_else(brain, site) -> None:
     plain = copy_of(brain, site, 0.0)
     falls = [in_group(plain, "Hippocampus") - in_group(copy_of(brain, site, s), "Hippocampus") for s in SEVERITIES]

@@ -146,6 +146,7 @@ def sites(seed: int, shift: float, people: int = 60) -> tuple[np.ndarray, list[s
     return rows, names, site_of
 
 
+@pytest.mark.ci
 def test_a_planted_site_is_found_and_random_sites_are_at_chance() -> None:
     rows, names, site_of = sites(0, 9.0)
     found = predicted_sites(points_of(rows, names), site_of, permutations=99)
@@ -159,6 +160,7 @@ def test_a_planted_site_is_found_and_random_sites_are_at_chance() -> None:
     assert 0.4 < p.mean() < 0.65  # uniform: 0.525 expected
 
 
+@pytest.mark.ci
 def test_a_site_that_only_follows_the_class_is_no_evidence() -> None:
     """Features tell the class, and sites have different shares of patients: permuted within classes, p is not small."""
     p, plain = [], []

@@ -62,6 +62,7 @@ def test_chance_in_the_study_of_fifteen_people_a_group_as_an_auditor_simulated_i
     assert isinstance(found, Chance)
 
 
+@pytest.mark.ci
 def test_the_interval_of_the_worst_group_holds_it_in_95_of_100_and_the_estimate_always() -> None:
     random = np.random.default_rng(1)
     for shares in ((0.5, 0.5, 0.5, 0.5), (0.97, 0.05, 0.05, 0.97), (0.9, 0.2, 0.3, 0.9), (0.8, 0.7, 0.75, 0.8)):
@@ -74,6 +75,7 @@ def test_the_interval_of_the_worst_group_holds_it_in_95_of_100_and_the_estimate_
     assert np.isnan(worst_interval((0, 0), (0, 3))).all()
 
 
+@pytest.mark.ci
 def test_an_interval_of_a_difference_holds_its_estimate_and_the_truth_where_that_of_a_least_value_does_not() -> None:
     """A network that follows the marker against a coin, three seeds, 15 people of each class, people in common."""
     random, held, of_class = np.random.default_rng(2), [], np.repeat([False, True], 15)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import random
+import warnings
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
@@ -129,10 +134,114 @@ class _Overwriting(Net):
         return self.logits(x)
 
 
+class _Drawing(Net):
+    """Draws in evaluation, though seldom so that its answer changes; in a layer of its own or as a function."""
+
+    def __init__(self, draw: Callable[[_Drawing], Any]) -> None:
+        super().__init__()
+        self.draw, self.numbers, self.generator = draw, np.random.default_rng(0), torch.Generator()
+        self.noise = nn.Dropout(0.5)
+        self.noise.train = lambda *_: self.noise  # stays in training
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.logits(x) + (1 if float(self.draw(self)) < 1e-9 else 0)
+
+
+@pytest.mark.parametrize(
+    ("draw", "where"),
+    [
+        (lambda _: torch.rand(()), r"_Drawing \(rand\)"),
+        (lambda _: nn.functional.dropout(torch.ones(3), 0.5).sum(), r"_Drawing \(bernoulli_\)"),
+        (lambda net: net.noise(torch.ones(3)).sum(), r"layer noise \(Dropout, bernoulli_\)"),
+        (lambda net: torch.rand((), generator=net.generator), r"_Drawing \(rand\)"),
+        (lambda net: net.numbers.random(), r"_Drawing \(numpy or random\)"),
+        (lambda _: random.random(), r"_Drawing \(numpy or random\)"),
+    ],
+)
+def test_what_draws_in_evaluation_is_refused_by_name_though_answers_seldom_differ(draw, where):
+    with pytest.raises(UsageError, match=f"answers at random in evaluation mode, in {where}"):
+        adapted(_Drawing(draw), VOLUME)
+
+
+@pytest.mark.parametrize(
+    "quiet",
+    [
+        lambda _: nn.functional.dropout(torch.ones(3), 0.5, training=False).sum(),
+        lambda _: nn.functional.scaled_dot_product_attention(*(torch.ones(1, 3, 4),) * 3).sum(),  # might draw
+    ],
+)
+def test_what_does_not_draw_is_not_blamed(quiet):
+    adapted(_Drawing(quiet), VOLUME)
+
+
+def test_the_gradient_of_the_network_is_taken_or_where_it_stops_is_said():
+    """Backward hooks are left out, and `no_grad` is where the network can be traced; `detach` stays, and is named."""
+
+    class Stopping(Net):
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.no_grad():
+                known = self.logits(x)
+            return self.logits(x) + known if float(x.sum()) > 0 else known
+
+    class Detaching(Net):
+        def forward(self, x: Tensor) -> Tensor:
+            return self.logits(x) + self.logits(x.detach())
+
+    hooked = Net()
+    hooked.stem.register_full_backward_hook(lambda *_: (torch.zeros_like(VOLUME),))
+    gradients = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for network in (hooked, Net()):
+            volume = VOLUME.clone().requires_grad_()
+            adapted(network, VOLUME)(volume)[0, 0].backward()
+            gradients.append(volume.grad)
+    torch.testing.assert_close(*gradients)
+
+    class Leaving(Net):
+        def forward(self, x: Tensor) -> Tensor:
+            return self.logits(torch.from_numpy(x.numpy() ** 2))
+
+    stopped = (
+        (Leaving(), "outside of PyTorch"), (Stopping(), r"layer stem.0 \(Conv3d, no_grad"), (Detaching(), "detach"),
+    )  # fmt: skip
+    for network, where in stopped:
+        with pytest.warns(UserWarning, match=f"its gradient stops in .*{where}"):
+            adapted(network, VOLUME)
+
+
+@pytest.mark.parametrize(
+    ("network", "message"),
+    [
+        (lambda: Net().half(), "stem.0.weight is float16, and maps need float32 or float64"),
+        (lambda: Net().to("meta"), "stem.0.weight has no values yet"),
+        (lambda: nn.Sequential(nn.LazyConv3d(2, 3)), "0.weight has no values yet"),
+        (lambda: torch.jit.trace(Net(), VOLUME), "TorchScript cannot be taken apart; give the network in Python"),
+        (lambda: Outside(lambda z: z.argmax(1)), "answers with torch.int64, as a class"),
+        (lambda: Outside(lambda z: z[:, :0]), r"answers \(1, 0\) to one volume"),
+        (lambda: Outside(lambda z: torch.stack([z, z], 2)), r"answers \(1, 3, 2\) to one volume"),
+    ],
+)
+def test_weights_and_answers_that_are_none_are_refused(network, message):
+    with pytest.raises(UsageError, match=message):
+        adapted(network(), VOLUME)
+
+
+@pytest.mark.parametrize(
+    ("meaning", "words"),
+    [("softmax", "no probabilities that add up to 1"), ("sigmoid", "no probabilities;"),
+     ("log-softmax", "no logarithms of probabilities that add up to 1")],
+)  # fmt: skip
+def test_logits_are_not_believed_to_be_probabilities(meaning, words):
+    network = Outside(lambda z: z * 0 + torch.tensor([2.94, -1.0, 0.5]))
+    with pytest.raises(UsageError, match=f'output = "{meaning}", but its answers are {words}'):
+        adapted(network, VOLUME, form=OutputForm(meaning))
+
+
 @pytest.mark.parametrize(
     ("network", "volume", "message"),
     [
-        (_Random(), VOLUME, "answers differently to the same volume"),
+        (_Random(), VOLUME, "answers at random in evaluation mode"),
         (_Overwriting(), VOLUME, "changes its input in place"),
         (Net(), VOLUME.expand(1, 2, -1, -1, -1), "does not take a volume of"),
         (Net(), VOLUME * float("nan"), "not finite"),
@@ -184,6 +293,16 @@ def broken():
 
 def text():
     return "network"
+
+def leaving():
+    raise SystemExit(0)
+
+def odd():
+    raise BaseException("anything")
+
+class Leaving(nn.Module):
+    def forward(self, x):
+        raise SystemExit(0)
 """
 
 
@@ -211,6 +330,9 @@ def test_a_description_gives_the_network_with_its_weights(description):
         ({"network": "small"}, "write FILE.py:NAME"),
         ({"network": "{place}/nets.py:large"}, "has no large"),
         ({"network": "{place}/nets.py:broken"}, "RuntimeError: no licence"),
+        ({"network": "{place}/nets.py:leaving"}, "SystemExit: 0"),
+        ({"network": "{place}/nets.py:odd"}, "BaseException: anything"),
+        ({"network": "{place}/nets.py:Leaving", "weights": ""}, "does not take a volume of .*SystemExit"),
         ({"network": "{place}/nets.py:text"}, "gives a str, no torch.nn.Module"),
         ({"arguments": '{"depth": 3}'}, "TypeError"),
         ({"arguments": '{"outputs": 3}'}, r"another shape: 4.weight \(2, 2\), not \(3, 2\)"),
@@ -234,8 +356,9 @@ def test_weights_that_differ_are_listed(description, tmp_path):
 
 def test_a_pickle_that_executes_is_not_read(description, tmp_path):
     torch.save(Net(), tmp_path / "whole.pt")
-    with pytest.raises(BadInputError, match="no weights that can be read safely"):
+    with pytest.raises(BadInputError, match=r"no weights that can be read safely .*more than tensors") as caught:
         with_weights(made(description), tmp_path / "whole.pt")
+    assert "weights_only" not in str(caught.value), "torch's advice would run what is in the file"
 
 
 class _ReadsWhatWasOverwritten(Net):

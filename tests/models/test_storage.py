@@ -149,6 +149,7 @@ SETTINGS = {
 }
 
 
+@pytest.mark.sample(7)
 @pytest.mark.parametrize("name", BUILT)
 def test_every_family_is_stored_and_read(name, tmp_path):
     settings, whole = SETTINGS[name], NetworkInput(3.0, None)

@@ -171,6 +171,7 @@ class KilledAfter(Inline):
         return super().submit(function, *arguments)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("units", [0, 1, 2])
 def test_killed_run_continues_to_the_same_tables(units, run, tmp_path, maps):
     with pytest.raises(KeyboardInterrupt):
@@ -211,6 +212,7 @@ def test_maps_no_longer_asked_for_are_removed(run):
     assert not run.group_map("AD", "gb").exists()
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("damage", ["missing", "truncated", "other grid", "nan"])
 def test_damaged_map_costs_one_mean_map_and_is_named(damage, run):
     path = map_path(run, SCANS[1], "gb")

@@ -48,6 +48,7 @@ def register(one_thread: None, phantom: Any, template: Template, write: Any, tmp
     return run
 
 
+@pytest.mark.ci
 def test_every_orientation_gives_the_same_brain_with_left_on_the_left(register: Any, template: Template) -> None:
     results = {axes: register(axes) for axes in ("RAS", "LAS", "PSR", "LIA")}
     first = results["RAS"]
@@ -150,6 +151,7 @@ def test_levels_are_counted_in_millimetres(voxel_mm: float) -> None:
     assert all(n == 0 for width, n in zip(widths, found, strict=True) if width < 2**0.5)
 
 
+@pytest.mark.ci
 @pytest.mark.usefixtures("few_iterations")
 @pytest.mark.parametrize("transform", [QUICK, pytest.param(BOTH_METRICS, marks=pytest.mark.slow)])
 def test_same_seed_same_bytes_and_nothing_left_behind(
@@ -179,6 +181,7 @@ def test_the_seed_reaches_ants(register: Any) -> None:
     assert not np.array_equal(register("RAS", seed=7).t1w, register("RAS", seed=8).t1w)
 
 
+@pytest.mark.ci
 @pytest.mark.usefixtures("few_iterations")
 def test_both_metrics_start_from_the_linear_stages_of_the_other(register: Any, template: Template) -> None:
     """One affine for both; the warp is another, and brings the even phantom as near to the template."""
@@ -190,6 +193,7 @@ def test_both_metrics_start_from_the_linear_stages_of_the_other(register: Any, t
     assert crossed.quality["correlation"] > quick.quality["correlation"] - 0.03
 
 
+@pytest.mark.ci
 def test_template_mask_cuts_what_the_own_mask_would_keep(register: Any, template: Template) -> None:
     own = register("RAS")
     cut = register("RAS", replace(CONFIG, brain_extraction="template-mask"))
@@ -199,6 +203,7 @@ def test_template_mask_cuts_what_the_own_mask_would_keep(register: Any, template
     assert not np.array_equal(own.brain_mask, template.brain_mask)
 
 
+@pytest.mark.ci
 def test_bias_field_is_taken_out(one_thread: None, phantom: Any) -> None:
     volume = coarsen(Volume(phantom.get_fdata(dtype=np.float32), phantom.affine), 8.0)
     data = volume.data

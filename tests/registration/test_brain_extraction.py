@@ -111,6 +111,7 @@ class TestFindBrain:
 
 
 class TestRealData:
+    @pytest.mark.ci
     def test_stripped_brains_and_heads_are_told_apart_without_sidecars(self, real_data: Path) -> None:
         for number in (1003, 1005, 1128):
             image = load_t1w(real_data / f"oasis20/sub-{number}/anat/sub-{number}_T1w.nii.gz")

@@ -55,6 +55,7 @@ def files_under(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.ci
 def test_a_cohort_with_bad_scans(
     cohort: tuple[Path, list[Scan]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -92,6 +92,7 @@ def test_scores_leave_the_scan_itself_out() -> None:
     assert side_scores([a]).tolist() == [0.0]
 
 
+@pytest.mark.ci
 def test_all_mirrored_look_alike_and_most_mirrored_cannot_be_told() -> None:
     everyone = compare_sides(rows(20, tuple(range(20))))
     assert not everyone.mirrored.any()
@@ -118,6 +119,7 @@ def test_few_scans_are_not_compared() -> None:
     assert np.flatnonzero(compare_sides(rows(MIN_COHORT, (2,))).mirrored).tolist() == [2]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("axes", ["RAS", "LAS", "PIR", "SAL"])
 def test_files_of_any_orientation_give_the_same(axes: str, tmp_path: Path) -> None:
     for i in range(12):

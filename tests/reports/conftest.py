@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+import run_factory
 from component_pages import make_component_page
 
 from heatlas.reports.content.relevance import maps as group_maps
@@ -20,6 +22,17 @@ ARGUMENTS = (
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync",
 )  # fmt: skip
+
+
+@pytest.fixture(scope="session", autouse=True)
+def kept_runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """One folder for all processes of the session, in which `run_factory.make_run` keeps what it made."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_factory, "KEPT", folder / "made-runs")
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

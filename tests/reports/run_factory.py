@@ -6,7 +6,10 @@ that the report is tested against what they really write.
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass, field
+from fcntl import LOCK_EX, flock
+from hashlib import sha256
 from pathlib import Path
 
 import nibabel as nib
@@ -41,6 +44,8 @@ PLANTED = ("Hippocampus", "Amygdala", "Entorhinal area", "Parahippocampal gyrus"
 EVIDENCE = "expectedGradients"
 RESOLUTION = 4.0
 VISITS = ("M000", "M012", "M024", "M036")
+KEPT: Path | None = None
+"""Folder of the finished runs of this session of tests, shared by its processes (conftest.py); none elsewhere."""
 REGION_TABLE = Path(__file__).parents[2] / "atlases" / "tables" / "neuromorphometrics.tsv"
 
 
@@ -92,11 +97,32 @@ class RunPlan:
 
 
 def make_run(folder: Path, plan: RunPlan | None = None) -> RunLayout:
-    """Write a run folder."""
-    plan = plan or RunPlan()
-    run = RunLayout(folder)
+    """Write a run folder; a finished one is a copy of that of the first test of the session that had the same plan."""
+    plan, run = plan or RunPlan(), RunLayout(folder)
+    if KEPT is None or plan.until != "statistics":
+        _begin(run, plan)
+        _make(run, plan)
+        return run
+    kept = KEPT / sha256(repr(plan).encode()).hexdigest()[:16]
+    kept.mkdir(parents=True, exist_ok=True)
+    with (kept / "lock").open("w") as lock:
+        flock(lock, LOCK_EX)  # processes that share the tests wait for the one that makes it
+        if not (kept / "finished").exists():
+            shutil.rmtree(kept / "run", ignore_errors=True)
+            _begin(RunLayout(kept / "run"), plan)
+            _make(RunLayout(kept / "run"), plan)
+            (kept / "finished").touch()
+    shutil.copytree(kept / "run", folder, dirs_exist_ok=True)
+    if (kept / "planted.json").exists():
+        shutil.copyfile(kept / "planted.json", folder.parent / "planted.json")
+    _begin(run, plan)
+    return run
+
+
+def _begin(run: RunLayout, plan: RunPlan) -> None:
+    """What names the folder: configuration and provenance."""
     config = _config(plan)
-    text = config_to_toml(config) + f'\n[run]\ninput = "{folder.parent / "input"}"\npreset = "{plan.preset}"\n'
+    text = config_to_toml(config) + f'\n[run]\ninput = "{run.root.parent / "input"}"\npreset = "{plan.preset}"\n'
     write_text(run.config, text)
     sources = {
         "input_layout": "adni",
@@ -109,11 +135,13 @@ def make_run(folder: Path, plan: RunPlan | None = None) -> RunLayout:
         },
     }
     write_provenance(run, ["heatlas", "run", "IN", "OUT"], config.seed, sources)
-    scans = _scans(plan)
+
+
+def _make(run: RunLayout, plan: RunPlan) -> None:
+    scans, config = _scans(plan), _config(plan)
     steps = [_write_cohort, _write_registration, _write_training, _write_attribution, _write_regions, _write_statistics]
     for step in steps[: STAGES.index(plan.until) + 1]:
         step(run, scans, config, plan)
-    return run
 
 
 def _config(plan: RunPlan) -> Config:

@@ -14,6 +14,8 @@ from component_pages import HOSTILE_CLASS
 from heatlas.pipeline.run.tables import read_table
 from heatlas.reports.words.numbers import number, p_cell
 
+pytestmark = pytest.mark.ci
+
 
 @pytest.fixture(scope="module")
 def table(made):

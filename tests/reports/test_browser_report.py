@@ -23,6 +23,8 @@ from heatlas.reports.page.build import build_report
 from heatlas.reports.people.scan_pictures import draw_scans
 from heatlas.reports.read.run_record import read_run
 
+pytestmark = pytest.mark.ci
+
 LEVELS = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa")
 NARROW = 375
 SCREEN = 800

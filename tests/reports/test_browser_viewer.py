@@ -15,6 +15,8 @@ from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.spaces import template_grid
 from heatlas.reports.words.numbers import number
 
+pytestmark = pytest.mark.ci
+
 BRIGHT = """(canvas) => {
   const { width, height } = canvas, half = Math.floor(width / 2);
   const pixels = canvas.getContext("2d").getImageData(0, 0, width, height).data;

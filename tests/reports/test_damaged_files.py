@@ -283,6 +283,7 @@ class Watched(dict):
         return super().__contains__(name)
 
 
+@pytest.mark.ci
 def test_every_part_of_the_report_is_made_without_any_one_table(record, monkeypatch):
     """No part is lost to an error that was not foreseen: what a table lacks is said by the parts that need it."""
     tables = Watched(record.tables)
@@ -442,6 +443,7 @@ def test_a_part_that_ends_in_an_unforeseen_error_is_replaced_by_its_reason(recor
     assert len(list((record.layout.logs / "failures").glob("report_*"))) == 1
 
 
+@pytest.mark.ci
 def test_the_command_says_so_in_its_exit_code_and_log_and_makes_the_rest(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(gallery, "rendered", lambda figure, form, dpi=0, reduce=False: b"")
     monkeypatch.setattr("heatlas.workflows.adni.open_executor", lambda *arguments: nullcontext(None))

@@ -24,6 +24,7 @@ from heatlas.reports.analyses.verdicts import comparisons
 from heatlas.reports.cautions.all_cautions import find_cautions
 from heatlas.reports.content.relevance import evaluation, regions
 from heatlas.reports.content.run.summary import summarise
+from heatlas.reports.content.run.where import WHERE
 from heatlas.reports.figures import gallery
 from heatlas.reports.frame.material import Material
 from heatlas.reports.page.build import report_inputs, write_report
@@ -31,6 +32,8 @@ from heatlas.reports.people.page import person_content
 from heatlas.reports.read.leading_map import leading_map
 from heatlas.reports.read.people import ParticipantRecords
 from heatlas.reports.read.run_record import RunRecord, read_run
+from heatlas.reports.read.written_tables import of_another_version
+from heatlas.reports.region_pages.lead import lead_of
 from heatlas.reports.region_pages.page import RegionMaterial, region_content
 from heatlas.reports.words.numbers import fixed, signed
 
@@ -111,7 +114,8 @@ def test_the_headline_names_the_regions_whose_evidence_differs_most_in_logits(ru
     rows = by_hand(run)
     answer = next(one for one in summarise(record).answers if one.question == "Where does it look?")
     assert set(rows.index[:5]) == set(PLANTED)
-    named = [group.lower() for group in rows.index[:5]]
+    named = [f"{group.lower()} (1 to 5)" for group in rows.index[:5]]
+    named[0] = f"{rows.index[0].lower()} (between place 1 and 5 of 68)"
     assert answer.text.startswith(
         f"The evidence for AD differs most in these regions: {', '.join(named[:-1])} and {named[-1]}. Map:"
     )
@@ -125,9 +129,65 @@ def test_the_headline_names_the_regions_whose_evidence_differs_most_in_logits(ru
         f"{people['n_first']:.0f} participants of AD and {people['n_second']:.0f} of CN; differences in logits: "
         f"{', '.join(said[:-1])} and {said[-1]}. In brackets: 95 % interval, Hedges' g [interval]. {NOT_EVALUATED}"
     )
-    assert answer.figure == rows.index[0]
-    assert f" {signed(VOXELS * rows['difference'].iloc[0])} logits, " in answer.figure_caption
+    assert answer.figure == "One of 5 regions"
+    first, second, third = (group.lower() for group in rows.index[:3])
+    assert answer.figure_caption == (
+        f"One of 5 regions is the first of all 68 (95 % confidence): {first}, {second}, {third} and 2 more. "
+        f"{rows.index[0]}: difference of evidence {signed(VOXELS * rows['difference'].iloc[0])} logits, n = 14."
+    )
     assert "relevance (LRP β=0) is densest in" in answer.more
+
+
+def with_places(record: RunRecord, low: list[int], high: list[int]) -> RunRecord:
+    """The run with these bounds of places for its regions, the largest Hedges' g first; 68 where none are left."""
+    table = record.tables["group_comparisons"].copy()
+    rows = (table["comparison"] == "AD/CN") & (table["map"] == EVIDENCE) & (table["metric"] == "density")
+    order = table[rows].sort_values("hedges_g", ascending=False, kind="stable").index
+    for column, bounds in (("place_low", low), ("place_high", high)):
+        table.loc[order, column] = [*bounds, *[bounds[-1]] * (len(order) - len(bounds))]
+    return replace(record, tables={**record.tables, "group_comparisons": table})
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "figure", "caption", "text"),
+    [
+        ([1, 2], [1, 68], "{0}", "first of all regions: {size}. The first of all 68 regions is {a} (95 % confidence).",
+         "{a} (place 1 of 68), {b} (2 to 68)"),
+        ([1, 1, 1, 2], [3, 3, 3, 68], "{0}", "first of all regions: {size}. One of 3 regions is the first of all 68 "
+         "(95 % confidence): {a}, {b} and {c}.", "{a} (between place 1 and 3 of 68), {b} (1 to 3)"),
+        ([1, 1, 1, 1, 2], [4, 4, 4, 4, 68], "One of 4 regions", "One of 4 regions is the first of all 68 (95 % "
+         "confidence): {a}, {b}, {c} and 1 more. {0}: {size}.", "{a} (between place 1 and 4 of 68), {b} (1 to 4)"),
+        ([1], [68], "Not known which", "Any of the 68 regions may be the first (95 % confidence): the data do not "
+         "order them. {0}: {size}.", "{a} (between place 1 and 68 of 68), {b} (1 to 68)"),
+        ([2, 1, 2], [68, 1, 68], "{0}", "first of the regions that are not small: {size}. The first of all 68 regions "
+         "is {b} (95 % confidence).", "{a} (between place 2 and 68 of 68), {b} (1)"),
+    ],
+)  # fmt: skip
+def test_a_region_stands_in_large_type_only_where_at_most_three_may_be_first(
+    run, record, low, high, figure, caption, text
+):
+    names = list(by_hand(run).index)
+    size = f"difference of evidence {signed(VOXELS * by_hand(run)['difference'].iloc[0])} logits, n = 14"
+    words = {"size": size, "a": names[0].lower(), "b": names[1].lower(), "c": names[2].lower()}
+    answer = next(one for one in summarise(with_places(record, low, high)).answers if one.question == WHERE)
+    assert answer.figure == figure.format(names[0])
+    assert answer.figure_caption == caption.format(names[0], **words)
+    assert text.format(**words) in answer.text
+
+
+def test_a_run_of_an_earlier_version_has_places_without_bounds(run, record):
+    table = record.tables["group_comparisons"].drop(columns=["place_low", "place_high"])
+    assert of_another_version("group_comparisons", "group_comparisons.tsv", table) == ""
+    older = replace(record, tables={**record.tables, "group_comparisons": table})
+    first = by_hand(run).index[0]
+    answer = next(one for one in summarise(older).answers if one.question == WHERE)
+    assert answer.figure == first
+    assert answer.figure_caption.startswith("first of all regions: difference of evidence ")
+    assert "place" not in answer.text
+    assert lead_of(older, first).endswith("By g it is number 1 of 68 regions.")
+    bounded = with_places(record, [1, 2], [3, 68])
+    assert lead_of(bounded, first).endswith("By g it is number 1 of 68 regions (95 % interval 1 to 3).")
+    assert f"{first.lower()} 1 (1 to 3)" in recovery(bounded).grounds.lower()
 
 
 def test_planted_regions_are_looked_for_where_the_headline_looks(record):
@@ -189,7 +249,8 @@ def test_a_scan_is_described_by_its_evidence_and_that_of_its_reference(run, reco
     largest = list(own.sort_values(ascending=False).index[:3])
     parts = [f"{name[:1].lower()}{name[1:]} {signed(own[name])}" for name in largest]
     rest = 4.0 + 0.01 - own[list(dict.fromkeys([*largest, first]))].sum()
-    leader = f"; the region that differs most between the classes, {first[:1].lower()}{first[1:]}, {signed(own[first])}"
+    leader = f"; the region that differs most between the classes, {first[:1].lower()}{first[1:]}"
+    leader += f" (between place 1 and 5 of 68), {signed(own[first])}"
     assert content["evidence"] == [
         "Scan IAD0M000: the evidence for AD is +2.50 logits. The 12 training controls that the map compares it with "
         f"have −1.50 on average, a difference of +4.00. Largest parts: {', '.join(parts[:-1])} and {parts[-1]}"
@@ -217,7 +278,7 @@ def test_a_region_is_described_by_its_difference_in_logits(run, record):
     assert content["lead"].startswith("Expected gradients: evidence here is larger in AD (Hedges' g ")
     assert f": {signed(VOXELS * row['difference'])} logits, 95 % interval " in content["lead"]
     assert f"mean {signed(VOXELS * row['mean_first'])} logits in AD" in content["lead"]
-    assert content["lead"].endswith(f"By g it is number {place} of {len(rows)} regions.")
+    assert content["lead"].endswith(f"By g it is number {place} of {len(rows)} regions (95 % interval 1 to 5).")
     assert [block.title for block in content["blocks"]] == ["Expected gradients", "LRP β=0", "Guided backpropagation"]
     assert [len(block.charts) for block in content["blocks"]] == [1, 2, 2]
 
@@ -343,6 +404,7 @@ def text_of(source: str) -> str:
     return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", source)).split())
 
 
+@pytest.mark.ci
 def test_whole_pages_with_and_without_an_evaluation(run, record, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(gallery, "rendered", lambda *_, **__: b"")  # the second report draws them all, and more

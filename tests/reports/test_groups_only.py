@@ -1,5 +1,6 @@
 """A report without single people, which may be passed on."""
 
+import pytest
 from run_factory import RunPlan, make_run
 
 from heatlas.pipeline.run.tables import read_table, write_text
@@ -14,6 +15,7 @@ def pages(run):
     }
 
 
+@pytest.mark.ci
 def test_a_report_of_groups_names_nobody_and_has_no_page_of_a_person(tmp_path):
     run = make_run(tmp_path / "run", RunPlan())
     people = set(read_table(run.root / "scans.tsv", ["participant_id"])["participant_id"])

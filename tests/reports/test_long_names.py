@@ -93,6 +93,7 @@ def test_a_cell_is_cut_and_has_the_rest_under_the_pointer():
     assert (short.text, short.whole) == ("short", "")
 
 
+@pytest.mark.ci
 def test_a_report_shows_no_more_than_a_sentence_of_a_site_and_the_table_keeps_it(tmp_path, monkeypatch):
     monkeypatch.setattr(gallery, "rendered", lambda figure, form, dpi=0, reduce=False: b"")
     monkeypatch.delitem(PARTS, "regions")

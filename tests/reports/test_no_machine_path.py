@@ -17,6 +17,7 @@ EVERY_PAGE = True
 FOLDER = "/data/secret-trial/people"
 
 
+@pytest.mark.ci
 def test_pages_name_files_and_no_folders(tmp_path, monkeypatch):
     monkeypatch.setattr(gallery, "rendered", lambda figure, form, dpi=0, reduce=False: b"")
     monkeypatch.delitem(PARTS, "regions")

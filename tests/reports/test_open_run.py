@@ -26,7 +26,7 @@ from heatlas.reports.read.written_tables import DECLARED
 
 @pytest.fixture(scope="module")
 def layout(tmp_path_factory) -> RunLayout:
-    return make_run(tmp_path_factory.mktemp("open") / "run", RunPlan(betas=(0.0,), people=3, evidence=True))
+    return make_run(tmp_path_factory.mktemp("open") / "run", RunPlan(betas=(0.0,), people=7, evidence=True))
 
 
 @pytest.fixture(scope="module")
@@ -93,8 +93,8 @@ def test_a_picture_shows_the_map_on_the_template(run, tmp_path) -> None:
         (lambda run: run.evidence("Hippocampus", b"gb"), UsageError, "name of a map is text"),
         (lambda run: run.map(None, group=1.5), UsageError, "name of a group is text"),
         (lambda run: run.map("gb", participant=12), UsageError, "name of a participant is text"),
-        (lambda run: heatlas.open(None), UsageError, r"as text or Path, not None \(NoneType\)"),
-        (lambda run: heatlas.open(b"demo/run"), UsageError, "takes the folder of a run as text or Path"),
+        (lambda run: heatlas.open(None), UsageError, "folder = None: must be a path, as text or Path"),
+        (lambda run: heatlas.open(b"demo/run"), UsageError, "folder = b'demo/run': must be a path, as text or Path"),
     ],
 )
 def test_what_is_not_there_is_named_with_what_is(run, asked, error, message) -> None:

@@ -112,6 +112,7 @@ def test_sentence_picture_and_table_name_the_same_regions(run):
     assert controls.who in shown.regions.caption
 
 
+@pytest.mark.ci
 def test_the_map_as_it_is_can_be_opened_without_a_script(run):
     build_report(run)
     page = (run.root / participant_file(PERSON)).read_text()

@@ -300,6 +300,7 @@ def note_opened(event: str, arguments: tuple[object, ...]) -> None:
 sys.addaudithook(note_opened)
 
 
+@pytest.mark.ci
 def test_report_is_the_same_when_made_again_and_opens_only_files_it_names(quiet, monkeypatch):
     before = [path.read_bytes() for path in chapter_files(quiet)]
     monkeypatch.setattr(sys.modules[__name__], "OPENED", [])
@@ -325,6 +326,7 @@ def test_methods_text_is_written_and_cites_only_what_it_lists(run):
     assert "ADNI investigators" in text
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("stage", STAGES[:-1])
 def test_a_run_that_stopped_makes_a_report_that_says_so(stage, tmp_path):
     layout = small_report(tmp_path, until=stage)
@@ -359,6 +361,7 @@ def test_without_guided_backpropagation_it_is_not_mentioned(quiet_text):
     assert "uided backpropagation" not in quiet_text
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kept", [pytest.param("none", marks=pytest.mark.slow), "group"])
 def test_maps_that_are_not_kept_are_said_to_be_missing(kept, tmp_path, monkeypatch):
     monkeypatch.setattr(gallery, "rendered", lambda *_, **__: b"")  # their names say which there are
@@ -389,12 +392,14 @@ def test_recovery_of_planted_regions_is_that_of_the_table(quiet, quiet_text):
     assert "blindly" not in quiet_text
 
 
+@pytest.mark.ci
 def test_one_class_only(tmp_path):
     text = Page(small_report(tmp_path, classes=("AD",), mistakes=False, guided=False).report).text
     assert "One class is empty. No participant has the label CN." in text
     assert "no balanced accuracy over both classes" in text
 
 
+@pytest.mark.ci
 def test_one_participant_per_class_and_one_fold(tmp_path):
     layout = small_report(tmp_path, people=1, folds=1, mistakes=False, guided=False)
     assert "The contrast rests on 1 AD and 1 CN." in Page(layout.report).text

@@ -8,6 +8,7 @@ import pytest
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.layout.folder import RunInput
 from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.reports.analyses.evidence import follows_number
 from heatlas.reports.analyses.findings import ranking
 from heatlas.reports.content.relevance.evidence import _table
 from heatlas.reports.content.run.cohort import _demographics, _split
@@ -80,6 +81,27 @@ def test_demographics_and_flow_have_every_class(task: str, classes: list[str]) -
     assert _split(run, pd.DataFrame({"label": classes})) == (
         f"scans: {', '.join(f'{name} 1' for name in classes)}" if classes else ""
     )
+
+
+def test_the_regions_that_follow_a_number_stand_with_their_places() -> None:
+    run, columns = made("number"), {"estimator": "pearson", "metric": "density", "map": "lrpB000", "p_fwe": 0.01}
+    rows = pd.DataFrame({
+        "group": ["Amygdala", "Hippocampus", "Thalamus", "Putamen"], "biomarker": "target", **columns,
+        "r": [0.5, 0.7, 0.6, 0.1], "ci_low": 0.0, "ci_high": 0.9, "n_participants": 30, "place_low": [1, 1, 1, 4],
+        "place_high": [3, 2, 3, 4],
+    })  # fmt: skip
+    run.tables["associations"] = pd.concat([rows, rows.assign(biomarker="mmse", r=0.9, place_low=None)])
+    found = follows_number(run)
+    assert found.answer == (
+        "Density rises with age most in hippocampus (between place 1 and 2 of 4), thalamus (1 to 3) and amygdala (1 to "
+        "3)."
+    )
+    assert found.grounds.startswith(
+        "One of 3 regions is the first of all 4 (95 % confidence): hippocampus, thalamus and amygdala. Pearson's r in "
+        "the first by estimate: 0.70 (95 % interval 0.00 to 0.90), 30 participants, LRP β=0; 4 of 4 regions "
+    )
+    run.tables["associations"] = rows.drop(columns=["place_low", "place_high"])
+    assert follows_number(run).answer == "Density rises with age most in hippocampus, thalamus and amygdala."
 
 
 @pytest.mark.parametrize("task", TASKS)

@@ -20,7 +20,7 @@ from heatlas.reports.page.sections import SECTIONS
 from heatlas.reports.read.run_record import RunRecord, read_run
 from heatlas.reports.read.written_tables import TABLES, of_another_version
 
-PLAN = RunPlan(people=3, betas=(0.0,), preset="demo", overrides={"attribution": {"keep_maps": "none"}})
+PLAN = RunPlan(people=4, betas=(0.0, 0.5), preset="demo", overrides={"attribution": {"keep_maps": "none"}})
 REMEDY = "another version of Heatlas wrote it. Repeat the command that made this run"
 
 
@@ -95,6 +95,7 @@ def test_without_predictions_nothing_made_from_them_is_shown_and_the_reason_is_s
     assert found.why_absent("predictions", "relevance_bilateral") == said
 
 
+@pytest.mark.ci
 def test_the_report_says_what_its_tables_lack_and_is_made_all_the_same(tmp_path, monkeypatch):
     monkeypatch.setattr(gallery, "rendered", lambda *_, **__: b"")
     layout = make_run(tmp_path / "run", PLAN)

@@ -35,6 +35,8 @@ PROCESSES = """
 from parsl.config import Config
 from parsl.executors import HighThroughputExecutor
 from parsl.providers import LocalProvider
+
+pytestmark = pytest.mark.ci
 here = HighThroughputExecutor(
     address="127.0.0.1", max_workers_per_node=2, cores_per_worker=0.5, heartbeat_period=1,
     provider=LocalProvider(init_blocks=1, max_blocks=1),

@@ -44,6 +44,8 @@ from heatlas.workflows.command_documentation import documentation as commands
 from heatlas.workflows.command_line import build_parser
 from heatlas.workflows.evaluate import request_of
 
+pytestmark = pytest.mark.ci
+
 arguments = build_parser().parse_args(["evaluate", "out", "--parts", "toy"])
 assert request_of(arguments).parts == (toy_part.PART,)
 with pytest.raises(UsageError, match="--draws: only the toy draws; add toy to --parts"):

@@ -34,6 +34,8 @@ from heatlas.pipeline.run.work.digests import code_digest
 from heatlas.pipeline.run.work.provenance import package_versions, plugin_versions
 from heatlas.workflows.models import described
 
+pytestmark = pytest.mark.ci
+
 assert origin("methods", "gradient-power") == "heatlas-example 0.1" and origin("methods", "lrp") == "heatlas"
 network = StagedModel([nn.Sequential(nn.Flatten(), nn.Linear(60, 2))]).eval()
 method = find_method("gradient-power").build({"power": 3}, None)

@@ -7,13 +7,17 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import t
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
+from heatlas.pipeline.cohort.people.tasks import Task, task_of
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.statistics.performance.baselines import MEAN, areas_after_exchange, baselines_tables
+from heatlas.reports.analyses.baselines import comparison
 
 SETTINGS = load_config(overrides={"statistics": {"bootstrap_samples": 500}})
+TASK = task_of(SETTINGS.cohort)
 
 
 @dataclass
@@ -78,6 +82,23 @@ def test_a_network_that_knows_the_classes_beats_one_that_guesses(classes, swap, 
     assert table.loc["balanced_accuracy", "estimate"] == pytest.approx(np.mean([one.mean() for one in right]))
 
 
+def test_interval_of_balanced_accuracy_has_the_variance_of_folds_of_few() -> None:
+    """Two people of a class in each of ten folds: draws of two of two would have half the variance."""
+    target = np.repeat([0.0, 1.0], 20)
+    rng = np.random.default_rng(8)
+    said = [np.where(rng.random(40) < share, target, 1 - target) for share in (0.8, 0.7)]
+    made = inputs(*(0.1 + 0.8 * one for one in said), target)
+    made.predictions = made.predictions.assign(participant_id=[f"sub-{i}" for i in range(40)], fold=np.arange(40) % 10)
+    made.config = load_config(overrides={"statistics": {"bootstrap_samples": 4000}})
+    row = baselines_tables(made).set_index(["baseline", "metric"]).loc[("regions", "balanced_accuracy")]
+    gain = (said[0] == target).astype(float) - (said[1] == target)
+    pairs = gain.reshape(2, 2, 10)  # class, person of the fold, fold
+    parts = 2 * pairs.var(axis=1, ddof=1) / 20**2 / 4  # of a stratum of two, in the mean of both classes
+    freedom = parts.sum() ** 2 / (parts**2).sum()
+    expected = 2 * t.isf(0.025, freedom) * np.sqrt(parts.sum())
+    assert row["difference_high"] - row["difference_low"] == pytest.approx(expected, rel=0.05)
+
+
 def test_equal_predictions_are_no_difference(classes) -> None:
     target, good, _ = classes
     row = baselines_tables(inputs(good, good, target)).iloc[0]
@@ -132,7 +153,7 @@ def test_a_baseline_that_nobody_has_the_columns_of_is_a_row_without_numbers(clas
     target, good, guess = classes
     table = baselines_tables(inputs(good, guess, target))
     missing = table[table["estimate"].isna()]
-    assert missing["baseline"].tolist() == ["demographics", "volumes", "voxels"]
+    assert missing["baseline"].tolist() == ["demographics", "volumes", "voxels", "untrained"]
     assert missing["n_participants"].eq(0).all()
     assert missing["verdict"].isna().all()
     assert table["baseline"].tolist()[:2] == ["regions", "regions"]  # the others are there, and first
@@ -143,6 +164,42 @@ def test_without_baselines_the_table_has_no_rows(classes) -> None:
     made = inputs(good, good, target)
     made.baselines = pd.DataFrame()
     assert baselines_tables(made).empty
+
+
+@dataclass
+class Run:
+    """What the sentence reads of a run."""
+
+    tables: dict[str, pd.DataFrame]
+    task: Task = TASK
+
+    def has(self, name: str) -> bool:
+        return name in self.tables
+
+
+@pytest.mark.parametrize(
+    ("untrained", "verdict", "said"),
+    [
+        (0.72, "no better than", " They are no better than a network that was never trained, its weights drawn at "
+         "random (0.76 against 0.72)."),
+        (0.60, "better than", ""),
+        (0.80, "worse than", None),
+    ],
+)  # fmt: skip
+def test_networks_that_do_not_beat_an_untrained_one_say_so(untrained: float, verdict: str, said: str | None) -> None:
+    """Once: where the untrained network is the best simple predictor, the first sentence says it."""
+    table = pd.DataFrame({
+        "baseline": ["regions", "untrained"], "metric": "auc_within_folds", "estimate": [0.79, untrained],
+        "network": 0.76, "verdict": ["no better than", verdict],
+    })  # fmt: skip
+    best = "ridge regression on mean and spread of intensity in each region of the atlas"
+    if said is None:
+        best, said = "ridge regression on what an untrained network makes of the image", ""
+    words = "no better than" if untrained < 0.79 else "worse than"
+    assert comparison(Run({"baselines": table})) == (
+        f"The networks are {words} {best}, the best simple predictor on the same folds (area under the curve, within "
+        f"folds: 0.76 against {max(untrained, 0.79):.2f}).{said}"
+    )
 
 
 @pytest.mark.slow

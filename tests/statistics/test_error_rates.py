@@ -12,6 +12,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import null_cohorts
 import null_estimates
 import null_intervals
 import null_networks
@@ -19,7 +20,7 @@ import null_people
 import null_relevance
 import pytest
 import type_one_error
-from scipy.stats import binom
+from scipy.stats import binom, binomtest
 from type_one_error_tables import CASES, INTERVALS, LIMITS, rates
 
 PAGE = (Path(__file__).parents[2] / "docs" / "benchmarks" / "statistics.md").read_text(encoding="utf-8")
@@ -28,39 +29,44 @@ EVERY = CASES | INTERVALS
 PERMUTATIONS, DATA_SETS, OF_GROUPS, PLANTED, CHANCE = 99, 600, 1_000, 20, 0.001
 FEWER = {
     "site prediction": 200, "fairness": 200, "networks: fairness": 200, "scans: fairness": 150,
-    "site prediction: intervals": 200, "Cox: intervals": 200, "scans: few alike": 200, "performance: intervals": 300,
+    "site prediction: intervals": 200, "Cox: intervals": 200, "scans: few alike": 200, "cohorts: small classes": 400,
+    "cohorts: baselines": 300, "cohorts: new people": 1_000, "cohorts: steady scans": 1_000, "cohorts: regions": 1_000,
+    "cohorts: spreads": 1_000,
 }  # fmt: skip
-"""Data sets of cases that take long."""
+"""Data sets of cases that take long; 1,000 of new ones that do not."""
 
 
 @pytest.fixture(autouse=True)
 def fewer_permutations(monkeypatch) -> None:
-    for module in (null_intervals, null_estimates):
+    for module in (null_intervals, null_estimates, null_cohorts):
         monkeypatch.setattr(module, "DRAWS", 500)
     monkeypatch.setattr(null_intervals, "SIMULATED", 200)
     for module in (null_relevance, null_people, null_networks, null_estimates):
         monkeypatch.setattr(module, "M", PERMUTATIONS)
+    for module in (null_relevance, null_people, null_networks, null_estimates, null_cohorts):
         monkeypatch.setattr(module, "FAST", replace(module.FAST, permutations=PERMUTATIONS))
     monkeypatch.setattr(type_one_error, "PERMUTATIONS", PERMUTATIONS)
 
 
-def documented(*cells: str) -> float:
-    """The rate in the row of the page that begins so, after its number of data sets."""
+def documented(*cells: str) -> tuple[float, int]:
+    """The rate in the row of the page that begins so, and its number of data sets before it."""
     (row,) = [row for row in ROWS if tuple(row[: len(cells)]) == cells]
-    return float(row[len(cells) + 1].rstrip("%")) / 100
+    return float(row[len(cells) + 1].rstrip("%")) / 100, int(row[len(cells)].replace(",", ""))
 
 
-def allowed(rate: float, data_sets: int) -> tuple[float, float]:
-    """Least and largest share of rejections that chance allows where `rate` is documented."""
+def allowed(rate: float, data_sets: int, of: int | None = None) -> tuple[float, float]:
+    """Least and largest share of rejections that chance allows where `rate` is documented, of so many data sets."""
     low, high = LIMITS if LIMITS[0] <= rate <= LIMITS[1] else (rate, rate)
+    if of is not None and low == high:  # what is documented is an estimate itself
+        low, high = binomtest(round(rate * of), of).proportion_ci(1 - CHANCE)
     return binom.ppf(CHANCE / 2, data_sets, low) / data_sets, binom.isf(CHANCE / 2, data_sets, high) / data_sets
 
 
-def require(found: dict[str, tuple[float, int, float]]) -> None:
+def require(found: dict[str, tuple[float, int, float] | tuple[float, int, float, int]]) -> None:
     """Each of the rates found, with its data sets, lies where the documented one allows."""
     wrong = []
-    for test, (rate, data_sets, stated) in found.items():
-        low, high = allowed(stated, data_sets)
+    for test, (rate, data_sets, stated, *of) in found.items():
+        low, high = allowed(stated, data_sets, *of)
         if not low <= rate <= high:
             wrong.append(f"{test}: {rate:.1%} of {data_sets} data sets; documented {stated:.1%}, {low:.1%}-{high:.1%}")
     assert not wrong, "\n".join(wrong)
@@ -73,7 +79,7 @@ def test_rate_is_as_documented(name) -> None:
     own = rates(name, case, OF_GROUPS if name.startswith("groups: ") else FEWER.get(name, DATA_SETS))
     assert own
     page = {test: documented(test) if name in INTERVALS else documented(case.tables, test, case.data) for test in own}
-    require({test: (*found, page[test]) for test, found in own.items()})
+    require({test: (*found, *page[test]) for test, found in own.items()})
 
 
 @pytest.mark.slow
@@ -114,4 +120,6 @@ def test_bounds_are_those_of_the_binomial_distribution() -> None:
     assert allowed(0.05, 400) == (binom.ppf(0.0005, 400, 0.035) / 400, binom.isf(0.0005, 400, 0.065) / 400)
     low, high = allowed(0.111, 400)
     assert 0.06 < low < 0.111 < high < 0.18
+    low, high = allowed(0.0, 200, 100)  # none of 100: up to 7 % are possible
+    assert (low, 0.07 < high < 0.15) == (0.0, True)
     assert allowed(0.05, 400)[1] < 0.12  # a test that does not hold the network is found

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
+from scipy.stats import binomtest
 
 from heatlas.pipeline.regions.effect_size import hedges_g
+from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.statistics.applied import ControlNorms, SharedNorms
-from heatlas.pipeline.statistics.comparison.external import _of_shares, weighted_g
+from heatlas.pipeline.statistics.comparison.external import Cohorts, _of_shares, _performance, weighted_g
 from heatlas.pipeline.statistics.normative.norm import Norm
 
 
@@ -41,6 +45,36 @@ def test_shares_differ_as_newcombe_gives_it() -> None:
     assert found["estimate"] == pytest.approx(-0.2)
     assert (round(found["ci_low"], 4), round(found["ci_high"], 4)) == (-0.3339, -0.0524)
     assert "note" in _of_shares(0, 0, 3, 5, 0.95)
+
+
+def answers(n: int, patients: int, right: int, seed: int) -> pd.DataFrame:
+    """Scans of people, one each, in two folds; `right` patients and all but two controls are called correctly."""
+    target = (np.arange(n) < patients).astype(int)
+    called = np.where(target == 1, np.arange(n) < right, np.arange(n) < patients + 2)
+    outcome = np.where(called, np.where(target == 1, "TP", "FP"), np.where(target == 1, "FN", "TN"))
+    probability = np.where(called, 0.6, 0.2) + 0.3 * np.random.default_rng(seed).random(n)
+    frame = pd.DataFrame({"participant_id": [f"sub-{i}" for i in range(n)], "target": target, "outcome": outcome})
+    return frame.assign(fold=np.arange(n) % 2, probability=probability)
+
+
+def test_differences_of_cohorts_are_combined_from_the_interval_of_each() -> None:
+    run, new = answers(40, 20, 15, 1), answers(20, 8, 7, 2)
+    config = load_config(overrides={"statistics": {"bootstrap_samples": 400}})
+    sides = [SimpleNamespace(predictions=one, config=config, seed=3) for one in (run, new)]
+    rows = pd.DataFrame(_performance(Cohorts(*sides))).set_index("measure")
+    by_count = _of_shares(7, 8, 15, 20, 0.95)
+    for column in ("estimate", "ci_low", "ci_high"):
+        assert rows.loc["sensitivity", column] == pytest.approx(by_count[column])
+    assert set(rows["interval"]) == {"Newcombe"}
+    perfect = new.assign(probability=0.1 + 0.8 * new["target"])
+    area = pd.DataFrame(
+        _performance(Cohorts(sides[0], SimpleNamespace(**vars(sides[1]) | {"predictions": perfect})))
+    ).set_index("measure")
+    row = area.loc["auc"]
+    assert row["new"] == 1.0
+    low = binomtest(8, 8).proportion_ci(0.95, method="exact").low  # of the smaller class
+    assert row["ci_low"] <= row["estimate"] - (1 - low)
+    assert row["estimate"] < row["ci_high"] < 1 - row["run"] + 0.5
 
 
 CONTROLS = pd.DataFrame({

@@ -181,3 +181,14 @@ def test_rank_correlation_is_spearmans():
     np.testing.assert_allclose(
         rank_correlation(a, b), [stats.spearmanr(*pair).statistic for pair in zip(a, b, strict=True)]
     )
+
+
+def test_agreement_is_within_folds_for_images_as_for_maps():
+    """What the images of a fold have in common goes into neither r nor p."""
+    images, densities = noise(14, 64, 6), noise(15, 64, len(MAPS), 6)
+    inputs = with_images(images, densities)
+    of_fold = pd.factorize(inputs.frame["fold"])[0][:, None] * 5.0
+    moved = with_images(images + of_fold, densities)
+    rows, same = (image_differences_tables(one)["image_agreement"] for one in (inputs, moved))
+    np.testing.assert_allclose(same["r"], rows["r"])
+    np.testing.assert_array_equal(same["p"], rows["p"])

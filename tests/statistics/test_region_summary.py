@@ -19,7 +19,7 @@ def data():
 
 def summary(relevance, predictions):
     values = RelevanceValues.of(relevance, predictions)
-    return region_summary(values, FAST.cohort, FAST.statistics.confidence).set_index(["map", "group", "scan_group"])
+    return region_summary(values, FAST.cohort, FAST.statistics.confidence, 0).set_index(["map", "group", "scan_group"])
 
 
 def test_means_over_participants_and_over_scans(data):
@@ -72,3 +72,15 @@ def test_participant_means_leave_out_what_is_not_known():
     values = np.array([[1.0, np.nan], [3.0, 4.0], [np.nan, np.nan]])
     means = participant_means(values, np.array([0, 0, 1]))
     assert np.array_equal(means, [[2.0, 4.0], [np.nan, np.nan]], equal_nan=True)
+
+
+def test_densest_regions_have_places_in_the_positive_class(data):
+    table = summary(*data)
+    rows = table.xs("AD", level="scan_group")
+    others = table[table.index.get_level_values("scan_group") != "AD"]
+    assert others[["place_low", "place_high"]].isna().all(axis=None)
+    for name in MAPS:
+        own = rows.loc[name]
+        place = own["mean_density"].rank(ascending=False)
+        assert ((own["place_low"] <= place) & (place <= own["place_high"])).all()
+        assert own["place_low"].min() == 1

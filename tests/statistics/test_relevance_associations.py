@@ -13,12 +13,21 @@ from made_up import GROUPS, MAPS, inputs_of, means_in_one_spread, people, releva
 
 from heatlas.pipeline.registration.settled import JACOBIAN_SOURCE, NOT_MEASURED, RELIABILITY, not_measured
 from heatlas.pipeline.run.config.settings import RegistrationConfig
-from heatlas.pipeline.statistics.associations.associations import ASSOCIATIONS_COLUMNS, associations_tables
+from heatlas.pipeline.run.config.statistics import StatisticsConfig
+from heatlas.pipeline.statistics.associations.associations import (
+    ASSOCIATIONS_COLUMNS,
+    SMALL_CLASS,
+    ParticipantValues,
+    associations_tables,
+    rows_of,
+    small_class,
+)
+from heatlas.pipeline.statistics.associations.biomarkers import Biomarker
 from heatlas.pipeline.statistics.associations.matched import matched_test
 from heatlas.pipeline.statistics.data.relevance_columns import shares
-from heatlas.pipeline.statistics.linear.design import Design
+from heatlas.pipeline.statistics.linear.design import Design, design_of
 from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability
-from heatlas.pipeline.statistics.linear.freedman_lane import LinearModel, permutation_test
+from heatlas.pipeline.statistics.linear.freedman_lane import LinearModel, freedman_lane, permutation_test
 from heatlas.pipeline.statistics.linear.partial_correlation import correlation_interval
 
 
@@ -137,6 +146,32 @@ def test_own_volume_is_that_of_both_sides_of_the_row_s_group():
         for name in ("own volume/tiv", "volume of Amygdala")
     ]
     assert amygdala == [len(scans)] * 2
+
+
+def test_a_small_class_keeps_its_spread_and_spearman_and_own_volumes_say_that_it_does_not():
+    """With the class itself as biomarker, p of Pearson's correlation is that of the comparison of classes."""
+    rng, n = np.random.default_rng(5), 24
+    few = np.arange(n) < 6
+    values = rng.normal(size=(n, 3)) * np.where(few, 3.0, 1.0)[:, None]
+    points = ParticipantValues(
+        values, few[:, None].astype(float), np.ones((n, 1)), (), Exchangeability.free(n), n, None,
+        small_class(few.astype(np.intp)), SMALL_CLASS,
+    )  # fmt: skip
+    of_test = dataclasses.replace(StatisticsConfig(), permutations=99)
+    columns = pd.DataFrame({"map": "lrp", "group": list("abc"), "metric": "sum"})
+    biomarker = Biomarker("mmse", few.astype(float))
+    found = {name: rows_of(points, columns, biomarker, name, of_test, np.random.default_rng(1))
+             for name in ("pearson", "spearman")}  # fmt: skip
+    design = design_of("x", "x", pd.DataFrame({"x": few.astype(float)}))
+    classes = freedman_lane(values, design, Exchangeability.free(n), 99, np.random.default_rng(1), few.tolist())
+    np.testing.assert_array_equal(found["pearson"]["p"], classes.p)
+    np.testing.assert_array_equal(found["pearson"]["p_fwe"], classes.p_fwe)
+    excludes = (found["pearson"]["ci_low"] > 0) | (found["pearson"]["ci_high"] < 0)
+    np.testing.assert_array_equal(excludes, found["pearson"]["p"] <= 0.05)
+    assert found["pearson"]["note"].isna().all()
+    assert found["spearman"]["note"].str.contains("p_fwe").all()
+    assert small_class(np.repeat([0, 1], [12, 12])) is None
+    assert small_class(np.repeat([0, 1], [60, 200])) is None
 
 
 @pytest.mark.parametrize("q", [1, 3])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,7 +13,7 @@ from scipy.special import expit, logit
 from scipy.stats import skew, t, ttest_1samp
 
 from heatlas.pipeline.statistics.performance.classification import performance_table
-from heatlas.pipeline.statistics.performance.other_tasks import number_metrics
+from heatlas.pipeline.statistics.performance.other_tasks import SKEWED, number_metrics, number_tables
 from heatlas.pipeline.statistics.resampling.means import ALIKE, FEW, HALL, mean_intervals
 from heatlas.pipeline.statistics.resampling.scaled import (
     AS_IT_IS,
@@ -19,6 +21,7 @@ from heatlas.pipeline.statistics.resampling.scaled import (
     LOG,
     LOGIT,
     UNEXPLAINED,
+    freedom_of_strata,
     rescaled_draws,
     scaled_intervals,
     strata_of,
@@ -88,8 +91,12 @@ def test_interval_is_t_on_the_scale():
         return (weights @ right / weights.sum(axis=1))[:, None]
 
     found = scaled_intervals(share, strata, [LOGIT], 4000, 0.95, rng)
-    error = np.sqrt(sum(np.sum(strata == s) * right[strata == s].var(ddof=1) for s in range(4))) / 26
-    p, reach = 20 / 26, t.isf(0.025, 22)
+    parts = [np.sum(strata == s) * right[strata == s].var(ddof=1) for s in range(4)]
+    freedom = sum(parts) ** 2 / sum(v**2 / (np.sum(strata == s) - 1) for s, v in enumerate(parts))  # Satterthwaite
+    error = np.sqrt(sum(parts)) / 26
+    assert freedom_of_strata(share, strata) == pytest.approx(freedom)
+    assert freedom_of_strata(share, np.zeros(26)) == pytest.approx(25)
+    p, reach = 20 / 26, t.isf(0.025, freedom)
     expected = [expit(logit(p) + side * reach * error / (p * (1 - p))) for side in (-1, 1)]
     assert (found.low[0], found.high[0]) == pytest.approx(expected, abs=0.01)
     assert found.method[0] == "logit"
@@ -141,3 +148,14 @@ def test_measures_of_a_number_stay_within_their_bounds():
     assert (estimates < found.high).all()
     assert found.low[0] > 0
     assert (found.high[1:] < 1).all()
+
+
+@pytest.mark.parametrize("is_skewed", [True, False])
+def test_r_and_r2_of_a_skewed_target_have_a_caveat(is_skewed):
+    rng = np.random.default_rng(3)
+    target = rng.lognormal(size=40) if is_skewed else rng.uniform(60, 90, 40)
+    people = pd.DataFrame({"participant_id": [f"sub-{i}" for i in range(40)], "fold": np.arange(40) % 2})
+    people = people.assign(target=target, prediction=target + rng.normal(size=40), corrected_gap=np.nan)
+    notes = number_tables(SimpleNamespace(predictions=people, config=FAST, seed=1)).set_index("metric")["note"]
+    assert notes[["r", "r2"]].eq(SKEWED).all() == is_skewed
+    assert notes.drop(["r", "r2"]).isna().all()

@@ -341,7 +341,9 @@ def test_few_people_with_fewer_scans_than_the_others_have_a_caveat():
     assert all("in the subgroup" in one for one in said)
     assert _caveat(dataclasses.replace(answered, scans=scans[:, ::-1]), ~inside[::-1], 1) is not None
     assert _caveat(answered, inside, 1) is None
-    assert _caveat(dataclasses.replace(answered, scans=6.0 * (scans > 0) - scans), inside, 1) is None
+    reverse = _caveat(dataclasses.replace(answered, scans=6.0 * (scans > 0) - scans), inside, 1)  # sensitivity
+    assert "outside the subgroup" in reverse  # 24 patients
+    assert _caveat(dataclasses.replace(answered, scans=1.2 * scans.clip(0, 1)), inside, 1) is None
 
 
 def test_a_worse_network_is_no_unfairness():

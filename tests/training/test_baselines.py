@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from sklearn.linear_model import LogisticRegression
+from torch import nn
 
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.training.baselines import stage
-from heatlas.pipeline.training.baselines.images import ImageFeatures, by_region, smoothed, standardised
+from heatlas.pipeline.training.baselines.images import ImageFeatures, by_region, coarsened, smoothed, standardised
 from heatlas.pipeline.training.baselines.records import BASELINES, Seen
 from heatlas.pipeline.training.baselines.ridge import predicted
+from heatlas.pipeline.training.baselines.untrained import CHANNELS, random_features, random_weights
 
 BY_NAME = {one.name: one for one in BASELINES}
 
@@ -45,6 +50,43 @@ def test_a_point_becomes_a_gaussian_of_8_mm() -> None:
     point[20, 20, 20] = 1
     found = smoothed(point, 2.0).reshape(21, 21, 21)
     assert found[10, 10, 12] / found[10, 10, 10] == pytest.approx(2.0 ** -(2 * (8 / 4) ** 2 / 2), rel=2e-3)  # at 8 mm
+
+
+def test_an_untrained_network_is_the_one_of_its_description() -> None:
+    """As layers of torch: two full convolutions, then depthwise and pointwise ones, at four scales."""
+    volume = np.random.default_rng(11).standard_normal((1, 32, 17, 16)).astype(np.float32)
+    values, expected = torch.from_numpy(volume)[None], []
+    for scale, (weights, width) in enumerate(zip(random_weights(1), CHANNELS, strict=True)):
+        layers: list[nn.Module] = []
+        for one in weights:
+            depthwise = scale > 0 and one.shape[1] == 1
+            inputs = len(one) if depthwise else one.shape[1]
+            layer = nn.Conv3d(inputs, len(one), one.shape[2], padding="same", groups=len(one) if depthwise else 1,
+                              bias=False)  # fmt: skip
+            layer.weight.data = one.clone()
+            layers += [layer] if depthwise else [layer, nn.GroupNorm(8, width), nn.ReLU()]
+        values = nn.Sequential(*layers, nn.AvgPool3d(2, ceil_mode=True))(values)
+        expected.append(nn.AdaptiveAvgPool3d(2)(values).flatten())
+        rows = values[0, :32].flatten(1).detach()
+        expected.append(torch.tensor([np.cov(a, b, ddof=0)[0, 1] for a, b in itertools.combinations(rows.numpy(), 2)]))
+    found = random_features(volume)
+    np.testing.assert_allclose(found, torch.cat(expected).detach().numpy(), rtol=1e-3, atol=1e-4)
+    assert found.shape == (3528,)
+    assert np.isfinite(random_features(volume[:, :5, :4, :3])).all()  # of a template that is small
+
+
+def test_random_filters_have_the_variance_that_no_scale_fades_by() -> None:
+    full, pointwise = random_weights(1)[0][1], random_weights(1)[3][3]
+    assert full.var().item() == pytest.approx(2 / (16 * 27), rel=0.1)
+    assert pointwise.var().item() == pytest.approx(2 / 128, rel=0.1)
+
+
+def test_cubes_have_the_mean_of_their_voxels() -> None:
+    volume = np.random.default_rng(12).random((5, 4, 7), np.float32)
+    found = coarsened(volume, 2.0)
+    assert found.shape == (2, 2, 3)
+    assert found[1, 0, 2] == pytest.approx(volume[2:4, 0:2, 4:6].mean(), rel=1e-6)
+    np.testing.assert_array_equal(coarsened(volume, 4.0), volume)
 
 
 def test_a_ridge_separates_what_is_separable_and_guesses_where_there_is_nothing() -> None:
@@ -89,7 +131,7 @@ def test_gaps_are_filled_by_the_training_part_alone() -> None:
 
 def seen(predicted_column: str = "diagnosis", **facts: object) -> Seen:
     scans = [Scan(f"sub-{i}", None, f"I{i}", None, age=60.0 + i, sex="FM"[i % 2], **facts) for i in range(4)]
-    image = ImageFeatures(np.ones(3), np.zeros(3), np.ones(5, np.float32))
+    image = ImageFeatures(np.ones(3), np.zeros(3), np.ones(5, np.float32), np.ones(7, np.float32))
     return Seen(scans, pd.DataFrame({"nwbv": [0.7, 0.8]}, index=["I0", "I2"]), [image] * 4, predicted_column)
 
 
@@ -100,6 +142,7 @@ def test_each_baseline_sees_what_it_says() -> None:
     assert np.isnan(volumes[1, 2])
     assert BY_NAME["regions"].columns(seen()).shape == (4, 6)
     assert BY_NAME["voxels"].columns(seen()).shape == (4, 5)
+    assert BY_NAME["untrained"].columns(seen()).shape == (4, 7)
 
 
 def test_what_is_to_be_predicted_is_hidden() -> None:
@@ -136,7 +179,8 @@ def predictions_of_run(tmp_path, monkeypatch, several: bool, **facts: object) ->
     (layout.group / "predictions.tsv").parent.mkdir(parents=True)
     own = pd.DataFrame({"scan_id": [one.scan_id for one in scans], "fold": np.arange(24) // 12})
     own.to_csv(layout.group / "predictions.tsv", sep="\t", index=False)
-    images = [ImageFeatures(rng.random(3), rng.random(3), rng.random(5).astype(np.float32)) for _ in scans]
+    flat = [rng.random((len(scans), width)).astype(np.float32) for width in (5, 7)]
+    images = [ImageFeatures(rng.random(3), rng.random(3), *each) for each in zip(*flat, strict=True)]
     monkeypatch.setattr(stage, "image_features", lambda *_: images.pop())
     config = load_config(overrides={"cohort": {"classes": classes} if several else {}})
     files = [None] * len(scans)
@@ -156,7 +200,12 @@ def test_baselines_of_several_classes_know_what_can_be_known(tmp_path, monkeypat
 def test_columns_that_nobody_has_lose_nothing_else(tmp_path, monkeypatch, caplog) -> None:
     caplog.set_level("INFO", "heatlas")
     made = predictions_of_run(tmp_path, monkeypatch, False)
-    assert sorted(made["baseline"].unique()) == ["demographics", "regions", "voxels"]  # of sex alone, and of images
+    assert sorted(made["baseline"].unique()) == [
+        "demographics",
+        "regions",
+        "untrained",
+        "voxels",
+    ]  # of sex alone, and of images
     assert made.groupby("baseline").size().eq(24).all()
     (said,) = [one.getMessage() for one in caplog.records]
     assert said.startswith("baseline volumes: nobody has what it sees")
@@ -173,6 +222,6 @@ def test_a_baseline_that_cannot_be_fitted_is_named_and_the_others_are_made(tmp_p
 
     monkeypatch.setattr(stage, "predicted", failing)
     made = predictions_of_run(tmp_path, monkeypatch, False)
-    assert sorted(made["baseline"].unique()) == ["demographics", "voxels"]
+    assert sorted(made["baseline"].unique()) == ["demographics", "untrained", "voxels"]
     said = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
     assert [one[:24] for one in said] == ["baseline regions, fold 0", "baseline regions, fold 1"]

@@ -24,6 +24,8 @@ from heatlas.reports.read.run_record import read_run
 from heatlas.workflows.command_line import main
 from tests.workflows.template_cohort import write_config, write_template_cohort
 
+pytestmark = pytest.mark.ci
+
 TRAINED, EVERYONE = 24, 36
 SCAN = "sub-33"
 

@@ -10,6 +10,8 @@ from pathlib import Path
 import nibabel as nib
 import numpy as np
 import pytest
+import safetensors.torch
+from torch import nn
 
 import heatlas.workflows.adni
 from heatlas.pipeline.cohort.records import ScanTable
@@ -283,6 +285,44 @@ def test_check_refuses_what_run_refuses_in_the_same_words(dataset, small_setting
     assert len(said[0]) == 1
     assert words in said[0][0]
     assert not (out / "config.toml").exists(), "refused settings must not become those of a finished run"
+
+
+NETS = """
+from torch import nn
+
+class Sine(nn.Module):
+    def forward(self, x):
+        return x.sin()
+
+def net():
+    return nn.Sequential(nn.Conv3d(1, 2, 3), Sine(), nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(2, 2))
+
+def leaving():
+    raise SystemExit(0)
+"""
+
+
+def test_check_says_that_it_runs_the_code_of_a_network_and_tries_the_methods(dataset, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("heatlas.workflows.check.expectations", lambda *_: [])
+    (tmp_path / "nets.py").write_text(NETS)
+    made_of = nn.Sequential(nn.Conv3d(1, 2, 3), nn.Identity(), nn.Identity(), nn.Identity(), nn.Linear(2, 2))
+    safetensors.torch.save_file(made_of.state_dict(), tmp_path / "w.safetensors")
+
+    def checked(name: str, method: str) -> tuple[int, str, str]:
+        (tmp_path / "own.toml").write_text(
+            f'[model]\narchitecture = "foreign"\nnetwork = "{tmp_path}/nets.py:{name}"\n'
+            f'weights = "{tmp_path}/w.safetensors"\n[registration]\nresolution_mm = 4.0\n'
+            f'[attribution]\nmethods = ["{method}"]\n'
+        )
+        return main(["check", str(dataset), "--config", str(tmp_path / "own.toml")]), *capsys.readouterr()
+
+    code, said, _ = checked("net", "gradient")
+    assert (code, "note: the code of model.network" in said) == (0, True)
+    code, _, error = checked("net", "deeplift")
+    assert (code, error.count("\n")) == (2, 1)
+    assert "attribution.methods: deeplift does not explain this network" in error
+    code, _, error = checked("leaving", "gradient")
+    assert (code, "it raises SystemExit: 0" in error) == (65, True)
 
 
 @pytest.mark.parametrize(

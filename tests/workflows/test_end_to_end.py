@@ -154,6 +154,7 @@ FAMILIES = {
 """Settings of small networks, the resolution that their smallest grid needs, and how far the run goes."""
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("family", ["resnet10", pytest.param("densenet121", marks=pytest.mark.slow)])
 def test_another_family_of_networks_runs(family, finished, cohort, tmp_path):
     """Networks that are no chain of layers, on scans that another run may have registered."""
@@ -189,6 +190,7 @@ def test_no_file_names_a_folder_of_this_machine(finished, cohort):
     assert named == []
 
 
+@pytest.mark.ci
 def test_what_was_changed_by_hand_is_named_and_made_again(finished, cohort, tmp_path_factory, monkeypatch):
     layout = RunLayout(tmp_path_factory.mktemp("edited") / "out")
     shutil.copytree(finished.root, layout.root)
@@ -222,6 +224,7 @@ config = Config(executors=[here], strategy="none")
 """
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("workers", ["processes", pytest.param("cluster", marks=pytest.mark.slow)])
 def test_another_folder_gives_the_same_tables_and_nothing_is_left(workers, finished, cohort, tmp_path, monkeypatch):
     """By processes of this machine, or by Parsl."""
@@ -326,6 +329,7 @@ def test_interrupted_run_says_so_and_leaves_no_worker(sent, code, cohort, tmp_pa
     assert ends(process.pid), "a worker outlived the run"
 
 
+@pytest.mark.ci
 def test_broken_scan_is_a_row_and_the_others_go_on(cohort, tmp_path):
     copy = tmp_path / "cohort"
     shutil.copytree(cohort, copy)

@@ -27,6 +27,8 @@ from heatlas.workflows.command_line import main
 from tests.declared_tables import require_as_declared
 from tests.workflows.template_cohort import write_config, write_template_cohort
 
+pytestmark = pytest.mark.ci
+
 METHODS = ["deeplift", "gradient"]
 PARTS = ["nulls,faithfulness", "interactions", "retrain,consensus"]
 ASKED = ["--quick", "--plant", "--parts", *PARTS, "--draws", "1", "--n-procs", "1"]

@@ -15,6 +15,8 @@ from heatlas.workflows.command_line import main
 from tests.declared_tables import require_as_declared
 from tests.workflows.template_cohort import write_config, write_template_cohort
 
+pytestmark = pytest.mark.ci
+
 METHODS = "deeplift,gradient,grad-cam,region-swap"
 ASKED = ["--parts", "grids", "--methods", METHODS, "--n-procs", "1"]
 

@@ -23,6 +23,8 @@ from heatlas.pipeline.run.tables import read_table
 from heatlas.workflows.command_line import main
 from tests.workflows.template_cohort import write_config, write_template_cohort
 
+pytestmark = pytest.mark.ci
+
 METHODS = ["deeplift", "expected-gradients"]
 OF_MEAN = "deeplift"
 TRAINED, EVERYONE = 24, 36

@@ -58,6 +58,7 @@ def run(code: str, ignored: bool = False) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, preexec_fn=before)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("ignored", [False, True], ids=["", "by a background job"])
 @pytest.mark.parametrize("name", ENDS)
 @pytest.mark.parametrize(("code", "said"), [(STARTING, ""), (WORKING, "cleaned up\n")], ids=["starting", "working"])

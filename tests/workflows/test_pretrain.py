@@ -32,6 +32,8 @@ from heatlas.workflows.command_line import main
 from tests.declared_tables import require_as_declared
 from tests.workflows.template_cohort import write_config, write_template_cohort
 
+pytestmark = pytest.mark.ci
+
 PEOPLE = [f"{number:02d}" for number in range(27)]
 LEARNT, LABELLED = PEOPLE[:9], PEOPLE[9:]
 FEW = "\n[training.augmentation]\naffine_probability = 0.0\n"

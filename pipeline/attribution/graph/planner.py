@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from torch import Tensor, nn
 
@@ -41,7 +41,8 @@ from heatlas.pipeline.models.graph.operations import (
 from heatlas.pipeline.models.graph.tracing import Operation, Program, trace
 from heatlas.pipeline.run.errors import UsageError
 
-BatchNormMode = Literal["fold", "identity"]
+BatchNormMode = Literal["auto", "fold", "identity"]
+"""``auto``: folded where every one of the network can be, otherwise all passed as identity."""
 
 UNCHANGED = (*ACTIVATIONS, *NORMALISATIONS, nn.ConstantPad3d, Scaled, Shifted)
 """Layers that relevance passes as it is: activations, each value of which comes from one (Bach et al. 2015), and
@@ -123,11 +124,14 @@ class RelevancePlan:
     program : Program
     boundary : str
         The value at which relevance is wanted: the volumes, or the features of a stage.
+    batch_norm : {"fold", "identity"}
+        What is done with batch normalisation.
     """
 
     steps: tuple[PlannedStep, ...]
     program: Program
     boundary: str
+    batch_norm: BatchNormMode
 
 
 def plan_forward(model: nn.Module, others: tuple[type[nn.Module], ...] = ()) -> Program:
@@ -170,7 +174,7 @@ def plan_relevance(model: nn.Module, batch_norm: BatchNormMode, stage: int | str
     ----------
     model : nn.Module
         With logits as output.
-    batch_norm : {"fold", "identity"}
+    batch_norm : {"auto", "fold", "identity"}
     stage : int or str
         Where relevance is wanted; see `pipeline.attribution.network_view.explaining`.
 
@@ -180,8 +184,13 @@ def plan_relevance(model: nn.Module, batch_norm: BatchNormMode, stage: int | str
         As `plan_forward`; if folding is requested but a batch normalisation does not follow a convolution; and for
         a stage that does not exist.
     """
-    if batch_norm not in ("fold", "identity"):
-        raise UsageError(f"batch_norm = {batch_norm!r}: allowed are 'fold' and 'identity'.")
+    if batch_norm not in get_args(BatchNormMode):
+        raise UsageError(f"batch_norm = {batch_norm!r}: allowed are 'auto', 'fold' and 'identity'.")
+    if batch_norm == "auto":
+        try:
+            return plan_relevance(model, "fold", stage)
+        except UsageError:  # whatever else it is, is refused again
+            return plan_relevance(model, "identity", stage)
     program = plan_forward(model, (*UNCHANGED, *LOCAL))
     boundary = boundary_value(model, program, stage)
     if batch_norm == "fold":
@@ -205,7 +214,7 @@ def plan_relevance(model: nn.Module, batch_norm: BatchNormMode, stage: int | str
         if same_places and set(step.inputs) <= near_input:
             near_input.add(step.value)
         steps.append(step)
-    return RelevancePlan(tuple(steps), program, boundary)
+    return RelevancePlan(tuple(steps), program, boundary, batch_norm)
 
 
 def carried(program: Program) -> dict[str, Operation]:

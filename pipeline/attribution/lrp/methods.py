@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from torch import Tensor, nn
 
@@ -34,15 +34,17 @@ class Lrp(CheckedSettings):
         For the rules that have them.
     bias : bool
         Whether biases stand in the denominators and absorb relevance, as in the literature (not for *founding*).
-    batch_norm : {"fold", "identity"}
+    batch_norm : {"auto", "fold", "identity"}
+        Folded into the convolution before it, or passed; ``auto`` folds where the network allows it. Maps name what
+        was done.
     """
 
     rules: Literal["founding", "focus", "composite"] = "founding"
-    beta: Annotated[float | tuple[float, ...], naming(1, once=True)] = 0.0
+    beta: Annotated[float | tuple[float, ...], naming(1, once=True), at_least(0)] = 0.0
     gamma: Annotated[float, at_least(0)] = 0.25
     epsilon: Annotated[float, at_least(0)] = 0.25
     bias: bool = False
-    batch_norm: BatchNormMode = "fold"
+    batch_norm: BatchNormMode = "auto"
 
     name: ClassVar[str] = "lrp"
     has_ledger: ClassVar[bool] = True
@@ -61,8 +63,9 @@ class Lrp(CheckedSettings):
         """Relevance (B, C, d, h, w) for each β, with its ledger down to the stage."""
         rules = [one._composite(volumes) for one in self.singles()]
         found = lrp(model, volumes, target, rules, start, self.batch_norm, stage)
+        done: Any = found[0].parameters["batch_norm"]
         return [
-            replace(answer, method=self.name, parameters=described(one, stage, start))
+            replace(answer, method=self.name, parameters=described(replace(one, batch_norm=done), stage, start))
             for one, answer in zip(self.singles(), found, strict=True)
         ]
 

@@ -37,7 +37,7 @@ def lrp(
     target: int,
     composites: Sequence[Composite],
     start: StartValue = "logit",
-    batch_norm: BatchNormMode = "fold",
+    batch_norm: BatchNormMode = "auto",
     stage: int | str = 0,
 ) -> tuple[Attribution, ...]:
     """Explain one output of a model with LRP, by several composites of rules in one call.
@@ -54,7 +54,7 @@ def lrp(
         See `pipeline.attribution.lrp.composites`.
     start : {"logit", "probability", "evidence"}
         Value that relevance starts from; a negative one gives a negated map.
-    batch_norm : {"fold", "identity"}
+    batch_norm : {"auto", "fold", "identity"}
     stage : int or str
         Where relevance is wanted; 0 is the input. See `pipeline.attribution.network_view.explaining`.
 
@@ -88,7 +88,7 @@ def lrp(
         maps, entries, signs = propagate(plan, tape, seed, composites)
         for composite, values, accounts, sign in zip(composites, maps, entries, signs, strict=True):
             ledger = Ledger(start_value, sum_per_volume(values), accounts)
-            parameters = {"composite": composite.name, "start": start, "batch_norm": batch_norm, "stage": stage}
+            parameters = {"composite": composite.name, "start": start, "batch_norm": plan.batch_norm, "stage": stage}
             answers.append(Attribution(values, "lrp", target, start_value, parameters, ledger, sign=sign))
     return tuple(answers)
 

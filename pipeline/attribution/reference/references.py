@@ -106,7 +106,10 @@ def fitting(reference: Reference | None, volumes: Tensor, method: str) -> Refere
         If it lies on another grid.
     """
     if reference is None:
-        raise UsageError(f"{method} compares with controls and was given none; set its reference.")
+        raise UsageError(
+            f"{method} compares with controls and was given none; give images of controls as reference=[control], or "
+            "name a method that needs none, as 'lrp'."
+        )
     own, grid = tuple(reference.volumes.shape[1:]), tuple(volumes.shape[1:])
     if own != grid:
         raise BadInputError(

@@ -5,6 +5,7 @@ Files are safetensors, or PyTorch files that hold nothing but tensors.
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -90,6 +91,8 @@ def read_weights(path: Path) -> Mapping[str, Tensor]:
         content = safetensors.torch.load_file(path) if path.suffix == ".safetensors" else _tensors(path)
     except Exception as error:  # a foreign file can raise anything
         said = " ".join(f"{error}".split())[:200] or type(error).__name__
+        if isinstance(error, pickle.UnpicklingError):  # torch's own words advise to run what is in the file
+            said = "it holds more than tensors, which are never read, or is damaged"
         raise BadInputError(
             f"{path}: no weights that can be read safely ({said}). Save them as safetensors, or with torch.save as a "
             "dictionary of tensors."
@@ -99,15 +102,14 @@ def read_weights(path: Path) -> Mapping[str, Tensor]:
     ):
         raise BadInputError(f"{path}: holds something other than named tensors; save the network's state_dict().")
     for name, value in content.items():
-        if not _is_plain(value):
+        if not is_plain_tensor(value) or value.is_complex():
             raise BadInputError(f"{path}: {name} is no plain tensor of real numbers; save the state_dict() as float32.")
     return content
 
 
-def _is_plain(value: Tensor) -> bool:
-    """Whether a tensor has a real number per place: it is no meta, sparse, nested, quantised or complex tensor."""
-    odd = value.is_meta or value.is_quantized or value.is_nested or value.is_complex()
-    return value.layout == torch.strided and not odd
+def is_plain_tensor(value: Tensor) -> bool:
+    """Whether a tensor has a number per place: it is no meta, sparse, nested or quantised tensor."""
+    return value.layout == torch.strided and not (value.is_meta or value.is_quantized or value.is_nested)
 
 
 def _tensors(path: Path) -> Mapping[str, Tensor]:

@@ -147,11 +147,13 @@ class Family:
         if method in self.refused:
             raise UsageError(f"{method} is not defined for networks of the family {self.name}: {self.refused[method]}")
 
-    def batch_norm(self, asked: Literal["auto", "fold", "identity"]) -> Literal["fold", "identity"]:
-        """How LRP treats batch normalisation: as asked, or (``auto``) folded unless the family needs it otherwise."""
-        if asked != "auto":
-            return asked
-        return "identity" if self.needs.get("lrp", {}).get("batch_norm") == "identity" else "fold"
+    def batch_norm(self, asked: Literal["auto", "fold", "identity"]) -> Literal["auto", "fold", "identity"]:
+        """How LRP treats batch normalisation: as asked, or (``auto``) folded unless the family needs it otherwise.
+
+        ``auto`` of a family whose networks differ: each is folded where it allows it.
+        """
+        needed: Literal["auto", "fold", "identity"] = self.needs.get("lrp", {}).get("batch_norm", "fold")
+        return needed if asked == "auto" else asked
 
 
 def padded_family(

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -17,7 +18,7 @@ from heatlas.pipeline.models.families.family import NO_ATTENTION, NOT_INHERENT, 
 from heatlas.pipeline.run.config.networks import ModelConfig
 from heatlas.pipeline.run.config.ranges import at_least
 from heatlas.pipeline.run.documents import json_object
-from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.run.errors import BadInputError, HeatlasError, UsageError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -66,6 +67,24 @@ class ForeignConfig(ModelConfig):
         ]
 
 
+@contextmanager
+def code_of_others(sentence: str) -> Iterator[None]:
+    """Let code that is not ours raise one line: ``{}`` in the sentence is what it raised, be it an exit.
+
+    Raises
+    ------
+    BadInputError
+        For anything but an interruption, or an error of ours.
+    """
+    try:
+        yield
+    except (KeyboardInterrupt, HeatlasError):
+        raise
+    except BaseException as error:  # SystemExit too, which would end this program without a word
+        said = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise BadInputError(sentence.replace("{}", said)) from error
+
+
 def _is_object(text: str) -> bool:
     try:
         return isinstance(json_object(text), dict)
@@ -88,30 +107,24 @@ def made(settings: ForeignConfig) -> nn.Module:
     place, _, name = settings.network.rpartition(":")
     if not place:
         raise UsageError(f"model.network = {settings.network!r}: write FILE.py:NAME or MODULE:NAME.")
-    try:
-        if place.endswith(".py"):
-            spec = importlib.util.spec_from_file_location(f"heatlas_foreign_{Path(place).stem}", place)
-            assert spec is not None
-            assert spec.loader is not None
-            module = importlib.util.module_from_spec(spec)
-            spec.loader.exec_module(module)
-        else:
-            module = importlib.import_module(place)
-    except (FileNotFoundError, ModuleNotFoundError) as error:
-        raise UsageError(
-            f"model.network = {settings.network!r}: {error}. Give the path of a file or a module."
-        ) from error
-    except Exception as error:  # the code of others can raise anything
-        raise BadInputError(f"model.network = {settings.network!r}: its code raises {_said(error)}.") from error
+    with code_of_others(f"model.network = {settings.network!r}: its code raises {{}}."):
+        try:
+            if place.endswith(".py"):
+                spec = importlib.util.spec_from_file_location(f"heatlas_foreign_{Path(place).stem}", place)
+                assert spec is not None
+                assert spec.loader is not None
+                module = importlib.util.module_from_spec(spec)
+                spec.loader.exec_module(module)
+            else:
+                module = importlib.import_module(place)
+        except (FileNotFoundError, ModuleNotFoundError) as error:
+            raise UsageError(
+                f"model.network = {settings.network!r}: {error}. Give the path of a file or a module."
+            ) from error
     if not hasattr(module, name):
         raise UsageError(f"model.network = {settings.network!r}: {place} has no {name}.")
-    try:
+    with code_of_others(f"model.network = {settings.network!r}: with the model.arguments given it raises {{}}."):
         network = getattr(module, name)(**json_object(settings.arguments))
-    except Exception as error:  # as above
-        raise BadInputError(
-            f"model.network = {settings.network!r}: with model.arguments = {settings.arguments} it raises "
-            f"{_said(error)}."
-        ) from error
     if not isinstance(network, nn.Module):
         raise BadInputError(
             f"model.network = {settings.network!r}: gives a {type(network).__name__}, no torch.nn.Module."
@@ -184,10 +197,6 @@ def _text(settings: ForeignConfig) -> str:
     return f"was a network of the user's own, {name}, trained elsewhere and not changed"
 
 
-def _said(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
-
-
 FOREIGN = Family(
     name="foreign",
     settings=ForeignConfig,
@@ -199,7 +208,7 @@ FOREIGN = Family(
     fixed_grid=lambda settings: settings.grid,
     fitted_by="nothing",
     refused={**NO_ATTENTION, **NOT_INHERENT},
-    needs={"lrp": {"batch_norm": "identity"}},  # whether normalisations follow convolutions is not known
+    needs={"lrp": {"batch_norm": "auto"}},  # whether normalisations follow convolutions is not known before it is made
     stored=lambda settings: replace(settings, weights=""),
     several_images=True,
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import operator
+import warnings
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,9 @@ from torch import Tensor, fx, nn
 
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.exchange import names_in
+from heatlas.pipeline.models.families.foreign import code_of_others
 from heatlas.pipeline.models.foreign.open_layers import with_open_layers
+from heatlas.pipeline.models.foreign.watched import draws, stops
 from heatlas.pipeline.models.graph.boundary import staged
 from heatlas.pipeline.models.graph.tracing import LayerTracer
 from heatlas.pipeline.run.errors import BadInputError, UsageError
@@ -128,24 +131,34 @@ def adapted(
         If the network cannot be copied or does not take the volume, or answers with what is not finite.
     UsageError
         If it is random in evaluation mode, changes its input, or answers with anything but one row of numbers.
+
+    Warns
+    -----
+    UserWarning
+        If it stops the gradient of its input somewhere.
     """
     form = form or OutputForm()
-    try:
+    network = getattr(network, "_orig_mod", network)  # of torch.compile
+    weights_of(network)
+    with code_of_others(f"network ({type(network).__name__}): cannot be copied ({{}})."):
         copied = copy.deepcopy(network).eval().requires_grad_(False)
-    except Exception as error:  # the code of others can raise anything
-        raise BadInputError(f"network ({type(network).__name__}): cannot be copied ({_said(error)}).") from error
     own = copied
-    untouched = _asked(copy.deepcopy(copied), volume)
+    first_copy = copy.deepcopy(copied)
+    with draws(first_copy) as drawing:
+        untouched = _asked(first_copy, volume)
     for module in copied.modules():
+        module._backward_hooks.clear()  # change gradients, not answers
+        module._backward_pre_hooks.clear()
         if getattr(module, "inplace", False):
-            module.inplace = False  # type: ignore[assignment]
+            module.inplace = False
     given = _asked(copied, volume)
+    if drawing.seen or not _same(_asked(copied, volume), given):
+        raise UsageError(
+            f"network {type(network).__name__}: answers at random in evaluation mode"
+            f"{f', in {drawing.seen}' if drawing.seen else ''}, so a map would be one of chance; let it draw in "
+            "training alone, as F.dropout(x, p, training=self.training)."
+        )
     if not _same(given, untouched):
-        if not _same(_asked(copy.deepcopy(network).eval(), volume), untouched):
-            raise UsageError(
-                f"network {type(network).__name__}: answers differently to the same volume in evaluation mode, so a "
-                "map would be one of chance; switch off what draws at random."
-            )
         raise UsageError(
             f"network {type(network).__name__}: answers differently without its in-place operations, since a later "
             "layer reads a value that one of them changed; create that layer with inplace=False and train again."
@@ -157,22 +170,70 @@ def adapted(
     if item is not None or first.dim() != 2:
         copied = _OneRow(copied, item, flat=first.dim() > 2, lone=first.dim() == 1)
         values = copied.row(given)
-    if values.dim() != 2 or len(values) != 1:
+    several = sum(length > 1 for length in first.shape[1:]) > 1
+    if values.dim() != 2 or len(values) != 1 or several or not values.numel():
         raise UsageError(f"network: answers {tuple(first.shape)} to one volume; it must be one row of numbers.")
+    if not values.is_floating_point():
+        raise UsageError(f"network: answers with {values.dtype}, as a class; let it give the logits of all classes.")
     if not bool(torch.isfinite(values).all()):
         raise BadInputError("network: its answer is not finite (NaN or infinity); check weights and intensities.")
     changed = _with_logits(copied, form.meaning, values, volume)
     changed = _with_outputs(changed, values.shape[1], outputs, form.bins, volume)
     model = ForeignNetwork(staged(changed.eval(), volume), own).eval()
     with torch.no_grad():
-        wanted, found = values if changed is copied else changed(volume), model(volume)
+        wanted = values if changed is copied else changed(volume)
+    with stops(model) as stopping:
+        try:
+            found = model(volume.clone().requires_grad_())
+        except RuntimeError:  # it leaves PyTorch, as by x.numpy(), which no gradient can follow
+            stopping.note("outside of PyTorch")
+            with torch.no_grad():
+                found = model(volume)
+    found = found.detach()
     if wanted.shape != found.shape or not torch.allclose(wanted, found, rtol=1e-4, atol=1e-5):
         raise UsageError(
             f"network {type(network).__name__}: taken apart it answers differently (a forward hook, an in-place "
             "function or another use of the batch axis); remove what its layers alone do not show."
         )
+    if stopping.seen:
+        warnings.warn(
+            f"network {type(network).__name__}: its gradient stops in {stopping.seen}: what passes there has no share "
+            "in maps by gradients, as of expected gradients; occlusion and RISE need none.",
+            stacklevel=2,
+        )
     model.answer = found
     return model
+
+
+def weights_of(network: nn.Module) -> Tensor:
+    """A tensor with the precision and on the device of a network's weights.
+
+    Raises
+    ------
+    UsageError
+        If they have no values yet, are no float32 or float64, or not all the same, or are those of TorchScript.
+    """
+    if any(isinstance(module, torch.jit.ScriptModule) for module in network.modules()):
+        raise UsageError(
+            f"network ({type(network).__name__}): TorchScript cannot be taken apart; give the network in Python that "
+            "it was made of, with its weights: network.load_state_dict(scripted.state_dict())."
+        )
+    like = None
+    for name, weight in network.named_parameters():
+        if weight.is_meta or nn.parameter.is_lazy(weight):
+            raise UsageError(f"network: {name} has no values yet (a lazy layer, or the device meta); load its weights.")
+        if weight.dtype not in (torch.float32, torch.float64):
+            raise UsageError(
+                f"network: {name} is {str(weight.dtype).removeprefix('torch.')}, and maps need float32 or float64; "
+                "bring it to float32 (network.float()), or give the network that a quantised one was made of."
+            )
+        like = weight if like is None else like
+        if (weight.dtype, weight.device) != (like.dtype, like.device):
+            raise UsageError(
+                f"network: {name} is {weight.dtype} on {weight.device}, and others are {like.dtype} on {like.device}; "
+                "bring all to one, as by network.float()."
+            )
+    return torch.zeros(()) if like is None else like
 
 
 def _opened(network: nn.Module, volume: Tensor, given: Any) -> nn.Module:
@@ -231,14 +292,12 @@ class _Logarithm(nn.Module):
 def _asked(network: nn.Module, volume: Tensor) -> Any:
     """What a network answers to a volume, which it must leave as it is."""
     before = volume.clone()
-    try:
-        with torch.no_grad():
-            answer = network(volume)
-    except Exception as error:  # as above
-        raise BadInputError(
-            f"network {type(network).__name__}: does not take a volume of {tuple(volume.shape)} ({_said(error)}). "
-            "Check channels, grid and spacing of the images; other inputs than the image are given as others=[…]."
-        ) from error
+    refused = (
+        f"network {type(network).__name__}: does not take a volume of {tuple(volume.shape)} ({{}}). "
+        "Check channels, grid and spacing of the images; other inputs than the image are given as others=[…]."
+    )
+    with torch.no_grad(), code_of_others(refused):
+        answer = network(volume)
     if not _same(before, volume):
         raise UsageError(
             f"network {type(network).__name__}: changes its input in place; let it work on a copy (x.clone())."
@@ -286,8 +345,12 @@ def _with_logits(network: nn.Module, meaning: Meaning, values: Tensor, volume: T
         meaning = "log-softmax" if is_log else "softmax" if is_softmax else "logits"
     if meaning == "logits":
         return network
-    if meaning == "sigmoid" and not bool(((values >= 0) & (values <= 1)).all()):
-        raise UsageError('network: output = "sigmoid", but its answers do not lie between 0 and 1; leave it "auto".')
+    shares = values.exp() if meaning == "log-softmax" else values
+    within = bool(((shares >= 0) & (shares <= 1 + TOLERANCE)).all())
+    if not within or (meaning != "sigmoid" and abs(shares.sum().item() - 1) > TOLERANCE):
+        what = "logarithms of probabilities" if meaning == "log-softmax" else "probabilities"
+        what += "" if meaning == "sigmoid" else " that add up to 1"
+        raise UsageError(f'network: output = "{meaning}", but its answers are no {what}; leave it "auto".')
     found = _without_last(network, SIGMOID if meaning == "sigmoid" else SOFTMAX)
     if found is not None:
         return found
@@ -340,7 +403,3 @@ def _with_outputs(
     if wanted is not None and wanted != given:
         raise UsageError(f"network: has {given} outputs, and {wanted} are wanted; name as many classes as it has.")
     return network.requires_grad_(False)
-
-
-def _said(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:300]

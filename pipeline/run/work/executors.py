@@ -9,9 +9,11 @@ and not in every worker (`import_ahead`). On systems without such a server they 
 
 from __future__ import annotations
 
+import fcntl
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -160,6 +162,9 @@ def _prepare_worker() -> None:
     parent = multiprocessing.parent_process()
     if parent is None:
         return
+    if sys.platform == "linux":  # SIGIO, which ends this process, when the parent's end of the pipe is closed: while a
+        fcntl.fcntl(parent.sentinel, fcntl.F_SETOWN, os.getpid())  # library computes, the thread below may not run
+        fcntl.fcntl(parent.sentinel, fcntl.F_SETFL, fcntl.fcntl(parent.sentinel, fcntl.F_GETFL) | os.O_ASYNC)
 
     def watch() -> None:
         parent.join()

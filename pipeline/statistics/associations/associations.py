@@ -30,6 +30,7 @@ from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.members import label_of, members_of
 from heatlas.pipeline.statistics.data.notes import joined
 from heatlas.pipeline.statistics.data.relevance_columns import RelevanceColumns, kinds_of
+from heatlas.pipeline.statistics.groups.places import PLACES, influence_on_r, places_by, write_places
 from heatlas.pipeline.statistics.linear.design import Design
 from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability
 from heatlas.pipeline.statistics.linear.fold_effect import EVEN, fold_of_units, model_within_folds
@@ -44,15 +45,16 @@ METHODS: Mapping[str, Method] = {
     "partial": "pearson",
     "partial spearman": "spearman",
 }
+TARGET = "target"
 PARTIAL = ("partial", "partial spearman")
 MIN_PARTICIPANTS = 4
-SMALL = 12
-SMALL_CLASS = (
-    f"fewer than {SMALL} participants of one class: if they vary two or three times as much as the others in both "
-    "variables, p of Pearson's correlation is too small (6 to 11 % at 5 %)"
-)
-"""Caveat by the sizes of the classes: so few people do not show how much they vary."""
 """With three participants a confidence interval spans nearly all correlations."""
+SMALL, SHARE = 60, 0.4
+SMALL_CLASS = (
+    f"fewer than {SMALL} participants of one class, less than {SHARE:.0%} of all: if they vary two or three times as "
+    "much as the others, p (6 to 10 % at 5 %) and p_fwe (8 to 20 %) are too small"
+)
+"""Caveat by the sizes of the classes: so few people do not show how much they vary (docs/benchmarks/statistics.md)."""
 
 ASSOCIATIONS_COLUMNS = {
     "biomarker": "Column of scans.tsv or clinical.tsv, ratio of two columns, or a volume; own volume: volume of the "
@@ -70,6 +72,7 @@ ASSOCIATIONS_COLUMNS = {
     "ci_high": "Upper bound of the confidence interval",
     "interval": "permutation: made with the critical value of the permuted t, so it excludes 0 exactly where p is at "
     "most 1 - confidence; none",
+    **places_by("r", "all but Pearson's and partial r with the target"),
     "slope": f"Change of relevance per unit of the biomarker, adjusted for the covariates, if for fold {EVEN}; n/a for "
     "ranks",
     "p": "Two-sided permutation p over participants (Freedman-Lane; within test folds if adjusted for fold), "
@@ -83,7 +86,7 @@ ASSOCIATIONS_COLUMNS = {
 }
 ASSOCIATIONS_TABLE = Table(
     "associations", ASSOCIATIONS_COLUMNS, "biomarker, map, region, metric, estimator and group of scans",
-    "Does relevance follow clinical measures and volumes?", filled=("n_participants",),
+    "Does relevance follow clinical measures and volumes?", filled=("n_participants",), later=tuple(PLACES),
     inference=Inference("exploratory", "all regions, maps and metrics of one biomarker, group of scans and estimator"),
 )  # fmt: skip
 
@@ -93,8 +96,9 @@ class ParticipantValues:
     """One row per participant.
 
     Shapes: relevance (participants, columns); biomarker (participants, 1 or groups); nuisance (participants, q),
-    intercept first. `covariates` names the other columns of nuisance; `note` says what was left out, `caveat` what to
-    say beside Pearson's correlation.
+    intercept first. `covariates` names the other columns of nuisance; `note` says what was left out. `spreads`
+    (participants,) of 0 and 1: a small class and the others, which keep a spread of their own under permutation of
+    Pearson's correlation; None where classes are large or alike in size. `caveat`: what to say where they do not.
     """
 
     relevance: Floats
@@ -104,6 +108,7 @@ class ParticipantValues:
     exchange: Exchangeability
     n_scans: int
     note: str | None
+    spreads: Indices | None
     caveat: str | None
 
 
@@ -113,7 +118,7 @@ def associations_tables(inputs: StatisticsInputs) -> pd.DataFrame:
     columns = RelevanceColumns.of(inputs.values, settings.associations.metrics)
     blocks = []
     number = task_of(inputs.config.cohort).is_number
-    for name in (*(("target", "corrected_gap") if number else ()), *settings.associations.biomarkers):
+    for name in (*((TARGET, "corrected_gap") if number else ()), *settings.associations.biomarkers):
         try:
             biomarker = biomarker_of(name, inputs)
         except BadInputError as error:
@@ -143,9 +148,14 @@ def _of_biomarker(
             # One random stream for all biomarkers and estimators, so that they share permutations.
             rng = generator(inputs.seed, "statistics", "associations", scan_group)
             block = rows_of(points, columns.table, biomarker, estimator, settings, rng)
+            if biomarker.name == TARGET and METHODS[estimator] == "pearson":  # which regions follow it most
+                alike = points.exchange.even(points.relevance, kinds_of(columns.table))
+                influence = influence_on_r(alike, points.biomarker, points.nuisance)
+                everyone = np.zeros(len(influence), np.intp)
+                write_places(block, "r", influence, everyone, settings.confidence, generator(inputs.seed, "places"))
         except BadInputError as error:
             block = unusable(biomarker.name, str(error).replace("_biomarker", biomarker.name))
-        blocks.append(block.assign(**base))
+        blocks.append(block.assign(**base).reindex(columns=list(ASSOCIATIONS_COLUMNS)))
     return blocks
 
 
@@ -183,6 +193,8 @@ def points_of(
         )
     note = (design.note or "").replace("_biomarker", biomarker.name)
     classes = (frame["label"] if "label" in frame else frame["participant_id"].eq("")).to_numpy(object)
+    is_small = small_class(exchange.groups_of_units(classes[design.rows].tolist()))
+    enough = is_small is not None and is_small.sum() >= nuisance.shape[1] + 2  # for a variance of their own
     return ParticipantValues(
         relevance=exchange.reduce(columns.values[members][design.rows]),
         biomarker=exchange.reduce(values[design.rows]),
@@ -193,15 +205,16 @@ def points_of(
         ),
         n_scans=len(design.rows),
         note=joined(note, own_volume_note(biomarker.name, frame.iloc[design.rows])),
-        caveat=small_class(exchange.groups_of_units(classes[design.rows].tolist())),
+        spreads=is_small if enough else None,
+        caveat=None if is_small is None else SMALL_CLASS,
     )
 
 
-def small_class(classes: Indices) -> str | None:
-    """`SMALL_CLASS` where one class has few people beside the others; classes (units,) are 0..C-1."""
+def small_class(classes: Indices) -> Indices | None:
+    """1 for people of a class with few beside the others, else 0; None without one; classes (units,) are 0..C-1."""
     sizes = np.bincount(classes)
-    smallest = int(sizes.min())
-    return SMALL_CLASS if len(sizes) > 1 and smallest < SMALL and smallest < sizes.sum() / 3 else None
+    few = len(sizes) > 1 and sizes.min() < min(SMALL, SHARE * sizes.sum())
+    return (classes == sizes.argmin()).astype(np.intp) if few else None
 
 
 def rows_of(
@@ -239,7 +252,8 @@ def rows_of(
     table["interval"] = np.where(np.isnan(test.low), NO_INTERVAL, TEST_INTERVAL)
     n_tests = int(table["p"].notna().sum())
     table["family"] = f"{n_tests} regions x maps x metrics" if n_tests else "none"
-    caveat = points.caveat if method == "pearson" else None
+    mended = method == "pearson" and points.spreads is not None and not biomarker.per_group
+    caveat = None if mended else points.caveat
     table["note"] = [joined(problem, points.note, None if problem else caveat) for problem in test.problems]
     return table
 
@@ -257,8 +271,9 @@ def _common_test(
     rows = np.arange(len(points.relevance), dtype=np.intp)
     design = Design(points.biomarker, points.nuisance, rows, {}, names, {})
     return partial_correlation(
-        points.relevance, design, points.exchange, settings.permutations, rng, method, settings.confidence, kinds
-    )
+        points.relevance, design, points.exchange, settings.permutations, rng, method, settings.confidence, kinds,
+        None if points.spreads is None or method == "spearman" else points.spreads.tolist(),
+    )  # fmt: skip
 
 
 def unusable(biomarker: str, why: str) -> pd.DataFrame:

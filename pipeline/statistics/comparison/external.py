@@ -1,22 +1,24 @@
 """Two cohorts side by side: the people a run was made with, and others to whom its networks were applied.
 
-The cohorts are independent, so participants are drawn from each on its own. Of the first cohort only out-of-fold
-predictions and maps count; on the second every scan is answered by all networks together.
+The cohorts are independent, so participants are drawn from each on its own, and the interval of a difference is
+combined from the intervals of both (`square_and_add`). Of the first cohort only out-of-fold predictions and maps count;
+on the second every scan is answered by all networks together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from statsmodels.stats.proportion import confint_proportions_2indep
+from statsmodels.stats.proportion import proportion_confint
 
 from heatlas.pipeline.regions.effect_size import hedges_g
 from heatlas.pipeline.run.columns import described
+from heatlas.pipeline.run.config.statistics import StatisticsConfig
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.bundle_layout import open_bundle
@@ -30,22 +32,35 @@ from heatlas.pipeline.statistics.data.members import CLASSES, TwoGroups
 from heatlas.pipeline.statistics.data.values import participant_codes, participant_means
 from heatlas.pipeline.statistics.images.adjusted import rank_correlation
 from heatlas.pipeline.statistics.performance.calibration import CALIBRATION_COLUMNS, calibration_table
-from heatlas.pipeline.statistics.performance.classification import metrics, weighted_auc_within
+from heatlas.pipeline.statistics.performance.classification import (
+    FEW,
+    FEW_WRONG,
+    metrics,
+    weighted_auc_within,
+)
 from heatlas.pipeline.statistics.performance.demographics import TOTAL, demographics, welch
 from heatlas.pipeline.statistics.performance.intervals import participants_of
-from heatlas.pipeline.statistics.resampling.bootstrap import NO_INTERVAL, ratio
+from heatlas.pipeline.statistics.resampling.bootstrap import NO_INTERVAL, Intervals, ratio
 from heatlas.pipeline.statistics.resampling.scaled import (
     AS_IT_IS,
     FISHER,
     INTERVAL_OF_SCALED,
+    LOGIT,
     scaled_intervals,
     strata_of,
+    with_exact_shares,
 )
 
 MEASURES = ("auc", "balanced_accuracy", "sensitivity", "specificity", "brier", "probability_less_share")
 AREA_NOTE = "area of the run within folds (a network and its own test people), of the new cohort over all scans"
 DRAWS = 999
 FEWEST_REGIONS = 5
+NEWCOMBE = "Newcombe"
+ATTENUATED = (
+    "noise in g draws r and its interval towards 0: where the true sizes correlate .5, r was .35, .31 and .27 on "
+    "average with 60, 30 and 20 new people, and the interval missed the truth in 23 to 42 %"
+)
+"""What a rank correlation of estimated sizes cannot show (docs/benchmarks/statistics.md)."""
 
 COLUMNS = {
     "part": "performance, regions, people, images or sites",
@@ -59,10 +74,11 @@ COLUMNS = {
     "run": "Value in the cohort of the run that the networks are from, out of fold",
     "new": "Value in this cohort",
     "estimate": "new less run; of regions the rank correlation, of variables with a standard deviation Hedges' g, of "
-    "images the median",
+    "images the median. Noise in g draws a rank correlation towards 0",
     "ci_low": "Lower bound of the interval of estimate, participants of both cohorts drawn apart",
     **described("ci_high"),
-    "interval": INTERVAL_OF_SCALED + "; Welch's t; Newcombe; none",
+    "interval": INTERVAL_OF_SCALED + "; Welch's t; Newcombe (square-and-add of the intervals of both cohorts: Wilson's "
+    "for shares of people, sensitivity and specificity, else that of performance.tsv); none",
     "by_chance": "Of images: 95 % quantile of the estimate where people change cohorts at random",
     "n_run": "Participants of the run",
     "n_new": "Participants of this cohort",
@@ -112,55 +128,73 @@ class Cohorts:
     def named(self) -> tuple[tuple[str, StatisticsInputs], tuple[str, StatisticsInputs]]:
         return ("run", self.run), ("new", self.new)
 
-    def intervals(
-        self, strata: tuple[Indices, Indices], statistic: Callable[[Floats, Floats], Floats], scales: Sequence[Any],
-        name: str,
-    ) -> list[dict[str, Any]]:  # fmt: skip
-        """Estimate with interval of each number of ``statistic(weights of the run, of the new people)``."""
-        first, settings = len(strata[0]), self.new.config.statistics
-        pooled = np.concatenate([strata[0], strata[1] + strata[0].max() + 1])
-
-        def apart(weights: Floats) -> Floats:
-            return statistic(weights[:, :first], weights[:, first:])
-
-        found = scaled_intervals(
-            apart, pooled, scales, settings.bootstrap_samples, settings.confidence,
-            generator(self.new.seed, "statistics", "external", name),
-        )  # fmt: skip
-        estimates = apart(np.ones((1, len(pooled))))[0]
-        return [{"estimate": float(value), **found.row(place)} for place, value in enumerate(estimates)]
-
 
 def _row(part: str, measure: str, n: tuple[int, int], **values: Any) -> dict[str, Any]:
     nothing: dict[str, Any] = dict.fromkeys(COLUMNS) | {"interval": NO_INTERVAL}
     return nothing | {"part": part, "measure": measure, "label": TOTAL, "n_run": n[0], "n_new": n[1]} | values
 
 
+def square_and_add(new: Sequence[Any], run: Sequence[Any]) -> tuple[Any, Any]:
+    """Bounds of ``new - run`` from estimate, lower and upper bound of two independent numbers (Newcombe 1998).
+
+    Stat Med 17:873, method 10; of other numbers than shares Zou & Donner 2008, Stat Med 27:1693.
+
+    Examples
+    --------
+    >>> low, high = square_and_add((0.8, 0.6913, 0.8775), (0.6, 0.4904, 0.7004))  # 56 of 70 and 48 of 80, by Wilson
+    >>> round(float(low), 3), round(float(high), 3)
+    (0.052, 0.334)
+    """
+    (a, a_low, a_high), (b, b_low, b_high) = new, run
+    return a - b - np.hypot(a - a_low, b_high - b), a - b + np.hypot(a_high - a, b - b_low)
+
+
 def _performance(both: Cohorts) -> list[dict[str, Any]]:
     """Differences in performance and calibration."""
-    run, new = both.run.predictions, both.new.predictions.assign(fold=0)
-    sides = [participants_of(frame, "target") for frame in (run, new)]
-
-    def measured(frame: pd.DataFrame, weights: Floats) -> Floats:
-        target, probability = frame["target"].to_numpy(float), frame["probability"].to_numpy(float)
-        predicted = frame["outcome"].isin(["TP", "FP"]).to_numpy().astype(float)
-        found = metrics(target, predicted, probability, weights)
-        found["auc"] = weighted_auc_within(target, probability, frame["fold"].to_numpy(), weights)
-        found["probability_less_share"] = ratio(weights @ (probability - target), weights.sum(axis=1))
-        return np.stack([found[name] for name in MEASURES], axis=1)
-
-    def difference(of_run: Floats, of_new: Floats) -> Floats:
-        return measured(new, of_new[:, sides[1][0]]) - measured(run, of_run[:, sides[0][0]])
-
-    strata = (sides[0][2], sides[1][2])
-    found = both.intervals(strata, difference, [AS_IT_IS] * len(MEASURES), "performance")
-    values = [measured(frame, np.ones((1, len(frame))))[0] for frame in (run, new)]
-    n = (len(sides[0][1]), len(sides[1][1]))
+    settings = both.new.config.statistics
+    sides = [
+        _measured(frame, settings, generator(both.new.seed, "statistics", "external", "performance", name))
+        for name, frame in (("run", both.run.predictions), ("new", both.new.predictions.assign(fold=0)))
+    ]
+    (run, of_run, n_run, few_run), (new, of_new, n_new, few_new) = sides
+    notes = {"auc": AREA_NOTE, "brier": FEW_WRONG if min(few_run, few_new) < FEW else None}
+    low, high = square_and_add((new, of_new.low, of_new.high), (run, of_run.low, of_run.high))
     return [
-        _row("performance", name, n, run=float(values[0][i]), new=float(values[1][i]),
-             note=AREA_NOTE if name == "auc" else None) | found[i]
+        _row("performance", name, (n_run, n_new), run=float(run[i]), new=float(new[i]),
+             estimate=float(new[i] - run[i]), ci_low=float(low[i]), ci_high=float(high[i]),
+             interval=NO_INTERVAL if np.isnan(low[i]) else NEWCOMBE, note=notes.get(name))
         for i, name in enumerate(MEASURES)
     ]  # fmt: skip
+
+
+def _measured(
+    frame: pd.DataFrame, settings: StatisticsConfig, rng: np.random.Generator
+) -> tuple[Floats, Intervals, int, int]:
+    """`MEASURES` of a cohort, their intervals, its number of people, and that of the smaller class.
+
+    Areas and balanced accuracies of 1 have the exact interval of a share of the people of the smaller class, since
+    their variance is at most that of such a share (Birnbaum & Klose 1957, Ann Math Stat 28:933).
+    """
+    codes, names, strata = participants_of(frame, "target")
+    target, probability = frame["target"].to_numpy(float), frame["probability"].to_numpy(float)
+    predicted = frame["outcome"].isin(["TP", "FP"]).to_numpy().astype(float)
+
+    def measures(weights: Floats) -> Floats:
+        of_scans = weights[:, codes]
+        found = metrics(target, predicted, probability, of_scans)
+        found["auc"] = weighted_auc_within(target, probability, frame["fold"].to_numpy(), of_scans)
+        found["probability_less_share"] = ratio(of_scans @ (probability - target), of_scans.sum(axis=1))
+        return np.stack([found[name] for name in MEASURES], axis=1)
+
+    values = measures(np.ones((1, len(names))))[0]
+    scales = [AS_IT_IS if name == "probability_less_share" else LOGIT for name in MEASURES]
+    found = scaled_intervals(measures, strata, scales, settings.bootstrap_samples, settings.confidence, rng)
+    people = [len(np.unique(codes[target == side])) for side in (0, 1)]
+    found = with_exact_shares(found, {i: (float(values[i]), min(people)) for i in (0, 1)}, settings.confidence)
+    for i, n in ((2, people[1]), (3, people[0])):
+        if n:
+            found.low[i], found.high[i] = proportion_confint(values[i] * n, n, 1 - settings.confidence, "wilson")
+    return values, found, len(names), min(people)
 
 
 @dataclass(frozen=True, eq=False)
@@ -239,14 +273,26 @@ def _regions(both: Cohorts) -> list[dict[str, Any]]:
             rows.append(row | {"note": f"fewer than {FEWEST_REGIONS} regions that can be compared"})
             continue
 
-        def agreement(*weights: Floats, people: Any = tuple(people), there: Flags = there) -> Floats:
-            drawn = [weighted_g(one.values[:, there], one.is_first, one.fold, w)
-                     for one, w in zip(people, weights, strict=True)]  # fmt: skip
-            return rank_correlation(*drawn)[:, None]
-
-        (found,) = both.intervals((people[0].strata, people[1].strata), agreement, [FISHER], name)
-        rows.append(row | found | {"note": f"{counted(int(there.sum()), 'region')}"})
+        people = [replace(one, values=one.values[:, there]) for one in people]
+        rng = generator(both.new.seed, "statistics", "external", name)
+        said = f"{counted(int(there.sum()), 'region')}; {ATTENUATED}"
+        rows.append(row | agreement_over_regions(people, both.new.config.statistics, rng) | {"note": said})
     return rows
+
+
+def agreement_over_regions(
+    people: Sequence[_People], settings: StatisticsConfig, rng: np.random.Generator
+) -> dict[str, Any]:
+    """Rank correlation, over regions, of the difference of the classes in both cohorts, with its interval."""
+    strata = np.concatenate([people[0].strata, people[1].strata + people[0].strata.max() + 1])
+
+    def agreement(weights: Floats) -> Floats:
+        apart = np.split(weights, [len(people[0].fold)], axis=1)
+        drawn = [weighted_g(one.values, one.is_first, one.fold, w) for one, w in zip(people, apart, strict=True)]
+        return rank_correlation(*drawn)[:, None]
+
+    found = scaled_intervals(agreement, strata, [FISHER], settings.bootstrap_samples, settings.confidence, rng)
+    return {"estimate": float(agreement(np.ones((1, len(strata))))[0, 0]), **found.row()}
 
 
 def _people(both: Cohorts) -> list[dict[str, Any]]:
@@ -283,8 +329,11 @@ def _of_shares(new: int, n_new: int, run: int, n_run: int, confidence: float) ->
     """Difference of two shares with Newcombe's interval; nothing without people."""
     if not min(n_new, n_run):
         return {"note": "known of nobody in a cohort"}
-    low, high = confint_proportions_2indep(new, n_new, run, n_run, method="newcomb", alpha=1 - confidence)
-    return {"estimate": new / n_new - run / n_run, "ci_low": low, "ci_high": high, "interval": "Newcombe"}
+    low, high = square_and_add(*(
+        (count / n, *proportion_confint(count, n, 1 - confidence, "wilson"))
+        for count, n in ((new, n_new), (run, n_run))
+    ))  # fmt: skip
+    return {"estimate": new / n_new - run / n_run, "ci_low": low, "ci_high": high, "interval": NEWCOMBE}
 
 
 def _values(inputs: StatisticsInputs, label: str, variable: str) -> pd.Series:

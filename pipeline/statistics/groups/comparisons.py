@@ -34,6 +34,7 @@ from heatlas.pipeline.statistics.data.notes import joined
 from heatlas.pipeline.statistics.data.relevance_columns import RelevanceColumns, kinds_of
 from heatlas.pipeline.statistics.data.values import participant_codes, participant_means
 from heatlas.pipeline.statistics.groups.gains import with_gains
+from heatlas.pipeline.statistics.groups.places import PLACES, influence_on_g, places_by, write_places
 from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability
 from heatlas.pipeline.statistics.linear.fold_effect import EVEN, FoldModel, fold_of_units, model_within_folds
 from heatlas.pipeline.statistics.linear.freedman_lane import TEST_INTERVAL, PermutationTest, freedman_lane
@@ -64,6 +65,7 @@ COMPARISONS_COLUMNS = {
     "hedges_g_high": "Upper bound",
     "g_by_chance": "Size of hedges_g that this row must exceed for p_fwe to be at most 1 - confidence: what the "
     "clearest of all regions and maps reaches when participants are exchanged between the groups",
+    **places_by("hedges_g", "outcomes"),
     "fold_held": "Whether difference, t and p are adjusted for the test fold (each fold's maps come from its own "
     "network)",
     "t": "Welch's t; if fold_held, from a model with fold and one residual variance per group",
@@ -107,7 +109,7 @@ COMPARISONS_COLUMNS = {
 GROUP_COMPARISONS_TABLE = Table(
     "group_comparisons", COMPARISONS_COLUMNS, "comparison, map, bilateral group and metric",
     "In which regions do two groups differ in relevance?", filled=("map", "group", "comparison", "metric", "n_first",
-    "n_second"),
+    "n_second"), later=("superiority", "p_fwe_ranks", *PLACES),
     inference=Inference("secondary", "all regions and maps of one comparison and metric"),
 )  # fmt: skip
 _NUMBERS = (
@@ -158,6 +160,7 @@ def compare(inputs: StatisticsInputs, columns: RelevanceColumns, first: str, sec
     two, settings = TwoGroups.of(inputs, first, second), inputs.config.statistics
     frame = inputs.frame.iloc[two.rows].assign(_first=two.is_first.astype(float)).reset_index(drop=True)
     table = columns.table.assign(**dict.fromkeys(_NUMBERS, np.nan), interval=NO_INTERVAL, covariates=None)
+    table = table.assign(**dict.fromkeys(PLACES, pd.array([pd.NA] * len(table), "Int64")))
     table = table.assign(family="none", n_both=two.n_both, n_permutations=0, exact=False, fold_held=False)
     codes, _ = participant_codes(frame["participant_id"].tolist())
     means = participant_means(columns.values[two.rows], codes)
@@ -197,6 +200,9 @@ def compare(inputs: StatisticsInputs, columns: RelevanceColumns, first: str, sec
     table["note"] = [joined(note, caveat, two.note) for note, caveat in zip(notes, caveats, strict=True)]
     alike = Exchangeability.free(len(means)).in_blocks(fold.tolist()).even(means, kinds_of(table))
     _estimate(table, alike, of_first, fold, critical, by_chance)
+    if {first, second} == set(CLASSES):
+        influence, rng = influence_on_g(alike, of_first, fold), generator(*seed, "places")
+        write_places(table, "hedges_g", influence, of_first.astype(np.intp), settings.confidence, rng)
     return Compared(table, means, of_first, True)
 
 

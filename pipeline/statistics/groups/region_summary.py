@@ -9,9 +9,12 @@ from numpy.typing import NDArray
 from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.declared import CLASSES, Table
+from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Floats
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.values import OUTCOMES, RelevanceValues, participant_codes, participant_means
+from heatlas.pipeline.statistics.groups.places import PLACES, places_by, write_places
+from heatlas.pipeline.statistics.resampling.bootstrap import MIN_PARTICIPANTS
 from heatlas.pipeline.statistics.resampling.means import INTERVAL_OF_MEANS, mean_intervals
 
 SUMMARY_COLUMNS = {
@@ -25,6 +28,7 @@ SUMMARY_COLUMNS = {
     "ci_low": "Lower bound of the interval of mean_density over participants",
     "ci_high": "Upper bound of the interval of mean_density over participants",
     "interval": INTERVAL_OF_MEANS,
+    **places_by("mean_density", "all but the positive class"),
     "mean_gain": "Mean gain over participants",
     "n_gain": "Participants with a known gain",
     "scan_mean_sum": "Mean sum over scans, as in the founding study",
@@ -36,31 +40,38 @@ SUMMARY_COLUMNS = {
 REGION_SUMMARY_TABLE = Table(
     "region_summary", SUMMARY_COLUMNS, "map, bilateral group and group of scans",
     "What is the mean relevance of each region in each group?", filled=("map", "group", "scan_group", "n_participants",
-    "n_scans"), values={"scan_group": (CLASSES, "TP", "FP", "TN", "FN")},
+    "n_scans"), later=tuple(PLACES), values={"scan_group": (CLASSES, "TP", "FP", "TN", "FN")},
 )  # fmt: skip
 
 
-def region_summary(values: RelevanceValues, cohort: CohortConfig, confidence: float) -> pd.DataFrame:
+def region_summary(values: RelevanceValues, cohort: CohortConfig, confidence: float, seed: int) -> pd.DataFrame:
     """One row per map, bilateral group and group of scans, including groups without scans."""
     negative, positive = cohort.negative, cohort.positive
     controls = _mean(values.sums[values.members(negative, negative, positive)])
     blocks = []
     for scan_group in (positive, negative, *OUTCOMES):
         members = values.members(scan_group, negative, positive)
-        blocks.append(_block(values, scan_group, members, controls, confidence))
+        rng = generator(seed, "statistics", "region_summary", "places") if scan_group == positive else None
+        blocks.append(_block(values, scan_group, members, controls, confidence, rng))
     table = pd.concat(blocks, ignore_index=True)
     order = {name: i for i, name in enumerate(values.maps)}
-    return table.sort_values("map", key=lambda names: names.map(order), kind="stable")[list(SUMMARY_COLUMNS)]
+    return table.sort_values("map", key=lambda names: names.map(order), kind="stable")
 
 
 def region_summary_tables(inputs: StatisticsInputs) -> pd.DataFrame:
     """Table ``region_summary``."""
-    return region_summary(inputs.values, inputs.config.cohort, inputs.config.statistics.confidence)
+    return region_summary(inputs.values, inputs.config.cohort, inputs.config.statistics.confidence, inputs.seed)
 
 
 def _block(
-    values: RelevanceValues, scan_group: str, members: NDArray[np.bool_], controls: Floats, confidence: float
+    values: RelevanceValues,
+    scan_group: str,
+    members: NDArray[np.bool_],
+    controls: Floats,
+    confidence: float,
+    rng: np.random.Generator | None,
 ) -> pd.DataFrame:
+    """Rows of one group of scans; with bounds of places if there is an `rng`."""
     codes, names = participant_codes(values.scans["participant_id"][members].tolist())
     sums, densities, gains = (
         participant_means(array[members], codes) for array in (values.sums, values.densities, values.gains)
@@ -90,7 +101,12 @@ def _block(
         ],
     }
     table = pd.DataFrame(columns).astype({"map": str, "group": str})
-    return table.assign(scan_group=scan_group, n_participants=len(names), n_scans=int(members.sum()))
+    table = table.assign(scan_group=scan_group, n_participants=len(names), n_scans=int(members.sum()))
+    if rng is not None and len(names) >= MIN_PARTICIPANTS:
+        each = densities.reshape(len(names), -1)
+        influence = (each - each.mean(axis=0)) / np.sqrt(len(names) * (len(names) - 1))
+        write_places(table, "mean_density", influence, np.zeros(len(names), np.intp), confidence, rng)
+    return table.reindex(columns=list(SUMMARY_COLUMNS))
 
 
 def _mean(values: Floats) -> Floats:

@@ -38,6 +38,7 @@ def partial_correlation(
     method: Method,
     confidence: float = 0.95,
     kinds: Sequence[Any] | None = None,
+    variance_groups: Sequence[Any] | None = None,
 ) -> PermutationTest:
     """Correlation of every column of values with the tested term, given the nuisance terms.
 
@@ -55,35 +56,42 @@ def partial_correlation(
     m : int
         Random permutations.
     method : {"pearson", "spearman"}
-    kinds : sequence, optional
-        As for `pipeline.statistics.linear.freedman_lane.freedman_lane`.
+    kinds, variance_groups : sequence, optional
+        As for `pipeline.statistics.linear.freedman_lane.freedman_lane`: such groups keep their spread. If ten of
+        forty people vary three times as much as the others in values and in what is tested, or are what is tested,
+        Pearson's p is 5 % in 6 to 11 % and p_fwe over five columns in 11 to 22 % without them, in 5 to 7 % with them;
+        Spearman's p_fwe in 14 and 11 %.
     """
     k = design.tested.shape[1]
     if k != 1:
         raise BadInputError(f"term {', '.join(design.names[:k])}: {k} columns cannot be correlated. Use the F test.")
     transform = ranks if method == "spearman" else np.asarray
     scheme = exchange.of_rows(design.rows)
-    model = LinearModel.of(design, scheme, transform=transform)
+    groups = None if variance_groups is None else [variance_groups[row] for row in design.rows]
+    model = LinearModel.of(design, scheme, groups, transform)
     columns = np.asarray(values, float).reshape(len(values), -1)[design.rows]
     permutations = scheme.permutations(m, rng, model.alike.tolist())
     units = transform(scheme.even(scheme.reduce(columns), kinds))
     test = permutation_test(units, model, permutations, confidence, kinds=kinds)
-    error, low, high = correlation_interval(test.partial_r, test.statistic, test.critical, test.p, 1 - confidence)
+    error, low, high = correlation_interval(
+        test.partial_r, test.statistic, test.critical, test.p, 1 - confidence, groups is None
+    )
     return replace(test, estimate=test.partial_r, standard_error=error, low=low, high=high)
 
 
 def correlation_interval(
-    r: Floats, t: Floats, critical: Floats, p: Floats, alpha: float
+    r: Floats, t: Floats, critical: Floats, p: Floats, alpha: float, of_null: bool = True
 ) -> tuple[Floats, Floats, Floats]:
     """Standard error of correlations, and their intervals in Fisher's z, from the robust t and its critical value.
 
     ``t = r sqrt(df / ((1 - r^2) kappa))`` (`pipeline.statistics.linear.robust`). Of normal variables kappa is
-    1 + 2 r^2, and Fisher's z has variance 1 / df; so its variance is taken as kappa / (1 + 2 r^2) / df. The interval
+    1 + 2 r^2, and Fisher's z has variance 1 / df; so its variance is taken as kappa / (1 + 2 r^2) / df. That is since
+    its residuals are those of the null hypothesis; the t of variance groups (not `of_null`) has its own. The interval
     excludes 0 exactly where p is at most alpha: with |r| above .95 and few participants it would reach beyond 0
     although t is above its critical value, and is then as wide as t allows.
     """
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        of_z, z = np.abs(r / t) / np.sqrt((1 - r**2) * (1 + 2 * r**2)), np.arctanh(r)
+        of_z, z = np.abs(r / t) / np.sqrt((1 - r**2) * (1 + 2 * of_null * r**2)), np.arctanh(r)
         reach = np.where((p <= alpha) & (critical * of_z >= np.abs(z)), critical * np.abs(z / t), critical * of_z)
         low, high = dual_interval(z, reach, p, alpha)
         return of_z * (1 - r**2), np.tanh(low), np.tanh(high)

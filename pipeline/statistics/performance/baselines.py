@@ -15,17 +15,24 @@ from heatlas.pipeline.cohort.people.tasks import SEVERAL_CLASSES, Task, task_of
 from heatlas.pipeline.run.columns import Form, described
 from heatlas.pipeline.run.declared import Inference, Table
 from heatlas.pipeline.run.work.seeds import generator
-from heatlas.pipeline.statistics.arrays import Floats
+from heatlas.pipeline.statistics.arrays import Floats, Indices
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.values import participant_codes
 from heatlas.pipeline.statistics.performance.classification import weighted_auc_within
 from heatlas.pipeline.statistics.resampling.bootstrap import participant_draws, ratio, weighted_mean
+from heatlas.pipeline.statistics.resampling.scaled import (
+    AS_IT_IS,
+    LOG,
+    LOGIT,
+    scaled_intervals,
+    strata_of,
+)
 from heatlas.pipeline.training.baselines.records import BASELINES
 
 BETTER, WORSE, ALIKE = "better than", "worse than", "no better than"
 MEAN = "mean"
 """The baseline of a number: always the mean of the training part."""
-AUC = "auc_within_folds"
+AUC, BALANCED = "auc_within_folds", "balanced_accuracy"
 PERMUTATIONS = 1999
 ROUNDING = 1e-12
 
@@ -34,11 +41,12 @@ COLUMNS = {
     "metric": "auc_within_folds (of several classes the mean area of each against the others) or balanced_accuracy "
     "(mean recall), of classes; mae (mean absolute error), of a number",
     "estimate": "Of the baseline, out of fold; n/a where nobody has what it sees",
-    "ci_low": "Lower bound of its 95 % bootstrap interval: participants drawn within fold and class",
+    "ci_low": "Lower bound of its 95 % interval over participants, as in performance.tsv",
     **described("ci_high"),
     "network": "The same of the networks, on the same scans",
     "difference": "Network less baseline",
-    "difference_low": "Lower bound of its 95 % bootstrap interval; the same participants are drawn for both",
+    "difference_low": "Lower bound of its 95 % interval, participants drawn within fold and class, the same for both: "
+    "percentiles; of balanced_accuracy Student's t with the standard error of the draws",
     "difference_high": "Upper bound",
     "p": "That network and baseline are as good: their predictions (as ranks within the fold, or as errors) change "
     "places in random participants. Of auc_within_folds and mae",
@@ -133,7 +141,7 @@ def _measures(compared: _Compared, fold: NDArray[Any]) -> Mapping[str, Callable[
 
     if not units:
         return {"mae": lambda score, weights: weighted_mean(np.abs(score[:, 0] - target), weights)}
-    return {AUC: areas, "balanced_accuracy": lambda score, weights: _balanced(target, _classes(score), weights)}
+    return {AUC: areas, BALANCED: lambda score, weights: _balanced(target, _classes(score), weights)}
 
 
 def _classes(score: Floats) -> Floats:
@@ -160,23 +168,29 @@ def _rows(
 ) -> list[dict[str, Any]]:
     fold, is_number = both["fold"].to_numpy(), not compared.units
     codes, people = participant_codes(both["participant_id"].tolist())
-    weights = participant_draws(_strata(both, codes, is_number), draws, rng)[:, codes]
+    strata = _strata(both, codes, is_number)
     whole = np.ones((1, len(both)))
     rows = []
     for metric, measure in _measures(compared, fold).items():
         of_network, of_baseline = (float(measure(score, whole)[0]) for score in (compared.network, compared.baseline))
-        drawn_network, drawn = measure(compared.network, weights), measure(compared.baseline, weights)
-        low, high = _percentiles(drawn)
-        less, more = _percentiles(drawn_network - drawn)
-        p = np.nan
-        if metric != "balanced_accuracy":
+
+        def both_of(drawn: Floats, of: Callable[[Floats, Floats], Floats] = measure) -> Floats:
+            """Of the baseline, and of the network less the baseline."""
+            network, baseline = (of(score, drawn[:, codes]) for score in (compared.network, compared.baseline))
+            return np.stack([baseline, network - baseline], axis=1)
+
+        found = scaled_intervals(both_of, strata, [LOG if is_number else LOGIT, AS_IT_IS], draws, 0.95, rng)
+        less, more, p = found.low[1], found.high[1], np.nan
+        if metric != BALANCED:  # of areas Student's t is too wide (docs/benchmarks/statistics.md)
+            less, more = _percentiles(both_of(participant_draws(strata.tolist(), draws, rng))[:, 1])
             exchanged = (rng.random((PERMUTATIONS, len(people))) < 0.5)[:, codes]
             both_ways = [_exchanged(compared, fold, swap) for swap in (exchanged, ~exchanged)]
             beyond = np.abs(both_ways[0] - both_ways[1]) >= abs(of_network - of_baseline) - ROUNDING
             p = float((beyond.sum() + 1) / (PERMUTATIONS + 1))
         rows.append(
             {
-                "baseline": name, "metric": metric, "estimate": of_baseline, "ci_low": low, "ci_high": high,
+                "baseline": name, "metric": metric, "estimate": of_baseline,
+                "ci_low": found.low[0], "ci_high": found.high[0],
                 "network": of_network, "difference": of_network - of_baseline,
                 "difference_low": less, "difference_high": more, "p": p,
                 "verdict": verdict(less, more, p, is_number), "n_participants": len(people), "n_scans": len(both),
@@ -185,12 +199,11 @@ def _rows(
     return rows
 
 
-def _strata(both: pd.DataFrame, codes: NDArray[np.intp], is_number: bool) -> list[int]:
+def _strata(both: pd.DataFrame, codes: NDArray[np.intp], is_number: bool) -> Indices:
     """Fold and class of each participant, whose numbers the splits fix; who has scans of both classes is of neither."""
     of_class = pd.Series(np.zeros(len(both)) if is_number else both["class"].to_numpy(float)).groupby(codes)
-    fold = both["fold"].groupby(codes).first()
-    kinds = pd.MultiIndex.from_arrays([fold, of_class.min(), of_class.max()])
-    return [int(stratum) for stratum in pd.factorize(kinds)[0]]
+    kinds = pd.factorize(pd.MultiIndex.from_arrays([of_class.min(), of_class.max()]))[0]
+    return strata_of(pd.factorize(both["fold"].groupby(codes).first())[0].astype(np.intp), kinds.astype(np.intp))
 
 
 def _balanced(target: Floats, predicted: Floats, weights: Floats) -> Floats:

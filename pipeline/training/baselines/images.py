@@ -1,4 +1,4 @@
-"""What baselines see of an image: mean and spread of intensity in each region, and a coarse smoothed image."""
+"""What baselines see of an image: regions, a coarse smoothed image, and what an untrained network makes of it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from scipy.ndimage import gaussian_filter
 from heatlas.pipeline.models.inputs import NetworkInput, read_channels
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
+from heatlas.pipeline.training.baselines.untrained import random_features
 
 Floats = NDArray[np.float64]
 FWHM_MM = 8.0
 COARSE_MM = 4.0
-"""Voxels of the smoothed image: half its FWHM, so that sampling loses next to nothing."""
+"""Voxels of the smoothed image: half its FWHM, so that sampling loses next to nothing. And of the untrained network."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,11 +29,14 @@ class ImageFeatures:
         Of the regions with voxels on the grid, in the order of their numbers; of the first kind of image first.
     smoothed : array of float32
         Flat, inside what the network sees.
+    untrained : array of float32
+        Features by an untrained network.
     """
 
     means: Floats
     spreads: Floats
     smoothed: NDArray[np.float32]
+    untrained: NDArray[np.float32]
 
 
 def image_features(files: ScanFiles, spec: NetworkInput, atlas: PackedAtlas) -> ImageFeatures:
@@ -47,7 +51,8 @@ def image_features(files: ScanFiles, spec: NetworkInput, atlas: PackedAtlas) -> 
     voxel_mm = min(spec.template_grid.voxel_sizes_mm)
     means, spreads = zip(*(by_region(one, labels) for one in volumes), strict=True)
     coarse = [smoothed(one, voxel_mm) for one in volumes]
-    return ImageFeatures(np.concatenate(means), np.concatenate(spreads), np.concatenate(coarse))
+    features = random_features(np.stack([coarsened(one, voxel_mm) for one in volumes]))
+    return ImageFeatures(np.concatenate(means), np.concatenate(spreads), np.concatenate(coarse), features)
 
 
 def standardised(volume: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -82,5 +87,24 @@ def by_region(volume: NDArray[np.float32], labels: NDArray[np.int64]) -> tuple[F
 def smoothed(volume: NDArray[np.float32], voxel_mm: float) -> NDArray[np.float32]:
     """The volume smoothed to a full width at half maximum of `FWHM_MM`, every `COARSE_MM`, flat."""
     wide = gaussian_filter(volume, FWHM_MM / voxel_mm / np.sqrt(8 * np.log(2)), mode="constant")
-    step = max(round(COARSE_MM / voxel_mm), 1)
+    step = _step(voxel_mm)
     return np.ascontiguousarray(wide[::step, ::step, ::step]).ravel().astype(np.float32)
+
+
+def coarsened(volume: NDArray[np.float32], voxel_mm: float) -> NDArray[np.float32]:
+    """Means over cubes of about `COARSE_MM`; voxels that fill no cube are left out.
+
+    Examples
+    --------
+    >>> coarsened(np.arange(8, dtype=np.float32).reshape(2, 2, 2), 2.0).tolist()
+    [[[3.5]]]
+    """
+    step = _step(voxel_mm)
+    sides = [side // step for side in volume.shape]
+    whole = volume[tuple(slice(side * step) for side in sides)]
+    cubes: NDArray[np.float32] = whole.reshape(sides[0], step, sides[1], step, sides[2], step).mean(axis=(1, 3, 5))
+    return cubes
+
+
+def _step(voxel_mm: float) -> int:
+    return max(round(COARSE_MM / voxel_mm), 1)

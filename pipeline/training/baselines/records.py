@@ -14,6 +14,7 @@ from heatlas.pipeline.training.baselines.images import ImageFeatures
 
 Floats = NDArray[np.float64]
 SEXES = {"F": 0.0, "M": 1.0}
+UNTRAINED = "untrained"
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +82,10 @@ def _voxels(seen: Seen) -> Floats:
     return np.stack([one.smoothed for one in seen.images]).astype(np.float64)
 
 
+def _untrained(seen: Seen) -> Floats:
+    return np.stack([one.untrained for one in seen.images]).astype(np.float64)
+
+
 def _with_demographic(columns: Callable[[Seen], Floats]) -> Callable[[Seen], Floats]:
     def both(seen: Seen) -> Floats:
         own = columns(seen)
@@ -94,5 +99,6 @@ BASELINES = (
     Baseline("volumes", "hippocampal and brain volume, age and sex", _with_demographic(_volumes)),
     Baseline("regions", "mean and spread of intensity in each region of the atlas", _regions),
     Baseline("voxels", "the image, smoothed to 8 mm", _voxels),
+    Baseline(UNTRAINED, "what an untrained network makes of the image", _untrained),
 )
 """All baselines."""

@@ -9,7 +9,7 @@ import pandas as pd
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.regions.ranking import top_groups
 from heatlas.pipeline.regions.tables import ALL
-from heatlas.reports.analyses.evidence import evidence_differences, leading_evidence, sum_error
+from heatlas.reports.analyses.evidence import evidence_differences, leading_evidence, place_columns, sum_error
 from heatlas.reports.analyses.findings import Leaders, leaders, ranking, voxels_of
 from heatlas.reports.content.relevance.headline import regions_that_differ
 from heatlas.reports.figures.gallery import Picture
@@ -91,7 +91,7 @@ def _table(material: Material, name: str) -> PageTable | None:
             numeric("difference", "Difference, logits", signed), numeric("ci_low", "from", signed),
             numeric("ci_high", "to", signed), numeric("hedges_g", "Hedges' g", fixed),
             numeric("hedges_g_low", "from", fixed), numeric("hedges_g_high", "to", fixed),
-            numeric("p_fwe", "Corrected p (family-wise)", p_cell),
+            numeric("p_fwe", "Corrected p (family-wise)", p_cell), *place_columns(tested),
         ]  # fmt: skip
         first = tested.iloc[0]
         caption = (

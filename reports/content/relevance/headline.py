@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from heatlas.pipeline.attribution.titles import map_title
-from heatlas.reports.analyses.evidence import evidence_differences
+from heatlas.reports.analyses.evidence import evidence_differences, firsts_in_words, place_columns
 from heatlas.reports.analyses.findings import leaders
 from heatlas.reports.analyses.verdicts import CLEAR, by_ranks, classes_compared
 from heatlas.reports.content.relevance.maps import difference_pictures
@@ -109,7 +109,8 @@ def build_ranking(material: Material) -> Mapping[str, Any]:
         f"{title}: the {count(len(drawn), 'region')} with the largest values of {number(len(rows))}, by "
         f"{mid_sentence(map_title(run.leading_map))}. Lines are {100 * run.config.statistics.confidence:g} % "
         f"intervals; n = {number(first['n_first'])} and {number(first['n_second'])}. The upright line marks no "
-        f"difference.{found.sentence}"
+        f"difference. {firsts_in_words(run, rows)}".rstrip()
+        + found.sentence
     )
     null = "If the classes did not differ, g would be near 0 in every region."
     if rows["g_by_chance"].notna().any():
@@ -150,6 +151,6 @@ def _table(rows: pd.DataFrame, material: Material, caption: str) -> PageTable:
         Column("group", "Region", link="page"), numeric("hedges_g", "Hedges' g", fixed),
         numeric("hedges_g_low", "from", fixed), numeric("hedges_g_high", "to", fixed),
         numeric("g_by_chance", "By chance", fixed, "what the clearest of all regions and maps reaches by chance"),
-        numeric("p_fwe", "Corrected p", lambda x: number(x, 2), "family-wise"),
+        numeric("p_fwe", "Corrected p", lambda x: number(x, 2), "family-wise"), *place_columns(rows),
     )  # fmt: skip
     return page_table(linked, columns, caption)

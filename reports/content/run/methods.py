@@ -414,14 +414,19 @@ _STARTS = {
     "evidence": "evidence (logit less the mean of all others)",
 }
 
+_NORMS = {
+    "auto": "folded into the convolutions if all of it follows one, and passed through unchanged otherwise",
+    "fold": "folded into the convolutions",
+    "identity": "passed through unchanged",
+}
+
 
 def _attribution(run: RunRecord) -> str:
     if not run.has("conservation"):
         return ""
     settings = run.config.attribution
     start = _STARTS[settings.start_value]
-    folded = family_of(run.config.model).batch_norm(settings.batch_norm) == "fold"
-    norm = "folded into the convolutions" if folded else "passed through unchanged"
+    norm = _NORMS[family_of(run.config.model).batch_norm(settings.batch_norm)]
     of_whom = " for scans of both classes" if len(run.task.outputs) == 2 else ""
     text = "Every scan was explained by the network that had not seen its participant"
     if run.is_given:

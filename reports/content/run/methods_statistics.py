@@ -53,6 +53,11 @@ def _groups(run: RunRecord) -> str:
             "Groups were compared by Welch's t over participants under permutation; log-gains were shrunk towards the "
             "mean of their map by empirical Bayes."
         )
+        if "place_low" in run.tables["group_comparisons"]:
+            parts.append(
+                "The place of a region among all regions by Hedges' g has an interval from its differences to all "
+                "others at once [@places]."
+            )
     if run.has("interactions"):
         parts.append(
             "Whether the difference between the classes depends on a subgroup was tested as an interaction "

@@ -7,7 +7,16 @@ from dataclasses import dataclass
 
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.reports.analyses.evaluation_verdict import bench_sentence, evaluated
-from heatlas.reports.analyses.evidence import evidence_differences, leading_evidence, leading_in_words
+from heatlas.reports.analyses.evidence import (
+    FEW_FIRSTS,
+    densest,
+    evidence_differences,
+    firsts,
+    firsts_in_words,
+    leading_evidence,
+    leading_in_words,
+    with_places,
+)
 from heatlas.reports.analyses.findings import (
     in_words,
     leaders,
@@ -49,7 +58,7 @@ def where_it_looks(run: RunRecord) -> Answer:
     first = tested.loc[[found.regions[0]]].iloc[0]
     text = (
         f"The evidence for {run.positive} differs most in these regions: "
-        f"{listing([mid_sentence(region) for region in found.regions])}. Map: {mid_sentence(map_title(name))}, which "
+        f"{with_places(tested, found.regions)}. Map: {mid_sentence(map_title(name))}, which "
         f"compares each scan with controls that its network was trained with.{evaluated(run, name)}"
     )
     more = (
@@ -63,11 +72,15 @@ def where_it_looks(run: RunRecord) -> Answer:
     if founding is not None:
         below = _regions_by_density(run, founding)
         more += f"{bench_sentence(run, founding)} {below.text} {below.more}"
-    return Answer(
-        WHERE, text, found.regions[0],
-        f"first of all regions: difference of evidence {signed(first['difference'])} {run.evidence_unit}, "
-        f"n = {number(first['n_first'] + first['n_second'])}", more.strip(),
-    )  # fmt: skip
+    may, n = firsts(tested), number(first["n_first"] + first["n_second"])
+    size = f"difference of evidence {signed(first['difference'])} {run.evidence_unit}, n = {n}"
+    if len(may) > FEW_FIRSTS:
+        figure = "Not known which" if len(may) == len(tested) else f"One of {number(len(may))} regions"
+        caption = f"{firsts_in_words(run, tested)} {found.regions[0]}: {size}."
+    else:
+        of = "all regions" if not may or found.regions[0] in may else "the regions that are not small"
+        figure, caption = found.regions[0], f"first of {of}: {size}. {firsts_in_words(run, tested)}".strip()
+    return Answer(WHERE, text, figure, caption, more.strip())
 
 
 def _regions_by_density(run: RunRecord, name: str) -> Answer:
@@ -83,8 +96,8 @@ def _regions_by_density(run: RunRecord, name: str) -> Answer:
     fewer = smaller_shares(run, name, tuple(dict.fromkeys([*by_density, *by_share])))
     text = (
         f"In scans of {run.positive} ({count(people, 'participant')}), relevance ({map_title(name)}) is densest in "
-        f"{in_words(by_density, parts)}."
-    )
+        f"{in_words(by_density, parts)}. {firsts_in_words(run, densest(run, name))}"
+    ).rstrip()
     if by_share:
         text += (
             f" Percentages are shares of the map; the largest shares lie in {in_words(by_share, parts)}."
