@@ -52,7 +52,7 @@ class HomoscedasticModel:
 
     def step(self, residuals: Floats, chunk_bytes: int) -> int:
         """Permutations per chunk so that the largest array has about `chunk_bytes`."""
-        return max(1, chunk_bytes // (8 * len(self.basis) * max(residuals.shape)))
+        return int(max(1, chunk_bytes // (8 * len(self.basis) * max(residuals.shape))))
 
 
 def plain_counts(size: Floats, threshold: Floats) -> tuple[NDArray[np.intp], Floats]:
