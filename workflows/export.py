@@ -163,14 +163,15 @@ def write_bundle(run: RunLayout, config: Config, networks: Mapping[int, LoadedMo
     scans = [run.scan(one.participant_id, one.session_id, spec.resolution_mm) for one in controls]
     title = f"mean of {len(scans)} training controls as networks see them"
     write_template_image(made.mean_controls, from_network(mean_volume(scans, spec), spec), spec.template_grid, title)
-    bundle = Bundle(made, read_run_input(run).preset, tuple(networks), len(scans), file_digest(made.mean_controls))
-    logits = {f"fold-{index}": mean_logits(one.model, scans, spec) for index, one in networks.items()}
-    write_json(made.metadata, metadata(bundle, networks[first], spec, task, logits, config.cohort.kind))
-    write_json(made.inference, inference(tuple(networks)))
     if RELEVANCE_BILATERAL_TABLE.path(run).is_file():
         norms = norms_of_controls(RELEVANCE_BILATERAL_TABLE.read(run), [*_people_of_class(run, task)], FEWEST_CONTROLS)
         if len(norms):
             NORMS_TABLE.write(made.norms, norms)
+    digests = file_digest(made.mean_controls), file_digest(made.norms) if made.norms.is_file() else ""
+    bundle = Bundle(made, read_run_input(run).preset, tuple(networks), len(scans), *digests)
+    logits = {f"fold-{index}": mean_logits(one.model, scans, spec) for index, one in networks.items()}
+    write_json(made.metadata, metadata(bundle, networks[first], spec, task, logits, config.cohort.kind))
+    write_json(made.inference, inference(tuple(networks)))
     write_text(made.card, model_card(read_run(run), len(scans)))
     return bundle
 
