@@ -217,7 +217,9 @@ def pretrain_command(arguments: argparse.Namespace) -> int:
 
 def apply_command(arguments: argparse.Namespace) -> int:
     """``heatlas apply``: the networks of a finished run, or of its export, on another cohort or one scan."""
-    run = RunLayout(arguments.run.resolve())
+    run, out = RunLayout(arguments.run.resolve()), arguments.out.resolve()
+    if run.root.is_relative_to(out) or out.is_relative_to(run.root):
+        raise UsageError(f"{arguments.out}: is, holds or lies in {arguments.run}. Choose an OUT elsewhere.")
     if bundle := open_bundle(run.root):
         mean_controls(bundle), read_norms(bundle)  # refused before anything is written
         config, preset, people = read_config(bundle.layout.config), bundle.preset, bundle.layout.people

@@ -1,4 +1,4 @@
-"""What keeps names inside and altered numbers outside, without a whole run."""
+"""What keeps names inside an export, and altered numbers and another run outside, without a whole run."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from heatlas.pipeline.run.layout.bundle_layout import Bundle, BundleLayout, open
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.work.digests import file_digest
 from heatlas.pipeline.statistics.applied import norms_of_run
+from heatlas.workflows.command_line import main
 from heatlas.workflows.export import require_nameless
 
 
@@ -91,3 +92,13 @@ def test_cells_of_older_norms_are_checked(tmp_path: Path, new: str, said: str) -
     made.norms.write_text(made.norms.read_text().splitlines(keepends=True)[0] + new)
     with pytest.raises(BadInputError, match=said):
         read_norms(open_bundle(tmp_path))
+
+
+@pytest.mark.parametrize("out", ["run", "run/x", ".", "run/../run/models"])
+def test_the_folder_of_apply_is_apart_from_the_run(tmp_path: Path, capsys, out: str) -> None:
+    (tmp_path / "run").mkdir()
+    assert main(["apply", str(tmp_path / "run"), str(tmp_path / "new"), str(tmp_path / out)]) == 2
+    said = capsys.readouterr().err.strip()
+    assert "is, holds or lies in" in said
+    assert len(said.splitlines()) == 1
+    assert list((tmp_path / "run").iterdir()) == []
