@@ -23,9 +23,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from heatlas.pipeline.cohort.cells.ranges import possible_cells
-from heatlas.pipeline.cohort.cells.text_tables import filled_rows, read_header, read_text_table
+from heatlas.pipeline.cohort.cells.text_tables import filled_rows, read_header
 from heatlas.pipeline.cohort.cells.values import number
-from heatlas.pipeline.cohort.cells.workbooks import read_workbook
+from heatlas.pipeline.cohort.cells.workbooks import read_sheet, read_workbook
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import listed
 
@@ -88,10 +88,7 @@ def _columns(path: Path) -> list[str]:
 
 def _read(path: Path, release: str) -> OasisTable:
     table = OasisTable(path.name)
-    if path.suffix.lower() == ".xlsx":
-        frame = read_workbook(path)
-    else:
-        frame, table.notes = read_text_table(path)
+    frame, table.notes = read_sheet(path)
     lacking = [name for name in REQUIRED[release] if name not in frame.columns]
     if lacking:
         raise BadInputError(
