@@ -35,6 +35,7 @@ from heatlas.pipeline.cohort.reading import InputCohort, read_cohort
 from heatlas.pipeline.cohort.sharing.manifest import write_comparison
 from heatlas.pipeline.explaining.controls import mean_controls
 from heatlas.pipeline.explaining.own_regions import STAGE as OWN_REGIONS
+from heatlas.pipeline.explaining.shared_reference import read_norms
 from heatlas.pipeline.models.families.registry import is_given
 from heatlas.pipeline.run.config.files import load_config, read_config, usual_sentence
 from heatlas.pipeline.run.config.objectives import ObjectiveConfig
@@ -216,9 +217,11 @@ def pretrain_command(arguments: argparse.Namespace) -> int:
 
 def apply_command(arguments: argparse.Namespace) -> int:
     """``heatlas apply``: the networks of a finished run, or of its export, on another cohort or one scan."""
-    run = RunLayout(arguments.run.resolve())
+    run, out = RunLayout(arguments.run.resolve()), arguments.out.resolve()
+    if run.root.is_relative_to(out) or out.is_relative_to(run.root):
+        raise UsageError(f"{arguments.out}: is, holds or lies in {arguments.run}. Choose an OUT elsewhere.")
     if bundle := open_bundle(run.root):
-        mean_controls(bundle)  # refused before anything is written
+        mean_controls(bundle), read_norms(bundle)  # refused before anything is written
         config, preset, people = read_config(bundle.layout.config), bundle.preset, bundle.layout.people
     elif run.config.is_file():
         config, preset, people = read_run_config(run), read_run_input(run).preset, SPLITS_TABLE.path(run)

@@ -20,7 +20,7 @@ import heatlas
 from heatlas.atlases.catalogue import find_atlas
 from heatlas.atlases.images import write_template_image
 from heatlas.atlases.templates import find_template
-from heatlas.pipeline.cohort.people.persons import hidden_name
+from heatlas.pipeline.cohort.people.persons import hidden_name, spelled_in
 from heatlas.pipeline.cohort.people.splits import PARTS, SPLITS_TABLE, Fold, Split
 from heatlas.pipeline.cohort.people.tasks import Task, task_of
 from heatlas.pipeline.cohort.people.unseen import people_of
@@ -57,6 +57,7 @@ from heatlas.reports.read.run_record import read_run
 
 FEWEST_CONTROLS = 5
 """Controls of whom a mean is given away; that of fewer shows too much of each."""
+TEXTS = (".json", ".md", ".toml", ".tsv")
 PACKAGES = {"monai_version": "monai", "pytorch_version": "torch", "numpy_version": "numpy"}
 
 
@@ -162,14 +163,15 @@ def write_bundle(run: RunLayout, config: Config, networks: Mapping[int, LoadedMo
     scans = [run.scan(one.participant_id, one.session_id, spec.resolution_mm) for one in controls]
     title = f"mean of {len(scans)} training controls as networks see them"
     write_template_image(made.mean_controls, from_network(mean_volume(scans, spec), spec), spec.template_grid, title)
-    bundle = Bundle(made, read_run_input(run).preset, tuple(networks), len(scans), file_digest(made.mean_controls))
-    logits = {f"fold-{index}": mean_logits(one.model, scans, spec) for index, one in networks.items()}
-    write_json(made.metadata, metadata(bundle, networks[first], spec, task, logits, config.cohort.kind))
-    write_json(made.inference, inference(tuple(networks)))
     if RELEVANCE_BILATERAL_TABLE.path(run).is_file():
         norms = norms_of_controls(RELEVANCE_BILATERAL_TABLE.read(run), [*_people_of_class(run, task)], FEWEST_CONTROLS)
         if len(norms):
             NORMS_TABLE.write(made.norms, norms)
+    digests = file_digest(made.mean_controls), file_digest(made.norms) if made.norms.is_file() else ""
+    bundle = Bundle(made, read_run_input(run).preset, tuple(networks), len(scans), *digests)
+    logits = {f"fold-{index}": mean_logits(one.model, scans, spec) for index, one in networks.items()}
+    write_json(made.metadata, metadata(bundle, networks[first], spec, task, logits, config.cohort.kind))
+    write_json(made.inference, inference(tuple(networks)))
     write_text(made.card, model_card(read_run(run), len(scans)))
     return bundle
 
@@ -296,7 +298,7 @@ def inference(folds: Iterable[int]) -> dict[str, Any]:
 
 
 def require_nameless(folder: Path, run: RunLayout) -> None:
-    """Refuse a folder in which a participant or scan, or the place of the run, is named.
+    """Refuse a folder in which a participant (in texts: in any spelling) or scan, or the place of the run, is named.
 
     Raises
     ------
@@ -309,9 +311,11 @@ def require_nameless(folder: Path, run: RunLayout) -> None:
     names |= {str(run.root), str(Path.home())} - {"/"}
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         content = path.read_bytes()
-        found = [name for name in sorted(names) if name.encode() in content]
+        found = next((name for name in sorted(names) if name.encode() in content), None)
+        if found is None and path.suffix in TEXTS:
+            found = spelled_in(content.decode(), {scan.participant_id for scan in scans})
         if found:
             raise BadInputError(
-                f"{path.relative_to(folder)} would name {found[0]}. Take it out of the settings of the run (such as "
-                "cohort.include or report.title) and run heatlas run again."
+                f"{path.relative_to(folder)} would name {found}, in this or another spelling. Take it out of the "
+                "settings of the run (such as cohort.include or report.title) and run heatlas run again."
             )

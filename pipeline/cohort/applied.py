@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from math import ceil
 from pathlib import Path
@@ -24,15 +25,20 @@ from heatlas.pipeline.cohort.bids.derivatives import (
 from heatlas.pipeline.cohort.candidates import Candidate, with_readable_headers, without_people
 from heatlas.pipeline.cohort.images.file_kinds import image_stem, is_image
 from heatlas.pipeline.cohort.oasis.download import participant as oasis_participant
+from heatlas.pipeline.cohort.people.splits import PARTS, SPLITS_TABLE, Split
 from heatlas.pipeline.cohort.people.tasks import TWO_CLASSES, task_of
 from heatlas.pipeline.cohort.reading import InputCohort
 from heatlas.pipeline.cohort.records import Scan, ScanTable
 from heatlas.pipeline.cohort.segmented.images import BRAINS, HEADS, visit_of_folder
 from heatlas.pipeline.run.config.settings import CohortConfig, Config
 from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.layout.folder import read_run_input
+from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.plain_text import listed
 from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE, template_name
+from heatlas.pipeline.run.work.digests import DigestCache, file_digest
 
+COPIED = "has the same image, byte for byte, as a person of the run whose networks are applied"
 FEWEST = 3
 """People of each class with whom performance can be measured and baselines fitted."""
 _PTID = re.compile(r"(?<![0-9])[0-9]{3}_S_[0-9]{4,}")
@@ -145,12 +151,46 @@ def fitting_folds(smallest: int, folds: int) -> int:
     return next(k for k in tried if smallest - ceil(smallest / k) >= 2)
 
 
+def _with_copies_named(cohort: InputCohort, config: Config) -> InputCohort:
+    """A cohort less the people of whom an image is a copy of one that the networks were made of, under another id.
+
+    Compared are bytes with what the run remembers of its images; an export remembers none. With ``--new-people`` a note
+    names the copies instead. BadInputError if nothing else is left.
+    """
+    run = RunLayout(Path(config.training.networks_of))
+    if not config.training.networks_of or not run.config.is_file() or not SPLITS_TABLE.path(run).is_file():
+        return cohort
+    trained = {name for fold in Split.read(run).folds for part in PARTS for name in getattr(fold, part)}
+    root, digests = read_run_input(run).input, DigestCache(run.digests)
+    known = [digests.remembered(root / one.file) for one in ScanTable.read(run).kept if one.participant_id in trained]
+    stamps = {stamp[0]: stamp[1] for stamp in known if stamp is not None}  # sizes first: few files are read
+    copies = {scan.participant_id for scan in cohort.table.kept if _is_among(cohort.root / scan.file, stamps)}
+    if not copies:
+        return cohort
+    said = f"{COPIED}: {listed(sorted(copies), 3)}"
+    if not config.cohort.without:
+        return replace(cohort, notes=(*cohort.notes, said))
+    if copies >= {scan.participant_id for scan in cohort.table.kept}:
+        raise BadInputError(f"{cohort.root}: {said}. Give scans of other people.")
+    scans = [replace(scan, kept=False, reason=COPIED) if scan.kept and scan.participant_id in copies else scan
+             for scan in cohort.table]  # fmt: skip
+    return replace(cohort, table=ScanTable(tuple(scans)))
+
+
+def _is_among(path: Path, stamps: Mapping[str, int]) -> bool:
+    try:
+        return path.stat().st_size in stamps.values() and file_digest(path) in stamps
+    except OSError:  # reported where the image is read
+        return False
+
+
 def to_apply(cohort: InputCohort, config: Config) -> tuple[InputCohort, Config]:
     """The cohort and settings with which networks of a finished run are applied.
 
     Without enough people of both classes nobody has a label: everyone is predicted by each network of the run, as
     scans outside the contrast are. BadInputError where a task other than two classes lacks its labels.
     """
+    cohort = _with_copies_named(cohort, config)
     task = task_of(config.cohort)
     if task.kind.name != TWO_CLASSES:
         if cohort.layout == "image" or cohort.problem:

@@ -25,7 +25,7 @@ from heatlas.pipeline.cohort.candidates import (
     without_people,
 )
 from heatlas.pipeline.cohort.cells.ranges import possible_scans
-from heatlas.pipeline.cohort.images.same_images import same_images, same_images_note
+from heatlas.pipeline.cohort.images.same_images import same_images, same_images_note, same_kinds_note
 from heatlas.pipeline.cohort.listed.images import read_listed
 from heatlas.pipeline.cohort.listed.people import find_table, names_images
 from heatlas.pipeline.cohort.oasis import download as oasis
@@ -177,8 +177,9 @@ def read_cohort(
     if selection.disguise is not None:
         matches = selection.disguise.matches(matches, scans)
         scans, notes = [selection.disguise.scan(scan) for scan in scans], selection.disguise.notes(notes)
-    copies = same_images_note(same_images(root, [scan for scan in scans if scan.kept]))
-    notes += [copies] if copies else []
+    used = [scan for scan in scans if scan.kept]
+    copies = same_images_note(same_images(root, used))
+    notes += [note for note in (copies, same_kinds_note(root, used)) if note]
     table = ScanTable(tuple(scans))
     return InputCohort(root, layout, table, tuple(notes), problem, tuple(matches), clinical, copies)
 

@@ -11,9 +11,13 @@ from numpy.typing import NDArray
 from torch import nn
 
 from heatlas.pipeline.models.inputs import NetworkInput, read_network_volume
+from heatlas.pipeline.run.cells import require_filled, require_numbers
 from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.layout.bundle_layout import EXPORT_AGAIN, Bundle
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
+from heatlas.pipeline.run.work.digests import file_digest
 
 STEPS = 2**16
 """Steps between 0 and 1 that a mean image is rounded to: finer than its noise, and the file is half as large."""
@@ -74,3 +78,25 @@ def norms_of_controls(bilateral: pd.DataFrame, controls: Sequence[str], fewest: 
     table = people.groupby(["map", "group"], sort=False).agg(["count", "mean", "std"]).reset_index()
     table.columns = list(NORMS_TABLE.meanings)
     return table[table["n_controls"] >= fewest].reset_index(drop=True)
+
+
+def read_norms(bundle: Bundle) -> pd.DataFrame | None:
+    """The norms of an exported run; None if it had no regions.
+
+    Raises
+    ------
+    BadInputError
+        If the table is missing or altered, has no row, or a cell of it is no number.
+    """
+    path = bundle.layout.norms
+    if bundle.norms_digest and (not path.is_file() or file_digest(path) != bundle.norms_digest):
+        raise BadInputError(f"{path}: missing, or not the one that was exported (SHA-256 differs). {EXPORT_AGAIN}")
+    if not path.is_file():
+        return None
+    table = NORMS_TABLE.read(path)
+    if table.empty:
+        raise BadInputError(f"{path}: has no row. {EXPORT_AGAIN}")
+    require_filled(path, table, list(NORMS_TABLE.meanings))
+    require_numbers(path, table, ["n_controls"], whole=True)
+    require_numbers(path, table, ["mean", "sd"])
+    return table

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from heatlas.pipeline.explaining.shared_reference import NORMS_TABLE
+from heatlas.pipeline.explaining.shared_reference import read_norms
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.bundle_layout import Bundle, open_bundle
@@ -126,9 +126,10 @@ def norms_of_run(folder: Path) -> Iterator[ControlNorms | SharedNorms]:
 
 
 def _shared(bundle: Bundle) -> Iterator[SharedNorms]:
-    if not bundle.layout.norms.is_file():
+    table = read_norms(bundle)
+    if table is None:
         raise BadInputError(f"{bundle.layout.norms}: not there; the exported run had no regions. Apply the run itself.")
-    for name, rows in NORMS_TABLE.read(bundle.layout.norms).groupby("map", sort=False):
+    for name, rows in table.groupby("map", sort=False):
         mean, sd, n = (rows[column].to_numpy(float) for column in ("mean", "sd", "n_controls"))
         nothing: tuple[str | None, ...] = (None,) * len(rows)
         norm = Norm(mean[None], (1 / n)[:, None, None], np.where(sd > 0, sd, np.nan), n, n - 1, nothing)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from pathlib import Path
 
 import nibabel as nib
@@ -10,10 +11,13 @@ import numpy as np
 import pytest
 
 from heatlas.pipeline.cohort.applied import fitting_folds, read_scan, to_apply
+from heatlas.pipeline.cohort.people.splits import SPLITS_TABLE, Fold, Split
 from heatlas.pipeline.cohort.reading import InputCohort
 from heatlas.pipeline.cohort.records import Scan, ScanTable
-from heatlas.pipeline.run.config.settings import CohortConfig, Config
+from heatlas.pipeline.run.config.settings import CohortConfig, Config, TrainingConfig
 from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.work.digests import DigestCache
 
 
 def image(path: Path, affine: np.ndarray | None = None, values: np.ndarray | None = None, codes: int = 1) -> Path:
@@ -126,3 +130,45 @@ def test_an_image_of_freesurfer_is_of_the_person_whose_folder_it_lies_in(tmp_pat
     known.write_text("participant_id\nsub-01\n")
     with pytest.raises(BadInputError, match="sub-01, who is among the people of the run"):
         read_scan(path, dataclasses.replace(CONFIG, without=str(known)))
+
+
+@pytest.fixture
+def applied_to_copies(tmp_path: Path) -> tuple[InputCohort, Config]:
+    """Three new people: copies of someone trained with and of someone who was not, and a scan of someone else."""
+    run = RunLayout(tmp_path / "run")
+    for folder in (tmp_path / "old", tmp_path / "new", run.logs):
+        folder.mkdir(parents=True)
+    run.config.write_text('[run]\ninput = "../old"\npreset = "standard"\n')
+    Split((Fold(0, ("sub-a",), (), ("sub-b",)),)).write(run)
+    ScanTable(tuple(Scan(f"sub-{name}", None, name, f"{name}.nii") for name in "abc")).write(run)
+    digests = DigestCache(run.digests)
+    for name, content in (("a", "one"), ("b", "two"), ("c", "six")):
+        (tmp_path / "old" / f"{name}.nii").write_text(content)
+        digests.stamp(tmp_path / "old" / f"{name}.nii")
+    digests.save()
+    shutil.rmtree(tmp_path / "old")  # the scans of a run need not be there
+    for name, content in (("x", "one"), ("y", "six"), ("z", "ten")):
+        (tmp_path / "new" / f"{name}.nii").write_text(content)
+    scans = ScanTable(tuple(Scan(f"sub-{name}", None, name, f"{name}.nii") for name in "xyz"))
+    config = dataclasses.replace(Config(), training=TrainingConfig(networks_of=str(run.root)))
+    config = dataclasses.replace(config, cohort=CohortConfig(without=str(SPLITS_TABLE.path(run))))
+    return InputCohort(tmp_path / "new", "bids", scans, ()), config
+
+
+def test_copies_of_people_of_the_run_are_left_out_under_any_id(applied_to_copies) -> None:
+    cohort, config = applied_to_copies
+    table = to_apply(cohort, config)[0].table
+    assert [scan.participant_id for scan in table.kept] == ["sub-y", "sub-z"]
+    assert (
+        table.scans[0].reason == "has the same image, byte for byte, as a person of the run whose networks are applied"
+    )
+    alone = dataclasses.replace(cohort, table=ScanTable(cohort.table.scans[:1]))
+    with pytest.raises(BadInputError, match=r"byte for byte.*: sub-x\. Give scans of other people"):
+        to_apply(alone, config)
+
+
+def test_copies_among_new_people_are_named(applied_to_copies) -> None:
+    cohort, config = applied_to_copies
+    cohort, _ = to_apply(cohort, dataclasses.replace(config, cohort=CohortConfig()))
+    assert len(cohort.table.kept) == 3
+    assert any("byte for byte" in note and note.endswith(": sub-x") for note in cohort.notes)

@@ -189,6 +189,20 @@ def test_two_tables_may_agree_but_not_disagree(oasis: OasisTree) -> None:
         oasis.read()
 
 
+def test_rows_of_one_session_may_repeat_and_complete_but_not_contradict_each_other(oasis: OasisTree) -> None:
+    cross(oasis, "a.csv")
+    oasis.rows.append({"ID": "OAS1_0028_MR1", "CDR": "0.50", "M/F": oasis.rows[2]["M/F"]})
+    oasis.rows[2] = {**oasis.rows[2], "CDR": "0.5", "Age": ""}
+    oasis.rows[-1]["Age"] = "77"
+    oasis.table("a.csv")
+    assert {scan.scan_id: scan.age for scan in oasis.read().table.kept}["OAS1_0028_MR1"] == 77
+    oasis.rows[-1]["CDR"] = "0"
+    oasis.table("a.csv")
+    said = r"a\.csv: lines 4 and \d are both of OAS1_0028_MR1 and contradict each other \(CDR 0\.5 and 0\)"
+    with pytest.raises(BadInputError, match=said):
+        oasis.read()
+
+
 def test_oasis_2_is_longitudinal(tmp_path: Path) -> None:
     tree = OasisTree(tmp_path, "OAS2")
     for session, delay, cdr, age in (("OAS2_0001_MR1", "0", "0", "60"), ("OAS2_0001_MR2", "457", "0.5", "61"),

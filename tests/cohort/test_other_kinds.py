@@ -105,6 +105,18 @@ def test_where_nothing_is_named_as_placed_all_kinds_are_taken_as_such(bids: Bids
     }
 
 
+def test_one_image_as_two_kinds_of_a_session_is_named(bids: BidsTree) -> None:
+    bids.table("participants.tsv", "participant_id sex", "sub-1 F", "sub-2 M")
+    for n in (1, 2):
+        bids.image(f"sub-{n}/anat/sub-{n}_T1w.nii", in_template())
+        bids.image(f"sub-{n}/anat/sub-{n}_FLAIR.nii", in_template()[:-1] + bytes([n]))
+    bids.image("sub-2/anat/sub-2_FLAIR.nii", in_template())
+    said = [note for note in bids.read(**SEX, further_suffixes=("FLAIR",)).notes if "one image as two kinds" in note]
+    assert len(said) == 1
+    assert said[0].startswith("1 session has one image as two kinds, byte for byte")
+    assert said[0].endswith(": sub-2")
+
+
 def test_pet_lies_in_its_own_folder_and_frames_are_to_be_averaged(bids: BidsTree) -> None:
     bids.table("participants.tsv", "participant_id sex", "sub-1 F", "sub-2 M", "sub-3 M")
     for person, shape in (("1", (7, 9, 11)), ("2", (7, 9, 11, 5)), ("3", (7, 9, 11, 1))):

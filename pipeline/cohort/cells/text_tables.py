@@ -21,6 +21,9 @@ from heatlas.pipeline.run.regular_files import irregular_kind, read_regular
 
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
+_BINARY = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
+"""Beginnings of ``.xlsx``, ``.ods`` and other ZIP archives, and of ``.xls``."""
+
 
 def read_text_table(
     path: Path, separator: str | None = None, used: Collection[str] | None = None
@@ -197,6 +200,8 @@ def _decoded(path: Path) -> str:
         content = read_regular(path)
     except OSError as error:
         raise BadInputError(f"{path}: cannot be read ({error.strerror}). Check the path and permissions.") from error
+    if content.startswith(_BINARY):
+        raise BadInputError(f"{path}: a workbook or archive, not a text table. Save it as CSV.")
     try:
         if content.startswith(_UTF16):
             return content.decode("utf-16")

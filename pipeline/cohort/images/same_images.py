@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
+from itertools import combinations
 from pathlib import Path
 
 from heatlas.pipeline.cohort.records import Scan
@@ -52,3 +53,25 @@ def same_images_note(groups: Sequence[Sequence[Scan]]) -> str:
     named = listed(" = ".join(scan.name for scan in group) for group in groups)
     images = counted(len(groups), "image", "is")
     return f"{images} used as several scans, byte for byte; find out whom each shows and remove the copies: {named}"
+
+
+def same_kinds_note(root: Path, scans: Iterable[Scan]) -> str:
+    """A note on sessions whose images of different kinds are one image; empty if there are none."""
+    named = [scan.name for scan in scans if _has_one_image_twice([scan.file, scan.t1w, *scan.further], root)]
+    if not named:
+        return ""
+    return (
+        f"{counted(len(named), 'session', 'has', 'sessions')} one image as two kinds, byte for byte; find out which "
+        f"kind it is and correct the other: {listed(named, 3)}"
+    )
+
+
+def _has_one_image_twice(paths: Iterable[str | None], root: Path) -> bool:
+    files = [root / path for path in dict.fromkeys(paths) if path]
+    try:
+        return len(files) > 1 and any(
+            one.stat().st_size == other.stat().st_size and file_digest(one) == file_digest(other)
+            for one, other in combinations(files, 2)
+        )
+    except OSError:  # reported where the image is read
+        return False

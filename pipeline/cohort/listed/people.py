@@ -20,8 +20,9 @@ from pathlib import Path
 
 from heatlas.pipeline.cohort.bids.tables import BidsTables, Cells, merged
 from heatlas.pipeline.cohort.cells.ranges import plain_name, possible_cells
-from heatlas.pipeline.cohort.cells.text_tables import filled_rows, read_text_table
+from heatlas.pipeline.cohort.cells.text_tables import filled_rows
 from heatlas.pipeline.cohort.cells.values import identifier
+from heatlas.pipeline.cohort.cells.workbooks import read_sheet
 from heatlas.pipeline.cohort.images.file_kinds import is_image
 from heatlas.pipeline.cohort.oasis.download import SESSION_FOLDER, participant
 from heatlas.pipeline.cohort.people.visits import visit_of
@@ -75,7 +76,7 @@ def find_table(text: str, root: Path) -> Path:
 
 
 def read_people(file: Path, subjects: Mapping[str, tuple[str, str | None]] | None = None) -> PeopleTable:
-    """Read a table (CSV or TSV); BadInputError if a column is missing or could be either of two.
+    """Read a table (CSV, TSV or .xlsx); BadInputError if a column is missing or could be either of two.
 
     Parameters
     ----------
@@ -84,7 +85,7 @@ def read_people(file: Path, subjects: Mapping[str, tuple[str, str | None]] | Non
         Participant and session by the name of each folder of a subject. The table may have a column of these names in
         place of paths.
     """
-    frame, notes = read_text_table(file)
+    frame, notes = read_sheet(file)
     rows = filled_rows(frame)
     columns = [str(name) for name in frame.columns]
     path = _path_column(file, columns, rows) if subjects is None else _subject_column(columns, rows, subjects)
@@ -123,7 +124,7 @@ def read_people(file: Path, subjects: Mapping[str, tuple[str, str | None]] | Non
 
 def names_images(file: Path) -> bool:
     """Whether a table has a column of paths with images in all its cells."""
-    frame, _ = read_text_table(file)
+    frame, _ = read_sheet(file)
     rows = filled_rows(frame)
     named = [str(name) for name in frame.columns if plain_name(str(name)) in PATHS]
     cells = [[cells[name] for _, cells in rows if name in cells] for name in named]

@@ -23,9 +23,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from heatlas.pipeline.cohort.cells.ranges import possible_cells
-from heatlas.pipeline.cohort.cells.text_tables import filled_rows, read_header, read_text_table
+from heatlas.pipeline.cohort.cells.text_tables import filled_rows, read_header
 from heatlas.pipeline.cohort.cells.values import number
-from heatlas.pipeline.cohort.cells.workbooks import read_workbook
+from heatlas.pipeline.cohort.cells.workbooks import read_sheet, read_workbook
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import listed
 
@@ -62,7 +62,11 @@ def read_oasis_table(root: Path, tables: Sequence[str], release: str) -> OasisTa
         raise BadInputError(_no_table(root, columns, release))
     first, *others = right.values()
     for other in others:
-        differing = sorted(key for key, row in other.rows.items() if not _agree(first.rows.get(key, row), row))
+        differing = sorted(
+            key
+            for key, row in other.rows.items()
+            if not all(_agree(first.rows.get(key, row), row, name) for name in row)
+        )
         if differing:
             raise BadInputError(
                 f"{root}: {first.name} and {other.name} disagree on {listed(differing, 3)}. Keep only one of them."
@@ -71,10 +75,11 @@ def read_oasis_table(root: Path, tables: Sequence[str], release: str) -> OasisTa
     return first
 
 
-def _agree(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
-    """Whether two rows have the same values in their common columns, as numbers where they are numbers."""
-    common = one.keys() & other.keys()
-    return all(one[name] == other[name] or number(one[name]) == number(other[name]) is not None for name in common)
+def _agree(one: Mapping[str, str], other: Mapping[str, str], name: str) -> bool:
+    """Whether two rows have the same value in a column, as a number where it is one, or one of them has none."""
+    if name not in one or name not in other:
+        return True
+    return one[name] == other[name] or number(one[name]) == number(other[name]) is not None
 
 
 def _columns(path: Path) -> list[str]:
@@ -88,21 +93,28 @@ def _columns(path: Path) -> list[str]:
 
 def _read(path: Path, release: str) -> OasisTable:
     table = OasisTable(path.name)
-    if path.suffix.lower() == ".xlsx":
-        frame = read_workbook(path)
-    else:
-        frame, table.notes = read_text_table(path)
+    frame, table.notes = read_sheet(path)
     lacking = [name for name in REQUIRED[release] if name not in frame.columns]
     if lacking:
         raise BadInputError(
             f"{path}: column {', '.join(lacking)} is missing, so this is no {NAMES[release]} table as released; found: "
             f"{', '.join(map(str, frame.columns))}. Download it again from the page of OASIS-{release[-1]}."
         )
+    seen: dict[str, tuple[int, Mapping[str, str]]] = {}
     for line, cells in filled_rows(frame):
         session = cells.get(SESSION[release], "")
-        if session.startswith(f"{release}_"):
-            row = possible_cells(path.name, line, _in_mm3(cells, release), table.impossible)
-            table.rows.setdefault(session, row)
+        if not session.startswith(f"{release}_"):
+            continue
+        first, known = seen.get(session, (line, cells))
+        if differing := [name for name in known if not _agree(known, cells, name)]:
+            values = f"{differing[0]} {known[differing[0]]} and {cells[differing[0]]}"
+            raise BadInputError(
+                f"{path}: lines {first} and {line} are both of {session} and contradict each other ({values}). Correct "
+                "or remove one of them."
+            )
+        seen[session] = first, {**cells, **known}
+        row = possible_cells(path.name, line, _in_mm3(cells, release), table.impossible)
+        table.rows[session] = {**row, **table.rows.get(session, {})}
     return table
 
 

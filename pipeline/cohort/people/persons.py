@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
 from statistics import median
 
 from heatlas.pipeline.run.plain_text import counted, listed
@@ -20,6 +22,14 @@ ELDERLY = 40.0
 HIDDEN = "sha256:"
 """What a name that is given as a digest begins with."""
 _ADNI = re.compile(r"sub-ADNI\d{3}S(\d{4,})")
+_OASIS = re.compile(r"sub-OASIS(\d)(\d{4})")
+_RUN = re.compile(r"[^\W\d_]+|\d+")
+_NO_NAME = re.compile(r"\b[0-9a-f]{16,}\b|\d+\.\d+(?:e[-+]?\d+)?")
+"""Digests and measurements, in which the digits of a name stand by chance."""
+_FEWEST_CHARACTERS, _FEWEST_DIGITS = 5, 6
+"""Of letters with digits, and of digits alone, that are a name without ``sub`` before them."""
+_WIDEST_GAP = 4
+"""Other characters between two parts of a name, such as an escaped underscore."""
 
 
 def same_person(participants: Iterable[str]) -> dict[str, tuple[str, ...]]:
@@ -53,6 +63,53 @@ def hidden_name(participant: str, salt: str) -> str:
     True
     """
     return f"{HIDDEN}{salt}:{hashlib.sha256(f'{salt} {_person(participant)}'.encode()).hexdigest()[:32]}"
+
+
+def spelled_in(text: str, participants: Iterable[str]) -> str | None:
+    """The first participant whom a text names in any spelling; None if it names nobody.
+
+    Letters and digits are compared, whatever their case and what stands between letters and digits: the whole id, and
+    it without a leading site or study such as ADNI. An id of letters alone, of fewer than five characters, or of fewer
+    than six digits counts only after ``sub``: otherwise ``1`` or ``test`` would refuse every text.
+
+    Examples
+    --------
+    >>> ids = ["sub-ADNI990S9003", "sub-02", "sub-OASIS10028", "sub-941130"]
+    >>> [spelled_in(text, ids) for text in ("of 990_S-9003", "adni990s9003", "SUB 02", "OAS1_0028_MR1", "(941130)")]
+    ['sub-ADNI990S9003', 'sub-ADNI990S9003', 'sub-02', 'sub-OASIS10028', 'sub-941130']
+    >>> [spelled_in(text, ids) for text in ("02", "990 S 90031", "1990 S 9003", "0.941130")]
+    [None, None, None, None]
+    """
+    spellings: dict[str, list[tuple[tuple[str, ...], str]]] = {}
+    for name in sorted(set(participants)):
+        for parts in _spellings(name):
+            spellings.setdefault(parts[0], []).append((parts, name))
+    said = re.sub(r"\\u([0-9a-fA-F]{4})", lambda code: chr(int(code[1], 16)), text)
+    said = _NO_NAME.sub(" " * (_WIDEST_GAP + 1), unicodedata.normalize("NFKC", said).casefold())
+    found = list(_RUN.finditer(said))
+    runs = [one[0] for one in found]
+    for place, run in enumerate(runs):
+        for parts, name in spellings.get(run, ()):
+            last = place + len(parts)
+            gaps = [after.start() - before.end() for before, after in pairwise(found[place:last])]
+            if tuple(runs[place:last]) == parts and max(gaps, default=0) <= _WIDEST_GAP:
+                return name
+    return None
+
+
+def _spellings(name: str) -> Iterator[tuple[str, ...]]:
+    """Runs of letters and of digits by which a participant is recognised, in lower case."""
+    label = tuple(_RUN.findall(name.removeprefix("sub-").casefold()))
+    if not label:
+        return
+    yield ("sub", *label)
+    yield (f"sub{label[0]}", *label[1:])
+    if oasis := _OASIS.fullmatch(name):
+        yield ("oas", *oasis.groups())
+    for parts in (label, label[1:] if label[0].isalpha() else ()):
+        text = "".join(parts)
+        if len(text) >= _FEWEST_DIGITS if text.isdigit() else len(text) >= _FEWEST_CHARACTERS and not text.isalpha():
+            yield parts
 
 
 def name_of_person(participants: Iterable[str]) -> dict[str, str]:

@@ -72,6 +72,8 @@ class Bundle:
         Control scans in the mean, one per person.
     mean_digest : str
         SHA-256 of the file of the mean.
+    norms_digest : str
+        SHA-256 of the table of norms; empty if there is none, or an earlier version exported it.
     """
 
     layout: BundleLayout
@@ -79,6 +81,7 @@ class Bundle:
     folds: tuple[int, ...]
     controls: int
     mean_digest: str
+    norms_digest: str = ""
 
     @property
     def networks(self) -> Sequence[FoldFiles]:
@@ -88,7 +91,9 @@ class Bundle:
     def facts(self) -> Mapping[str, Any]:
         """The section of ``metadata.json`` that `open_bundle` reads."""
         own = {"preset": self.preset, "folds": list(self.folds)}
-        return {"format": FORMAT, **own, "reference": {"controls": self.controls, "sha256": self.mean_digest}}
+        norms = {"norms_sha256": self.norms_digest} if self.norms_digest else {}
+        reference = {"controls": self.controls, "sha256": self.mean_digest, **norms}
+        return {"format": FORMAT, **own, "reference": reference}
 
 
 def open_bundle(folder: Path) -> Bundle | None:
@@ -114,7 +119,8 @@ def open_bundle(folder: Path) -> Bundle | None:
         )
     try:
         reference, folds = facts["reference"], tuple(int(index) for index in facts["folds"])
-        found = Bundle(layout, str(facts["preset"]), folds, int(reference["controls"]), str(reference["sha256"]))
-    except (KeyError, TypeError, ValueError) as error:
+        digests = str(reference["sha256"]), str(reference.get("norms_sha256", ""))
+        found = Bundle(layout, str(facts["preset"]), folds, int(reference["controls"]), *digests)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise BadInputError(f"{layout.metadata}: its section {SECTION} is damaged. {EXPORT_AGAIN}") from error
     return found

@@ -129,6 +129,10 @@ class DigestCache:
         self._known: dict[str, Stamp] = dict(known_json(path))  # only a cache
         self._changed = False
 
+    def remembered(self, path: Path) -> Stamp | None:
+        """Stamp of a file when it was last read, which may be gone; None if it never was."""
+        return self._known.get(text_digest(str(path)))
+
     def stamp(self, path: Path) -> Stamp | None:
         """Stamp of a file; None where it cannot be read."""
         name = text_digest(str(path))  # paths of scans may hold names and dates
