@@ -24,6 +24,8 @@ from heatlas.pipeline.run.work.executors import SINGLE_THREAD, open_executor
 from heatlas.pipeline.run.work.jobs import Job, is_done, run_jobs
 from heatlas.pipeline.run.work.providers import named_config
 
+pytestmark = pytest.mark.ci
+
 pytest.importorskip("parsl")
 
 THREADS = """
@@ -35,8 +37,6 @@ PROCESSES = """
 from parsl.config import Config
 from parsl.executors import HighThroughputExecutor
 from parsl.providers import LocalProvider
-
-pytestmark = pytest.mark.ci
 here = HighThroughputExecutor(
     address="127.0.0.1", max_workers_per_node=2, cores_per_worker=0.5, heartbeat_period=1,
     provider=LocalProvider(init_blocks=1, max_blocks=1),

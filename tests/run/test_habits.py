@@ -13,6 +13,10 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.ci
+
 ROOT = Path(__file__).parents[2]
 ADDITIONS = Path(__file__).parent / "additions"
 HELPERS = ("attribution", "reports")
@@ -43,8 +47,6 @@ from heatlas.reports.read.table_documentation import documentation
 from heatlas.workflows.command_documentation import documentation as commands
 from heatlas.workflows.command_line import build_parser
 from heatlas.workflows.evaluate import request_of
-
-pytestmark = pytest.mark.ci
 
 arguments = build_parser().parse_args(["evaluate", "out", "--parts", "toy"])
 assert request_of(arguments).parts == (toy_part.PART,)

@@ -14,6 +14,8 @@ import pytest
 
 from heatlas.atlases.templates import load_template
 
+pytestmark = pytest.mark.ci
+
 EXAMPLE = Path(__file__).parents[2] / "docs" / "example_plugin"
 USED = """
 import sys
@@ -33,8 +35,6 @@ from heatlas.pipeline.run.plugins import origin
 from heatlas.pipeline.run.work.digests import code_digest
 from heatlas.pipeline.run.work.provenance import package_versions, plugin_versions
 from heatlas.workflows.models import described
-
-pytestmark = pytest.mark.ci
 
 assert origin("methods", "gradient-power") == "heatlas-example 0.1" and origin("methods", "lrp") == "heatlas"
 network = StagedModel([nn.Sequential(nn.Flatten(), nn.Linear(60, 2))]).eval()
