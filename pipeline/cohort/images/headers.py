@@ -19,6 +19,7 @@ from nibabel.freesurfer.mghformat import MGHHeader
 
 from heatlas.atlases.images import UNREADABLE
 from heatlas.pipeline.cohort.images.file_kinds import MGZ
+from heatlas.pipeline.cohort.images.links import link_problem
 from heatlas.pipeline.cohort.images.orientation import Orientation, by, choose_orientation
 from heatlas.pipeline.run.regular_files import irregular_kind
 
@@ -39,7 +40,7 @@ class HeaderFinding:
 
 
 def check_header(root: Path, image: str, max_voxel_mm: float) -> HeaderFinding:
-    """Check an image by its header; a link to a file outside `root`, and slices thicker than the limit, are refused."""
+    """Check an image by its header; links out of `root`, unless followed, and slices too thick are refused."""
     path = root / image
     try:
         problem = link_problem(root, image)
@@ -59,25 +60,6 @@ def check_header(root: Path, image: str, max_voxel_mm: float) -> HeaderFinding:
     except (*UNREADABLE, KeyError) as error:
         detail = " ".join(str(error).replace(str(path), "").split()) or type(error).__name__
         return HeaderFinding(f"not a readable {kind_of(path)} file: {detail[:120]}")
-
-
-def link_problem(root: Path, image: str) -> str | None:
-    """Why a path must not be followed: it leads out of the input folder, nowhere, or in a circle."""
-    path = root / image
-    if Path(image).is_absolute() or ".." in Path(image).parts:
-        return "a path outside the input folder: give one relative to it"
-    if not path.is_symlink() and not any((root / parent).is_symlink() for parent in Path(image).parents):
-        return None
-    try:
-        target = path.resolve(strict=True)
-    except PermissionError:
-        return "no permission to read it"
-    except (OSError, RuntimeError):  # RuntimeError: a loop of links, in Python 3.11
-        return "a link that leads nowhere"
-    if not target.is_relative_to(root):
-        # The target is not named: its path may contain the name of a person.
-        return "a link to a file outside the input folder: copy the file into it"
-    return None
 
 
 def kind_of(path: Path) -> str:
