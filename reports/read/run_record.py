@@ -31,6 +31,7 @@ from heatlas.pipeline.run.layout.map_names import GUIDED_MAP, beta_of, map_names
 from heatlas.pipeline.run.layout.private_paths import without_folders
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
+from heatlas.pipeline.run.plain_text import counted, listed
 from heatlas.pipeline.run.work.steps import step_outputs
 from heatlas.reports.read.leading_map import leading_map
 from heatlas.reports.read.table_faults import MAKE_AGAIN, bad_cell, cut_row, read_checked
@@ -282,6 +283,7 @@ def read_run(layout: RunLayout) -> RunRecord:
                 foundation = wrong if name in FOUNDATIONS else foundation
             elif len(frame):
                 tables[name] = frame
+    _take_out_cut(layout, kind, tables, unreadable)
     histories, models, current = {}, {}, _current_folds(tables)
     for folder in sorted((layout.root / "models").glob("fold-*")):
         index = folder.name.removeprefix("fold-")
@@ -311,6 +313,26 @@ def _missing(layout: RunLayout, kind: KindName) -> dict[str, str]:
     written += [path for path in step_outputs(layout) if path.suffix == ".tsv"]
     gone = {path: path.relative_to(layout.root).as_posix() for path in written if not path.is_file()}
     return {names.get(path, file): f"{file} is missing. {MAKE_AGAIN}" for path, file in gone.items()}
+
+
+def _take_out_cut(
+    layout: RunLayout, kind: KindName, tables: dict[str, pd.DataFrame], unreadable: dict[str, str]
+) -> None:
+    """Take out a table that lacks scans of a later one, which was made from it, and all tables after it."""
+    predictions = PREDICTIONS_OF[kind]
+    for whole, part in (("scans", "registration"), ("scans", predictions), (predictions, "relevance_bilateral")):
+        path = TABLES[whole].path(layout)
+        if part not in tables or not path.is_file():
+            continue
+        there = set(tables[whole]["scan_id"]) if whole in tables else set()
+        lacking = [scan for scan in dict.fromkeys(tables[part]["scan_id"]) if scan not in there]
+        if lacking:
+            file, other = (TABLES[name].path(layout).relative_to(layout.root).as_posix() for name in (whole, part))
+            wrong = f"{file}: lacks {counted(len(lacking), 'scan')} that {other} has ({listed(lacking, 3)}). {REMEDY}"
+            for name in list(TABLES)[list(TABLES).index(whole) :]:
+                if tables.pop(name, None) is not None or name == whole:
+                    unreadable[name] = wrong
+            return
 
 
 def read_usable(layout: RunLayout, name: str, path: Path, config: Config) -> tuple[pd.DataFrame, str]:
