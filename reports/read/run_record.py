@@ -20,6 +20,7 @@ import pandas as pd
 from heatlas.pipeline.cohort.people.tasks import KindName, Task, task_of
 from heatlas.pipeline.cohort.reading import PLANTED
 from heatlas.pipeline.evaluation.planted import read_planted
+from heatlas.pipeline.explaining.stage import STAGE as EXPLAINED
 from heatlas.pipeline.models.families.registry import is_given
 from heatlas.pipeline.regions.tables import ALL
 from heatlas.pipeline.run.cells import REMEDY
@@ -318,21 +319,31 @@ def _missing(layout: RunLayout, kind: KindName) -> dict[str, str]:
 def _take_out_cut(
     layout: RunLayout, kind: KindName, tables: dict[str, pd.DataFrame], unreadable: dict[str, str]
 ) -> None:
-    """Take out a table that lacks scans of a later one, which was made from it, and all tables after it."""
+    """Take out a table that lacks scans which it must have by another one, and all tables after it."""
     predictions = PREDICTIONS_OF[kind]
-    for whole, part in (("scans", "registration"), ("scans", predictions), (predictions, "relevance_bilateral")):
+    must_have = [("scans", "registration"), ("scans", predictions), (predictions, "relevance_bilateral")]
+    for whole, other in (*must_have, ("relevance_bilateral", predictions)):
         path = TABLES[whole].path(layout)
-        if part not in tables or not path.is_file():
+        if other not in tables or not path.is_file():
             continue
         there = set(tables[whole]["scan_id"]) if whole in tables else set()
-        lacking = [scan for scan in dict.fromkeys(tables[part]["scan_id"]) if scan not in there]
-        if lacking:
-            file, other = (TABLES[name].path(layout).relative_to(layout.root).as_posix() for name in (whole, part))
-            wrong = f"{file}: lacks {counted(len(lacking), 'scan')} that {other} has ({listed(lacking, 3)}). {REMEDY}"
+        lacking = tables[other][~tables[other]["scan_id"].isin(there)].drop_duplicates("scan_id")
+        if whole == "relevance_bilateral":  # a scan that could not be explained has no sums
+            lacking = lacking[[_is_explained(layout, row) for row in lacking.to_dict("records")]]
+        if len(lacking):
+            file, source = (TABLES[name].path(layout).relative_to(layout.root).as_posix() for name in (whole, other))
+            names = listed(lacking["scan_id"], 3)
+            wrong = f"{file}: lacks {counted(len(lacking), 'scan')} that {source} has ({names}). {REMEDY}"
             for name in list(TABLES)[list(TABLES).index(whole) :]:
                 if tables.pop(name, None) is not None or name == whole:
                     unreadable[name] = wrong
             return
+
+
+def _is_explained(layout: RunLayout, row: Mapping[Any, Any]) -> bool:
+    """Whether there is a receipt for the maps of a scan."""
+    unit = "_".join(str(row[name]) for name in ("participant_id", "session_id") if not pd.isna(row[name]))
+    return layout.receipt(EXPLAINED, unit).is_file()
 
 
 def read_usable(layout: RunLayout, name: str, path: Path, config: Config) -> tuple[pd.DataFrame, str]:

@@ -238,3 +238,19 @@ def test_a_table_that_has_lost_people_is_named_with_the_scans_it_lacks(copied, t
     for read in (lambda: opened.predictions, lambda: opened.evidence("Hippocampus"), lambda: opened.table(path.stem)):
         with pytest.raises(BadInputError, match=message):
             read()
+
+
+def test_relevance_that_has_lost_an_explained_scan_is_named(copied) -> None:
+    opened = heatlas.open(copied.root)
+    path = copied.group / "relevance_bilateral.tsv"
+    scan = opened.record.explained.iloc[0]
+    _rewritten(path, lambda table: table[table["scan_id"] != scan["scan_id"]])
+    assert scan["scan_id"] not in set(
+        heatlas.open(copied.root).relevance["scan_id"]
+    )  # perhaps it could not be explained
+    write_json(copied.receipt("attribution", opened.record.files_of(scan).name), {"key": "k", "outputs": {}})
+    for read in (lambda run: run.relevance, lambda run: run.table("relevance_bilateral")):
+        with pytest.raises(
+            BadInputError, match=r"relevance_bilateral.tsv: lacks 1 scan that group/predictions.tsv has"
+        ):
+            read(heatlas.open(copied.root))
