@@ -329,7 +329,8 @@ def _take_out_cut(
         there = set(tables[whole]["scan_id"]) if whole in tables else set()
         lacking = tables[other][~tables[other]["scan_id"].isin(there)].drop_duplicates("scan_id")
         if whole == "relevance_bilateral":  # a scan that could not be explained has no sums
-            lacking = lacking[[_is_explained(layout, row) for row in lacking.to_dict("records")]]
+            failed = set(tables["failures"]["unit"]) if "failures" in tables else set()
+            lacking = lacking[[_is_explained(layout, row, failed) for row in lacking.to_dict("records")]]
         if len(lacking):
             file, source = (TABLES[name].path(layout).relative_to(layout.root).as_posix() for name in (whole, other))
             names = listed(lacking["scan_id"], 3)
@@ -340,10 +341,10 @@ def _take_out_cut(
             return
 
 
-def _is_explained(layout: RunLayout, row: Mapping[Any, Any]) -> bool:
-    """Whether there is a receipt for the maps of a scan."""
+def _is_explained(layout: RunLayout, row: Mapping[Any, Any], failed: Collection[str]) -> bool:
+    """Whether a scan that did not fail (a receipt may be of an earlier time) has a receipt for its maps."""
     unit = "_".join(str(row[name]) for name in ("participant_id", "session_id") if not pd.isna(row[name]))
-    return layout.receipt(EXPLAINED, unit).is_file()
+    return unit not in failed and layout.receipt(EXPLAINED, unit).is_file()
 
 
 def read_usable(layout: RunLayout, name: str, path: Path, config: Config) -> tuple[pd.DataFrame, str]:
