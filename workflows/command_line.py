@@ -414,6 +414,10 @@ def _add_table(parser: argparse.ArgumentParser) -> None:
         "--table", type=_path, metavar="FILE", help="for a folder of images of any names: CSV, TSV or .xlsx with the "
         "path of each, its participant, and what is known of them (docs/inputs.md)",
     )  # fmt: skip
+    parser.add_argument(
+        "--follow-links", action="store_true",
+        help="read folders and images that are links out of INPUT too (default: they are left out and named)",
+    )  # fmt: skip
 
 
 def _add_seed_and_config(parser: argparse.ArgumentParser) -> None:

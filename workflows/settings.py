@@ -95,6 +95,7 @@ def selection_of(arguments: argparse.Namespace, config: Config, folders: Sequenc
         raise UsageError("--pseudonymise ids: a manifest and its comparison contain image ids. Leave one out.")
     return ScanSelection(
         participants=tuple(arguments.participant_label),
+        follow_links=getattr(arguments, "follow_links", False),
         template=config.registration.template,
         entities=read_filter(filtered, config.cohort.kind)
         if (filtered := getattr(arguments, "bids_filter_file", None))

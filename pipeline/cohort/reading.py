@@ -25,6 +25,7 @@ from heatlas.pipeline.cohort.candidates import (
     without_people,
 )
 from heatlas.pipeline.cohort.cells.ranges import possible_scans
+from heatlas.pipeline.cohort.images.links import are_followed, dead_link, following_links
 from heatlas.pipeline.cohort.images.same_images import same_images, same_images_note, same_kinds_note
 from heatlas.pipeline.cohort.listed.images import read_listed
 from heatlas.pipeline.cohort.listed.people import find_table, names_images
@@ -107,6 +108,8 @@ class ScanSelection:
         Values by entity of BIDS, which names of images must have.
     template : str
         The one whose space images may be in, as in the settings.
+    follow_links : bool
+        Whether links to folders, and to files outside the input folder, are followed.
     """
 
     participants: tuple[str, ...] = ()
@@ -114,6 +117,7 @@ class ScanSelection:
     disguise: Disguise | None = None
     entities: Filter = field(default_factory=dict)
     template: str = DEFAULT_TEMPLATE
+    follow_links: bool = False
 
 
 def read_cohort(
@@ -140,7 +144,11 @@ def read_cohort(
     """
     if not isinstance(selection, ScanSelection):
         selection = ScanSelection(tuple(selection))
-    root = _input_folder(root)
+    with following_links(selection.follow_links):
+        return _read(_input_folder(root), config, seed, selection)
+
+
+def _read(root: Path, config: CohortConfig, seed: int, selection: ScanSelection) -> InputCohort:
     space = template_name(selection.template)
     layout, candidates, notes = _found(root, config, space)
     candidates, entry_lines = with_entries(candidates, config.start_at)
@@ -222,7 +230,7 @@ def _found(root: Path, config: CohortConfig, space: str) -> tuple[Layout, list[C
         candidates, notes = _READERS[layout](root, files, config)
     known = {"oasis": files.pairs, "freesurfer": files.foreign}
     used = known.get(layout, [one.scan.image for one in candidates if one.scan.image is not None])
-    notes = [*notes, *_file_notes(files, layout, used)]
+    notes = [*notes, *_file_notes(root, files, layout, used)]
     if not candidates:
         raise BadInputError(f"{root}: no image of a participant found. " + " ".join(note + "." for note in notes))
     return layout, candidates, notes
@@ -281,15 +289,18 @@ def _has_participants(files: InputFiles) -> bool:
     return any(parse_image(path) is not None for path in (*files.images, *series))
 
 
-def _file_notes(files: InputFiles, layout: str, used: Collection[str]) -> list[str]:
+def _file_notes(root: Path, files: InputFiles, layout: str, used: Collection[str]) -> list[str]:
     notes = []
     if files.dicom and layout == "bids":
         notes.append(f"{counted(files.dicom_count, 'DICOM file')} ignored: BIDS uses NIfTI; convert them")
     if files.linked_folders:
+        why = "in a circle, not followed" if are_followed() else "not followed; give the real folder, or --follow-links"
         notes.append(
-            f"{counted(len(files.linked_folders), 'link')} to folders not followed; give the real folder: "
-            f"{listed(files.linked_folders, 3)}"
+            f"{counted(len(files.linked_folders), 'link')} to folders {why}: {listed(files.linked_folders, 3)}"
         )
+    if files.dead_links:
+        kinds = dict.fromkeys(dead_link(root / name) for name in files.dead_links)
+        notes.append(f"{listed(files.dead_links, 3)}: {'; '.join(kinds)}")
     notes += _foreign_notes(files, used)
     if files.irregular:
         notes.append(

@@ -1,13 +1,14 @@
-"""Find the files in an input folder without following links to folders."""
+"""Find the files in an input folder; links to folders are followed only with ``--follow-links``."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from heatlas.pipeline.cohort.images.file_kinds import is_dicom, is_irregular, is_nifti
+from heatlas.pipeline.cohort.images.links import are_followed, is_dead, leads_in_a_circle
 from heatlas.pipeline.run.plain_text import plain
 
 FOREIGN_SUFFIXES = (
@@ -27,7 +28,7 @@ class InputFiles:
     # begin as DICOM does
     dicom: Mapping[str, tuple[str, ...]]
     metadata: tuple[str, ...]  # XML files
-    linked_folders: tuple[str, ...]  # links to folders; not followed, so that loops are impossible
+    linked_folders: tuple[str, ...]  # links to folders that are not followed; with --follow-links those in a circle
     unreadable: tuple[str, ...]  # folders that could not be listed
     foreign: tuple[str, ...]  # images of other formats, and archives, which may contain images
     irregular: tuple[str, ...] = ()  # names of tables or XML files that are a named pipe, a socket or a device
@@ -35,6 +36,7 @@ class InputFiles:
     unwritable: tuple[str, ...] = ()
     pairs: tuple[str, ...] = ()  # halves of Analyze pairs (``.hdr``, ``.img``)
     workbooks: tuple[str, ...] = ()  # Excel files
+    dead_links: tuple[str, ...] = ()  # links that lead nowhere and may stand for a folder: names without an ending
 
     @property
     def dicom_count(self) -> int:
@@ -54,19 +56,21 @@ def walk_input(root: Path, enter: Callable[[str], bool] = lambda folder: True) -
     unwritable: list[str] = []
     pairs: list[str] = []
     workbooks: list[str] = []
+    dead: list[str] = []
 
     def cannot_list(error: OSError) -> None:
         unreadable.append(_relative(str(error.filename), root))
 
-    for folder, folders, files in os.walk(root, onerror=cannot_list):
+    for folder, folders, files in os.walk(root, onerror=cannot_list, followlinks=are_followed()):
         here = _relative(folder, root)
         prefix = "" if here == "." else here + "/"
         unwritable += [plain(prefix + name, lines=False) for name in (*folders, *files) if _is_unwritable(name)]
         folders[:] = [name for name in folders if not _is_unwritable(name)]
         visible = sorted(name for name in folders if not name.startswith(".") and enter(prefix + name))
-        links = {name for name in visible if os.path.islink(os.path.join(folder, name))}  # noqa: PTH114, PTH118 speed
+        links = _not_followed(root, folder, prefix, visible)
         linked += [prefix + name for name in sorted(links)]
         folders[:] = [name for name in visible if name not in links]
+        dead += [prefix + name for name in files if "." not in name and is_dead(folder, name)]
         series = []
         for name in files:
             lower = name.lower()
@@ -99,7 +103,14 @@ def walk_input(root: Path, enter: Callable[[str], bool] = lambda folder: True) -
         unwritable=tuple(sorted(unwritable)),
         pairs=tuple(sorted(pairs)),
         workbooks=tuple(sorted(workbooks)),
+        dead_links=tuple(sorted(dead)),
     )
+
+
+def _not_followed(root: Path, folder: str, prefix: str, names: Iterable[str]) -> set[str]:
+    """Links among the names of folders: all of them, or if links are followed those that lead in a circle."""
+    links = {name for name in names if os.path.islink(os.path.join(folder, name))}  # noqa: PTH114, PTH118 speed
+    return {name for name in links if leads_in_a_circle(root, prefix + name)} if are_followed() else links
 
 
 def _is_unwritable(name: str) -> bool:

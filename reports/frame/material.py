@@ -6,23 +6,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 from heatlas.atlases.templates import configured_grid, configured_template
 from heatlas.pipeline.regions.maps import read_map
-from heatlas.pipeline.regions.stage import MAPS_STAGE
-from heatlas.pipeline.run.cells import REMEDY
 from heatlas.pipeline.run.errors import BadInputError, MissingDataError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
-from heatlas.pipeline.run.work.digests import same_content, stamp_of
-from heatlas.pipeline.run.work.receipts import outputs_of_stage
 from heatlas.reports.figures.gallery import Gallery
 from heatlas.reports.figures.slices import MAP_CUTS, Backdrop, BrainImage, MapView, view_of
 from heatlas.reports.frame.faults import Faults
 from heatlas.reports.frame.links import Links, participant_file, region_files
 from heatlas.reports.frame.overviews import draw_overview
 from heatlas.reports.read.run_record import OUTCOMES, RunRecord, read_run
+from heatlas.reports.read.written_images import not_as_written
 from heatlas.reports.words.numbers import listing
 
 
@@ -106,9 +102,8 @@ class Material:
         if not path.is_file():
             self.faults.add(f"{file}: this map is missing. Repeat the command that made this run.")
             return None
-        written = self._written_maps.get(file)
-        if written is not None and not same_content(stamp_of(path, written), written):
-            self.faults.add(f"{file}: not the map that the run wrote there (SHA-256 differs). {REMEDY}")
+        if changed := not_as_written(self.run.layout, path):
+            self.faults.add(changed)
             return None
         try:
             grid = configured_grid(self.run.config.registration)
@@ -116,11 +111,6 @@ class Material:
         except (BadInputError, MissingDataError) as error:
             self.faults.add(str(error).replace(str(path), file))
             return None
-
-    @cached_property
-    def _written_maps(self) -> dict[str, Any]:
-        """Stamps of the mean maps, by path from the run folder."""
-        return outputs_of_stage(self.run.layout.receipt(MAPS_STAGE, "any").parent)
 
     @cached_property
     def group_views(self) -> dict[tuple[str, str], MapView]:

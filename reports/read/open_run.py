@@ -27,6 +27,7 @@ from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.reports.read.run_record import RunRecord, read_run
 from heatlas.reports.read.table_faults import read_sound
+from heatlas.reports.read.written_images import not_as_written
 from heatlas.reports.read.written_tables import DECLARED, PREDICTIONS_OF
 
 if TYPE_CHECKING:
@@ -94,12 +95,15 @@ class OpenRun:
             For a name that this run has no table of; lists similar names.
         BadInputError
             If the file is not what the run wrote: a column is missing or doubled, a row is repeated or cut short, a
-            cell cannot be right.
+            cell cannot be right, or scans are gone.
         """
         _require_text("table", name)
         if name not in self.tables:
             raise UsageError(f"{name}: this run has no such table.{_similar(name, self.tables)}")
-        return read_sound(name, self.tables[name], self.record.config)
+        table, wrong = read_sound(name, self.tables[name], self.record.config), self.record.unreadable.get(name, "")
+        if wrong.startswith(self.tables[name].relative_to(self.record.layout.root).as_posix()):
+            raise BadInputError(f"{self.record.layout.root}: {wrong}")
+        return table
 
     @property
     def scans(self) -> pd.DataFrame:
@@ -193,7 +197,8 @@ class OpenRun:
         UsageError
             For an unknown map or participant, or both a group and a participant.
         BadInputError
-            If the run has not made or kept that map, or the file is damaged, on another grid or not finite.
+            If the run has not made or kept that map, or the file is not the one it wrote (another person's, say), or
+            is damaged, on another grid or not finite.
         """
         for what, value in (("map", map_name), ("group", group), ("participant", participant)):
             _require_text(what, value, optional=True)
@@ -212,6 +217,8 @@ class OpenRun:
                 f"{path}: this run has no such map. Finish it with heatlas run; [attribution] keep_maps decides which "
                 "maps are kept."
             )
+        if changed := not_as_written(self.record.layout, path):
+            raise BadInputError(f"{self.record.layout.root}: {changed}")
         read_map(
             path, configured_grid(self.record.config.registration)
         )  # all of it now: a file cut short has a good header

@@ -20,6 +20,7 @@ import pandas as pd
 from heatlas.pipeline.cohort.people.tasks import KindName, Task, task_of
 from heatlas.pipeline.cohort.reading import PLANTED
 from heatlas.pipeline.evaluation.planted import read_planted
+from heatlas.pipeline.explaining.stage import STAGE as EXPLAINED
 from heatlas.pipeline.models.families.registry import is_given
 from heatlas.pipeline.regions.tables import ALL
 from heatlas.pipeline.run.cells import REMEDY
@@ -31,6 +32,7 @@ from heatlas.pipeline.run.layout.map_names import GUIDED_MAP, beta_of, map_names
 from heatlas.pipeline.run.layout.private_paths import without_folders
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
+from heatlas.pipeline.run.plain_text import counted, listed
 from heatlas.pipeline.run.work.steps import step_outputs
 from heatlas.reports.read.leading_map import leading_map
 from heatlas.reports.read.table_faults import MAKE_AGAIN, bad_cell, cut_row, read_checked
@@ -282,6 +284,7 @@ def read_run(layout: RunLayout) -> RunRecord:
                 foundation = wrong if name in FOUNDATIONS else foundation
             elif len(frame):
                 tables[name] = frame
+    _take_out_cut(layout, kind, tables, unreadable)
     histories, models, current = {}, {}, _current_folds(tables)
     for folder in sorted((layout.root / "models").glob("fold-*")):
         index = folder.name.removeprefix("fold-")
@@ -311,6 +314,37 @@ def _missing(layout: RunLayout, kind: KindName) -> dict[str, str]:
     written += [path for path in step_outputs(layout) if path.suffix == ".tsv"]
     gone = {path: path.relative_to(layout.root).as_posix() for path in written if not path.is_file()}
     return {names.get(path, file): f"{file} is missing. {MAKE_AGAIN}" for path, file in gone.items()}
+
+
+def _take_out_cut(
+    layout: RunLayout, kind: KindName, tables: dict[str, pd.DataFrame], unreadable: dict[str, str]
+) -> None:
+    """Take out a table that lacks scans which it must have by another one, and all tables after it."""
+    predictions = PREDICTIONS_OF[kind]
+    must_have = [("scans", "registration"), ("scans", predictions), (predictions, "relevance_bilateral")]
+    for whole, other in (*must_have, ("relevance_bilateral", predictions)):
+        path = TABLES[whole].path(layout)
+        if other not in tables or not path.is_file():
+            continue
+        there = set(tables[whole]["scan_id"]) if whole in tables else set()
+        lacking = tables[other][~tables[other]["scan_id"].isin(there)].drop_duplicates("scan_id")
+        if whole == "relevance_bilateral":  # a scan that could not be explained has no sums
+            failed = set(tables["failures"]["unit"]) if "failures" in tables else set()
+            lacking = lacking[[_is_explained(layout, row, failed) for row in lacking.to_dict("records")]]
+        if len(lacking):
+            file, source = (TABLES[name].path(layout).relative_to(layout.root).as_posix() for name in (whole, other))
+            names = listed(lacking["scan_id"], 3)
+            wrong = f"{file}: lacks {counted(len(lacking), 'scan')} that {source} has ({names}). {REMEDY}"
+            for name in list(TABLES)[list(TABLES).index(whole) :]:
+                if tables.pop(name, None) is not None or name == whole:
+                    unreadable[name] = wrong
+            return
+
+
+def _is_explained(layout: RunLayout, row: Mapping[Any, Any], failed: Collection[str]) -> bool:
+    """Whether a scan that did not fail (a receipt may be of an earlier time) has a receipt for its maps."""
+    unit = "_".join(str(row[name]) for name in ("participant_id", "session_id") if not pd.isna(row[name]))
+    return unit not in failed and layout.receipt(EXPLAINED, unit).is_file()
 
 
 def read_usable(layout: RunLayout, name: str, path: Path, config: Config) -> tuple[pd.DataFrame, str]:

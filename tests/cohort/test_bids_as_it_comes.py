@@ -221,8 +221,8 @@ def test_spaces_accents_and_links_in_a_circle(tmp_path: Path) -> None:
     (bids.root / "sub-2" / "anat" / "sub-2_run-2_T1w.nii").symlink_to("sub-2_run-2_T1w.nii")
     cohort = bids.read(**SEX)
     assert [scan.scan_id for scan in cohort.table.kept] == ["sub-1_T1w", "sub-2_T1w"]
-    assert reasons(cohort.table.scans) == {"sub-2_run-2_T1w": "a link that leads nowhere"}
-    assert "1 link to folders not followed; give the real folder: sub-1/again" in cohort.notes
+    assert reasons(cohort.table.scans) == {"sub-2_run-2_T1w": "a link in a circle"}
+    assert "1 link to folders not followed; give the real folder, or --follow-links: sub-1/again" in cohort.notes
 
 
 @pytest.mark.parametrize("stated", ['"abc"', "-3", "[3]", "true", "0"])

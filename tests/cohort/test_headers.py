@@ -78,6 +78,32 @@ def test_unreadable_gzip(tmp_path: Path, content: bytes) -> None:
     assert (header_problem(tmp_path, "a.nii.gz") or "").startswith("not a readable NIfTI file")
 
 
+NOISE = nib.Nifti1Image(np.random.default_rng(0).integers(0, 999, (30, 30, 30), np.int16), np.eye(4)).to_bytes()
+"""More than the 8 KB that gzip reads for a header."""
+
+
+@pytest.mark.parametrize("share", [0.5, 0.9, 0.999])
+def test_a_gzip_file_cut_short_after_its_header_is_truncated(tmp_path: Path, share: float) -> None:
+    whole = gzip.compress(NOISE)
+    (tmp_path / "a.nii.gz").write_bytes(whole[: int(share * len(whole))])
+    assert (header_problem(tmp_path, "a.nii.gz") or "").startswith("truncated file: its compressed content has no end")
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (gzip.compress(NOISE[:-7]), f"truncated file: {len(NOISE) - 7} bytes of {len(NOISE)} after decompression"),
+        (gzip.compress(NOISE[:20000]) + gzip.compress(NOISE[20000:]), None),
+        (gzip.compress(NOISE) + gzip.compress(b""), None),
+        (gzip.compress(NOISE) + bytes(512), None),
+    ],
+    ids=["content cut before compression", "two streams", "with the empty last block of bgzip", "padded with zeros"],
+)
+def test_the_size_of_compressed_content(tmp_path: Path, content: bytes, problem: str | None) -> None:
+    (tmp_path / "a.nii.gz").write_bytes(content)
+    assert header_problem(tmp_path, "a.nii.gz") == problem
+
+
 def test_links(tmp_path: Path) -> None:
     root = tmp_path / "in"
     root.mkdir()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from input_trees import image_bytes
 
-from heatlas.pipeline.cohort.reading import InputCohort, read_cohort
+from heatlas.pipeline.cohort.reading import InputCohort, ScanSelection, read_cohort
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.errors import BadInputError
 
@@ -148,12 +148,23 @@ def test_one_column_of_several_is_that_whose_cells_are_images(folder) -> None:
     assert [scan.image for scan in cohort.table] == ["a.nii", "b.nii"]
 
 
+def test_a_folder_of_images_that_is_a_link_is_read_if_links_are_followed(folder, tmp_path) -> None:
+    (tmp_path / "store").mkdir()
+    (folder / "a.nii").replace(tmp_path / "store" / "a.nii")
+    (folder / "linked").symlink_to(tmp_path / "store")
+    lines = ("path,id", "linked/a.nii,1", "b.nii,2")
+    with pytest.raises(BadInputError, match=r"linked/a\.nii lies outside .* or --follow-links if links lead there"):
+        read(folder, *lines)
+    cohort = read_cohort(folder, CohortConfig(table="people.csv"), 43, ScanSelection(follow_links=True))
+    assert [scan.image for scan in cohort.table.kept] == ["linked/a.nii", "b.nii"]
+
+
 def test_a_link_out_of_the_folder_is_left_out(folder, tmp_path) -> None:
     (tmp_path / "out.nii").write_bytes(image_bytes())
     (folder / "link.nii").symlink_to(tmp_path / "out.nii")
     cohort = read(folder, "path,id", "link.nii,1", "a.nii,2")
     assert [scan.reason for scan in cohort.table] == [
-        "a link to a file outside the input folder: copy the file into it",
+        "a link to a file outside the input folder: copy the file into it, or give --follow-links",
         None,
     ]
 

@@ -93,7 +93,7 @@ def test_linked_folders_are_noted_and_not_followed(adni: AdniTree, tmp_path: Pat
     assert len(cohort.table) == 4
     outside = next(scan for scan in cohort.table if (scan.image or "").endswith("outside.nii"))
     assert (outside.reason or "").startswith("a link to a file outside the input folder")
-    note = "2 links to folders not followed; give the real folder: ADNI/002_S_0777, ADNI/loop"
+    note = "2 links to folders not followed; give the real folder, or --follow-links: ADNI/002_S_0777, ADNI/loop"
     assert note in cohort.notes
 
 

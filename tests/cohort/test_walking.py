@@ -9,7 +9,7 @@ from dicom_series import write_series
 from input_trees import AdniTree, BidsTree, image_bytes
 from other_user import nobody
 
-from heatlas.pipeline.cohort.reading import read_cohort
+from heatlas.pipeline.cohort.reading import ScanSelection, read_cohort
 from heatlas.pipeline.cohort.walking import walk_input
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.errors import BadInputError
@@ -78,3 +78,55 @@ def test_a_folder_that_may_not_be_listed_is_noted_and_the_rest_read(adni: AdniTr
         locked.chmod(0o755)
     assert "1 folder could not be listed (permissions?): ADNI/002_S_0296/MPRAGE" in cohort.notes
     assert "I1001" in {scan.scan_id for scan in cohort.table.kept}
+
+
+@pytest.fixture
+def linked(bids: BidsTree, tmp_path_factory: pytest.TempPathFactory) -> BidsTree:
+    """One person here; one whose folder, and one whose image, lie elsewhere; two circles; links to nowhere."""
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    store = BidsTree(elsewhere / "store")
+    store.image("two/anat/sub-2_T1w.nii")
+    store.image("three.nii", image_bytes((8, 9, 11)))
+    (store.root / "two" / "back").symlink_to(bids.root)
+    bids.image("sub-1/anat/sub-1_T1w.nii", image_bytes((9, 9, 11)))
+    (bids.root / "sub-1" / "up").symlink_to("..")
+    (bids.root / "sub-2").symlink_to(store.root / "two")
+    (bids.root / "sub-3" / "anat").mkdir(parents=True)
+    (bids.root / "sub-3/anat/sub-3_T1w.nii").symlink_to(store.root / "three.nii")
+    (bids.root / "sub-3/anat/sub-3_run-2_T1w.nii").symlink_to("../../.git/annex/objects/aa/x.nii")
+    (bids.root / "sub-4").symlink_to(elsewhere / "removed")
+    bids.table("participants.tsv", "participant_id sex", "sub-1 F", "sub-2 M", "sub-3 M", "sub-4 F")
+    return bids
+
+
+@pytest.mark.parametrize(
+    ("follow", "used", "linked_file", "folders"),
+    [
+        (
+            False,
+            {"sub-1_T1w"},
+            "a link to a file outside the input folder: copy the file into it, or give --follow-links",
+            "2 links to folders not followed; give the real folder, or --follow-links: sub-1/up, sub-2",
+        ),
+        (
+            True,
+            {"sub-1_T1w", "sub-2_T1w", "sub-3_T1w"},
+            None,
+            "2 links to folders in a circle, not followed: sub-1/up, sub-2/back",
+        ),
+    ],
+    ids=["as usual", "--follow-links"],
+)
+def test_links_out_of_the_input(
+    linked: BidsTree, follow: bool, used: set[str], linked_file: str | None, folders: str
+) -> None:
+    config = CohortConfig(contrast_column="sex", negative="F", positive="M")
+    cohort = read_cohort(linked.root, config, 43, ScanSelection(follow_links=follow))
+    reasons = {scan.scan_id: scan.reason for scan in cohort.table}
+    assert {scan.scan_id for scan in cohort.table.kept} == used
+    assert reasons["sub-3_T1w"] == linked_file
+    assert reasons["sub-3_run-2_T1w"] == (
+        "a link that leads nowhere: its content has not been fetched; run `datalad get` in the dataset"
+    )
+    assert folders in cohort.notes
+    assert "sub-4: a link that leads nowhere" in cohort.notes

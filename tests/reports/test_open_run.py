@@ -20,7 +20,8 @@ from heatlas.pipeline.regions.tables import RELEVANCE_TABLE, SPREADS
 from heatlas.pipeline.run.config.networks import NETWORKS
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
-from heatlas.pipeline.run.tables import read_table, write_table
+from heatlas.pipeline.run.tables import read_table, write_json, write_table
+from heatlas.pipeline.run.work.digests import stamp_of
 from heatlas.reports.read.written_tables import DECLARED
 
 
@@ -207,3 +208,48 @@ def test_a_map_that_the_run_cannot_have_written_is_refused(copied, damage) -> No
     _damaged(path, damage)
     with pytest.raises(BadInputError, match="group-CN"):
         heatlas.open(copied.root).map("gb", group="CN")
+
+
+def test_the_map_of_another_person_is_refused(copied) -> None:
+    opened = heatlas.open(copied.root)
+    first, second = opened.record.explained.drop_duplicates("participant_id").iloc[:2].to_dict("records")
+    mine, theirs = (opened.record.files_of(one).relevance_map(EVIDENCE) for one in (first, second))
+    name = mine.relative_to(copied.root).as_posix()
+    unit = opened.record.files_of(first).name
+    write_json(copied.receipt("attribution", unit), {"key": "k", "outputs": {name: stamp_of(mine)}})
+    before = opened.map(EVIDENCE, participant=first["participant_id"]).get_fdata()
+    np.testing.assert_array_equal(before, nib.load(mine).get_fdata())
+    image = nib.load(theirs)
+    nib.save(nib.Nifti1Image(image.get_fdata(dtype=np.float32) * 2 + 1, image.affine), mine)
+    with pytest.raises(BadInputError, match=rf"{name}: not the map that the run wrote there"):
+        opened.map(EVIDENCE, participant=first["participant_id"])
+
+
+@pytest.mark.parametrize("kept", [0, 3], ids=["a header alone", "half of it"])
+@pytest.mark.parametrize("table", ["group/predictions", "scans"])
+def test_a_table_that_has_lost_people_is_named_with_the_scans_it_lacks(copied, table, kept) -> None:
+    path = copied.root / f"{table}.tsv"
+    whole = read_table(path)
+    write_table(path, whole.iloc[:kept])
+    opened = heatlas.open(copied.root)
+    later = {"scans": "registration", "group/predictions": "relevance_bilateral"}[table]
+    lacking = set(read_table(copied.group / f"{later}.tsv")["scan_id"]) - set(whole["scan_id"].iloc[:kept])
+    message = rf"{table}.tsv: lacks {len(lacking)} scans? that group/{later}.tsv has"
+    for read in (lambda: opened.predictions, lambda: opened.evidence("Hippocampus"), lambda: opened.table(path.stem)):
+        with pytest.raises(BadInputError, match=message):
+            read()
+
+
+def test_relevance_that_has_lost_an_explained_scan_is_named(copied) -> None:
+    opened = heatlas.open(copied.root)
+    path = copied.group / "relevance_bilateral.tsv"
+    scan = opened.record.explained.iloc[0]
+    _rewritten(path, lambda table: table[table["scan_id"] != scan["scan_id"]])
+    assert "relevance_bilateral" not in heatlas.open(copied.root).record.unreadable  # perhaps it was not explained
+    write_json(copied.receipt("attribution", opened.record.files_of(scan).name), {"key": "k", "outputs": {}})
+    opened = heatlas.open(copied.root)
+    for read in (lambda: opened.relevance, lambda: opened.table("relevance_bilateral")):
+        with pytest.raises(
+            BadInputError, match=r"relevance_bilateral.tsv: lacks 1 scan that group/predictions.tsv has"
+        ):
+            read()

@@ -22,7 +22,7 @@ from pydicom.errors import InvalidDicomError
 from pydicom.uid import UID
 
 from heatlas.pipeline.cohort.images.dicom_geometry import Slice, stack_problem
-from heatlas.pipeline.cohort.images.headers import link_problem
+from heatlas.pipeline.cohort.images.links import following_links, link_problem
 from heatlas.pipeline.run.regular_files import irregular_kind
 
 _TAGS = (
@@ -93,7 +93,9 @@ def read_folder(root: Path, folder: str, names: Sequence[str], max_voxel_mm: flo
 def series_of(root: Path, image: str, names: Sequence[str], max_voxel_mm: float) -> DicomSeries | None:
     """The series that a DICOM file belongs to; None if it is no longer in its folder."""
     folder = image.rpartition("/")[0] or "."
-    return next((found for found in read_folder(root, folder, names, max_voxel_mm) if image in found.files), None)
+    with following_links(True):  # the series was chosen, so its links were judged
+        series = read_folder(root, folder, names, max_voxel_mm)
+    return next((found for found in series if image in found.files), None)
 
 
 def _read(root: Path, path: str) -> Any:

@@ -1,12 +1,13 @@
 """Whether an image file is a readable three-dimensional image of the size of a head, from its header alone.
 
-This takes seconds for ten thousand scans; checks that need the voxels (truncated gzip data, NaN, constant images) are
+This takes seconds for ten thousand scans; checks that need the voxels (damaged gzip data, NaN, constant images) are
 made when registration reads them. The header is read as stored: nibabel would silently turn a voxel size of 0 into 1.
 """
 
 from __future__ import annotations
 
 import gzip
+import os
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -18,10 +19,13 @@ from nibabel.freesurfer.mghformat import MGHHeader
 
 from heatlas.atlases.images import UNREADABLE
 from heatlas.pipeline.cohort.images.file_kinds import MGZ
+from heatlas.pipeline.cohort.images.links import link_problem
 from heatlas.pipeline.cohort.images.orientation import Orientation, by, choose_orientation
 from heatlas.pipeline.run.regular_files import irregular_kind
 
 MAX_VOXELS = 2**30
+_MOST_AFTER_VOXELS = 2**16
+"""Bytes that may follow the voxels (tags of FreeSurfer) before a compressed file is read to its end."""
 _MAGIC = {348: (slice(344, 348), (b"n+1\0",)), 540: (slice(4, 8), (b"n+2\0",))}
 """Position and value of the magic bytes of NIfTI-1 and NIfTI-2, by header size."""
 
@@ -36,7 +40,7 @@ class HeaderFinding:
 
 
 def check_header(root: Path, image: str, max_voxel_mm: float) -> HeaderFinding:
-    """Check an image by its header; a link to a file outside `root`, and slices thicker than the limit, are refused."""
+    """Check an image by its header; links out of `root`, unless followed, and slices too thick are refused."""
     path = root / image
     try:
         problem = link_problem(root, image)
@@ -56,25 +60,6 @@ def check_header(root: Path, image: str, max_voxel_mm: float) -> HeaderFinding:
     except (*UNREADABLE, KeyError) as error:
         detail = " ".join(str(error).replace(str(path), "").split()) or type(error).__name__
         return HeaderFinding(f"not a readable {kind_of(path)} file: {detail[:120]}")
-
-
-def link_problem(root: Path, image: str) -> str | None:
-    """Why a path must not be followed: it leads out of the input folder, nowhere, or in a circle."""
-    path = root / image
-    if Path(image).is_absolute() or ".." in Path(image).parts:
-        return "a path outside the input folder: give one relative to it"
-    if not path.is_symlink() and not any((root / parent).is_symlink() for parent in Path(image).parents):
-        return None
-    try:
-        target = path.resolve(strict=True)
-    except PermissionError:
-        return "no permission to read it"
-    except (OSError, RuntimeError):  # RuntimeError: a loop of links, in Python 3.11
-        return "a link that leads nowhere"
-    if not target.is_relative_to(root):
-        # The target is not named: its path may contain the name of a person.
-        return "a link to a file outside the input folder: copy the file into it"
-    return None
 
 
 def kind_of(path: Path) -> str:
@@ -160,12 +145,31 @@ def thickness_problem(affine: np.ndarray, max_voxel_mm: float) -> str | None:
 
 
 def _size_problem(header: Any, path: Path, size: int) -> str | None:
-    """Truncation of an uncompressed file: fewer bytes than its header announces."""
-    if is_compressed(path):
-        return None
-    voxels = prod(int(n) for n in header.get_data_shape())
-    offset = max(int(header["vox_offset"]), int(header["sizeof_hdr"]))
-    needed = offset + voxels * int(header.get_data_dtype().itemsize)
+    """Truncation: fewer bytes than the header announces, after decompression if the file is compressed.
+
+    The last four bytes of a gzip file hold the size of its content. If they agree with the header the file is whole;
+    only the others (several streams, long tags, cut short) are decompressed to their end.
+    """
+    compressed = is_compressed(path)
+    needed = int(header.get_data_offset()) + prod(header.get_data_shape()) * int(header.get_data_dtype().itemsize)
+    if compressed:
+        with path.open("rb") as handle:
+            handle.seek(-4, os.SEEK_END)
+            announced = int.from_bytes(handle.read(4), "little")
+        if 0 <= announced - needed < _MOST_AFTER_VOXELS:
+            return None
+        try:
+            size = _decompressed_size(path)
+        except EOFError:
+            return f"truncated file: its compressed content has no end ({size} bytes); copy or download it again"
     if size < needed:
-        return f"truncated file: {size} bytes of {needed}"
+        return f"truncated file: {size} bytes of {needed}" + " after decompression" * compressed
     return None
+
+
+def _decompressed_size(path: Path) -> int:
+    total = 0
+    with gzip.open(path, "rb") as handle:
+        while block := handle.read(2**20):
+            total += len(block)
+    return total

@@ -27,7 +27,8 @@ import nibabel as nib
 import numpy as np
 
 from heatlas.atlases.images import UNREADABLE
-from heatlas.pipeline.cohort.images.headers import HeaderFinding, geometry_problem, link_problem, thickness_problem
+from heatlas.pipeline.cohort.images.headers import HeaderFinding, geometry_problem, thickness_problem
+from heatlas.pipeline.cohort.images.links import link_problem
 from heatlas.pipeline.cohort.images.orientation import VOXEL_SIZE_MM, Orientation, by, choose_orientation
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.regular_files import irregular_kind

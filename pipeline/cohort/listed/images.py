@@ -8,6 +8,7 @@ refused before anything else is read.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from heatlas.pipeline.cohort.bids.facts import ScanFacts, diagnosis_histories, f
 from heatlas.pipeline.cohort.candidates import Candidate
 from heatlas.pipeline.cohort.cells.ranges import problem_notes
 from heatlas.pipeline.cohort.images.file_kinds import image_stem, is_image
+from heatlas.pipeline.cohort.images.links import are_followed
 from heatlas.pipeline.cohort.listed.people import PeopleRow, PeopleTable, as_bids, find_table, read_people
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.cohort.walking import InputFiles
@@ -81,15 +83,18 @@ def _image(root: Path, table: PeopleTable, row: PeopleRow) -> str:
         )
     inside = [path.relative_to(root).as_posix() for path in found if path.is_relative_to(root)]
     if not inside:
-        raise BadInputError(f"{where} lies outside {root}. Give a folder that holds all images as INPUT.")
+        raise BadInputError(
+            f"{where} lies outside {root}. Give a folder that holds all images as INPUT, or --follow-links if "
+            "links lead there."
+        )
     if len(inside) > 1:
         raise BadInputError(f"{where} is there twice, as {' and '.join(inside)}. Write it from {root}.")
     return inside[0]
 
 
 def _placed(path: Path) -> Path:
-    """A path without links among its folders; the file itself may be a link, which is judged with the headers."""
-    return path.parent.resolve() / path.name
+    """A path without links among its folders unless they are followed; the file itself is judged with the headers."""
+    return Path(os.path.normpath(path)) if are_followed() else path.parent.resolve() / path.name
 
 
 def require_single(table: PeopleTable, images: Mapping[PeopleRow, str], of_visits: bool) -> None:

@@ -32,12 +32,6 @@ class Receipt:
     content: Mapping[str, Any]
 
 
-def outputs_of_stage(folder: Path) -> dict[str, Any]:
-    """Stamps of the files that the units of a stage wrote, by path from the run folder; `folder` has their receipts."""
-    known = [read_receipt(path) for path in sorted(folder.glob("*.json"))]
-    return {name: stamp for receipt in known if receipt for name, stamp in receipt.outputs.items()}
-
-
 def read_receipt(path: Path) -> Receipt | None:
     """The receipt in a file; None where there is none that can be read."""
     content = known_json(path)

@@ -170,7 +170,7 @@ def _clear(t: Singles, null: Singles, error: float) -> tuple[bool, int, int]:
     smaller = np.minimum(0, beyond - t)[:, None] - null
     smaller[t < -beyond] = -np.inf
     reach = min(beyond, _quantile(np.maximum(larger.max(axis=0), smaller.max(axis=0)), level))
-    return bool(t.max() <= min(best, beyond)), np.count_nonzero(t > reach), np.count_nonzero(t < -reach)
+    return bool(t.max() <= min(best, beyond)), int((t > reach).sum()), int((t < -reach).sum())
 
 
 def _quantile(values: Singles, level: float) -> np.float32:
