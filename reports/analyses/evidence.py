@@ -134,7 +134,7 @@ def place_in(rows: pd.DataFrame, group: str) -> Place | None:
     if group not in rows.index:
         return None
     bounds = [rows[name].get(group) if name in rows else None for name in ("place_low", "place_high")]
-    low, high = (None if is_missing(bound) else int(bound) for bound in bounds)
+    low, high = (None if bound is None or is_missing(bound) else int(bound) for bound in bounds)
     return Place(list(rows.index).index(group) + 1, len(rows), low, high)
 
 

@@ -78,7 +78,7 @@ def number_tables(inputs: StatisticsInputs) -> pd.DataFrame:
     )
     is_skewed = np.abs(skew(inputs.predictions.groupby("participant_id")["target"].mean())) > VERY_SKEWED
     of_squares = table["metric"].isin(["r", "r2"]) & table["ci_low"].notna()
-    return table.assign(note=[SKEWED if one and is_skewed else None for one in of_squares])
+    return table.assign(note=pd.Series(SKEWED, table.index, dtype=object).where(of_squares & is_skewed, None))
 
 
 CLASSES_COLUMNS = MEASURE_COLUMNS | {
