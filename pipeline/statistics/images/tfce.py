@@ -2,12 +2,14 @@
 
 The enhanced value of a voxel of height h is the integral over heights t from 0 to h of e(t)^E t^H dt, where e(t) is the
 number of voxels of the cluster that holds it at height t: neighbours by faces, E = 0.5, H = 2. Clusters change only at
-heights of voxels. So voxels are added from the highest down, clusters are joined by union-find, and each cluster keeps
-what all its voxels have gained since it came to be: one pass without steps of height, and no error of their width.
+heights of voxels. So voxels of both signs are added from the largest down, clusters are joined by union-find, and each
+cluster keeps what all its voxels have gained since it came to be: one pass without steps of height, and no error of
+their width.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -37,54 +39,57 @@ def neighbours_of(mask: NDArray[np.bool_]) -> NDArray[np.int32]:
 
 def enhanced(heights: NDArray[Any], neighbours: NDArray[np.int32]) -> Floats:
     """Enhanced heights (voxels,), those below 0 with their sign, each side on its own."""
-    result = np.zeros(len(heights))
-    for sign in (1.0, -1.0):
-        signed = sign * np.asarray(heights, np.float64)
-        order = np.flatnonzero(signed > 0)
-        order = order[np.argsort(-signed[order], kind="stable")]
-        gained = np.zeros(len(heights))
-        _enhance(signed, order, neighbours, EXTENT, HEIGHT, gained)
-        result += sign * gained
-    return result
+    signed = np.asarray(heights, np.float64)
+    size = np.abs(signed)
+    order = np.argsort(-size)[: np.count_nonzero(size)]
+    gained = np.zeros(len(size))
+    extents = _extents(len(size))
+    _enhance(size**HEIGHT * size / (HEIGHT + 1), signed > 0, order, neighbours, extents, gained)
+    return np.where(signed < 0, -gained, gained)
 
 
-def _enhance_one_side(heights: Any, order: Any, neighbours: Any, extent: Any, height: Any, gained: Any) -> None:
-    """Enhanced heights of the voxels in `order`, highest first, into `gained`.
+@functools.lru_cache(maxsize=4)
+def _extents(voxels: int) -> Floats:
+    """Powers of all sizes of clusters, from 0 voxels."""
+    powers: Floats = np.arange(voxels + 1.0) ** EXTENT
+    return powers
 
-    A voxel's gain is the sum of ``gained`` along its path to the root of its cluster, where a root's own counts, too.
+
+def _enhance_sides(levels: Any, higher: Any, order: Any, neighbours: Any, extents: Any, gained: Any) -> None:
+    """Enhanced heights of the voxels in `order`, largest size first, into `gained`.
+
+    `levels`: height^(H+1) / (H+1); `higher`: whether the height is above 0: clusters have one sign; `extents`:
+    `_extents`. A voxel's gain is the sum of ``gained`` along its path to the root of its cluster, where a root's own
+    counts, too.
     """
-    n = len(heights)
+    n = len(levels)
     parent = np.full(n, -1, np.int32)
-    size = np.ones(n, np.int64)
-    since = np.zeros(n)  # height^(H+1) up to which a root's gain has been counted
-    power = height + 1.0
+    size = np.ones(n, np.int32)
+    since = np.zeros(n)  # level up to which a root's gain has been counted
     for step in range(len(order)):
-        voxel = order[step]
-        level = heights[voxel] ** power
-        parent[voxel], since[voxel] = voxel, level
+        root = order[step]
+        level = levels[root]
+        parent[root], since[root] = root, level
         for k in range(neighbours.shape[1]):
-            other = neighbours[voxel, k]
-            if other < 0 or parent[other] < 0:
+            other = neighbours[order[step], k]
+            if other < 0 or parent[other] < 0 or higher[other] != higher[root]:
                 continue
-            a, b = voxel, other
-            while parent[a] != a:
-                a = parent[a]
-            while parent[b] != b:
-                b = parent[b]
-            if a == b:
+            while parent[other] != other:
+                other = parent[other]
+            if root == other:
                 continue
-            gained[a] += size[a] ** extent * (since[a] - level) / power
-            gained[b] += size[b] ** extent * (since[b] - level) / power
-            since[a] = since[b] = level
-            if size[a] < size[b]:
-                a, b = b, a
-            parent[b] = a  # joined by size: paths stay short
-            gained[b] -= gained[a]
-            size[a] += size[b]
+            gained[root] += extents[size[root]] * (since[root] - level)
+            gained[other] += extents[size[other]] * (since[other] - level)
+            since[root] = since[other] = level
+            if size[root] < size[other]:
+                root, other = other, root
+            parent[other] = root  # joined by size: paths stay short
+            gained[other] -= gained[root]
+            size[root] += size[other]
     for step in range(len(order)):
         root = order[step]
         if parent[root] == root:
-            gained[root] += size[root] ** extent * since[root] / power
+            gained[root] += extents[size[root]] * since[root]
     total = np.zeros(n)
     for step in range(len(order)):
         voxel = order[step]
@@ -96,4 +101,4 @@ def _enhance_one_side(heights: Any, order: Any, neighbours: Any, extent: Any, he
     gained[:] = total
 
 
-_enhance = compiled(_enhance_one_side)
+_enhance = compiled(_enhance_sides)

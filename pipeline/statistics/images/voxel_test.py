@@ -25,8 +25,8 @@ from heatlas.pipeline.statistics.linear.freedman_lane import (
 )
 from heatlas.pipeline.statistics.linear.studentised import StudentisedModel
 
-CHUNK_BYTES = 48_000_000
-"""Size of the largest array of a chunk of permutations."""
+CHUNK_BYTES = 8_000_000
+"""Size of the largest array of a chunk of permutations: it stays in the cache."""
 
 
 @dataclass(frozen=True, eq=False)
