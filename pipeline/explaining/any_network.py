@@ -123,7 +123,7 @@ def explain(
         answer, *more = attribute_all(model, given.volume, unit, built, asked_stage, asked_start)
     if more:
         raise UsageError(f"settings: {method} makes {len(more) + 1} maps with them; give one value, as beta = 0.5.")
-    if not bool(answer.values.any()):
+    if not on_host(answer.values).any():
         _warn_of_nothing(answer, given, context.reference)
     return explained(answer, entry.name, given, getattr(model, "others", {}))
 

@@ -144,7 +144,7 @@ def test_networks_of_monai_are_accounted_for(build: object, batch_norm: str, bet
 def test_a_normalisation_that_cannot_be_folded_is_refused() -> None:
     model = nets.DenseNet(3, 1, 2, init_features=6, growth_rate=3, block_config=(2, 2)).eval()
     with pytest.raises(UsageError, match=r"denselayer1.*norm1 \(BatchNorm3d\).*identity"):
-        lrp(model, torch.rand(1, 1, 33, 33, 33), 0, [founding(0.0)])
+        lrp(model, torch.rand(1, 1, 33, 33, 33), 0, [founding(0.0)], batch_norm="fold")
 
 
 class Headed(nn.Module):

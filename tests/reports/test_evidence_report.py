@@ -437,6 +437,7 @@ def test_whole_pages_with_and_without_an_evaluation(run, record, monkeypatch):
     assert "Not asked: heatlas evaluate OUT --parts grids makes this part." in page
 
 
+@pytest.mark.ci  # on pages that the test of whole pages made
 def test_the_explorer_offers_evidence_first_and_only_where_there_is_some(run, record, visit):
     page = visit(page_with(run, "regions"))
     page.wait_for_selector(".explorer[data-ready]")

@@ -135,6 +135,7 @@ def test_a_picture_of_another_leading_map_says_so_and_has_no_table(run):
     assert shown.regions is None
 
 
+@pytest.mark.ci  # on the report that an earlier test made
 def test_menus_of_people_and_regions_mark_where_one_came_from(run):
     person = (run.root / participant_file(PERSON)).read_text()
     assert 'href="report.html#participants" aria-current="true"' in person

@@ -220,7 +220,7 @@ def weights_of(network: nn.Module) -> Tensor:
         )
     like = None
     for name, weight in network.named_parameters():
-        if weight.is_meta or nn.parameter.is_lazy(weight):
+        if nn.parameter.is_lazy(weight) or (weight.is_meta and type(weight) is nn.Parameter):
             raise UsageError(f"network: {name} has no values yet (a lazy layer, or the device meta); load its weights.")
         if weight.dtype not in (torch.float32, torch.float64):
             raise UsageError(
