@@ -44,11 +44,11 @@ def comparison(run: RunRecord) -> str:
     )
     rows = run.tables["baselines"]
     rows = rows[(rows["baseline"] == UNTRAINED) & (rows["metric"] == row["metric"]) & rows["estimate"].notna()]
-    if rows.empty or row["baseline"] == UNTRAINED or (fresh := rows.iloc[0])["verdict"] == BETTER:
+    if rows.empty or row["baseline"] == UNTRAINED or (untrained := rows.iloc[0])["verdict"] == BETTER:
         return said
     return (
-        f"{said} They are {fresh['verdict']} a network that was never trained, its weights drawn at random "
-        f"({fixed(fresh['network'])} against {fixed(fresh['estimate'])})."
+        f"{said} They are {untrained['verdict']} a network that was never trained, its weights drawn at random "
+        f"({fixed(untrained['network'])} against {fixed(untrained['estimate'])})."
     )
 
 

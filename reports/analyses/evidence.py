@@ -14,7 +14,14 @@ import pandas as pd
 
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.reports.analyses.findings import Leaders, leaders, voxels_of
-from heatlas.reports.analyses.verdicts import Verdict, classes_compared, g_in_words, rows_where, survivors
+from heatlas.reports.analyses.verdicts import (
+    Verdict,
+    classes_compared,
+    first_few,
+    g_in_words,
+    rows_where,
+    survivors,
+)
 from heatlas.reports.frame.tables import Column, numeric
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import (
@@ -172,8 +179,7 @@ def firsts_in_words(run: RunRecord, rows: pd.DataFrame) -> str:
         return ""
     if len(may) == len(rows):
         return f"Any of the {every} regions may be the first ({level}): the data do not order them."
-    more = [f"{number(len(may) - FEW_FIRSTS)} more"] if len(may) > FEW_FIRSTS else []
-    names = listing([mid_sentence(group) for group in may[:FEW_FIRSTS]] + more)
+    names = first_few([mid_sentence(group) for group in may], FEW_FIRSTS)
     if len(may) == 1:
         return f"The first of all {every} regions is {names} ({level})."
     return f"One of {number(len(may))} regions is the first of all {every} ({level}): {names}."

@@ -140,19 +140,20 @@ def by_ranks(run: RunRecord, rows: pd.DataFrame) -> str:
     known = rows[rows["p_fwe_ranks"].notna()].sort_values("p_fwe_ranks", kind="stable")
     ranks, means = known["p_fwe_ranks"] < CLEAR, known["p_fwe"] < CLEAR
     more, less = known[ranks & ~means], known[means & ~ranks]
-    pairs = zip(more["group"], more["superiority"], strict=True)
-    won = [f"{mid_sentence(name)} ({run.positive} above {run.negative} in {percent(share, 0)} of pairs)"
-           for name, share in pairs]  # fmt: skip
-    told = [f"also {_first(won)}" if won else ""]
-    told += [f"not {_first([mid_sentence(name) for name in less['group']])}" if len(less) else ""]
-    said = ", ".join(part for part in told if part)
-    return f" By ranks, which no single person's value can move: {said}." if said else ""
+    by_ranks_only = [
+        f"{mid_sentence(name)} ({run.positive} above {run.negative} in {percent(share, 0)} of pairs)"
+        for name, share in zip(more["group"], more["superiority"], strict=True)
+    ]
+    by_means_only = [mid_sentence(name) for name in less["group"]]
+    parts = [f"also {first_few(by_ranks_only)}"] if by_ranks_only else []
+    parts += [f"not {first_few(by_means_only)}"] if by_means_only else []
+    return f" By ranks, which no single person's value can move: {', '.join(parts)}." if parts else ""
 
 
-def _first(names: Sequence[str]) -> str:
-    """The first `NAMED` names, and how many more there are."""
-    more = [f"{number(len(names) - NAMED)} more"] if len(names) > NAMED else []
-    return listing([*names[:NAMED], *more])
+def first_few(names: Sequence[str], shown: int = NAMED) -> str:
+    """The first names, and how many more there are."""
+    more = [f"{number(len(names) - shown)} more"] if len(names) > shown else []
+    return listing([*names[:shown], *more])
 
 
 def comparisons(run: RunRecord) -> Verdict | None:
