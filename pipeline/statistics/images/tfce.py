@@ -51,8 +51,7 @@ def enhanced(heights: NDArray[Any], neighbours: NDArray[np.int32]) -> Floats:
 @functools.lru_cache(maxsize=4)
 def _extents(voxels: int) -> Floats:
     """Powers of all sizes of clusters, from 0 voxels."""
-    powers: Floats = np.arange(voxels + 1.0) ** EXTENT
-    return powers
+    return np.arange(voxels + 1, dtype=np.float64) ** EXTENT
 
 
 def _enhance_sides(levels: Any, higher: Any, order: Any, neighbours: Any, extents: Any, gained: Any) -> None:
