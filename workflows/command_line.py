@@ -411,8 +411,8 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
 
 def _add_table(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--table", type=_path, metavar="FILE", help="for a folder of images of any names: CSV, TSV or .xlsx with the "
-        "path of each, its participant, and what is known of them (docs/inputs.md)",
+        "--table", type=_path, metavar="FILE", help="for a folder of images of any names: CSV, TSV, .xlsx, .xls "
+        "or .ods with the path of each, its participant, and what is known of them (docs/inputs.md)",
     )  # fmt: skip
     parser.add_argument(
         "--follow-links", action="store_true",

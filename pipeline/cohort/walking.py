@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from heatlas.pipeline.cohort.cells.workbooks import SUFFIXES
 from heatlas.pipeline.cohort.images.file_kinds import is_dicom, is_irregular, is_nifti
 from heatlas.pipeline.cohort.images.links import are_followed, is_dead, leads_in_a_circle
 from heatlas.pipeline.run.plain_text import plain
@@ -35,7 +36,7 @@ class InputFiles:
     # Files and folders whose names are not UTF-8 or hold control characters, which a table cannot hold; escaped
     unwritable: tuple[str, ...] = ()
     pairs: tuple[str, ...] = ()  # halves of Analyze pairs (``.hdr``, ``.img``)
-    workbooks: tuple[str, ...] = ()  # Excel files
+    workbooks: tuple[str, ...] = ()  # Excel and OpenDocument files
     dead_links: tuple[str, ...] = ()  # links that lead nowhere and may stand for a folder: names without an ending
 
     @property
@@ -83,7 +84,7 @@ def walk_input(root: Path, enter: Callable[[str], bool] = lambda folder: True) -
             elif lower.endswith((".csv", ".xml")):
                 found = irregular if is_irregular(folder, name) else tables if lower.endswith(".csv") else metadata
                 found.append(prefix + name)
-            elif lower.endswith(".xlsx"):
+            elif lower.endswith(SUFFIXES):
                 workbooks.append(prefix + name)
             elif lower.endswith(FOREIGN_SUFFIXES):
                 foreign.append(prefix + name)

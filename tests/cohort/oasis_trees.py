@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from xml.sax.saxutils import escape
 
 import nibabel as nib
 import numpy as np
+from workbook_files import SPACE, write_xlsx
 
 from heatlas.pipeline.cohort.reading import InputCohort, read_cohort
 from heatlas.pipeline.run.config.settings import CohortConfig
@@ -76,13 +76,8 @@ def write_workbook(path: Path, rows: list[list[str]]) -> None:
                 texts.append(text)
                 cells += f'<c r="{reference}" t="s"><v>{len(texts) - 1}</v></c>'
         lines.append(f'<row r="{number}">{cells}</row>')
-    space = 'xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"'
     items = "".join(f"<si><t>{escape(text)}</t></si>" for text in texts)
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr(
-            "xl/worksheets/sheet1.xml", f"<worksheet {space}><sheetData>{''.join(lines)}</sheetData></worksheet>"
-        )
-        archive.writestr("xl/sharedStrings.xml", f"<sst {space}>{items}</sst>")
+    write_xlsx(path, "".join(lines), {"xl/sharedStrings.xml": f"<sst {SPACE}>{items}</sst>"})
 
 
 @dataclass

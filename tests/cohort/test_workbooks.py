@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
 
 import pytest
 from input_trees import image_bytes
+from workbook_files import SPACE, write_ods, write_xls, write_xlsx
 
 from heatlas.pipeline.cohort.cells.workbooks import read_sheet, read_workbook
 from heatlas.pipeline.cohort.reading import read_cohort
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.errors import BadInputError
 
-SPACE = 'xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"'
 STYLES = (
     f'<styleSheet {SPACE}><numFmts><numFmt numFmtId="164" formatCode="dd\\.mm\\.yyyy"/>'
-    '<numFmt numFmtId="165" formatCode="0000"/><numFmt numFmtId="166" formatCode="0&quot; days&quot;"/></numFmts>'
+    '<numFmt numFmtId="166" formatCode="0&quot; days&quot;"/></numFmts>'
     '<cellStyleXfs><xf numFmtId="22"/></cellStyleXfs><cellXfs>'
-    + "".join(f'<xf numFmtId="{number}"/>' for number in (0, 14, 164, 22, 165, 166, 2))
+    + "".join(f'<xf numFmtId="{number}"/>' for number in (0, 14, 164, 22, 166, 2))
     + "</cellXfs></styleSheet>"
 )
-GENERAL, SHORT_DATE, GERMAN_DATE, MOMENT, FOUR_DIGITS, DAYS, TWO_PLACES = range(7)
+GENERAL, SHORT_DATE, GERMAN_DATE, MOMENT, DAYS, TWO_PLACES = range(6)
 
 
 def book(path: Path, *rows: list[tuple[object, int] | str | bool], from_1904: bool = False) -> Path:
@@ -35,18 +34,14 @@ def book(path: Path, *rows: list[tuple[object, int] | str | bool], from_1904: bo
             for cell in row
         ]  # fmt: skip
         lines.append(f"<row>{''.join(cells)}</row>")
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("xl/worksheets/sheet1.xml", f"<worksheet {SPACE}>{''.join(lines)}</worksheet>")
-        archive.writestr("xl/styles.xml", STYLES)
-        archive.writestr("xl/workbook.xml", f'<workbook {SPACE}><workbookPr date1904="{int(from_1904)}"/></workbook>')
-    return path
+    return write_xlsx(path, "".join(lines), {"xl/styles.xml": STYLES}, from_1904)
 
 
 @pytest.mark.parametrize(
     ("cell", "text"),
     [((43831, SHORT_DATE), "2020-01-01"), ((43831, GERMAN_DATE), "2020-01-01"), ((43831, GENERAL), "43831"),
      ((43831.75, MOMENT), "2020-01-01T18:00:00"), ((1, SHORT_DATE), "1900-01-01"), ((61, SHORT_DATE), "1900-03-01"),
-     ((7, FOUR_DIGITS), "0007"), ((7, DAYS), "7"), ((0.74299999999999999, TWO_PLACES), "0.743"), (True, "TRUE"),
+     ((7, DAYS), "7"), ((0.74299999999999999, TWO_PLACES), "0.743"), (True, "TRUE"),
      (False, "FALSE"), ("1e3", "1e3")],
 )  # fmt: skip
 def test_cells_are_what_the_sheet_shows(tmp_path: Path, cell: tuple[object, int] | str | bool, text: str) -> None:
@@ -82,13 +77,55 @@ def test_a_workbook_of_people_is_read_as_its_csv_is(tmp_path: Path) -> None:
     assert found.clinical.frame.equals(wanted.clinical.frame)
 
 
-@pytest.mark.parametrize(
-    ("name", "content"), [("p.xls", b"\xd0\xcf\x11\xe0"), ("p.ods", b"PK\x03\x04"), ("p.csv", b"PK\x03\x04")]
-)
-def test_other_workbooks_are_refused_by_their_content(tmp_path: Path, name: str, content: bytes) -> None:
+def test_sheets_of_all_formats_are_read_alike(tmp_path: Path) -> None:
+    day = ("date", "date-value", "2011-03-04")
+    files = [
+        book(tmp_path / "a.xlsx", ["id", "age", "day", "left"], ["01", (71, 0), (40606, SHORT_DATE), True]),
+        write_xls(tmp_path / "a.xls", ["id", "age", "day", "left"], ["01", (71, 0), (40606, 1), True]),
+        write_ods(
+            tmp_path / "a.ods",
+            ["id", "age", "day", "left"], ["01", ("float", "value", "71"), day, ("boolean", "boolean-value", "true")],
+        ),
+    ]  # fmt: skip
+    for file in files:
+        frame, notes = read_sheet(file)
+        assert frame.to_dict("records") == [{"id": "01", "age": "71", "day": "2011-03-04", "left": "TRUE"}]
+        assert not notes
+
+
+def test_formulas_give_the_values_saved_with_them(tmp_path: Path) -> None:
+    formula = '<row><c t="str"><v>a</v></c></row><row><c><f>WEBSERVICE("x")</f><v>2</v></c></row>'
+    frame = read_workbook(write_xlsx(tmp_path / "t.xlsx", formula))
+    assert frame["a"].tolist() == ["2"]
+
+
+def test_a_sheet_that_asks_for_any_amount_of_memory_is_refused(tmp_path: Path) -> None:
+    corners = '<row><c r="A1"><v>1</v></c></row><row r="1048576"><c r="XFD1048576"><v>1</v></c></row>'
+    with pytest.raises(BadInputError, match=r"t\.xlsx: no readable workbook \(it asks for too much memory\)\. Save it"):
+        read_workbook(write_xlsx(tmp_path / "t.xlsx", corners))
+
+
+def test_a_workbook_that_unpacks_to_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("heatlas.pipeline.cohort.cells.workbooks.MAX_BYTES", 10_000)
+    file = write_xlsx(tmp_path / "t.xlsx", "", {"xl/sharedStrings.xml": " " * 10_000})
+    assert file.stat().st_size < 10_000
+    with pytest.raises(BadInputError, match=r"it holds 1\d,\d{3} bytes, more than 10,000"):
+        read_workbook(file)
+
+
+@pytest.mark.parametrize("name", ["p.xls", "p.ods", "p.xlsx"])
+@pytest.mark.parametrize("content", [b"\xd0\xcf\x11\xe0", b"PK\x03\x04", b"<!DOCTYPE a>", b""])
+def test_files_that_are_no_workbook_are_refused(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content + bytes(range(256)))
-    with pytest.raises(BadInputError, match=r"a workbook or archive, not a text table\. Save it as CSV\."):
+    with pytest.raises(BadInputError, match=r"no readable workbook \(.+\)\. Save it as CSV\."):
         read_sheet(tmp_path / name)
+
+
+@pytest.mark.parametrize("content", [b"\xd0\xcf\x11\xe0", b"PK\x03\x04"])
+def test_workbooks_of_another_ending_are_refused_by_their_content(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "p.csv").write_bytes(content + bytes(range(256)))
+    with pytest.raises(BadInputError, match=r"a workbook or archive, not a text table\. Save it as CSV\."):
+        read_sheet(tmp_path / "p.csv")
 
 
 def test_columns_of_one_name_are_refused(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def find_table(text: str, root: Path) -> Path:
 
 
 def read_people(file: Path, subjects: Mapping[str, tuple[str, str | None]] | None = None) -> PeopleTable:
-    """Read a table (CSV, TSV or .xlsx); BadInputError if a column is missing or could be either of two.
+    """Read a table (CSV, TSV or workbook); BadInputError if a column is missing or could be either of two.
 
     Parameters
     ----------

@@ -25,7 +25,7 @@ from pathlib import Path
 from heatlas.pipeline.cohort.cells.ranges import possible_cells
 from heatlas.pipeline.cohort.cells.text_tables import filled_rows, read_header
 from heatlas.pipeline.cohort.cells.values import number
-from heatlas.pipeline.cohort.cells.workbooks import read_sheet, read_workbook
+from heatlas.pipeline.cohort.cells.workbooks import SUFFIXES, read_sheet, read_workbook
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import listed
 
@@ -83,7 +83,7 @@ def _agree(one: Mapping[str, str], other: Mapping[str, str], name: str) -> bool:
 
 
 def _columns(path: Path) -> list[str]:
-    if path.suffix.lower() != ".xlsx":
+    if path.suffix.lower() not in SUFFIXES:
         return read_header(path)
     try:
         return [str(name) for name in read_workbook(path).columns]
