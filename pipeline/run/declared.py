@@ -6,17 +6,21 @@ dictionary, the checks of the report, headings on pages and the documentation (d
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 import pandas as pd
 
+from heatlas.pipeline.run.cells import REMEDY
 from heatlas.pipeline.run.columns import DescribedColumn, Form, column_of
-from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.layout.run_layout import EvaluationLayout, RunLayout
 from heatlas.pipeline.run.tables import read_table, write_json, write_table
+from heatlas.pipeline.run.work.digests import same_content, stamp_of
+from heatlas.pipeline.run.work.receipts import read_receipt
 
 CLASSES = "{classes}"
 """Among the values of a column: the classes of the run, of which there are none where a number is predicted."""
@@ -24,6 +28,16 @@ CLASSES = "{classes}"
 
 CORRECTIONS = {"p_fwe": "family-wise", "p_fdr": "for the false discovery rate"}
 """How p values are corrected, by the beginning of their column's name."""
+
+
+RECEIPTS = "tables"
+"""Names the receipts of tables."""
+
+
+@cache
+def warn_once(text: str) -> None:
+    """Log a warning, once in this process."""
+    logging.getLogger("heatlas").warning("%s", text)
 
 
 @dataclass(frozen=True)
@@ -164,7 +178,7 @@ class Table:
         return pd.DataFrame(list(rows), columns=list(self.meanings))
 
     def write(self, where: RunLayout | Path, rows: pd.DataFrame | Iterable[Any]) -> Path:
-        """Write the table and its data dictionary.
+        """Write the table and its data dictionary; in a run also a receipt, by which `not_as_written` knows it.
 
         Parameters
         ----------
@@ -186,14 +200,33 @@ class Table:
             raise ValueError(f"{path.name}: columns and descriptions differ: {set(columns) ^ set(frame.columns)}")
         write_json(path.with_suffix(".json"), {name: {"Description": text} for name, text in columns.items()})
         write_table(path, frame[list(columns)])
+        if isinstance(where, RunLayout):
+            stamps = {path.relative_to(where.root).as_posix(): stamp_of(path)}
+            write_json(where.receipt(RECEIPTS, self.name), {"key": "", "outputs": stamps})
         return path
 
     def read(self, where: RunLayout | Path, columns: Sequence[str] | None = None) -> pd.DataFrame:
         """Read the table, its text as text; `columns` must exist, all of `required` if not given.
 
-        Raises BadInputError if the file is missing, not a table or lacks one.
+        Raises BadInputError if the file is missing, not a table or lacks one. That it is not what the run wrote is
+        logged.
         """
-        return read_table(self.path(where), self.required if columns is None else columns, self.texts)
+        frame = read_table(self.path(where), self.required if columns is None else columns, self.texts)
+        if isinstance(where, RunLayout) and (changed := self.not_as_written(where)):
+            warn_once(f"{where.root}: {changed}")
+        return frame
+
+    def not_as_written(self, layout: RunLayout) -> str:
+        """That the file is not the one that the run wrote, in a sentence; empty if it is, or nothing is recorded.
+
+        A file whose size and times are those of its receipt is not read. Runs of earlier versions have no receipts.
+        """
+        path, file = self.path(layout), self.file
+        receipts = [kind(layout.root).receipt(RECEIPTS, self.name) for kind in (RunLayout, EvaluationLayout)]
+        known = [one.outputs[file] for one in map(read_receipt, receipts) if one and file in one.outputs]
+        if not known or not path.is_file() or any(same_content(stamp_of(path, stamp), stamp) for stamp in known):
+            return ""
+        return f"{file}: not the table that the run wrote there (SHA-256 differs). {REMEDY}"
 
     def remove(self, where: RunLayout | Path) -> bool:
         """Remove the table that an earlier command wrote, if there is one; whether there was."""

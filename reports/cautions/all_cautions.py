@@ -118,6 +118,13 @@ def _unreadable(run: RunRecord) -> Caution | None:
     return Caution("serious", f"{which} cannot be used.", run.why_absent(*run.unreadable))
 
 
+def _changed(run: RunRecord) -> Caution | None:
+    if not run.changed:
+        return None
+    which = "A table was" if len(run.changed) == 1 else "Tables were"
+    return Caution("serious", f"{which} changed after the run.", " ".join(run.changed))
+
+
 def _without_labels(run: RunRecord) -> Caution | None:
     if not run.without_labels:
         return None
@@ -423,7 +430,7 @@ def _empty_outcomes(run: RunRecord) -> Caution | None:
 CHECKS: Sequence[Check] = (
     Check(sums_of_evidence, ("evidence", "relevance_bilateral")),
     Check(_in_sample), Check(_without_labels), Check(_other_cohort), Check(_synthetic), Check(_shuffled),
-    Check(_unfinished), Check(_unreadable), Check(_failed, ("failures",)),
+    Check(_unfinished), Check(_unreadable), Check(_changed), Check(_failed, ("failures",)),
     Check(_same_images), Check(_few, ("scans",)), Check(_chance),
     Check(_not_better, ("baselines",)), Check(_mirrored, ("registration",)),
     Check(_registration, ("registration",)),

@@ -9,7 +9,7 @@ the run folder, since they stand on the page.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +25,7 @@ from heatlas.pipeline.models.families.registry import is_given
 from heatlas.pipeline.regions.tables import ALL
 from heatlas.pipeline.run.cells import REMEDY
 from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.declared import warn_once
 from heatlas.pipeline.run.documents import read_json
 from heatlas.pipeline.run.errors import BadInputError, HeatlasError
 from heatlas.pipeline.run.layout.folder import RunInput, read_run_config, read_run_input
@@ -75,6 +76,7 @@ class RunRecord:
     histories: Mapping[int, pd.DataFrame]  # training history by fold
     models: Mapping[int, Mapping[str, Any]]  # description of each fold's network
     provenance: Mapping[str, Any]
+    changed: Sequence[str] = ()  # a sentence for each table that is not as the run wrote it, yet can be read
 
     def has(self, *names: str) -> bool:
         """Whether all these tables have rows; ``histories`` stands for the training of at least one fold."""
@@ -300,7 +302,11 @@ def read_run(layout: RunLayout) -> RunRecord:
         if files.description.is_file():
             models[int(index)] = _json(layout, files.description, unreadable)
     provenance = _json(layout, layout.provenance, unreadable)
-    return RunRecord(layout, config, source, tables, unreadable, histories, models, provenance)
+    declared = [TABLES[name] for name in tables]
+    changed = [sentence for table in declared if (sentence := table.not_as_written(layout))]
+    for sentence in changed:
+        warn_once(f"{layout.root}: {sentence}")
+    return RunRecord(layout, config, source, tables, unreadable, histories, models, provenance, changed)
 
 
 def _missing(layout: RunLayout, kind: KindName) -> dict[str, str]:

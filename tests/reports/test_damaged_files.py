@@ -188,6 +188,22 @@ def test_a_table_that_must_be_there_is_missed(finished, name, later):
     assert found.unreadable[name].startswith(f"{path.relative_to(finished.root).as_posix()} is missing.")
 
 
+def test_a_possible_value_in_place_of_another_is_a_warning_of_the_report(finished, record):
+    assert not record.changed
+    path = TABLES["relevance_bilateral"].path(finished)
+    good = path.read_bytes()
+    rows = cells(path)
+    rows[-1][rows[0].index("sum")] = "1.5"
+    write(path, rows)
+    changed = read_run(finished)
+    path.write_bytes(good)
+    said = f"group/relevance_bilateral.tsv: not the table that the run wrote there (SHA-256 differs). {REMEDY}"
+    assert changed.changed == [said]
+    assert changed.unreadable == {}
+    warning = next(one for one in find_cautions(changed) if one.title == "A table was changed after the run.")
+    assert (warning.level, warning.text) == ("serious", said)
+
+
 def test_a_table_that_a_step_has_written_is_missed(finished):
     """Whatever a receipt names and the folder has no more is named, also where the report does without it."""
     files = ["group/statistics/roc.tsv", "group/relevance.tsv", "group/relevance_audit.tsv"]

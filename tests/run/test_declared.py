@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -12,7 +14,7 @@ import pytest
 from heatlas.pipeline.run.columns import MEANINGS, Form, described
 from heatlas.pipeline.run.declared import Inference, Table
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.layout.run_layout import EvaluationLayout, RunLayout
 from heatlas.reports.read.written_tables import DECLARED
 
 ROOT = Path(__file__).parents[2]
@@ -50,6 +52,35 @@ def test_a_table_without_a_column_that_every_version_has_is_not_read(tmp_path: P
     with pytest.raises(BadInputError, match="column p is missing"):
         TABLE.read(tmp_path / "made.tsv")
     assert len(TABLE.read(tmp_path / "made.tsv", ["group"])) == 1
+
+
+def test_a_cell_that_was_changed_after_the_run_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    layout = RunLayout(tmp_path)
+    path = TABLE.write(layout, [{"participant_id": "sub-1", "group": "A", "p": 0.5}])
+    assert TABLE.not_as_written(layout) == ""
+    path.write_text(path.read_text().replace("0.5", "0.4"))
+    said = "group/made.tsv: not the table that the run wrote there (SHA-256 differs). Restore the file, or delete it "
+    assert TABLE.not_as_written(layout).startswith(said)
+    assert TABLE.read(layout)["p"].tolist() == TABLE.read(layout)["p"].tolist() == [0.4]
+    assert [line for line in caplog.messages if said in line] == [f"{tmp_path}: {TABLE.not_as_written(layout)}"]
+    TABLE.write(layout, [{"participant_id": "sub-1", "group": "A", "p": 0.4}])
+    assert TABLE.not_as_written(layout) == ""
+
+
+def test_a_table_without_a_receipt_or_that_was_only_copied_counts_as_written(tmp_path: Path) -> None:
+    layout = RunLayout(tmp_path / "run")
+    path = TABLE.write(layout, [{"participant_id": "sub-1", "group": "A", "p": 0.5}])
+    os.utime(path, (0, 0))
+    assert TABLE.not_as_written(layout) == ""
+    shutil.rmtree(layout.logs)  # a run of an earlier version
+    path.write_text(path.read_text().replace("0.5", "0.4"))
+    assert TABLE.not_as_written(layout) == ""
+
+
+def test_a_table_of_the_evaluation_is_known_by_the_receipt_there(tmp_path: Path) -> None:
+    path = TABLE.write(EvaluationLayout(tmp_path), [{"participant_id": "sub-1", "group": "A", "p": 0.5}])
+    path.write_text(path.read_text().replace("0.5", "0.4"))
+    assert TABLE.not_as_written(RunLayout(tmp_path)) != ""
 
 
 def test_the_table_of_an_earlier_command_is_removed_with_its_dictionary(tmp_path: Path) -> None:
