@@ -9,7 +9,7 @@ the run folder, since they stand on the page.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -302,11 +302,17 @@ def read_run(layout: RunLayout) -> RunRecord:
         if files.description.is_file():
             models[int(index)] = _json(layout, files.description, unreadable)
     provenance = _json(layout, layout.provenance, unreadable)
-    declared = [TABLES[name] for name in tables]
-    changed = [sentence for table in declared if (sentence := table.not_as_written(layout))]
+    return RunRecord(
+        layout, config, source, tables, unreadable, histories, models, provenance, _changed(layout, tables)
+    )
+
+
+def _changed(layout: RunLayout, names: Iterable[str]) -> list[str]:
+    """That tables are not as the run wrote them, a sentence each, which are logged as well."""
+    changed = [sentence for name in names if (sentence := TABLES[name].not_as_written(layout))]
     for sentence in changed:
         warn_once(f"{layout.root}: {sentence}")
-    return RunRecord(layout, config, source, tables, unreadable, histories, models, provenance, changed)
+    return changed
 
 
 def _missing(layout: RunLayout, kind: KindName) -> dict[str, str]:
