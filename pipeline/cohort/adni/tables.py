@@ -23,7 +23,7 @@ from heatlas.pipeline.cohort.adni.visit_tables import (
     todays_spelling,
 )
 from heatlas.pipeline.cohort.cells.dates import with_iso_dates
-from heatlas.pipeline.cohort.cells.ranges import possible_cells, problem_notes
+from heatlas.pipeline.cohort.cells.ranges import possible_cells, problem_notes, require_clear_sex
 from heatlas.pipeline.cohort.cells.text_tables import filled_rows, read_text_table, require_columns
 from heatlas.pipeline.cohort.cells.values import calendar_date, number, sex
 from heatlas.pipeline.cohort.people.visits import month_session, visit_code, visit_of
@@ -66,6 +66,7 @@ def read_adnimerge(path: Path, needed: Sequence[str]) -> tuple[pd.DataFrame, lis
             f"{path.name}: {counted(len(bad), 'row')} without a PTID such as 002_S_0295 left out: {listed(bad, 3)}"
         )
         frame = frame[is_person]
+    require_clear_sex(path, ({"PTGENDER": text} for text in frame.get("PTGENDER", pd.Series(dtype=str)).dropna()))
     who = filled_rows(frame[[name for name in ("RID", "PTID") if name in frame.columns]])
     contradictions = {line: said for line, cells in who if (said := contradiction(cells))}
     notes += contradiction_notes(path.name, contradictions)

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from heatlas.pipeline.cohort.cells.ranges import possible_cells
+from heatlas.pipeline.cohort.cells.ranges import possible_cells, require_clear_sex
 from heatlas.pipeline.cohort.cells.text_tables import filled_rows, read_text_table, require_columns, same_column
 from heatlas.pipeline.cohort.cells.values import is_missing
 from heatlas.pipeline.run.errors import BadInputError
@@ -127,6 +127,7 @@ def _rows(path: Path, columns: Sequence[str], tables: BidsTables) -> list[dict[s
         tables.notes += notes
         require_columns(path, frame, columns, _TABS)
         rows = filled_rows(frame)
+    require_clear_sex(path, (row for _, row in rows))
     named = [possible_cells(path.name, line, row, tables.impossible) for line, row in rows if set(columns) <= set(row)]
     nameless = sum(bool(row) for _, row in rows) - len(named)
     if nameless:

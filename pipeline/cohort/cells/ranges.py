@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 from heatlas.pipeline.cohort.candidates import Candidate
 from heatlas.pipeline.cohort.cells import values
+from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import listed
 
 NAMED = 20
@@ -130,6 +132,23 @@ def possible_cells(table: str, line: int | None, cells: Mapping[str, str], probl
         if is_number:
             del possible[column]
     return possible
+
+
+def require_clear_sex(path: Path, rows: Iterable[Mapping[str, str]]) -> None:
+    """Refuse a column of sex in which 0 and 1 occur and 2 does not: some write 0 for men, others for women.
+
+    With a 2, 0 is not known, 1 male and 2 female (ISO 5218), as 1 and 2 are without a 0 (ADNI).
+    """
+    codes: dict[str, set[float | None]] = {}
+    for cells in rows:
+        for name in cells:
+            if _declared(name) == "sex":
+                codes.setdefault(name, set()).add(values.number(cells[name]))
+    if unclear := [name for name, of_column in codes.items() if {0, 1} <= of_column and 2 not in of_column]:
+        raise BadInputError(
+            f"{path}: column {unclear[0]} holds 0 and 1, and nothing says which of them is female. Write F and M, or 1 "
+            "for male and 2 for female."
+        )
 
 
 def problem_notes(problems: Sequence[str]) -> list[str]:

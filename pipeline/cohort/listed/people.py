@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from heatlas.pipeline.cohort.bids.tables import BidsTables, Cells, merged
-from heatlas.pipeline.cohort.cells.ranges import plain_name, possible_cells
+from heatlas.pipeline.cohort.cells.ranges import plain_name, possible_cells, require_clear_sex
 from heatlas.pipeline.cohort.cells.text_tables import filled_rows
 from heatlas.pipeline.cohort.cells.values import identifier
 from heatlas.pipeline.cohort.cells.workbooks import read_sheet
@@ -99,6 +99,7 @@ def read_people(file: Path, subjects: Mapping[str, tuple[str, str | None]] | Non
     nameless = [str(line) for line, cells in rows if cells and person not in cells]
     if nameless:
         text = f"{counted(len(nameless), 'row')} of {file.name} without {person} left out"
+    require_clear_sex(file, (cells for _, cells in rows))
         notes.append(f"{text}: line {listed(nameless)}")
     impossible: list[str] = []
     people: dict[str, tuple[str, str]] = {}
