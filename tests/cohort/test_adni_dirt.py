@@ -283,3 +283,22 @@ def test_visit_codes_against_their_dates_are_noted(adni: AdniTree) -> None:
     two_people(adni, f"{HEADER}{of_one}300,{Q},bl,2006-04-12,Dementia,,,\n")
     notes = " ".join(adni.read(as_is=True).notes)
     assert f"{P} ses-M012 (2006-04-10) before ses-M000 (2007-04-10)" in notes
+
+
+def test_a_visit_code_years_from_its_date_is_noted(adni: AdniTree) -> None:
+    adni.image(P)
+    adni.row(P, "bl", "2006-04-10")
+    adni.row(P, "m06", "2006-12-20")  # two months late
+    adni.row(P, "m12", "2009-04-10")
+    adni.row(P, "y5", "2010-04-10")  # of a later phase, which begins anew
+    adni.row(P, "m60", "2011-04-10")
+    (note,) = [note for note in adni.read().notes if "half a year from their dates" in note]
+    assert note.endswith(f"correct the table: {P} m12 (2009-04-10, 36 months after 2006-04-10)")
+
+
+def test_sexes_of_adni_as_0_and_1_are_refused(adni: AdniTree) -> None:
+    adni.image(P)
+    adni.row(P, PTGENDER="0")
+    adni.row(Q, PTGENDER="1")
+    with pytest.raises(BadInputError, match=r"ADNIMERGE.*column PTGENDER holds 0 and 1"):
+        adni.read()

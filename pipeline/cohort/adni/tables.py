@@ -118,6 +118,7 @@ class _RowProblems:
         self.contradictions: list[str] = []
         self.changing: list[str] = []
         self.disordered: list[str] = []
+        self.misdated: list[str] = []
         self.codes: dict[str, int] = {}
 
     def notes(self) -> list[str]:
@@ -143,6 +144,11 @@ class _RowProblems:
                 "visit codes of ADNIMERGE are not in the order of their dates; correct the table: "
                 f"{listed(self.disordered)}"
             )
+        if self.misdated:
+            notes.append(
+                "visit codes of ADNIMERGE are more than half a year from their dates; correct the table: "
+                f"{listed(self.misdated)}"
+            )
         if self.codes:
             kinds = listed(f"'{code}' ({counted(count, 'row')})" for code, count in sorted(self.codes.items()))
             notes.append(f"unknown visit codes in ADNIMERGE, matched by date only: {kinds}")
@@ -157,11 +163,13 @@ def _visit_row(columns: Mapping[str, str], first: date | None, problems: _RowPro
     if not visit.known:
         problems.codes[code] = problems.codes.get(code, 0) + 1
     months, session = visit.months, visit.session_id
-    if visit.within_phase and visit.months is not None and exam is not None and first is not None:
+    if visit.months is not None and exam is not None and first is not None:
         elapsed = (exam - first).days / 30.4375
-        if abs(elapsed - visit.months) > 6:  # counted from a later phase; visits are half a year apart
-            months = 6 * round(elapsed / 6)
+        if abs(elapsed - visit.months) > 6 and visit.within_phase:
+            months = 6 * round(elapsed / 6)  # counted from a later phase; visits are half a year apart
             session = month_session(months)
+        elif abs(elapsed - visit.months) > 6:
+            problems.misdated.append(f"{columns['PTID']} {code} ({exam}, {elapsed:.0f} months after {first})")
     return VisitRow(session, months, exam, columns)
 
 
