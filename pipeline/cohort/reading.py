@@ -28,7 +28,7 @@ from heatlas.pipeline.cohort.cells.ranges import possible_scans
 from heatlas.pipeline.cohort.images.links import are_followed, dead_link, following_links
 from heatlas.pipeline.cohort.images.same_images import same_images, same_images_note, same_kinds_note
 from heatlas.pipeline.cohort.listed.images import read_listed
-from heatlas.pipeline.cohort.listed.people import find_table, names_images
+from heatlas.pipeline.cohort.listed.people import find_table, names_images, require_short
 from heatlas.pipeline.cohort.oasis import download as oasis
 from heatlas.pipeline.cohort.people.clinical import Clinical, clinical_table
 from heatlas.pipeline.cohort.people.contrast import shuffled_labels, unknown_diagnoses, with_labels
@@ -233,6 +233,8 @@ def _found(root: Path, config: CohortConfig, space: str) -> tuple[Layout, list[C
     notes = [*notes, *_file_notes(root, files, layout, used)]
     if not candidates:
         raise BadInputError(f"{root}: no image of a participant found. " + " ".join(note + "." for note in notes))
+    for scan in (one.scan for one in candidates):
+        require_short(f"{root}: {(scan.image or scan.scan_id)[-60:]}", scan.participant_id, scan.session_id)
     return layout, candidates, notes
 
 

@@ -24,10 +24,12 @@ from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input, read_channels
 from heatlas.pipeline.models.storage import LoadedModel, load_model
 from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.declared import warn_once
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.layout.bundle_layout import Bundle, open_bundle
 from heatlas.pipeline.run.layout.run_layout import FoldFiles, RunLayout
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
+from heatlas.pipeline.run.plain_text import listed
 from heatlas.pipeline.run.work.digests import DigestCache, unit_key
 from heatlas.pipeline.run.work.host import on_host
 from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
@@ -76,6 +78,12 @@ def networks_of_run(folder: str) -> list[LoadedModel]:
     there = [one for one in files if one.description.is_file()]
     if not there:
         raise UsageError(f"{folder}: has no trained networks. Finish the run, or give the folder of one that is.")
+    if lacking := [] if bundle else [one.folder.name for one in files if one not in there]:
+        verb = "has" if len(lacking) == 1 else "have"
+        warn_once(
+            f"{folder}: {listed(lacking)} {verb} no network, so only those of the other folds are used. Repeat the "
+            "command that made this run to have all of them."
+        )
     return [load_model(one) for one in (files if bundle else there)]
 
 

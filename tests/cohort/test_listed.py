@@ -189,6 +189,46 @@ def test_ids_that_differ_in_case_alone_are_refused(folder) -> None:
         read(folder, "path,id,dx", "a.nii,a1,CN", "b.nii,A1,AD")
 
 
+@pytest.mark.parametrize(
+    ("codes", "sexes"),
+    [("12", ["M", "F"]), ("11", ["M", "M"]), ("20", ["F", None]), ("fm", ["F", "M"]), ("0.0 1", None), ("10", None)],
+)
+def test_sexes_as_0_and_1_are_refused_since_either_may_be_female(folder, codes, sexes) -> None:
+    one, other = codes.split() if " " in codes else codes
+    rows = ("path,id,Gender,dx", f"a.nii,1,{one},CN", f"b.nii,2,{other},AD")
+    if sexes:
+        assert [scan.sex for scan in read(folder, *rows).table.kept] == sexes
+        return
+    with pytest.raises(
+        BadInputError, match=r"people\.csv: column Gender holds 0 and 1, .*\. Write F and M, or 1 for male"
+    ):
+        read(folder, *rows)
+
+
+def test_sexes_of_a_bids_dataset_as_0_and_1_are_refused(bids) -> None:
+    for person in ("sub-1", "sub-2"):
+        bids.image(f"{person}/anat/{person}_T1w.nii")
+    bids.table("participants.tsv", "participant_id diagnosis sex", "sub-1 CN 0", "sub-2 AD 1")
+    with pytest.raises(BadInputError, match=r"participants\.tsv: column sex holds 0 and 1"):
+        bids.read()
+
+
+def test_a_name_that_no_file_can_have_is_refused_with_its_row(folder) -> None:
+    rows = ("path,id,dx", "a.nii,1,CN", f"b.nii,{'x' * 300},AD")
+    with pytest.raises(
+        BadInputError, match=r"people\.csv: line 3: the names .* \(sub-x{16}…\) have 304 letters, .* at most 80"
+    ):
+        read(folder, *rows)
+
+
+def test_a_long_name_of_a_bids_dataset_is_refused_with_its_image(bids) -> None:
+    person = f"sub-{'x' * 100}"
+    bids.image(f"{person}/anat/{person}_T1w.nii")
+    bids.table("participants.tsv", "participant_id diagnosis", f"{person} CN")
+    with pytest.raises(BadInputError, match=r"xxx_T1w\.nii: the names .* have 104 letters"):
+        bids.read()
+
+
 def test_a_name_that_says_another_kind_or_tissue_is_not_used(folder) -> None:
     for name in ("sub-1_FLAIR.nii", "sub-2_T1w.nii", "sub-3_label-WM_probseg.nii"):
         (folder / name).write_bytes(image_bytes())

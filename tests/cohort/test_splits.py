@@ -85,8 +85,8 @@ def test_the_single_split_of_the_founding_study() -> None:
         (table(0, 9), {}, "two classes are needed, but labelled participants are CN 0, AD 9"),
         (table(0, 0, both=7), {}, "two classes are needed, but labelled participants are CN 0, AD 7"),
         (table(20, 4), {}, r"cohort\.folds = 5: .* participants are CN 20, AD 4\. Set cohort\.folds = 4,"),
-        (table(3, 20), {"folds": 2}, r"cohort\.folds = 2: .* are CN 3, AD 20\. Add participants: at least 3"),
-        (table(20, 2), {}, r"Add participants: at least 3 of each class"),
+        (table(3, 20), {"folds": 2}, r"cohort\.folds = 2: .* are CN 3, AD 20\. Set cohort\.folds = 3,"),
+        (table(20, 2), {}, r"Add participants, at least 1 of AD, for 3 of each class, or choose"),
         (
             table(49, 48),
             {"split": "single"},

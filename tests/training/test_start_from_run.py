@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -16,6 +18,7 @@ from heatlas.pipeline.models.storage import save_model
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.training.given import networks_of_run
 from heatlas.pipeline.training.objectives.explanations import facts_of
 from heatlas.pipeline.training.objectives.known_networks import (
     people_before,
@@ -48,6 +51,13 @@ def folder(tmp_path):
 
 def start(own, fold=FOLD):
     return weights_to_start_from(own, task_of(own.cohort), configured_input(own), fold)
+
+
+def test_a_fold_whose_network_is_missing_is_named(folder, caplog) -> None:
+    Split((FOLD, replace(FOLD, index=1, test=("sub-5",)))).write(folder / "splits.tsv")
+    assert len(networks_of_run(str(folder))) == len(networks_of_run(str(folder))) == 1
+    (line,) = caplog.messages
+    assert line.startswith(f"{folder}: fold-1 has no network, so only those of the other folds are used. Repeat the")
 
 
 def test_filters_are_those_of_the_same_fold(folder) -> None:

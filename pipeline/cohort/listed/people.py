@@ -37,6 +37,8 @@ PATHS = (
     *("t1w", "t1", "nifti"),
 )
 """Names of columns as `plain_name` spells them; of several of people or sessions the first is used."""
+LONGEST_NAME = 80
+"""Letters of participant and session; names of files hold 255, and the rest of those of maps takes up to 150."""
 _PTID = re.compile(r"\d{3}_S_\d{4,}([_-]\w+)?", re.IGNORECASE)
 _BIDS = re.compile(r"sub-[A-Za-z0-9]+([_/]ses-[A-Za-z0-9]+)?")
 
@@ -67,6 +69,16 @@ class PeopleTable:
     impossible: tuple[str, ...]  # cells with impossible values
 
 
+def require_short(where: object, person: str, session: str | None) -> None:
+    """Refuse a participant and session that no file can be named after; `where` says which row or image has them."""
+    letters = len(person) + len(session or "")
+    if letters > LONGEST_NAME:
+        raise BadInputError(
+            f"{where}: the names of participant and session ({person[:20]}…) have {letters} letters, and files are "
+            f"named after them. Give names of at most {LONGEST_NAME} letters."
+        )
+
+
 def find_table(text: str, root: Path) -> Path:
     """The file that a setting names: as a path, or in the input folder."""
     for path in (Path(text), root / text):
@@ -87,6 +99,7 @@ def read_people(file: Path, subjects: Mapping[str, tuple[str, str | None]] | Non
     """
     frame, notes = read_sheet(file)
     rows = filled_rows(frame)
+    require_clear_sex(file, (cells for _, cells in rows))
     columns = [str(name) for name in frame.columns]
     path = _path_column(file, columns, rows) if subjects is None else _subject_column(columns, rows, subjects)
     person = _first([name for name in columns if name != path], PEOPLE) or (path if subjects is not None else None)
@@ -99,7 +112,6 @@ def read_people(file: Path, subjects: Mapping[str, tuple[str, str | None]] | Non
     nameless = [str(line) for line, cells in rows if cells and person not in cells]
     if nameless:
         text = f"{counted(len(nameless), 'row')} of {file.name} without {person} left out"
-    require_clear_sex(file, (cells for _, cells in rows))
         notes.append(f"{text}: line {listed(nameless)}")
     impossible: list[str] = []
     people: dict[str, tuple[str, str]] = {}
@@ -115,6 +127,7 @@ def read_people(file: Path, subjects: Mapping[str, tuple[str, str | None]] | Non
             raise BadInputError(f"{file}: '{other}' and '{cells[person]}' would both be {who}. Rename one of them.")
         if session is not None and session in cells:
             visit = session_of(cells[session])
+        require_short(f"{file}: line {line}", who, visit)
         values = possible_cells(file.name, line, cells, impossible)
         rest = {name: cell for name, cell in values.items() if name not in (person, session, path)}
         found.append(PeopleRow(line, who, visit, cells.get(path, ""), rest))

@@ -33,7 +33,7 @@ from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
-from heatlas.pipeline.run.plain_text import counted
+from heatlas.pipeline.run.plain_text import counted, listed
 from heatlas.pipeline.run.work.seeds import derived_seed, generator
 
 SPLIT_COLUMNS = {
@@ -232,8 +232,12 @@ def _k_folds(
     smallest = min(map(len, by_class.values()))
     k = config.folds
     if smallest < k or smallest - ceil(smallest / k) < 2:
-        fitting = next((n for n in range(min(k, smallest), 1, -1) if smallest - ceil(smallest / n) >= 2), None)
-        remedy = f"Set cohort.folds = {fitting}" if fitting else "Add participants: at least 3 of each class"
+        nearest = (*range(min(k, smallest), 1, -1), *range(k + 1, smallest + 1))
+        fitting = next((n for n in nearest if smallest - ceil(smallest / n) >= 2), None)
+        few = listed([f"{3 - len(group)} of {name}" for name, group in by_class.items() if len(group) < 3])
+        remedy = (
+            f"Set cohort.folds = {fitting}" if fitting else f"Add participants, at least {few}, for 3 of each class"
+        )
         raise BadInputError(
             f"cohort.folds = {k}: each fold must test, validate and train on at least one participant of each class, "
             f"but labelled participants are {numbers}. {remedy}, or choose another contrast or target."
