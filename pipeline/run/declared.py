@@ -7,6 +7,7 @@ dictionary, the checks of the report, headings on pages and the documentation (d
 from __future__ import annotations
 
 import logging
+import multiprocessing
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
@@ -36,8 +37,9 @@ RECEIPTS = "tables"
 
 @cache
 def warn_once(text: str) -> None:
-    """Log a warning, once in this process."""
-    logging.getLogger("heatlas").warning("%s", text)
+    """Log a warning, once and not in the worker processes, which read the same files."""
+    if multiprocessing.parent_process() is None:
+        logging.getLogger("heatlas").warning("%s", text)
 
 
 @dataclass(frozen=True)
