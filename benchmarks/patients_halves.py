@@ -43,6 +43,8 @@ class Recipe:
     learning_rate: float = 1e-3
     weight_decay: float = 1e-4
     ensemble: int = 1
+    on_ridge: bool = False
+    """Whether networks learn what is added to the logit of ridge on regions."""
 
     @property
     def config(self) -> Config:
@@ -53,7 +55,8 @@ class Recipe:
 
     @property
     def name(self) -> str:
-        return f"{self.intensities}_{self.registration}_rate-{self.learning_rate:g}_decay-{self.weight_decay:g}"
+        words = f"{self.intensities}_{self.registration}_rate-{self.learning_rate:g}_decay-{self.weight_decay:g}"
+        return words + "_on-ridge" * self.on_ridge
 
 
 PRESET = Recipe(intensities="percentiles")

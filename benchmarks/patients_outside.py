@@ -21,7 +21,8 @@ training part; places are by |g| of the classes among bilateral regions; p_fwe i
 networks are the same for all, so no folds are held). Beside them, all learned in the first half: ridge on the means and
 spreads of regions (the baseline of a run), an untrained network with a linear head (another), the preset's networks
 with their answers averaged over images moved by a voxel to either side, and the preset's networks and ridge stacked:
-weights of both logits from the folds of the first half, by which their evidence adds up, too.
+weights of both logits from the folds of the first half, by which their evidence adds up, too. Last, networks of the
+preset's recipe that start from ridge: they learn what is added to its logit (of those who train, by a ridge of others).
 
 Scans are registered once for all halves, which sees no label: an affine map for each scan, or one for all, that of the
 mean image. OUT keeps networks and answers; the same command continues. The table has no people in it.
@@ -48,6 +49,8 @@ from patients_evidence import ridge_parts
 from patients_halves import CHOICES, PRESET, SEED, Floats, Places, Recipe, Study
 from patients_outside_tables import OF_FOURS, ONES, summary, write
 from safetensors.torch import load_file, save_file
+from sklearn.preprocessing import StandardScaler
+from torch import nn
 
 from heatlas.pipeline.attribution.methods import attribute
 from heatlas.pipeline.attribution.reference.expected_gradients import ExpectedGradients
@@ -71,9 +74,8 @@ CONTROLS = {1: 8, 4: 2}
 """Of each network, by the number of networks a fold."""
 PERMUTATIONS = 10_000
 REGIONS = ("Hippocampus", "Amygdala")
-
-
 FOURS = dataclasses.replace(PRESET, ensemble=4)
+ON_RIDGE = dataclasses.replace(PRESET, on_ridge=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,9 +96,14 @@ class Half:
         train, select, test = parts_of(self.study.positive[first], fold, derived_seed(SEED, "outside", self.number))
         return first[train], first[select], first[test]
 
-    def labelled(self, recipe: Recipe, people: Places) -> LabelledVolumes:
+    def labelled(self, recipe: Recipe, people: Places, start: Floats | None) -> LabelledVolumes:
+        """Images and classes; with a start, a plane of it follows the last plane of each image (`OnTop`)."""
         targets = torch.from_numpy(self.study.positive[people].astype(np.int64))
-        return LabelledVolumes(self.study.volumes(recipe)[torch.from_numpy(people)].to(STORED), targets)
+        volumes = self.study.volumes(recipe)[torch.from_numpy(people)].to(STORED)
+        if start is not None:
+            plane = torch.from_numpy(start)[:, None, None, None, None].to(STORED).expand(*volumes.shape[:-1], 1)
+            volumes = torch.cat([volumes, plane], -1)
+        return LabelledVolumes(volumes, targets)
 
     def network(self, recipe: Recipe, fold: int, member: int) -> StagedModel:
         """A network of a fold, trained if it is not kept."""
@@ -105,12 +112,16 @@ class Half:
         torch.manual_seed(seed)
         model = build_network(config.model, configured_input(config).shape, 2)
         if not kept.is_file():
-            training, selecting = (self.labelled(recipe, people) for people in self.fold(fold)[:2])
+            starts = self.starts(fold) if recipe.on_ridge else (None, None)
+            training, selecting = map(self.labelled, [recipe] * 2, self.fold(fold)[:2], starts)
             task, loss = task_of(config.cohort), family_of(config.model).loss
             objective = objective_of(task, config.training, training.targets, loss)
-            weights = run_training(model, training, selecting, objective, config.training, seed,
+            learner = StagedModel([OnTop(model)]) if recipe.on_ridge else model
+            weights = run_training(learner, training, selecting, objective, config.training, seed,
                                    self.folder / "training.safetensors", Context())  # fmt: skip
-            save_file({name: value.contiguous() for name, value in weights.items()}, kept.with_suffix(".part"))
+            learner.load_state_dict(weights)
+            values = {name: value.contiguous() for name, value in model.state_dict().items()}
+            save_file(values, kept.with_suffix(".part"))
             kept.with_suffix(".part").rename(kept)
         model.load_state_dict(load_file(kept))
         return model.eval()
@@ -184,6 +195,16 @@ class Half:
         numbers = [int(number) for number in np.unique(labels) if number]
         return logits, parts @ self.study.groups_of(numbers * 2)
 
+    def starts(self, fold: int) -> tuple[Floats, Floats]:
+        """Logits by ridge of the people who train, each by a ridge of others, and of those who select the epoch."""
+        train, select, _ = self.fold(fold)
+        x, seed = self.study.columns, derived_seed(SEED, "ridge", self.number)
+        scaler, people = StandardScaler().fit(x[train]), list(map(str, train))
+        wide = scaler.transform(x[train])
+        turn = wide.T @ ridge.rotation(wide @ wide.T, wide.shape[1])
+        fit = ridge.fit(wide @ turn, self.study.positive[train].astype(float), people, 2, seed)
+        return np.diff(fit.held_out)[:, 0], self.ridge(train, select)[0]
+
     def untrained(self) -> Floats:
         """Probabilities of the second half by a ridge on what an untrained network makes of the images."""
         (first, second), features = self.parts, self.study.untrained
@@ -204,7 +225,8 @@ class Half:
 
     def says(self, recipe: Recipe) -> tuple[Floats, Floats, dict[str, object]]:
         """Logits of the second half by a recipe, its evidence by region, and what it is."""
-        facts = {**dataclasses.asdict(recipe), "inner area": area(self.cross_validated(recipe))}
+        facts = {name: getattr(recipe, name) for name in (*CHOICES, "ensemble")}
+        facts["inner area"] = area(self.cross_validated(recipe))
         return self.applied(recipe), self.evidence(recipe), facts
 
     def together(self) -> tuple[Floats, Floats, dict[str, object]]:
@@ -213,6 +235,11 @@ class Half:
         logits, added = self.ridge(*self.parts)
         evidence = of_network * self.evidence(PRESET) + of_ridge * added
         return of_network * self.applied(PRESET) + of_ridge * logits, evidence, {}
+
+    def on_top(self) -> tuple[Floats, Floats, dict[str, object]]:
+        """As `says`, of ridge and networks that learned what it leaves."""
+        logits, added = self.ridge(*self.parts)
+        return self.applied(ON_RIDGE) + logits, self.evidence(ON_RIDGE) + added, {}
 
     def row(self, name: str, logits: Floats, evidence: Floats | None, facts: Mapping[str, object]) -> dict[str, object]:
         """Area and places of a predictor in the second half."""
@@ -236,6 +263,18 @@ class Half:
         return found | dict(facts)
 
 
+class OnTop(nn.Module):
+    """A network whose logits are added to a start, half of it with either sign, that stands in the last plane."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        start = x[:, 0, 0, 0, -1:] / 2
+        return self.network(x[..., :-1].contiguous()) + torch.cat([-start, start], 1)
+
+
 def answers(networks: Sequence[StagedModel], volumes: torch.Tensor) -> Floats:
     """Mean over networks of the logit of the disease, (people,)."""
     with torch.inference_mode():
@@ -251,6 +290,7 @@ WITH_ONE: Sequence[Answer] = (
     lambda half: half.says(half.chosen),
     lambda half: (half.applied(PRESET, (-1, 0, 1)), None, {}),
     Half.together,
+    Half.on_top,
 )
 WITH_FOUR: Sequence[Answer] = (
     lambda half: half.says(FOURS),

@@ -21,7 +21,7 @@ run of the preset have 85; the networks of three folds answer together. Ridge le
 RIDGE, CHOSEN = "ridge on regions", "chosen, one network a fold"
 ONES = (
     RIDGE, "untrained network", "preset, one network a fold", CHOSEN, "preset, one network a fold, images moved",
-    "preset, one network a fold, and ridge, stacked",
+    "preset, one network a fold, and ridge, stacked", "preset, one network a fold, started from ridge",
 )  # fmt: skip
 OF_FOURS = ("preset", "chosen")
 SECOND_IN_WORDS = dict(
