@@ -18,6 +18,7 @@ from heatlas.pipeline.cohort.reading import InputCohort
 from heatlas.pipeline.models.families.probes.settings import ProbeConfig
 from heatlas.pipeline.models.families.registry import build_network, family_of, is_given, is_solved
 from heatlas.pipeline.models.inputs import configured_input
+from heatlas.pipeline.registration.ants_transform import TO_4MM
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.layout.map_names import map_names, names_of, settings_for
 from heatlas.pipeline.run.plain_text import counted
@@ -26,6 +27,7 @@ _QUICK = (2.0, 137.0)
 REGISTRATION_SECONDS = {
     "affine": (1.6, 27.0),
     "syn-quick": _QUICK, "antsRegistrationSyNQuick[s]": _QUICK, "antsRegistrationSyNQuickRepro[s]": _QUICK,
+    TO_4MM: (9.0, 40.0),
     "syn": (101.0, 49.0),
 }  # fmt: skip
 """Seconds of a core for a scan: a part that does not depend on the grid, and a part for a grid of 1 mm."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +26,7 @@ LPS_FROM_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])
 THREADS_VARIABLE = "ITK_GLOBAL_DEFAULT_NUMBER_OF_THREADS"
 BOTH_METRICS = "SyNQuick[a]+SyN[0.5,CC2+MI32,8mm:100,4mm:70,2mm:10]"
 SYN_QUICK, LINEAR = "antsRegistrationSyNQuick[s]", "antsRegistrationSyNQuick[a]"
+TO_4MM = "SyN[0.5,MI32,16mm:100,8mm:70,4mm:10]"
 AFFINE = "affine"
 Interpolation = Literal["linear", "genericLabel", "nearestNeighbor"]
 NAMED = {"syn": BOTH_METRICS, "syn-quick": SYN_QUICK}
@@ -33,6 +34,9 @@ NAMED = {"syn": BOTH_METRICS, "syn-quick": SYN_QUICK}
 LEVELS_MM = {8.0: 100, 4.0: 70, 2.0: 10}
 """Iterations of SyN by voxel size. ANTs' own sets count levels in voxels of the template and stop at 4 mm if the
 template has 2 mm, which is too coarse for the ventricles (docs/registration.md)."""
+COARSE_LEVELS_MM = {16.0: 100, 8.0: 70, 4.0: 10}
+"""The same for `TO_4MM`, whose linear stages have these widths, too: the rigid one the first two, the affine one all."""
+_LINEAR_ITERATIONS = (1000, 500, 250)
 
 _LOOK = "Look at the scan: it may not be a head, or be cut."
 
@@ -148,7 +152,7 @@ def register_rigidly(
 
 
 def run_ants(fixed: Any, moving: Any, transform: str, prefix: str, **options: Any) -> None:
-    """Call ANTs once or, for `BOTH_METRICS`, once for the linear stages and once for SyN.
+    """Call ANTs once or, for `BOTH_METRICS` and `TO_4MM`, once for the linear stages and once for SyN.
 
     Cross-correlation of neighbourhoods places most regions better, mutual information the ventricles with their sharp
     borders (docs/registration.md). Ten iterations with steps of half a voxel do as well as fifty with steps of a fifth.
@@ -156,6 +160,9 @@ def run_ants(fixed: Any, moving: Any, transform: str, prefix: str, **options: An
     """
     import ants
 
+    if transform == TO_4MM:
+        _to_4mm(fixed, moving, prefix, **options)
+        return
     if transform not in (BOTH_METRICS, AFFINE):
         ants.registration(fixed, moving, transform, outprefix=prefix, **options)
         return
@@ -177,17 +184,61 @@ def run_ants(fixed: Any, moving: Any, transform: str, prefix: str, **options: An
     )
 
 
-def iterations(voxel_mm: float) -> tuple[int, ...]:
+def _to_4mm(fixed: Any, moving: Any, prefix: str, **options: Any) -> None:
+    """Linear stages and SyN by mutual information that end at voxels of 4 mm.
+
+    In SyNQuick at 2 mm, two thirds of the time went into a rigid map at 4 mm, which the affine one finds again, into
+    levels of 2 mm without an iteration, and into small steps of SyN.
+    """
+    import ants
+
+    voxel_mm = min(fixed.spacing)
+    shrink = tuple(max(round(width / voxel_mm), 1) for width in COARSE_LEVELS_MM)
+    start, levels = None, len(shrink) - 1
+    for kind in ("Rigid", "Affine"):
+        ants.registration(
+            fixed,
+            moving,
+            kind,
+            initial_transform=start,
+            outprefix=prefix,
+            aff_metric="mattes",
+            aff_sampling=32,
+            aff_random_sampling_rate=0.25,
+            aff_iterations=_LINEAR_ITERATIONS[:levels],
+            aff_shrink_factors=shrink[:levels],
+            aff_smoothing_sigmas=tuple(width / voxel_mm for width in (6, 4, 2)[:levels]),
+            **options,
+        )
+        start, levels = f"{prefix}0GenericAffine.mat", len(shrink)
+    ants.registration(
+        fixed,
+        moving,
+        "SyNOnly",
+        initial_transform=start,
+        outprefix=prefix,
+        grad_step=0.5,
+        syn_metric="mattes",
+        syn_sampling=32,
+        reg_iterations=iterations(voxel_mm, COARSE_LEVELS_MM),
+        **options,
+    )
+
+
+def iterations(voxel_mm: float, levels_mm: Mapping[float, int] | None = None) -> tuple[int, ...]:
     """Iterations of SyN from the coarsest level to the template's voxels, halving the width at each level.
 
-    Each level gets the iterations of the nearest width in `LEVELS_MM`, and none below 1.4 mm.
+    Each level gets the iterations of the nearest width in `levels_mm` (`LEVELS_MM`), and none below the finest.
 
     >>> iterations(1.0), iterations(2.0), iterations(1.5), iterations(4.0)
     ((100, 70, 10, 0), (100, 70, 10), (100, 70, 10), (100, 70))
+    >>> iterations(2.0, COARSE_LEVELS_MM)
+    (100, 70, 10, 0)
     """
-    finest = round(math.log2(max(LEVELS_MM) / voxel_mm))
-    widths = [max(LEVELS_MM) / 2**step for step in range(finest + 1)]
-    return tuple(LEVELS_MM.get(width, 0) for width in widths)
+    levels = LEVELS_MM if levels_mm is None else levels_mm
+    finest = round(math.log2(max(levels) / voxel_mm))
+    widths = [max(levels) / 2**step for step in range(finest + 1)]
+    return tuple(levels.get(width, 0) for width in widths)
 
 
 def resample(

@@ -18,9 +18,11 @@ from heatlas.pipeline.registration import ants_transform
 from heatlas.pipeline.registration.ants_transform import (
     AFFINE,
     BOTH_METRICS,
+    COARSE_LEVELS_MM,
     LEVELS_MM,
     NAMED,
     THREADS_VARIABLE,
+    TO_4MM,
     RegistrationError,
     Volume,
     iterations,
@@ -67,9 +69,10 @@ def test_every_orientation_gives_the_same_brain_with_left_on_the_left(register: 
         assert abs(result.log_jacobian - first.log_jacobian)[inside].mean() < 1e-3
 
 
-def test_the_affine_planted_is_the_affine_found(register: Any, template: Template) -> None:
+@pytest.mark.parametrize("transform", [QUICK, TO_4MM])
+def test_the_affine_planted_is_the_affine_found(register: Any, template: Template, transform: str) -> None:
     """Template -> scan, in RAS millimetres, judged where the brain is."""
-    result = register("PSR")
+    result = register("PSR", replace(CONFIG, transform=transform))
     found = read_affine(result.transforms.affine)
     points = np.argwhere(template.brain_mask)[::50] @ template.grid.affine[:3, :3].T + template.grid.affine[:3, 3]
     planted = points @ TEMPLATE_TO_SCAN[:3, :3].T + TEMPLATE_TO_SCAN[:3, 3]
@@ -134,10 +137,11 @@ def few_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_sets_that_can_be_named_are_the_ones_that_are_known() -> None:
     offered = get_args(get_type_hints(RegistrationConfig)["transform"])
-    assert offered == (BOTH_METRICS, QUICK, "antsRegistrationSyNQuickRepro[s]", *NAMED, AFFINE)
+    assert offered == (BOTH_METRICS, QUICK, "antsRegistrationSyNQuickRepro[s]", TO_4MM, *NAMED, AFFINE)
     assert RegistrationConfig().transform == BOTH_METRICS
-    said = ",".join(f"{width:g}mm:{number}" for width, number in LEVELS_MM.items())
-    assert BOTH_METRICS.endswith(f",{said}]")
+    for name, levels in ((BOTH_METRICS, LEVELS_MM), (TO_4MM, COARSE_LEVELS_MM)):
+        listed = ",".join(f"{width:g}mm:{number}" for width, number in levels.items())
+        assert name.endswith(f",{listed}]")
 
 
 @pytest.mark.parametrize("voxel_mm", [0.5, 0.75, 0.8, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0])
