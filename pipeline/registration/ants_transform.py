@@ -35,7 +35,7 @@ LEVELS_MM = {8.0: 100, 4.0: 70, 2.0: 10}
 """Iterations of SyN by voxel size. ANTs' own sets count levels in voxels of the template and stop at 4 mm if the
 template has 2 mm, which is too coarse for the ventricles (docs/registration.md)."""
 COARSE_LEVELS_MM = {16.0: 100, 8.0: 70, 4.0: 10}
-"""The same for `TO_4MM`, whose linear stages have these widths, too: the rigid one the first two, the affine one all."""
+"""The same for `TO_4MM`; its rigid stage has the first two of these widths, its affine stage all."""
 _LINEAR_ITERATIONS = (1000, 500, 250)
 
 _LOOK = "Look at the scan: it may not be a head, or be cut."
