@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -232,6 +233,7 @@ def asked(cohort: JudgedCohort):
 
 def test_without_the_informative_block_accuracy_is_chance_and_without_others_it_stays(block_run: JudgedCohort) -> None:
     layout = block_run.layout
+    shutil.rmtree(layout.evaluation, ignore_errors=True)  # what other tests have trained
     remove_and_retrain(block_run, asked(block_run), 2, Inline(), DigestCache(layout.digests), (1 / 8,))
     table = RETRAINING_TABLE.read(layout).set_index("map")
     assert table.loc["nothing", "auc"] == 1
@@ -260,6 +262,7 @@ def test_a_run_without_all_predictions_is_refused_before_any_training(block_run:
 
 def test_a_second_call_trains_nothing_and_more_draws_only_what_is_new(block_run: JudgedCohort) -> None:
     layout = block_run.layout
+    remove_and_retrain(block_run, asked(block_run), 2, Inline(), DigestCache(layout.digests), (1 / 8,))
     first = RETRAINING_TABLE.path(layout).read_bytes()
     outcomes = remove_and_retrain(block_run, asked(block_run), 2, Inline(), DigestCache(layout.digests), (1 / 8,))
     assert {one.status for one in outcomes} == {"unchanged"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -42,15 +43,27 @@ SHOWN = 5e-6  # six significant digits
 MAPS = ("lrpB000", "gb", "deeplift", EVIDENCE)
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory) -> RunLayout:
-    plan = RunPlan(betas=(0.0,), people=7, evidence=True, preset="demo")
-    layout = make_run(tmp_path_factory.mktemp("evidence") / "run", plan)
+def finished_run(folder: Path) -> RunLayout:
+    layout = make_run(folder / "run", RunPlan(betas=(0.0,), people=7, evidence=True, preset="demo"))
     config = layout.config.read_text(encoding="utf-8")
     layout.config.write_text(config.replace(str(layout.root.parent / "input"), str(layout.root.parent)), "utf-8")
     truth = layout.root.parent / "truth"
     truth.mkdir(exist_ok=True)
     (layout.root.parent / "planted.json").replace(truth / "planted.json")
+    return layout
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> RunLayout:
+    return finished_run(tmp_path_factory.mktemp("evidence"))
+
+
+@pytest.fixture(scope="module")
+def evaluated(tmp_path_factory) -> RunLayout:
+    """The same run, evaluated and with its pages."""
+    layout = finished_run(tmp_path_factory.mktemp("evaluated"))
+    evaluate(layout)
+    assert write_report(layout).faults == ()
     return layout
 
 
@@ -405,10 +418,9 @@ def text_of(source: str) -> str:
 
 
 @pytest.mark.ci
-def test_whole_pages_with_and_without_an_evaluation(run, record, monkeypatch):
-    with monkeypatch.context() as patch:
-        patch.setattr(gallery, "rendered", lambda *_, **__: b"")  # the second report draws them all, and more
-        assert write_report(run).faults == ()
+def test_whole_pages_without_an_evaluation(run, record, monkeypatch):
+    monkeypatch.setattr(gallery, "rendered", lambda *_, **__: b"")  # the report of the evaluated run draws them all
+    assert write_report(run).faults == ()
     index = run.report.read_text(encoding="utf-8")
     assert NOT_EVALUATED in text_of(index)
     for section in ("evaluation", "regions"):  # its own, and that of LRP
@@ -427,19 +439,21 @@ def test_whole_pages_with_and_without_an_evaluation(run, record, monkeypatch):
     assert re.findall(r'value="(\w+)"', options)[0] == "mean_evidence"
     methods = re.search(r'<select name="method">(.*?)</select>', source, re.S)
     assert methods is not None
-    evaluate(run)
-    assert write_report(run).faults == ()
-    assert NOT_EVALUATED not in text_of(all_pages(run))
-    page = text_of(page_with(run, "evaluation").read_text(encoding="utf-8"))
+
+
+@pytest.mark.ci
+def test_whole_pages_with_an_evaluation(evaluated):
+    assert NOT_EVALUATED not in text_of(all_pages(evaluated))
+    page = text_of(page_with(evaluated, "evaluation").read_text(encoding="utf-8"))
     assert "Edge detector (no network)" in page
     assert "AUROC at severity 0.5" in page
     assert "Marked in the scans of the run: spot <b>: DeepLIFT." in page  # escaped in the file
     assert "Not asked: heatlas evaluate OUT --parts grids makes this part." in page
 
 
-@pytest.mark.ci  # on pages that the test of whole pages made
-def test_the_explorer_offers_evidence_first_and_only_where_there_is_some(run, record, visit):
-    page = visit(page_with(run, "regions"))
+@pytest.mark.ci
+def test_the_explorer_offers_evidence_first_and_only_where_there_is_some(evaluated, visit):
+    page = visit(page_with(evaluated, "regions"))
     page.wait_for_selector(".explorer[data-ready]")
     offered = "names => names.filter(one => !one.disabled).map(one => one.value)"
     metrics = ".explorer [name=metric] option"

@@ -253,24 +253,25 @@ def test_nothing_is_left_behind_and_the_input_is_untouched(finished, cohort):
     assert newest < finished.config.stat().st_mtime
 
 
-def test_explanations_leave_the_run_as_it_was(finished, cohort):
-    before = results(finished)
-    scan = read_table(finished.group / "predictions.tsv")["scan_id"][0]
-    asked = ["explain", str(finished.root), "--n-procs", "1"]
+def test_explanations_leave_the_run_as_it_was(finished, cohort, tmp_path):
+    explained = RunLayout(shutil.copytree(finished.root, tmp_path / "out"))
+    before = results(explained)
+    scan = read_table(explained.group / "predictions.tsv")["scan_id"][0]
+    asked = ["explain", str(explained.root), "--n-procs", "1"]
     answer = answer_of(*asked, "--method", "grad-cam", "--scan", scan)
     assert answer.returncode == 0, answer.stdout + answer.stderr
-    made = set(results(finished)) - set(before)
+    made = set(results(explained)) - set(before)
     assert [Path(name).name for name in made if name.endswith("desc-gradCam_explanation.nii.gz")]
-    table = read_table(finished.explanations / "desc-gradCam_regions.tsv")
+    table = read_table(explained.explanations / "desc-gradCam_regions.tsv")
     assert set(table["scan_id"]) == {scan}
     assert table["region"].nunique() >= 134
     for wrong in (["--method", "nothing"], ["--method", "grad-cam", "--scan", "nobody"]):
         refused = answer_of(*asked, *wrong)
         assert refused.returncode == 2
         assert refused.stderr.startswith("heatlas: --")
-    answer = run(cohort, finished.root)
+    answer = run(cohort, explained.root)
     assert answer.returncode == 0, answer.stderr
-    after = results(finished)
+    after = results(explained)
     assert {name: after[name] for name in before} == before
 
 
