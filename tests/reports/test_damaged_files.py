@@ -16,7 +16,7 @@ import nibabel as nib
 import numpy as np
 import pytest
 from report_pages import page_with
-from run_factory import RunPlan, make_run
+from run_factory import SMALL, make_run
 
 from heatlas.pipeline.run.cells import REMEDY
 from heatlas.pipeline.run.columns import Form
@@ -35,12 +35,10 @@ from heatlas.reports.read.run_record import FOUNDATIONS, WRITTEN_BEFORE, RunReco
 from heatlas.reports.read.written_tables import TABLES
 from heatlas.workflows.command_line import main
 
-PLAN = RunPlan(people=3, betas=(0.0, 0.5), preset="demo")
-
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory) -> RunLayout:
-    return make_run(tmp_path_factory.mktemp("damaged") / "run", PLAN)
+    return make_run(tmp_path_factory.mktemp("damaged") / "run", SMALL)
 
 
 @pytest.fixture(scope="module")
@@ -448,7 +446,7 @@ def test_the_command_says_so_in_its_exit_code_and_log_and_makes_the_rest(tmp_pat
     monkeypatch.setattr(gallery, "rendered", lambda figure, form, dpi=0, reduce=False: b"")
     monkeypatch.setattr("heatlas.workflows.adni.open_executor", lambda *arguments: nullcontext(None))
     monkeypatch.delitem(PARTS, "regions")  # dozens of pages
-    layout = make_run(tmp_path / "run", replace(PLAN, betas=(0.0,), guided=False))
+    layout = make_run(tmp_path / "run", replace(SMALL, betas=(0.0,), guided=False))
     path = layout.statistics("performance")
     rows = cells(path)
     rows[1][rows[0].index("estimate")] = "seventy"

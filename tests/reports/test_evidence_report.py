@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from report_pages import all_pages, page_with
-from run_factory import EVIDENCE, PLANTED, RunPlan, make_run
+from run_factory import EVIDENCE, PLANTED, WITH_EVIDENCE, RunPlan, make_run
 
 from heatlas.pipeline.evaluation.bench.distractors import DISTRACTORS_TABLE
 from heatlas.pipeline.evaluation.bench.table import EVALUATION_TABLE
@@ -44,7 +44,7 @@ MAPS = ("lrpB000", "gb", "deeplift", EVIDENCE)
 
 
 def finished_run(folder: Path) -> RunLayout:
-    layout = make_run(folder / "run", RunPlan(betas=(0.0,), people=7, evidence=True, preset="demo"))
+    layout = make_run(folder / "run", WITH_EVIDENCE)
     config = layout.config.read_text(encoding="utf-8")
     layout.config.write_text(config.replace(str(layout.root.parent / "input"), str(layout.root.parent)), "utf-8")
     truth = layout.root.parent / "truth"

@@ -9,7 +9,7 @@ import nibabel as nib
 import numpy as np
 import pandas as pd
 import pytest
-from run_factory import EVIDENCE, RESOLUTION, RunPlan, make_run
+from run_factory import EVIDENCE, RESOLUTION, WITH_EVIDENCE, make_run
 
 from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.spaces import template_grid
@@ -37,7 +37,7 @@ PERSON = "sub-AD000"
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> RunLayout:
     """A run that leads with evidence, in which one person has a brain to be drawn on."""
-    layout = make_run(tmp_path_factory.mktemp("portraits") / "run", RunPlan(betas=(0.0,), people=7, evidence=True))
+    layout = make_run(tmp_path_factory.mktemp("portraits") / "run", WITH_EVIDENCE)
     brain = load_template(RESOLUTION)
     for row in read_table(layout.group / "predictions.tsv").query("participant_id == @PERSON").itertuples():
         files = layout.scan(row.participant_id, row.session_id, RESOLUTION)
