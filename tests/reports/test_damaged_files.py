@@ -237,6 +237,7 @@ def test_a_scan_that_appears_twice_is_named(finished, record, name):
     assert "appears twice" in said
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("file", ["logs/provenance.json", "models/fold-0/model.json"])
 @pytest.mark.parametrize("content", ["[1, 2]", "{", "", '{"a": ' * 5000 + "1" + "}" * 5000])
 def test_a_damaged_description_is_named(finished, file, content):
@@ -345,6 +346,7 @@ MAPS: dict[str, Callable[[Path], None]] = {
 PLACES = [("deleted", "AD"), ("deleted", "CN"), *zip(MAPS, ["TP", "AD", "CN"] * 3, strict=False)]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(("way", "label"), PLACES)
 def test_a_lost_group_map_leaves_its_place_empty_and_named(finished, record, tmp_path, way, label, monkeypatch):
     path = finished.group_map(label, "lrpB000")

@@ -67,11 +67,17 @@ def evaluated(tmp_path_factory) -> RunLayout:
     return layout
 
 
+@pytest.fixture(scope="module")
+def unevaluated(run) -> RunRecord:
+    return read_run(run)
+
+
 @pytest.fixture
-def record(run) -> RunRecord:
+def record(run, unevaluated) -> RunRecord:
+    """Of the run without the evaluation that another test has written."""
     for path in run.evaluation.glob("*.tsv"):
         path.unlink()
-    return read_run(run)
+    return unevaluated
 
 
 @pytest.mark.parametrize(

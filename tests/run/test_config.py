@@ -184,6 +184,7 @@ def test_wrong_settings_are_named(tmp_path, text, message):
     assert str(path) in str(refused.value)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("family", NETWORKS)
 def test_settings_of_another_family_are_refused_by_name(tmp_path, family):
     path = tmp_path / "mine.toml"
