@@ -44,11 +44,24 @@ def quick_surfaces() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module")
-def unrendered() -> Iterator[None]:
+@contextmanager
+def empty_pictures() -> Iterator[None]:
     """Figures are drawn, and their files are empty: writing them is half of the time of a report."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gallery, "rendered", lambda *_, **__: b"")
+        yield
+
+
+@pytest.fixture
+def unrendered() -> Iterator[None]:
+    with empty_pictures():
+        yield
+
+
+@pytest.fixture(scope="module")
+def all_unrendered() -> Iterator[None]:
+    """The same for what all tests of a module share."""
+    with empty_pictures():
         yield
 
 

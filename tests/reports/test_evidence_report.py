@@ -290,7 +290,7 @@ def test_the_fingerprint_compares_evidence_and_shares_of_other_maps(run, record)
     assert evidence.text.startswith("Evidence, logits (Expected gradients) in each region, mean over 2 scans")
 
 
-def test_a_region_is_described_by_its_difference_in_logits(run, record):
+def test_a_region_is_described_by_its_difference_in_logits(run, record, unrendered):
     content = region_content(RegionMaterial(Material.of(run)), "Amygdala")
     rows = by_hand(run)
     row, place = rows.loc["Amygdala"], list(rows.index).index("Amygdala") + 1
@@ -302,7 +302,7 @@ def test_a_region_is_described_by_its_difference_in_logits(run, record):
     assert [len(block.charts) for block in content["blocks"]] == [1, 2, 2]
 
 
-def test_regions_by_evidence_come_first_and_the_founding_tables_are_complete(run, record):
+def test_regions_by_evidence_come_first_and_the_founding_tables_are_complete(run, record, unrendered):
     content = regions.build(Material.of(run))
     rows = by_hand(run)
     table = content["evidence"]["table"]
@@ -389,7 +389,7 @@ def test_the_evaluation_stands_in_the_report_with_nulls_beside_each_map(run, rec
     assert [cell.text for cell in dose.rows[0]] == ["Expected gradients", "0.70", "0.70", "0.97"]
 
 
-def test_two_sentences_say_what_the_bench_found_about_lrp(run, record):
+def test_two_sentences_say_what_the_bench_found_about_lrp(run, record, unrendered):
     evaluated = evaluate(run)
     first, second = bench_sentence(evaluated, "lrpB000").split(". ", 1)
     assert first == "In the evaluation of this run, LRP β=0 did not pass"

@@ -33,7 +33,7 @@ from heatlas.reports.read.people import ParticipantRecords
 from heatlas.reports.read.run_record import read_run
 from heatlas.reports.words.numbers import fixed, number, percent
 
-pytestmark = pytest.mark.usefixtures("unrendered")
+pytestmark = pytest.mark.usefixtures("all_unrendered")
 
 HOSTILE = "<script>alert('x')</script>"
 VOID = {"meta", "img", "br", "input", "link"}

@@ -39,7 +39,7 @@ from heatlas.reports.region_pages.page import RegionMaterial, region_content
 from heatlas.reports.viewer.component import viewing_space
 from heatlas.reports.words.numbers import fixed, number, percent
 
-pytestmark = pytest.mark.usefixtures("unrendered")
+pytestmark = pytest.mark.usefixtures("all_unrendered")
 
 EVERY_PAGE = True
 HOSTILE = "\"><script>alert('x')</script>&amp;Ω漢字" + "長" * 40
