@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from run_factory import PLANTED, WITH_EVIDENCE, make_run
+from run_factory import PLANTED, RunPlan, make_run
 
 from heatlas.atlases.images import write_template_image
 from heatlas.atlases.spaces import template_grid
@@ -17,7 +17,8 @@ from heatlas.reports.frame.material import Material
 @pytest.fixture(scope="module")
 def layout(tmp_path_factory):
     """AD is darker in the hippocampus and the putamen; evidence differs in the planted regions."""
-    layout = make_run(tmp_path_factory.mktemp("run") / "run", WITH_EVIDENCE)
+    plan = RunPlan(people=12, betas=(0.0,), guided=False, evidence=True)
+    layout = make_run(tmp_path_factory.mktemp("run") / "run", plan)
     test = {
         "source": "expectedGradients", "n_voxels": 900, "voxel_mm": 4.0, "fwhm_mm": 8.0, "t": -5.5, "critical_t": 4.4,
         "p_fwe": 0.01, "p_fwe_tfce": 0.01, "n_higher": 0, "n_lower": 27, "covariates": "fold, age", "n_positive": 12,
