@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from run_factory import EVIDENCE, RunPlan, make_run
+from run_factory import EVIDENCE, WITH_EVIDENCE, make_run
 
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table
@@ -23,8 +23,7 @@ from heatlas.reports.words.numbers import fixed, p_value
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> RunLayout:
-    plan = RunPlan(people=8, betas=(0.0,), evidence=True, overrides={"attribution": {"keep_maps": "none"}})
-    return make_run(tmp_path_factory.mktemp("primary") / "run", plan)
+    return make_run(tmp_path_factory.mktemp("primary") / "run", WITH_EVIDENCE)
 
 
 @pytest.fixture(scope="module")
