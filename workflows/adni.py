@@ -24,6 +24,7 @@ import logging
 import time
 from collections.abc import Sequence
 from concurrent.futures import Executor
+from contextlib import ExitStack
 from pathlib import Path
 
 from heatlas.atlases.labels import load_atlas
@@ -51,7 +52,7 @@ from heatlas.pipeline.run.layout.folder import (
     with_registration_seed,
 )
 from heatlas.pipeline.run.layout.private_paths import last_part
-from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.layout.run_layout import ParticipantLayout, RunLayout
 from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE, template_name
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.executors import open_executor
@@ -73,13 +74,19 @@ from heatlas.workflows.stages import STAGE_FUNCTIONS, Work
 def run_pipeline(
     source: RunInput, out: Path, config: Config, options: argparse.Namespace, stages: Sequence[str] = ()
 ) -> int:
-    """Run the given stages, by default all up to ``options.stop_after``; return the exit code."""
+    """Run the given stages, by default all up to ``options.stop_after``; return the exit code.
+
+    With ``options.side_by_side`` other jobs may register other people in the same folder meanwhile.
+    """
+    side_by_side = getattr(options, "side_by_side", False)
     source = dataclasses.replace(source, input=source.input.resolve())
     stages = stages or stages_until(options.stop_after)
     require_settings(config, stages, elsewhere=options.executor is not None)
     selection = selection_of(options, config, [source.input, out])
     config = with_registration_seed(config, recognise_run_folder(out, source))
-    with run_lock(RunLayout(out.resolve()).lock) as lock_note:
+    lock = RunLayout(out.resolve()).lock
+    with ExitStack() as held:
+        lock_note = "" if side_by_side else held.enter_context(run_lock(lock))
         if source.one_image and source.input.is_file():
             cohort = read_scan(source.input, config.cohort, config.registration.template)
         else:
@@ -92,8 +99,13 @@ def run_pipeline(
         except HeatlasError:
             print(description)
             raise
+        people = sorted({scan.participant_id for scan in cohort.table.kept}) if side_by_side else []
+        lock_note = held.enter_context(run_lock(lock, people)) if people else lock_note
         key = None if selection.disguise is None else selection.disguise.key
         layout = prepare_run_folder(out, source, config, key)
+        if people:
+            layout = ParticipantLayout(layout.root, people[0])
+            config = replace(config, registration=replace(config.registration, flagged="keep"))  # the group decides
         clear_stale_scratch(layout)
         with (
             open_log(layout, source.input) as log,
@@ -113,6 +125,8 @@ def run_pipeline(
                 log.info("%s", said)
             work = _begin(layout, config, cohort, ready, executor)
             _run_stages(work, cohort, stages, log)
+            if people:
+                log.info("Tables and log: %s; the level group makes those of everybody.", layout.tables)
         clear_stale_scratch(layout)  # workers of a killed run may have outlived it until this run began
     return _exit_code(layout)
 

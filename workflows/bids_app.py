@@ -1,7 +1,7 @@
 """``heatlas-bids BIDS OUT {participant,group}``: ``heatlas run`` with the command line of BIDS Apps.
 
-At the level ``participant`` scans are registered; at ``group`` everything is done that is not done yet. A run folder
-has one program at a time, so a call should name all its participants.
+At the level ``participant`` scans are registered; at ``group`` everything is done that is not done yet. Calls at the
+level ``participant`` that name different people may run at the same time in one OUT; at ``group`` nothing else may.
 """
 
 from __future__ import annotations
@@ -54,12 +54,13 @@ def command_of(arguments: argparse.Namespace, further: Sequence[str]) -> list[st
 
     >>> parser = build_parser()
     >>> command_of(*parser.parse_known_args(["in", "out", "participant", "--participant-label", "01", "--seed", "2"]))
-    ['run', 'in', 'out', '--participant-label', '01', '--seed', '2', '--stop-after', 'registration']
+    ['run', 'in', 'out', '--participant-label', '01', '--seed', '2', '--stop-after', 'registration', '--side-by-side']
     """
     words = ["run", arguments.bids, arguments.out]
     words += ["--participant-label", *arguments.participant_label] if arguments.participant_label else []
     words += ["--bids-filter-file", str(arguments.bids_filter_file)] if arguments.bids_filter_file else []
-    return [*words, *further, "--stop-after", LEVELS[arguments.level]]
+    side_by_side = arguments.level == "participant" and arguments.participant_label
+    return [*words, *further, "--stop-after", LEVELS[arguments.level], *["--side-by-side"] * bool(side_by_side)]
 
 
 def main(argv: Sequence[str] | None = None, begin: Callable[[], None] = lambda: None) -> int:

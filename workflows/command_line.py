@@ -135,6 +135,7 @@ def build_parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     _add_manifest_option(run)
     _add_run_options(run)
+    run.add_argument("--side-by-side", action="store_true", help=argparse.SUPPRESS)  # of `heatlas-bids`
 
     _add_pretrain(commands)
     _add_apply(commands)

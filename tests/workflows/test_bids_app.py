@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -14,8 +16,10 @@ from template_cohort import write_config, write_template_cohort
 import heatlas
 from heatlas.pipeline.cohort.bids.filters import read_filter
 from heatlas.pipeline.cohort.records import ScanTable
+from heatlas.pipeline.registration.stage import REGISTRATION_TABLE
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.run.tables import read_table
+from heatlas.pipeline.run.layout.run_layout import ParticipantLayout, RunLayout
+from heatlas.pipeline.run.work.lock import run_lock
 from heatlas.workflows.bids_app import main
 
 ROOT = Path(__file__).parents[2]
@@ -52,12 +56,94 @@ def test_participant_registers_what_is_chosen_in_the_working_folder(tmp_path: Pa
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         assert work.is_dir()
-    table = {scan.participant_id: scan for scan in ScanTable.read(out / "scans.tsv")}
+    job = ParticipantLayout(out, "sub-01")
+    table = {scan.participant_id: scan for scan in ScanTable.read(job)}
     assert {name for name, scan in table.items() if scan.kept} == {"sub-01", "sub-02"}
     assert table["sub-00"].reason == "not chosen by --bids-filter-file: run-2"
     assert table["sub-03"].reason == "participant not chosen by --participant-label"
-    assert read_table(out / "group" / "registration.tsv")["status"].tolist() == ["registered"] * 2
+    assert REGISTRATION_TABLE.read(job)["status"].tolist() == ["registered"] * 2
     assert not (out / "report.html").exists()
+
+
+@pytest.fixture(scope="module")
+def cohort(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Dataset and settings."""
+    folder = tmp_path_factory.mktemp("jobs")
+    write_template_cohort(folder / "bids")
+    write_config(folder / "some.toml")
+    return folder
+
+
+def app(cohort: Path, out: Path, level: str, *labels: str) -> list[str]:
+    words = [str(cohort / "bids"), str(out), level, "--config", str(cohort / "some.toml"), "--n-procs", "1"]
+    return [*words, *(["--participant-label", *labels] if labels else [])]
+
+
+def begin(words: list[str]) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "heatlas.workflows.bids_app", *words]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def results(out: Path) -> dict[str, bytes]:
+    """All files but the logs, which hold times."""
+    files = {path.relative_to(out): path for path in out.rglob("*") if path.is_file()}
+    return {str(name): path.read_bytes() for name, path in files.items() if name.parts[0] != "logs"}
+
+
+@pytest.mark.ci
+def test_a_group_of_people_from_jobs_side_by_side_is_that_of_one_job(cohort: Path) -> None:
+    side, single = cohort / "side", cohort / "single"
+    jobs = [begin(app(cohort, side, "participant", label)) for label in ("00", "01")]
+    assert [(job.communicate()[1], job.returncode) for job in jobs] == [("", 0)] * 2
+    assert not (side / "scans.tsv").exists()
+    assert not (side / "group").exists()
+    for person in ("sub-00", "sub-01"):
+        job = ParticipantLayout(side, person)
+        assert [scan.participant_id for scan in ScanTable.read(job).kept] == [person]
+        assert REGISTRATION_TABLE.read(job)["participant_id"].tolist() == [person]
+    receipts = [RunLayout(side).receipt("registration", person) for person in ("sub-00", "sub-01")]
+    before = [path.read_bytes() for path in receipts]
+
+    assert main(app(cohort, side, "group")) == 0
+    assert [path.read_bytes() for path in receipts] == before  # nobody is registered twice
+    assert main(app(cohort, single, "participant")) == 0
+    assert main(app(cohort, single, "group")) == 0
+    made, expected = results(side), results(single)
+    assert made.keys() == expected.keys()
+    assert [name for name in made if made[name] != expected[name]] == []
+
+
+@pytest.mark.ci
+def test_others_go_on_while_a_person_is_worked_on_who_is_not_given_to_two(
+    cohort: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    with run_lock(RunLayout(out).lock, ["sub-03"]):
+        unfinished = ParticipantLayout(out, "sub-03").scratch / "registration_sub-03.host.7"
+        unfinished.mkdir(parents=True)
+        assert main(app(cohort, out, "participant", "02")) == 0
+        assert unfinished.is_dir()
+        capsys.readouterr()
+        for words in (app(cohort, out, "participant", "03", "04"), app(cohort, out, "group")):
+            assert main(words) == 75
+            assert f"process {os.getpid()} works on sub-03 there since" in capsys.readouterr().err
+    assert not list(out.glob("sub-04"))
+
+
+@pytest.mark.ci
+def test_a_killed_job_is_continued(cohort: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, job = tmp_path / "out", begin(app(cohort, tmp_path / "out", "participant", "05"))
+    while not list(out.glob(".heatlas.lock.sub-05")) and job.poll() is None:
+        time.sleep(0.005)
+    job.kill()
+    job.communicate()
+    left = ParticipantLayout(out, "sub-05").scratch / "left"
+    left.mkdir(parents=True)
+    assert main(app(cohort, out, "participant", "05")) == 0
+    assert f"Continuing a run that was killed (process {job.pid}, " in capsys.readouterr().out
+    assert not left.exists()
+    assert not list(out.glob(".heatlas.lock*"))
+    assert REGISTRATION_TABLE.read(ParticipantLayout(out, "sub-05"))["status"].tolist() == ["registered"]
 
 
 def test_a_working_folder_whose_path_is_too_long_for_sockets_is_refused(
