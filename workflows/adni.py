@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from heatlas.pipeline.cohort.people.balance import SPLIT_BALANCE_TABLE
 from heatlas.pipeline.cohort.people.splits import SPLITS_TABLE
-from heatlas.pipeline.cohort.records import CLINICAL_TABLE
+from heatlas.pipeline.cohort.records import CLINICAL_TABLE, ScanTable
 from heatlas.pipeline.run.work.jobs import FAILURES_TABLE
 
 if __name__ == "__main__":  # before the libraries below are imported, so that Ctrl-C works meanwhile
@@ -100,7 +100,10 @@ def run_pipeline(
             print(description)
             raise
         people = sorted({scan.participant_id for scan in cohort.table.kept}) if side_by_side else []
-        lock_note = held.enter_context(run_lock(lock, people)) if people else lock_note
+        if people:
+            lock_note = held.enter_context(run_lock(lock, people))
+            mine = [scan for scan in cohort.table if scan.participant_id in people]
+            cohort = replace(cohort, table=ScanTable(tuple(mine)), matches=())  # else each job lists all scans
         key = None if selection.disguise is None else selection.disguise.key
         layout = prepare_run_folder(out, source, config, key)
         if people:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,7 +21,7 @@ from heatlas.pipeline.registration.stage import REGISTRATION_TABLE
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import ParticipantLayout, RunLayout
 from heatlas.pipeline.run.work.lock import run_lock
-from heatlas.workflows.bids_app import main
+from heatlas.workflows.bids_app import LEVELS, main
 
 ROOT = Path(__file__).parents[2]
 
@@ -57,10 +58,8 @@ def test_participant_registers_what_is_chosen_in_the_working_folder(tmp_path: Pa
         assert done.returncode == 0, done.stderr
         assert work.is_dir()
     job = ParticipantLayout(out, "sub-01")
-    table = {scan.participant_id: scan for scan in ScanTable.read(job)}
-    assert {name for name, scan in table.items() if scan.kept} == {"sub-01", "sub-02"}
-    assert table["sub-00"].reason == "not chosen by --bids-filter-file: run-2"
-    assert table["sub-03"].reason == "participant not chosen by --participant-label"
+    assert {scan.participant_id for scan in ScanTable.read(job)} == {"sub-01", "sub-02"}
+    assert "dropped 1: not chosen by --bids-filter-file (" in done.stdout
     assert REGISTRATION_TABLE.read(job)["status"].tolist() == ["registered"] * 2
     assert not (out / "report.html").exists()
 
@@ -84,42 +83,65 @@ def begin(words: list[str]) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+@pytest.fixture(scope="module")
+def begun(cohort: Path) -> Path:
+    """Two people, registered by two processes at the same time."""
+    out = cohort / "begun"
+    jobs = [begin(app(cohort, out, "participant", label)) for label in ("00", "01")]
+    assert [(job.communicate()[1], job.returncode) for job in jobs] == [("", 0)] * 2
+    return out
+
+
+def copied(begun: Path, name: str) -> Path:
+    """A copy that lies where the run names its input from."""
+    return Path(shutil.copytree(begun, begun.with_name(name)))
+
+
 def results(out: Path) -> dict[str, bytes]:
-    """All files but the logs, which hold times."""
+    """All files but those that hold the command and times."""
     files = {path.relative_to(out): path for path in out.rglob("*") if path.is_file()}
-    return {str(name): path.read_bytes() for name, path in files.items() if name.parts[0] != "logs"}
+    timed = {"logs", "report-provenance.html"}
+    return {str(name): path.read_bytes() for name, path in files.items() if name.parts[0] not in timed}
 
 
 @pytest.mark.ci
-def test_a_group_of_people_from_jobs_side_by_side_is_that_of_one_job(cohort: Path) -> None:
-    side, single = cohort / "side", cohort / "single"
-    jobs = [begin(app(cohort, side, "participant", label)) for label in ("00", "01")]
-    assert [(job.communicate()[1], job.returncode) for job in jobs] == [("", 0)] * 2
-    assert not (side / "scans.tsv").exists()
-    assert not (side / "group").exists()
+def test_jobs_side_by_side_have_tables_of_their_own(begun: Path) -> None:
     for person in ("sub-00", "sub-01"):
-        job = ParticipantLayout(side, person)
-        assert [scan.participant_id for scan in ScanTable.read(job).kept] == [person]
+        job = ParticipantLayout(begun, person)
+        assert [scan.participant_id for scan in ScanTable.read(job)] == [person]
         assert REGISTRATION_TABLE.read(job)["participant_id"].tolist() == [person]
-    receipts = [RunLayout(side).receipt("registration", person) for person in ("sub-00", "sub-01")]
-    before = [path.read_bytes() for path in receipts]
+    assert not (begun / "scans.tsv").exists()
+    assert not (begun / "group").exists()
+    assert not list(begun.glob(".heatlas.lock*"))
 
+
+@pytest.mark.parametrize(
+    "until", [pytest.param("registration", marks=pytest.mark.ci), pytest.param("report", marks=pytest.mark.slow)]
+)
+def test_the_group_of_people_from_jobs_side_by_side_is_that_of_one_job(
+    until: str, begun: Path, cohort: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(LEVELS, "group", until)
+    side, single = copied(begun, f"side-{until}"), cohort / f"single-{until}"
+    images = [file for person in ("sub-00", "sub-01") for file in (side / person).rglob("*_T1w.nii.gz")]
+    made = [file.stat().st_mtime_ns for file in images]
     assert main(app(cohort, side, "group")) == 0
-    assert [path.read_bytes() for path in receipts] == before  # nobody is registered twice
+    assert [file.stat().st_mtime_ns for file in images] == made  # nobody is registered twice
     assert main(app(cohort, single, "participant")) == 0
     assert main(app(cohort, single, "group")) == 0
-    made, expected = results(side), results(single)
-    assert made.keys() == expected.keys()
-    assert [name for name in made if made[name] != expected[name]] == []
+    found, expected = results(side), results(single)
+    assert found.keys() == expected.keys()
+    assert [name for name in found if found[name] != expected[name]] == []
+    assert len(images) == 2
 
 
 @pytest.mark.ci
 def test_others_go_on_while_a_person_is_worked_on_who_is_not_given_to_two(
-    cohort: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    begun: Path, cohort: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = tmp_path / "out"
+    out = copied(begun, "second")
+    unfinished = ParticipantLayout(out, "sub-03").scratch / "registration_sub-03.host.7"
     with run_lock(RunLayout(out).lock, ["sub-03"]):
-        unfinished = ParticipantLayout(out, "sub-03").scratch / "registration_sub-03.host.7"
         unfinished.mkdir(parents=True)
         assert main(app(cohort, out, "participant", "02")) == 0
         assert unfinished.is_dir()
@@ -131,8 +153,9 @@ def test_others_go_on_while_a_person_is_worked_on_who_is_not_given_to_two(
 
 
 @pytest.mark.ci
-def test_a_killed_job_is_continued(cohort: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out, job = tmp_path / "out", begin(app(cohort, tmp_path / "out", "participant", "05"))
+def test_a_killed_job_is_continued(begun: Path, cohort: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = copied(begun, "killed")
+    job = begin(app(cohort, out, "participant", "05"))
     while not list(out.glob(".heatlas.lock.sub-05")) and job.poll() is None:
         time.sleep(0.005)
     job.kill()
