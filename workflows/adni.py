@@ -99,26 +99,20 @@ def run_pipeline(
         except HeatlasError:
             print(description)
             raise
-        people = sorted({scan.participant_id for scan in cohort.table.kept}) if side_by_side else []
-        if people:
-            lock_note = held.enter_context(run_lock(lock, people))
-            mine = [scan for scan in cohort.table if scan.participant_id in people]
-            cohort = replace(cohort, table=ScanTable(tuple(mine)), matches=())  # else each job lists all scans
+        if side_by_side:
+            cohort = _people_only(cohort)
+            lock_note = held.enter_context(run_lock(lock, [scan.participant_id for scan in cohort.table.kept]))
         key = None if selection.disguise is None else selection.disguise.key
         layout = prepare_run_folder(out, source, config, key)
-        if people:
-            layout = ParticipantLayout(layout.root, people[0])
+        if side_by_side:
+            layout = ParticipantLayout(layout.root, cohort.table.kept[0].participant_id)
             config = replace(config, registration=replace(config.registration, flagged="keep"))  # the group decides
         clear_stale_scratch(layout)
         with (
             open_log(layout, source.input) as log,
             open_executor(options.n_procs, options.executor, layout.parsl_logs, config.cluster) as executor,
         ):
-            if lock_note:
-                log.warning("%s", lock_note)
-            log.info("%s", description)
-            for note in ready.notes:
-                log.warning("note: %s", note)
+            _log_beginning(log, lock_note, description, ready.notes)
             if options.executor is None and not layout.provenance.is_file():
                 for sentence in expectations(config, cohort, ready.split, stages, options.n_procs):
                     log.info("%s", sentence)
@@ -128,10 +122,25 @@ def run_pipeline(
                 log.info("%s", said)
             work = _begin(layout, config, cohort, ready, executor)
             _run_stages(work, cohort, stages, log)
-            if people:
+            if side_by_side:
                 log.info("Tables and log: %s; the level group makes those of everybody.", layout.tables)
         clear_stale_scratch(layout)  # workers of a killed run may have outlived it until this run began
     return _exit_code(layout)
+
+
+def _people_only(cohort: InputCohort) -> InputCohort:
+    """The cohort of those whose scans are kept; else each of many jobs would list all scans of the input."""
+    people = {scan.participant_id for scan in cohort.table.kept}
+    scans = tuple(scan for scan in cohort.table if scan.participant_id in people)
+    return replace(cohort, table=ScanTable(scans), matches=())
+
+
+def _log_beginning(log: logging.Logger, lock_note: str, description: str, notes: Sequence[str]) -> None:
+    if lock_note:
+        log.warning("%s", lock_note)
+    log.info("%s", description)
+    for note in notes:
+        log.warning("note: %s", note)
 
 
 def _begin(layout: RunLayout, config: Config, cohort: InputCohort, ready: Ready, executor: Executor) -> Work:

@@ -94,7 +94,7 @@ def test_a_lock_that_cannot_be_judged_is_left_and_the_remedy_named(path, text, w
 
 
 def test_holders_of_different_people_work_side_by_side_and_those_of_one_person_do_not(path):
-    with run_lock(path, ["sub-01", "sub-02"]), run_lock(path, ["sub-03"]):
+    with run_lock(path, ["sub-01", "sub-02", "sub-01"]), run_lock(path, ["sub-03"]):
         for people in (["sub-02"], ["sub-00", "sub-01", "sub-04"]):
             with (
                 pytest.raises(ResumableError, match=rf"process {os.getpid()} works on sub-0[12] there since 20"),

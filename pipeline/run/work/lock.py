@@ -37,7 +37,7 @@ def run_lock(path: Path, people: Sequence[str] = ()) -> Iterator[str]:
     path : Path
         The lock file.
     people : sequence of str
-        Lock these (``sub-01``) instead of the folder; each has a lock file of its own.
+        Lock these (``sub-01``, once or more often) instead of the folder; each has a lock file of its own.
 
     Yields
     ------
@@ -58,7 +58,7 @@ def run_lock(path: Path, people: Sequence[str] = ()) -> Iterator[str]:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             lines = []
-            for file in [path.with_name(f"{path.name}.{person}") for person in people] or [path]:
+            for file in [path.with_name(f"{path.name}.{person}") for person in dict.fromkeys(people)] or [path]:
                 lines.append("" if _created(file, mine) else _replaced(file, mine))
                 held.callback(_give_back, file, mine)
             for file in [path] if people else list(path.parent.glob(f"{path.name}.sub-*")):
