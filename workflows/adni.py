@@ -78,7 +78,6 @@ def run_pipeline(
 
     With ``options.side_by_side`` other jobs may register other people in the same folder meanwhile.
     """
-    side_by_side = getattr(options, "side_by_side", False)
     source = dataclasses.replace(source, input=source.input.resolve())
     stages = stages or stages_until(options.stop_after)
     require_settings(config, stages, elsewhere=options.executor is not None)
@@ -86,7 +85,7 @@ def run_pipeline(
     config = with_registration_seed(config, recognise_run_folder(out, source))
     lock = RunLayout(out.resolve()).lock
     with ExitStack() as held:
-        lock_note = "" if side_by_side else held.enter_context(run_lock(lock))
+        lock_note = "" if options.side_by_side else held.enter_context(run_lock(lock))
         if source.one_image and source.input.is_file():
             cohort = read_scan(source.input, config.cohort, config.registration.template)
         else:
@@ -99,12 +98,12 @@ def run_pipeline(
         except HeatlasError:
             print(description)
             raise
-        if side_by_side:
+        if options.side_by_side:
             cohort = _people_only(cohort)
             lock_note = held.enter_context(run_lock(lock, [scan.participant_id for scan in cohort.table.kept]))
         key = None if selection.disguise is None else selection.disguise.key
         layout = prepare_run_folder(out, source, config, key)
-        if side_by_side:
+        if options.side_by_side:
             layout = ParticipantLayout(layout.root, cohort.table.kept[0].participant_id)
             config = replace(config, registration=replace(config.registration, flagged="keep"))  # the group decides
         clear_stale_scratch(layout)
@@ -122,7 +121,7 @@ def run_pipeline(
                 log.info("%s", said)
             work = _begin(layout, config, cohort, ready, executor)
             _run_stages(work, cohort, stages, log)
-            if side_by_side:
+            if options.side_by_side:
                 log.info("Tables and log: %s; the level group makes those of everybody.", layout.tables)
         clear_stale_scratch(layout)  # workers of a killed run may have outlived it until this run began
     return _exit_code(layout)

@@ -54,13 +54,12 @@ def command_of(arguments: argparse.Namespace, further: Sequence[str]) -> list[st
 
     >>> parser = build_parser()
     >>> command_of(*parser.parse_known_args(["in", "out", "participant", "--participant-label", "01", "--seed", "2"]))
-    ['run', 'in', 'out', '--participant-label', '01', '--seed', '2', '--stop-after', 'registration', '--side-by-side']
+    ['run', 'in', 'out', '--participant-label', '01', '--seed', '2', '--stop-after', 'registration']
     """
     words = ["run", arguments.bids, arguments.out]
     words += ["--participant-label", *arguments.participant_label] if arguments.participant_label else []
     words += ["--bids-filter-file", str(arguments.bids_filter_file)] if arguments.bids_filter_file else []
-    side_by_side = arguments.level == "participant" and arguments.participant_label
-    return [*words, *further, "--stop-after", LEVELS[arguments.level], *["--side-by-side"] * bool(side_by_side)]
+    return [*words, *further, "--stop-after", LEVELS[arguments.level]]
 
 
 def main(argv: Sequence[str] | None = None, begin: Callable[[], None] = lambda: None) -> int:
@@ -79,7 +78,8 @@ def main(argv: Sequence[str] | None = None, begin: Callable[[], None] = lambda: 
         os.environ["TMPDIR"] = tempfile.tempdir = str(arguments.work_dir.resolve())
     from heatlas.workflows.command_line import main as heatlas_main
 
-    return heatlas_main(command_of(arguments, further), begin)
+    people = arguments.level == "participant" and bool(arguments.participant_label)
+    return heatlas_main(command_of(arguments, further), begin, side_by_side=people)
 
 
 def start() -> int:
