@@ -61,10 +61,12 @@ def run_lock(path: Path, people: Sequence[str] = ()) -> Iterator[str]:
             for file in [path.with_name(f"{path.name}.{person}") for person in dict.fromkeys(people)] or [path]:
                 lines.append("" if _created(file, mine) else _replaced(file, mine))
                 held.callback(_give_back, file, mine)
-            for file in [path] if people else list(path.parent.glob(f"{path.name}.sub-*")):
-                _require_unused(file)
-                if not people:
-                    file.unlink(missing_ok=True)
+            if people and path.exists():
+                _require_gone(path, _read(path))
+            for left in [] if people else list(path.parent.glob(f"{path.name}.sub-*")):
+                if left.exists():  # taken over before it is removed: its job may be starting again
+                    _replaced(left, mine)
+                    _give_back(left, mine)
         except OSError as error:
             raise UsageError(f"{path.parent}: cannot write there ({error.strerror}).") from error
         yield next(filter(None, lines), "")
@@ -73,13 +75,6 @@ def run_lock(path: Path, people: Sequence[str] = ()) -> Iterator[str]:
 def _give_back(file: Path, mine: str) -> None:
     if _read(file) == mine:
         file.unlink(missing_ok=True)
-
-
-def _require_unused(file: Path) -> None:
-    """Refuse unless there is no such lock file, or its process is known to have ended."""
-    text = _read(file)
-    if text or file.exists():
-        _require_gone(file, text)
 
 
 def require_no_links_out(root: Path) -> None:
