@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import io
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
+from heatlas.pipeline.run.tables import write_bytes
 from heatlas.reports.figures.pictures import reduced
 
 MEDIA_TYPES = {"svg": "image/svg+xml", "png": "image/png"}
@@ -91,11 +91,7 @@ class Gallery:
 
     def write(self, content: bytes, name: str) -> None:
         """Write a file into the folder, whole or not at all."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder / name
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        temporary.write_bytes(content)
-        temporary.replace(path)
+        write_bytes(self.folder / name, content)
 
 
 def _three_ticks(figure: Figure) -> None:
