@@ -36,7 +36,7 @@ def test_the_primary_outcome_is_printed_first_with_its_numbers(run, record):
     assert (row["map"], row["metric"]) == (EVIDENCE, "sum")
     answer = summarise(record).answers[0]
     named = "artial correlation of evidence (Expected gradients) in the hippocampus with "
-    held = "AD and CN together, adjusted for test fold, class, age"
+    held = "AD and CN together, adjusted for test fold, class, age, sex"
     assert f"P{named}" in answer.text
     assert f"{held}." in answer.text
     assert answer.more.startswith(f"Primary outcome (named before any result: p{named}")
