@@ -19,8 +19,13 @@ from formulaic.errors import FormulaicError
 from heatlas.pipeline.cohort.cells.values import code_text
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.statistics.arrays import Floats
-from heatlas.pipeline.statistics.linear.design import ALWAYS_CATEGORIES, new_direction
-from heatlas.pipeline.statistics.linear.formula import ARITHMETIC, columns_of, split_terms
+from heatlas.pipeline.statistics.linear.design import (
+    ALWAYS_CATEGORIES,
+    ARITHMETIC,
+    columns_of,
+    new_direction,
+    split_terms,
+)
 
 TELL_THE_CLASS = (
     "label", "target", "diagnosis", "progression", "course", "logit_negative", "logit_positive", "probability",
@@ -62,7 +67,7 @@ class CovariateColumns:
 
         BadInputError if the formula cannot be used or names a missing column.
 
-        `formula`: right-hand side as in `pipeline.statistics.linear.formula`, e.g. ``age + sex``; empty for none.
+        `formula`: right-hand side as in `pipeline.statistics.linear.design`, e.g. ``age + sex``; empty for none.
         `without`: columns whose terms are left out of the formula.
         """
         terms, variables = _read(formula, list(map(str, training.columns)))
