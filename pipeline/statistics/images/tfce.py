@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heatlas.pipeline.statistics.arrays import Floats
-from heatlas.pipeline.statistics.linear.compiled import compiled
+from heatlas.pipeline.statistics.linear.exchangeability import compiled
 
 EXTENT, HEIGHT = 0.5, 2.0
 """Exponents E and H of Smith & Nichols, for volumes."""
