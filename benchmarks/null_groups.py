@@ -22,9 +22,9 @@ from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.images.adjusted import Adjusted
 from heatlas.pipeline.statistics.images.voxel_test import voxel_test
+from heatlas.pipeline.statistics.linear.correlation import partial_correlation
 from heatlas.pipeline.statistics.linear.fold_effect import FoldModel, model_within_folds
 from heatlas.pipeline.statistics.linear.freedman_lane import PermutationTest, freedman_lane
-from heatlas.pipeline.statistics.linear.partial_correlation import partial_correlation
 from heatlas.pipeline.statistics.linear.skewness import FEW_OF_GROUP
 
 REGIONS, ORDERS = 30, 199

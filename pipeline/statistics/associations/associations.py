@@ -25,17 +25,16 @@ from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Floats, Indices
 from heatlas.pipeline.statistics.associations.biomarkers import Biomarker, biomarker_of, own_volume_note
-from heatlas.pipeline.statistics.associations.matched import MatchedTest, matched_test
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.members import label_of, members_of
 from heatlas.pipeline.statistics.data.notes import joined
 from heatlas.pipeline.statistics.data.relevance_columns import RelevanceColumns, kinds_of
 from heatlas.pipeline.statistics.groups.places import PLACES, influence_on_r, places_by, write_places
+from heatlas.pipeline.statistics.linear.correlation import MatchedTest, Method, matched_test, partial_correlation, ranks
 from heatlas.pipeline.statistics.linear.design import Design
 from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability
 from heatlas.pipeline.statistics.linear.fold_effect import EVEN, fold_of_units, model_within_folds
 from heatlas.pipeline.statistics.linear.freedman_lane import TEST_INTERVAL, PermutationTest
-from heatlas.pipeline.statistics.linear.partial_correlation import Method, partial_correlation, ranks
 from heatlas.pipeline.statistics.resampling.bootstrap import NO_INTERVAL
 from heatlas.pipeline.statistics.resampling.correction_family import POOLED_FDR
 
