@@ -37,8 +37,7 @@ from heatlas.pipeline.statistics.linear.exchangeability import (
 )
 from heatlas.pipeline.statistics.linear.fold_effect import FOLD, FoldModel, model_within_folds, with_variances
 from heatlas.pipeline.statistics.linear.freedman_lane import NO_SPREAD, PermutationTest, freedman_lane
-from heatlas.pipeline.statistics.linear.homoscedastic import plain_counts
-from heatlas.pipeline.statistics.linear.robust import pooled_p
+from heatlas.pipeline.statistics.linear.studentised import plain_counts, pooled_p
 from heatlas.pipeline.statistics.resampling.correction_family import pooled_fdr
 
 FEWEST = 10

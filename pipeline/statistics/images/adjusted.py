@@ -15,7 +15,7 @@ from heatlas.pipeline.statistics.data.members import MIN_FREEDOM_OF_G
 from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability, Permutations
 from heatlas.pipeline.statistics.linear.fold_effect import FoldModel
 from heatlas.pipeline.statistics.linear.freedman_lane import NO_SPREAD, LinearModel
-from heatlas.pipeline.statistics.linear.homoscedastic import HomoscedasticModel
+from heatlas.pipeline.statistics.linear.studentised import HomoscedasticModel
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,7 +1,7 @@
 """A test between two groups in every voxel, corrected by the largest |t| and by threshold-free cluster enhancement.
 
 The t and the permutations are those of regions between groups: one residual variance per group, which keeps its spread
-under permutation (`pipeline.statistics.linear.studentised`). The t of `pipeline.statistics.linear.robust` does not do
+under permutation (`pipeline.statistics.linear.studentised`). The t of `pipeline.statistics.linear.studentised` does not do
 here: 12 patients of 1.5 times the spread of 36 controls gave false findings in 19 % of maps by the largest |t|, 12 % by
 TFCE. Whole maps of t are made for a few permutations at a time and only their largest values kept, so memory does not
 grow with their number.

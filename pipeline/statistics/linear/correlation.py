@@ -12,7 +12,7 @@ sums,
 
     t = r sqrt(df / ((1 - r^2) n sum(u^2))),    n participants,
 
-is the t of `pipeline.statistics.linear.robust` where every participant has one row, and holds its level where they
+is the t of `pipeline.statistics.linear.studentised` where every participant has one row, and holds its level where they
 have several. Its error is right where there is no correlation. That of an interval elsewhere is from the influence of
 each participant on r (Hampel 1974), x y - r (x^2 + y^2) / 2 summed over their rows, divided by 1 less their share of
 the sums of squares, as HC3 of MacKinnon & White (1985) does with residuals. Of skewed and heavy-tailed pairs and of
@@ -47,7 +47,7 @@ from heatlas.pipeline.statistics.linear.freedman_lane import (
     permutation_test,
     reached,
 )
-from heatlas.pipeline.statistics.linear.robust import RobustModel, tally
+from heatlas.pipeline.statistics.linear.studentised import RobustModel, tally
 from heatlas.pipeline.statistics.resampling.correction_family import pooled_fdr
 
 Method = Literal["pearson", "spearman"]
@@ -108,7 +108,7 @@ def correlation_interval(
 ) -> tuple[Floats, Floats, Floats]:
     """Standard error of correlations, and their intervals in Fisher's z, from the robust t and its critical value.
 
-    ``t = r sqrt(df / ((1 - r^2) kappa))`` (`pipeline.statistics.linear.robust`). Of normal variables kappa is
+    ``t = r sqrt(df / ((1 - r^2) kappa))`` (`pipeline.statistics.linear.studentised`). Of normal variables kappa is
     1 + 2 r^2, and Fisher's z has variance 1 / df; so its variance is taken as kappa / (1 + 2 r^2) / df. That is since
     its residuals are those of the null hypothesis; the t of variance groups (not `of_null`) has its own. The interval
     excludes 0 exactly where p is at most alpha: with |r| above .95 and few participants it would reach beyond 0

@@ -21,7 +21,7 @@ import numpy as np
 
 from heatlas.pipeline.statistics.arrays import Floats
 from heatlas.pipeline.statistics.linear.exchangeability import two_sided_p
-from heatlas.pipeline.statistics.linear.robust import critical_values
+from heatlas.pipeline.statistics.linear.studentised import critical_values
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from heatlas.pipeline.statistics.arrays import Floats, Indices
 from heatlas.pipeline.statistics.linear.exchangeability import two_sided_p
 from heatlas.pipeline.statistics.linear.freedman_lane import dual_interval
-from heatlas.pipeline.statistics.linear.robust import critical_values
+from heatlas.pipeline.statistics.linear.studentised import critical_values
 
 METRICS = ("balanced_accuracy", "sensitivity", "specificity", "auc")
 AT_ONCE = 500

@@ -189,7 +189,7 @@ def score_statistics(
 
 
 def _studentised(residuals: Floats, left: Floats, basis: Floats) -> Floats:
-    """T as in `pipeline.statistics.linear.robust`, up to a factor: (m, k) for residuals (m, n), predictors (n, k).
+    """T as in `pipeline.statistics.linear.studentised`, up to a factor: (m, k) for residuals (m, n), predictors (n, k).
 
     Where people with a high predictor are followed for a shorter time, their martingale residuals are smaller: plain
     correlations then reject 0 to 3 % at 5 %, and have a quarter of the power. Covariates are removed from the permuted

@@ -32,7 +32,7 @@ def benjamini_hochberg(p: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def pooled_fdr(pooled: NDArray[np.float64], p: NDArray[np.float64]) -> NDArray[np.float64]:
-    """`benjamini_hochberg` of p from pooled permutations (`pipeline.statistics.linear.robust.pooled_p`), at least p.
+    """`benjamini_hochberg` of p from pooled permutations (`pipeline.statistics.linear.studentised.pooled_p`), at least p.
 
     Examples
     --------
