@@ -25,7 +25,7 @@ from heatlas.pipeline.statistics.images.voxel_test import voxel_test
 from heatlas.pipeline.statistics.linear.correlation import partial_correlation
 from heatlas.pipeline.statistics.linear.fold_effect import FoldModel, model_within_folds
 from heatlas.pipeline.statistics.linear.freedman_lane import PermutationTest, freedman_lane
-from heatlas.pipeline.statistics.linear.skewness import FEW_OF_GROUP
+from heatlas.pipeline.statistics.resampling.means import FEW_OF_GROUP
 
 REGIONS, ORDERS = 30, 199
 OF_POWER, ORDERS_OF_POWER, PLANTED = 67, 999, 5

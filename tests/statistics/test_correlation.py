@@ -15,8 +15,8 @@ from heatlas.pipeline.statistics.linear.correlation import (
     standardised,
 )
 from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability, two_sided_p
-from heatlas.pipeline.statistics.linear.sign_flip import sign_flip_test, transformed_t
 from heatlas.pipeline.statistics.linear.studentised import critical_values
+from heatlas.pipeline.statistics.resampling.means import sign_flip_test, transformed_t
 
 
 @pytest.mark.parametrize(

@@ -21,16 +21,16 @@ from heatlas.pipeline.statistics.groups.fairness import FAIRNESS_COLUMNS, _cavea
 from heatlas.pipeline.statistics.groups.interactions import INTERACTIONS_COLUMNS, interactions_tables
 from heatlas.pipeline.statistics.groups.levels import levels_of
 from heatlas.pipeline.statistics.groups.subgroups import SUBGROUPS_COLUMNS, _with_class_difference, subgroups_tables
-from heatlas.pipeline.statistics.linear.skewness import (
+from heatlas.pipeline.statistics.performance import subgroup_difference as subgroup_module
+from heatlas.pipeline.statistics.performance.subgroup_difference import Answers, subgroup_difference
+from heatlas.pipeline.statistics.resampling.means import (
+    FEW,
     FEW_OF_GROUP,
     MOSTLY_ALIKE,
     OF_INTERVAL,
     SMALL_GROUPS,
     caveats_of_groups,
 )
-from heatlas.pipeline.statistics.performance import subgroup_difference as subgroup_module
-from heatlas.pipeline.statistics.performance.subgroup_difference import Answers, subgroup_difference
-from heatlas.pipeline.statistics.resampling.means import FEW
 
 HIPPOCAMPUS = GROUPS.index("Hippocampus")
 

@@ -38,9 +38,9 @@ from heatlas.pipeline.statistics.groups.places import PLACES, influence_on_g, pl
 from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability
 from heatlas.pipeline.statistics.linear.fold_effect import EVEN, FoldModel, fold_of_units, model_within_folds
 from heatlas.pipeline.statistics.linear.freedman_lane import TEST_INTERVAL, PermutationTest, freedman_lane
-from heatlas.pipeline.statistics.linear.skewness import FEW_OF_GROUP, OF_RANKS, caveats_of_groups
 from heatlas.pipeline.statistics.resampling.bootstrap import NO_INTERVAL
 from heatlas.pipeline.statistics.resampling.correction_family import POOLED_FDR
+from heatlas.pipeline.statistics.resampling.means import FEW_OF_GROUP, OF_RANKS, caveats_of_groups
 
 MIN_PER_GROUP = 2
 NO_VALUE = "no value in any participant: no voxel on this grid, or no reference for the gain"

@@ -23,9 +23,13 @@ from heatlas.pipeline.statistics.data.notes import joined
 from heatlas.pipeline.statistics.data.values import participant_codes, participant_means
 from heatlas.pipeline.statistics.groups.levels import LEVEL_IS, Levels, subgroup_levels
 from heatlas.pipeline.statistics.linear.fold_effect import fold_of_participants
-from heatlas.pipeline.statistics.linear.skewness import OF_INTERVAL, caveats_of_groups
 from heatlas.pipeline.statistics.resampling.bootstrap import NO_INTERVAL
-from heatlas.pipeline.statistics.resampling.means import INTERVAL_OF_MEANS, mean_intervals
+from heatlas.pipeline.statistics.resampling.means import (
+    INTERVAL_OF_MEANS,
+    OF_INTERVAL,
+    caveats_of_groups,
+    mean_intervals,
+)
 
 WELCH = "Welch"
 NO_ERROR = "class difference: no interval: participants do not differ within a class and test fold"

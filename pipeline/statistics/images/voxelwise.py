@@ -41,7 +41,7 @@ from heatlas.pipeline.statistics.images.clusters import cluster_table
 from heatlas.pipeline.statistics.images.differences import class_model
 from heatlas.pipeline.statistics.images.voxel_test import VoxelTest, voxel_test
 from heatlas.pipeline.statistics.images.voxel_values import Voxels, voxels_of_scan
-from heatlas.pipeline.statistics.linear.skewness import OF_FAMILY, caveat_of_size
+from heatlas.pipeline.statistics.resampling.means import OF_FAMILY, caveat_of_size
 
 Singles = NDArray[np.float32]
 CLEAR = 0.05

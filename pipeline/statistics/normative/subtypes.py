@@ -27,7 +27,6 @@ from heatlas.pipeline.statistics.data.region_features import VOLUME
 from heatlas.pipeline.statistics.data.values import participant_codes, participant_means
 from heatlas.pipeline.statistics.linear.fold_effect import FOLD, model_within_folds
 from heatlas.pipeline.statistics.linear.freedman_lane import freedman_lane
-from heatlas.pipeline.statistics.linear.skewness import caveats_of_groups
 from heatlas.pipeline.statistics.normative.clustering import (
     Consensus,
     Gap,
@@ -37,6 +36,7 @@ from heatlas.pipeline.statistics.normative.clustering import (
     stability,
 )
 from heatlas.pipeline.statistics.resampling.correction_family import benjamini_hochberg
+from heatlas.pipeline.statistics.resampling.means import caveats_of_groups
 
 MIN_PARTICIPANTS = 10
 """Smallest number of patients for subtyping."""

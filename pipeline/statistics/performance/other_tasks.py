@@ -13,9 +13,9 @@ from heatlas.pipeline.run.declared import CLASSES, Table
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Floats
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
-from heatlas.pipeline.statistics.linear.skewness import VERY_SKEWED
 from heatlas.pipeline.statistics.performance.intervals import MEASURE_COLUMNS, by_fold, measured_by_fold
 from heatlas.pipeline.statistics.resampling.bootstrap import weighted_mean, weighted_slope
+from heatlas.pipeline.statistics.resampling.means import VERY_SKEWED
 from heatlas.pipeline.statistics.resampling.scaled import AS_IT_IS, FISHER, LOG, LOGIT, UNEXPLAINED
 
 NUMBER_PERFORMANCE_COLUMNS = MEASURE_COLUMNS | {

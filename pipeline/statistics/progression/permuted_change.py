@@ -1,6 +1,6 @@
 """Change over visits: one least-squares slope per participant, then tests and intervals over participants.
 
-- *Mean change of a group*: the signs of the slopes are flipped (`pipeline.statistics.linear.sign_flip`), weighted by
+- *Mean change of a group*: the signs of the slopes are flipped (`pipeline.statistics.resampling.means`), weighted by
   the inverse of their variance, so that someone with two visits half a year apart counts little. Exact where slopes are
   symmetric about zero; to exchange visits within participants would test that nobody changes instead (10.8 % rejections
   at 5 % where people change at random about zero).
@@ -27,8 +27,7 @@ from heatlas.pipeline.statistics.data.notes import joined
 from heatlas.pipeline.statistics.data.values import participant_means
 from heatlas.pipeline.statistics.linear.fold_effect import FOLD, centred_within, model_within_folds
 from heatlas.pipeline.statistics.linear.freedman_lane import freedman_lane
-from heatlas.pipeline.statistics.linear.sign_flip import sign_flip_test
-from heatlas.pipeline.statistics.linear.skewness import FEW, VERY_SKEWED, skewed_and_few
+from heatlas.pipeline.statistics.resampling.means import FEW_VALUES, VERY_SKEWED, sign_flip_test, skewed_and_few
 
 SAME_TIME = 1e-9
 """Sum of squared deviations of years from their mean below which a participant's visits count as simultaneous."""
@@ -38,7 +37,7 @@ DIFFERENT_NETWORKS = (
     "the groups were explained by different networks, whose scales cannot be distinguished from a difference in change"
 )
 NO_CHANGE = "nobody's values change over visits"
-SKEWED = f"slopes are skewed (above {VERY_SKEWED:g}) and fewer than {FEW}: p is too small"
+SKEWED = f"slopes are skewed (above {VERY_SKEWED:g}) and fewer than {FEW_VALUES}: p is too small"
 
 
 @dataclass(frozen=True, eq=False)

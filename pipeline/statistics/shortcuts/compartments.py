@@ -30,15 +30,16 @@ from heatlas.pipeline.statistics.data.notes import joined
 from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability
 from heatlas.pipeline.statistics.linear.fold_effect import EVEN, FOLD, model_within_folds
 from heatlas.pipeline.statistics.linear.freedman_lane import TEST_INTERVAL, freedman_lane
-from heatlas.pipeline.statistics.linear.sign_flip import sign_flip_test
-from heatlas.pipeline.statistics.linear.skewness import FEW, VERY_SKEWED, skewed_and_few
 from heatlas.pipeline.statistics.resampling.bootstrap import NO_INTERVAL
 from heatlas.pipeline.statistics.resampling.correction_family import add_false_discovery_rate
+from heatlas.pipeline.statistics.resampling.means import FEW_VALUES, VERY_SKEWED, sign_flip_test, skewed_and_few
 from heatlas.pipeline.training.control import control_of
 
 SIGN_FLIPS = "sign flips"
 ALIKE = "no interval: the same in all participants"
-SKEWED = f"enrichment is skewed (above {VERY_SKEWED:g}) in fewer than {FEW} participants: the interval is too narrow"
+SKEWED = (
+    f"enrichment is skewed (above {VERY_SKEWED:g}) in fewer than {FEW_VALUES} participants: the interval is too narrow"
+)
 AUDIT_COLUMNS = ("scan_id", "map", "compartment", "reference", "share", "voxel_share", "enrichment")
 
 SHORTCUT_COLUMNS = {
