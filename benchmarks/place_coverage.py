@@ -22,8 +22,7 @@ from heatlas.pipeline.statistics.arrays import Floats, Indices
 from heatlas.pipeline.statistics.comparison.external import weighted_g
 from heatlas.pipeline.statistics.groups.places import influence_on_g, influence_on_r, place_bounds
 from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability
-from heatlas.pipeline.statistics.resampling.bootstrap import participant_draws
-from heatlas.pipeline.statistics.resampling.scaled import strata_of
+from heatlas.pipeline.statistics.resampling.bootstrap import participant_draws, strata_of
 
 SEED, REGIONS, CONFIDENCE = 44, 20, 0.95
 PERCENTILE_DRAWS = 500

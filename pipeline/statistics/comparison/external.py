@@ -40,12 +40,14 @@ from heatlas.pipeline.statistics.performance.classification import (
 )
 from heatlas.pipeline.statistics.performance.demographics import TOTAL, demographics, welch
 from heatlas.pipeline.statistics.performance.intervals import participants_of
-from heatlas.pipeline.statistics.resampling.bootstrap import NO_INTERVAL, Intervals, ratio
-from heatlas.pipeline.statistics.resampling.scaled import (
+from heatlas.pipeline.statistics.resampling.bootstrap import (
     AS_IT_IS,
     FISHER,
     INTERVAL_OF_SCALED,
     LOGIT,
+    NO_INTERVAL,
+    Intervals,
+    ratio,
     scaled_intervals,
     strata_of,
     with_exact_shares,

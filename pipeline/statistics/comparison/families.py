@@ -26,7 +26,7 @@ from heatlas.pipeline.statistics.arrays import Flags, Floats
 from heatlas.pipeline.statistics.comparison.rankings import mean_over_people
 from heatlas.pipeline.statistics.comparison.runs import Run
 from heatlas.pipeline.statistics.data.notes import joined
-from heatlas.pipeline.statistics.resampling.scaled import INTERVAL_OF_SCALED, LOGIT, scaled_intervals, strata_of
+from heatlas.pipeline.statistics.resampling.bootstrap import INTERVAL_OF_SCALED, LOGIT, scaled_intervals, strata_of
 
 RUNS_TABLE = Table(
     "family_comparison",

@@ -34,14 +34,16 @@ from heatlas.pipeline.statistics.performance.subgroup_difference import (
     Difference,
     subgroup_difference,
 )
-from heatlas.pipeline.statistics.resampling.bootstrap import FLAT, NO_INTERVAL, ratio
-from heatlas.pipeline.statistics.resampling.correction_family import benjamini_hochberg
-from heatlas.pipeline.statistics.resampling.scaled import (
+from heatlas.pipeline.statistics.resampling.bootstrap import (
+    FLAT,
     INTERVAL_OF_PERFORMANCE,
     LOGIT,
+    NO_INTERVAL,
+    ratio,
     scaled_intervals,
     with_exact_shares,
 )
+from heatlas.pipeline.statistics.resampling.correction_family import benjamini_hochberg
 
 FAIRNESS_METRICS = METRICS
 FLAT_ERROR = "no test: participants do not differ in what the metric counts"

@@ -19,10 +19,12 @@ from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.notes import joined
 from heatlas.pipeline.statistics.performance.calibration import calibration_table, precision_recall_table
 from heatlas.pipeline.statistics.performance.intervals import ALL_FOLDS, by_fold, participants_of
-from heatlas.pipeline.statistics.resampling.bootstrap import FLAT, NO_INTERVAL, ratio
-from heatlas.pipeline.statistics.resampling.scaled import (
+from heatlas.pipeline.statistics.resampling.bootstrap import (
+    FLAT,
     INTERVAL_OF_PERFORMANCE,
     LOGIT,
+    NO_INTERVAL,
+    ratio,
     scaled_intervals,
     with_exact_shares,
 )

@@ -11,7 +11,12 @@ from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
 from heatlas.pipeline.statistics.arrays import Floats, Indices
 from heatlas.pipeline.statistics.data.values import participant_codes
-from heatlas.pipeline.statistics.resampling.scaled import INTERVAL_OF_SCALED, IntervalScale, scaled_intervals, strata_of
+from heatlas.pipeline.statistics.resampling.bootstrap import (
+    INTERVAL_OF_SCALED,
+    IntervalScale,
+    scaled_intervals,
+    strata_of,
+)
 
 Measure = Callable[[pd.DataFrame, Floats], Mapping[str, Floats]]
 

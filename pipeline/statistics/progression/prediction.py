@@ -39,8 +39,14 @@ from heatlas.pipeline.statistics.progression.conversion import (
 )
 from heatlas.pipeline.statistics.progression.cox import cox_table
 from heatlas.pipeline.statistics.progression.hazards import CONSTANT
-from heatlas.pipeline.statistics.resampling.bootstrap import FLAT, NO_INTERVAL, bootstrap_intervals, ratio
-from heatlas.pipeline.statistics.resampling.scaled import INTERVAL_OF_SHARES, with_exact_shares
+from heatlas.pipeline.statistics.resampling.bootstrap import (
+    FLAT,
+    INTERVAL_OF_SHARES,
+    NO_INTERVAL,
+    bootstrap_intervals,
+    ratio,
+    with_exact_shares,
+)
 
 CONVERTER, STABLE = "pMCI", "sMCI"
 CONCORDANCE, AUC = "concordance", "auc"
