@@ -23,7 +23,7 @@ from heatlas.pipeline.statistics.associations.associations import (
     small_class,
 )
 from heatlas.pipeline.statistics.associations.biomarkers import Biomarker
-from heatlas.pipeline.statistics.data.relevance_columns import shares
+from heatlas.pipeline.statistics.data.values import shares
 from heatlas.pipeline.statistics.linear.correlation import correlation_interval, matched_test
 from heatlas.pipeline.statistics.linear.design import Design, design_of
 from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability

@@ -22,7 +22,7 @@ from heatlas.pipeline.statistics.associations.main_effects import CLASS
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.members import label_of, members_of
 from heatlas.pipeline.statistics.data.notes import joined
-from heatlas.pipeline.statistics.data.relevance_columns import RelevanceColumns
+from heatlas.pipeline.statistics.data.values import RelevanceColumns
 from heatlas.pipeline.statistics.linear.fold_effect import FOLD
 
 AUTO = "auto"

@@ -31,8 +31,7 @@ from heatlas.pipeline.statistics.arrays import Floats
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.members import CLASSES, TwoGroups, interval_of_g, label_of, reported_g
 from heatlas.pipeline.statistics.data.notes import joined
-from heatlas.pipeline.statistics.data.relevance_columns import RelevanceColumns, kinds_of
-from heatlas.pipeline.statistics.data.values import participant_codes, participant_means
+from heatlas.pipeline.statistics.data.values import RelevanceColumns, kinds_of, participant_codes, participant_means
 from heatlas.pipeline.statistics.groups.gains import with_gains
 from heatlas.pipeline.statistics.groups.places import PLACES, influence_on_g, places_by, write_places
 from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability

@@ -16,8 +16,7 @@ from heatlas.atlases.regions import RegionTable
 from heatlas.pipeline.regions.packed_labels import REST
 from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.declared import Table
-from heatlas.pipeline.statistics.data.relevance_columns import map_totals, with_shares
-from heatlas.pipeline.statistics.data.values import OUTCOMES
+from heatlas.pipeline.statistics.data.values import OUTCOMES, map_totals, with_shares
 
 BILATERAL = "bilateral"
 
