@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.statistics.arrays import Floats
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
+from heatlas.pipeline.statistics.data.members import first_visits
 from heatlas.pipeline.statistics.data.values import RelevanceValues
-from heatlas.pipeline.statistics.data.visits import first_visits
 
 Mask = NDArray[np.bool_]
 
@@ -58,7 +58,7 @@ class FoldedScans:
     fold : tuple of str
         The fold that tests the participant of each scan, or `NO_FOLD`.
     first : array of bool
-        The first labelled scan of each participant (`pipeline.statistics.data.visits.first_visits`), which models
+        The first labelled scan of each participant (`pipeline.statistics.data.members.first_visits`), which models
         are fitted on. Repeated scans are not independent, and a mean over scans varies less than the single scans that
         a model is applied to.
     """

@@ -22,9 +22,9 @@ from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Floats
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
+from heatlas.pipeline.statistics.data.members import COURSE, LEVEL_IS, Levels, subgroup_levels
 from heatlas.pipeline.statistics.data.notes import joined
 from heatlas.pipeline.statistics.data.values import participant_codes, participant_means
-from heatlas.pipeline.statistics.groups.levels import COURSE, LEVEL_IS, Levels, subgroup_levels
 from heatlas.pipeline.statistics.linear.fold_effect import FOLD, several_folds
 from heatlas.pipeline.statistics.linear.freedman_lane import TEST_INTERVAL
 from heatlas.pipeline.statistics.performance.classification import weighted_auc

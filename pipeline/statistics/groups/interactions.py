@@ -15,10 +15,16 @@ from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
-from heatlas.pipeline.statistics.data.members import CLASSES, TwoGroups
+from heatlas.pipeline.statistics.data.members import (
+    CLASSES,
+    COURSE,
+    Levels,
+    TwoGroups,
+    one_value_per_participant,
+    subgroup_levels,
+)
 from heatlas.pipeline.statistics.data.notes import joined
 from heatlas.pipeline.statistics.data.values import RelevanceColumns, kinds_of
-from heatlas.pipeline.statistics.groups.levels import COURSE, Levels, one_value_per_participant, subgroup_levels
 from heatlas.pipeline.statistics.linear.fold_effect import EVEN, model_within_folds
 from heatlas.pipeline.statistics.linear.freedman_lane import freedman_lane
 from heatlas.pipeline.statistics.resampling.correction_family import POOLED_FDR

@@ -18,10 +18,17 @@ from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.statistics.arrays import Floats
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
-from heatlas.pipeline.statistics.data.members import difference_within, interval_of_g, reported_g, welch_within
+from heatlas.pipeline.statistics.data.members import (
+    LEVEL_IS,
+    Levels,
+    difference_within,
+    interval_of_g,
+    reported_g,
+    subgroup_levels,
+    welch_within,
+)
 from heatlas.pipeline.statistics.data.notes import joined
 from heatlas.pipeline.statistics.data.values import participant_codes, participant_means
-from heatlas.pipeline.statistics.groups.levels import LEVEL_IS, Levels, subgroup_levels
 from heatlas.pipeline.statistics.linear.fold_effect import fold_of_participants
 from heatlas.pipeline.statistics.resampling.bootstrap import NO_INTERVAL
 from heatlas.pipeline.statistics.resampling.means import (

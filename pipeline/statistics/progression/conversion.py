@@ -23,8 +23,7 @@ from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.statistics.arrays import Floats
 from heatlas.pipeline.statistics.data.inputs import AppliedScans
-from heatlas.pipeline.statistics.data.notes import joined
-from heatlas.pipeline.statistics.data.visits import (
+from heatlas.pipeline.statistics.data.members import (
     CONVERTED,
     FOLLOWED,
     OTHER_DEMENTIA,
@@ -33,6 +32,7 @@ from heatlas.pipeline.statistics.data.visits import (
     log_odds,
     networks_of,
 )
+from heatlas.pipeline.statistics.data.notes import joined
 
 MODEL = "model"
 COMPARATORS = ("hippocampus/tiv", "mmse", "age")

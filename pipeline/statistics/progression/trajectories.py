@@ -21,8 +21,8 @@ from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Floats
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
+from heatlas.pipeline.statistics.data.members import course_of, first_visits, log_odds, networks_of, years_since_first
 from heatlas.pipeline.statistics.data.notes import joined
-from heatlas.pipeline.statistics.data.visits import course_of, first_visits, log_odds, networks_of, years_since_first
 from heatlas.pipeline.statistics.linear.fold_effect import EVEN, FOLD
 from heatlas.pipeline.statistics.progression.permuted_change import ChangeTest, change_test
 from heatlas.pipeline.statistics.resampling.correction_family import add_false_discovery_rate
