@@ -13,7 +13,7 @@ from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Floats
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.values import OUTCOMES, RelevanceValues, participant_codes, participant_means
-from heatlas.pipeline.statistics.groups.places import PLACES, places_by, write_places
+from heatlas.pipeline.statistics.groups.gains import PLACES, places_by, write_places
 from heatlas.pipeline.statistics.resampling.bootstrap import MIN_PARTICIPANTS
 from heatlas.pipeline.statistics.resampling.means import INTERVAL_OF_MEANS, mean_intervals
 
