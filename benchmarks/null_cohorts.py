@@ -27,9 +27,8 @@ from heatlas.pipeline.statistics.images.differences import _agreement
 from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability
 from heatlas.pipeline.statistics.performance.baselines import AUC, BALANCED, _Compared
 from heatlas.pipeline.statistics.performance.baselines import _rows as rows_of_baseline
+from heatlas.pipeline.statistics.performance.classification import ALL_FOLDS, metrics, weighted_auc_within
 from heatlas.pipeline.statistics.performance.classification import _rows as rows_of_performance
-from heatlas.pipeline.statistics.performance.classification import metrics, weighted_auc_within
-from heatlas.pipeline.statistics.performance.intervals import ALL_FOLDS
 
 SEED, DRAWS, REGIONS = 43, 500, 30
 QUALITY, LEVEL = np.array([0.5, 0.75, 1.0, 1.25, 1.5]), np.array([-0.4, -0.2, 0.0, 0.2, 0.4])

@@ -50,8 +50,13 @@ from heatlas.pipeline.statistics.images.differences import (
 )
 from heatlas.pipeline.statistics.normative.tables import NORMATIVE_TABLES, normative_tables
 from heatlas.pipeline.statistics.performance.baselines import BASELINES_TABLE, baselines_tables
-from heatlas.pipeline.statistics.performance.calibration import CALIBRATION_TABLE, PRECISION_RECALL_TABLE
-from heatlas.pipeline.statistics.performance.classification import PERFORMANCE_TABLE, ROC_TABLE, performance_tables
+from heatlas.pipeline.statistics.performance.classification import (
+    CALIBRATION_TABLE,
+    PERFORMANCE_TABLE,
+    PRECISION_RECALL_TABLE,
+    ROC_TABLE,
+    performance_tables,
+)
 from heatlas.pipeline.statistics.performance.demographics import (
     DEMOGRAPHIC_TESTS_TABLE,
     DEMOGRAPHICS_TABLE,

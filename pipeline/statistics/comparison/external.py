@@ -31,15 +31,16 @@ from heatlas.pipeline.statistics.data.inputs import StatisticsInputs, inputs_of_
 from heatlas.pipeline.statistics.data.members import CLASSES, TwoGroups
 from heatlas.pipeline.statistics.data.values import participant_codes, participant_means
 from heatlas.pipeline.statistics.images.adjusted import rank_correlation
-from heatlas.pipeline.statistics.performance.calibration import CALIBRATION_COLUMNS, calibration_table
 from heatlas.pipeline.statistics.performance.classification import (
+    CALIBRATION_COLUMNS,
     FEW,
     FEW_WRONG,
+    calibration_table,
     metrics,
+    participants_of,
     weighted_auc_within,
 )
 from heatlas.pipeline.statistics.performance.demographics import TOTAL, demographics, welch
-from heatlas.pipeline.statistics.performance.intervals import participants_of
 from heatlas.pipeline.statistics.resampling.bootstrap import (
     AS_IT_IS,
     FISHER,

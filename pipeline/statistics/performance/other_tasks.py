@@ -13,7 +13,7 @@ from heatlas.pipeline.run.declared import CLASSES, Table
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Floats
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
-from heatlas.pipeline.statistics.performance.intervals import MEASURE_COLUMNS, by_fold, measured_by_fold
+from heatlas.pipeline.statistics.performance.classification import MEASURE_COLUMNS, by_fold, measured_by_fold
 from heatlas.pipeline.statistics.resampling.bootstrap import (
     AS_IT_IS,
     FISHER,
