@@ -28,7 +28,7 @@ from heatlas.pipeline.statistics.linear.freedman_lane import freedman_lane
 from heatlas.pipeline.statistics.progression.conversion import MODEL, Conversions
 from heatlas.pipeline.statistics.progression.cox import RELEVANCE, _Fitted, _tests, _with_shared_models, predictors
 from heatlas.pipeline.statistics.progression.hazards import hazard_per_sd
-from heatlas.pipeline.statistics.progression.permuted_change import change_test
+from heatlas.pipeline.statistics.progression.trajectories import change_test
 
 SCALES = np.array([1.0, 1.5, 2.0, 3.0])
 """Of the networks of four folds."""

@@ -19,8 +19,8 @@ from heatlas.pipeline.statistics.normative.subtypes import Subtypes, _compared
 from heatlas.pipeline.statistics.performance.demographics import _fisher, welch
 from heatlas.pipeline.statistics.progression.conversion import Conversions
 from heatlas.pipeline.statistics.progression.cox import RELEVANCE, _tests, _with_shared_models, predictors
-from heatlas.pipeline.statistics.progression.permuted_change import ChangeTest, change_test
 from heatlas.pipeline.statistics.progression.prediction import progression_table
+from heatlas.pipeline.statistics.progression.trajectories import ChangeTest, change_test
 from heatlas.pipeline.statistics.shortcuts.site_prediction import (
     Scans,
     assigned,

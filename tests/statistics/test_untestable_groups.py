@@ -23,8 +23,8 @@ from heatlas.pipeline.statistics.normative.subtypes import Subtypes, _compared
 from heatlas.pipeline.statistics.performance.demographics import _fisher, welch
 from heatlas.pipeline.statistics.progression.conversion import Conversions
 from heatlas.pipeline.statistics.progression.cox import cox_table
-from heatlas.pipeline.statistics.progression.permuted_change import change_test
 from heatlas.pipeline.statistics.progression.prediction import progression_table
+from heatlas.pipeline.statistics.progression.trajectories import change_test
 from heatlas.pipeline.statistics.shortcuts.compartments import _difference
 from heatlas.pipeline.statistics.shortcuts.site_prediction import Scans, _predictions, scaled_within
 
