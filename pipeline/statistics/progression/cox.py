@@ -29,11 +29,12 @@ from heatlas.pipeline.statistics.associations.biomarkers import SHORT_NAMES
 from heatlas.pipeline.statistics.linear.covariates import CovariateColumns
 from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability, two_sided_p
 from heatlas.pipeline.statistics.linear.fold_effect import centred_within
-from heatlas.pipeline.statistics.progression.concordance import comparable_pairs, concordance
 from heatlas.pipeline.statistics.progression.conversion import AT_ANY_TIME, COMPARATORS, MODEL, Conversions, number_of
 from heatlas.pipeline.statistics.progression.hazards import (
     SINGULAR,
     Hazard,
+    comparable_pairs,
+    concordance,
     hazard_per_sd,
     martingale_residuals,
     score_statistics,

@@ -21,14 +21,6 @@ from heatlas.pipeline.statistics.arrays import Flags, Floats
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.notes import joined
 from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability, two_sided_p
-from heatlas.pipeline.statistics.progression.concordance import (
-    CHANCE,
-    Pairs,
-    class_pairs,
-    comparable_pairs,
-    concordance,
-    permuted_concordance,
-)
 from heatlas.pipeline.statistics.progression.conversion import (
     AT_ANY_TIME,
     COMPARATORS,
@@ -38,7 +30,15 @@ from heatlas.pipeline.statistics.progression.conversion import (
     conversions,
 )
 from heatlas.pipeline.statistics.progression.cox import cox_table
-from heatlas.pipeline.statistics.progression.hazards import CONSTANT
+from heatlas.pipeline.statistics.progression.hazards import (
+    CHANCE,
+    CONSTANT,
+    Pairs,
+    class_pairs,
+    comparable_pairs,
+    concordance,
+    permuted_concordance,
+)
 from heatlas.pipeline.statistics.resampling.bootstrap import (
     FLAT,
     INTERVAL_OF_SHARES,
