@@ -16,7 +16,7 @@ from heatlas.pipeline.evaluation.representations.recognised import ALL, draws_wi
 from heatlas.pipeline.evaluation.representations.site_signal import predicted_sites
 from heatlas.pipeline.run.config.statistics import ShortcutsConfig
 from heatlas.pipeline.run.work.seeds import generator
-from heatlas.pipeline.statistics.progression.conversion import SOONER_WHEN_LOWER, Conversions
+from heatlas.pipeline.statistics.progression.cox import SOONER_WHEN_LOWER, Conversions
 from heatlas.pipeline.statistics.progression.hazards import class_pairs, comparable_pairs, concordance, hazard_per_sd
 from heatlas.pipeline.statistics.progression.prediction import progression_table
 from heatlas.pipeline.statistics.shortcuts.site_prediction import Scans, _predictions

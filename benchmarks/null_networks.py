@@ -25,8 +25,15 @@ from heatlas.pipeline.statistics.harmonisation.site_effect import site_effect
 from heatlas.pipeline.statistics.linear.correlation import partial_correlation
 from heatlas.pipeline.statistics.linear.fold_effect import model_within_folds
 from heatlas.pipeline.statistics.linear.freedman_lane import freedman_lane
-from heatlas.pipeline.statistics.progression.conversion import MODEL, Conversions
-from heatlas.pipeline.statistics.progression.cox import RELEVANCE, _Fitted, _tests, _with_shared_models, predictors
+from heatlas.pipeline.statistics.progression.cox import (
+    MODEL,
+    RELEVANCE,
+    Conversions,
+    _Fitted,
+    _tests,
+    _with_shared_models,
+    predictors,
+)
 from heatlas.pipeline.statistics.progression.hazards import hazard_per_sd
 from heatlas.pipeline.statistics.progression.trajectories import change_test
 

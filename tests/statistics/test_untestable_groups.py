@@ -21,8 +21,7 @@ from heatlas.pipeline.statistics.linear.fold_effect import model_within_folds
 from heatlas.pipeline.statistics.linear.freedman_lane import freedman_lane
 from heatlas.pipeline.statistics.normative.subtypes import Subtypes, _compared
 from heatlas.pipeline.statistics.performance.demographics import _fisher, welch
-from heatlas.pipeline.statistics.progression.conversion import Conversions
-from heatlas.pipeline.statistics.progression.cox import cox_table
+from heatlas.pipeline.statistics.progression.cox import Conversions, cox_table
 from heatlas.pipeline.statistics.progression.prediction import progression_table
 from heatlas.pipeline.statistics.progression.trajectories import change_test
 from heatlas.pipeline.statistics.shortcuts.compartments import _difference

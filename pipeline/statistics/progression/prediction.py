@@ -21,15 +21,15 @@ from heatlas.pipeline.statistics.arrays import Flags, Floats
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.notes import joined
 from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability, two_sided_p
-from heatlas.pipeline.statistics.progression.conversion import (
+from heatlas.pipeline.statistics.progression.cox import (
     AT_ANY_TIME,
     COMPARATORS,
     MODEL,
     SOONER_WHEN_LOWER,
     Conversions,
     conversions,
+    cox_table,
 )
-from heatlas.pipeline.statistics.progression.cox import cox_table
 from heatlas.pipeline.statistics.progression.hazards import (
     CHANCE,
     CONSTANT,
