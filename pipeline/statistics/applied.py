@@ -23,11 +23,11 @@ from heatlas.pipeline.statistics.data.inputs import AppliedScans, inputs_of_run,
 from heatlas.pipeline.statistics.data.notes import joined
 from heatlas.pipeline.statistics.data.region_features import NO_FOLD, VOLUME, FoldedScans, region_features
 from heatlas.pipeline.statistics.linear.covariates import CovariateColumns
-from heatlas.pipeline.statistics.normative.norm import Norm
 from heatlas.pipeline.statistics.normative.w_scores import (
     W_FINGERPRINTS_TABLE,
     W_SCORE_COLUMNS,
     W_SCORES_TABLE,
+    Norm,
     fingerprint_table,
     norm_of,
 )
