@@ -48,7 +48,7 @@ from heatlas.pipeline.statistics.images.differences import (
     IMAGE_DIFFERENCES_TABLE,
     image_differences_tables,
 )
-from heatlas.pipeline.statistics.normative.tables import NORMATIVE_TABLES, normative_tables
+from heatlas.pipeline.statistics.normative.subtypes import NORMATIVE_TABLES, normative_tables
 from heatlas.pipeline.statistics.performance.baselines import BASELINES_TABLE, baselines_tables
 from heatlas.pipeline.statistics.performance.classification import (
     CALIBRATION_TABLE,
