@@ -19,7 +19,7 @@ from heatlas.pipeline.statistics.associations.volume_association import volume_a
 from heatlas.pipeline.statistics.data.members import difference_within, welch_within
 from heatlas.pipeline.statistics.data.region_features import FoldedScans, RegionFeatures
 from heatlas.pipeline.statistics.groups.fairness import _of_level
-from heatlas.pipeline.statistics.harmonisation.combat_fit import fit
+from heatlas.pipeline.statistics.harmonisation.combat import fit
 from heatlas.pipeline.statistics.harmonisation.fold_wise import harmonise
 from heatlas.pipeline.statistics.harmonisation.site_effect import site_effect
 from heatlas.pipeline.statistics.linear.correlation import partial_correlation
