@@ -37,9 +37,8 @@ from heatlas.pipeline.statistics.data.inputs import StatisticsInputs, files_read
 from heatlas.pipeline.statistics.data.members import CLASSES, TwoGroups
 from heatlas.pipeline.statistics.data.notes import joined
 from heatlas.pipeline.statistics.images.adjusted import Adjusted
-from heatlas.pipeline.statistics.images.clusters import cluster_table
 from heatlas.pipeline.statistics.images.differences import class_model
-from heatlas.pipeline.statistics.images.voxel_test import VoxelTest, voxel_test
+from heatlas.pipeline.statistics.images.voxel_test import VoxelTest, cluster_table, voxel_test
 from heatlas.pipeline.statistics.images.voxel_values import Voxels, voxels_of_scan
 from heatlas.pipeline.statistics.resampling.means import OF_FAMILY, caveat_of_size
 
