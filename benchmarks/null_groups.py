@@ -20,7 +20,7 @@ from null_relevance import Case, Found, Generator, people, relevance
 
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.work.seeds import generator
-from heatlas.pipeline.statistics.images.adjusted import Adjusted
+from heatlas.pipeline.statistics.images.differences import Adjusted
 from heatlas.pipeline.statistics.images.voxel_test import voxel_test
 from heatlas.pipeline.statistics.linear.correlation import partial_correlation
 from heatlas.pipeline.statistics.linear.fold_effect import FoldModel, model_within_folds

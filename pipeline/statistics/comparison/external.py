@@ -30,7 +30,7 @@ from heatlas.pipeline.statistics.data.image_measures import INTENSITY
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs, inputs_of_run
 from heatlas.pipeline.statistics.data.members import CLASSES, TwoGroups
 from heatlas.pipeline.statistics.data.values import participant_codes, participant_means
-from heatlas.pipeline.statistics.images.adjusted import rank_correlation
+from heatlas.pipeline.statistics.images.differences import rank_correlation
 from heatlas.pipeline.statistics.performance.classification import (
     CALIBRATION_COLUMNS,
     FEW,

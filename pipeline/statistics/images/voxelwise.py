@@ -46,8 +46,7 @@ from heatlas.pipeline.statistics.data.image_measures import INTENSITY, LOG_JACOB
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs, files_read, read_inputs
 from heatlas.pipeline.statistics.data.members import CLASSES, TwoGroups
 from heatlas.pipeline.statistics.data.notes import joined
-from heatlas.pipeline.statistics.images.adjusted import Adjusted
-from heatlas.pipeline.statistics.images.differences import class_model
+from heatlas.pipeline.statistics.images.differences import Adjusted, class_model
 from heatlas.pipeline.statistics.images.voxel_test import VoxelTest, cluster_table, voxel_test
 from heatlas.pipeline.statistics.resampling.means import OF_FAMILY, caveat_of_size
 from heatlas.pipeline.training.baselines.images import standardised
