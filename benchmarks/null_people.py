@@ -12,7 +12,7 @@ from statsmodels.stats.contingency_tables import mcnemar
 from heatlas.pipeline.evaluation.representations.points import points_of
 from heatlas.pipeline.evaluation.representations.site_signal import predicted_sites
 from heatlas.pipeline.run.config.files import load_config
-from heatlas.pipeline.statistics.comparison.agreement import agreement
+from heatlas.pipeline.statistics.comparison.rankings import agreement
 from heatlas.pipeline.statistics.groups.fairness import _of_level
 from heatlas.pipeline.statistics.normative.clustering import ward_labels
 from heatlas.pipeline.statistics.normative.subtypes import Subtypes, _compared
