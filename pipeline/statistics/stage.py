@@ -22,9 +22,13 @@ from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
-from heatlas.pipeline.statistics.associations.associations import ASSOCIATIONS_TABLE, associations_tables
+from heatlas.pipeline.statistics.associations.associations import (
+    ASSOCIATIONS_TABLE,
+    PRIMARY_TABLE,
+    associations_tables,
+    primary_tables,
+)
 from heatlas.pipeline.statistics.associations.main_effects import MAIN_EFFECTS_TABLE, main_effects_tables
-from heatlas.pipeline.statistics.associations.primary import PRIMARY_TABLE, primary_tables
 from heatlas.pipeline.statistics.associations.volume_association import (
     VOLUME_ASSOCIATION_TABLE,
     VOLUME_POINTS_TABLE,
