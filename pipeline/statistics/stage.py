@@ -77,8 +77,12 @@ from heatlas.pipeline.statistics.performance.repeats import PERFORMANCE_REPEATS_
 from heatlas.pipeline.statistics.progression.cox import COX_TABLE
 from heatlas.pipeline.statistics.progression.prediction import PROGRESSION_TABLE, progression_tables
 from heatlas.pipeline.statistics.progression.trajectories import TRAJECTORIES_TABLE, trajectory_table
-from heatlas.pipeline.statistics.shortcuts.compartments import SHORTCUTS_TABLE, shortcut_table
-from heatlas.pipeline.statistics.shortcuts.site_prediction import SITE_PREDICTION_TABLE, site_prediction_table
+from heatlas.pipeline.statistics.shortcuts.shortcuts import (
+    SHORTCUTS_TABLE,
+    SITE_PREDICTION_TABLE,
+    shortcut_table,
+    site_prediction_table,
+)
 
 Tables = Mapping[str, pd.DataFrame]
 """Tables by name."""
