@@ -43,9 +43,13 @@ from heatlas.pipeline.statistics.comparison.rankings import RANKING_AGREEMENT_TA
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs, read_inputs
 from heatlas.pipeline.statistics.groups.comparisons import GROUP_COMPARISONS_TABLE, comparisons_tables
 from heatlas.pipeline.statistics.groups.fairness import FAIRNESS_TABLE, fairness_tables
-from heatlas.pipeline.statistics.groups.interactions import INTERACTIONS_TABLE, interactions_tables
 from heatlas.pipeline.statistics.groups.region_summary import REGION_SUMMARY_TABLE, region_summary_tables
-from heatlas.pipeline.statistics.groups.subgroups import SUBGROUPS_TABLE, subgroups_tables
+from heatlas.pipeline.statistics.groups.subgroups import (
+    INTERACTIONS_TABLE,
+    SUBGROUPS_TABLE,
+    interactions_tables,
+    subgroups_tables,
+)
 from heatlas.pipeline.statistics.harmonisation.tables import HARMONISATION_TABLES, harmonisation_tables
 from heatlas.pipeline.statistics.images.differences import (
     IMAGE_AGREEMENT_TABLE,

@@ -15,8 +15,7 @@ from heatlas.pipeline.statistics.data.members import course_of, first_visits
 from heatlas.pipeline.statistics.data.region_features import FoldedScans
 from heatlas.pipeline.statistics.data.values import RelevanceValues
 from heatlas.pipeline.statistics.groups.fairness import fairness_tables
-from heatlas.pipeline.statistics.groups.interactions import subgroup_levels
-from heatlas.pipeline.statistics.groups.subgroups import subgroups_tables
+from heatlas.pipeline.statistics.groups.subgroups import subgroup_levels, subgroups_tables
 
 NOTHING = pd.DataFrame(index=pd.Index([], name="scan_id"))
 

@@ -25,8 +25,13 @@ from heatlas.pipeline.statistics.groups.fairness import (
     fairness_tables,
     subgroup_difference,
 )
-from heatlas.pipeline.statistics.groups.interactions import INTERACTIONS_COLUMNS, interactions_tables
-from heatlas.pipeline.statistics.groups.subgroups import SUBGROUPS_COLUMNS, _with_class_difference, subgroups_tables
+from heatlas.pipeline.statistics.groups.subgroups import (
+    INTERACTIONS_COLUMNS,
+    SUBGROUPS_COLUMNS,
+    _with_class_difference,
+    interactions_tables,
+    subgroups_tables,
+)
 from heatlas.pipeline.statistics.resampling.means import (
     FEW,
     FEW_OF_GROUP,
