@@ -37,8 +37,7 @@ from heatlas.pipeline.statistics.associations.biomarkers import Biomarker, bioma
 from heatlas.pipeline.statistics.associations.main_effects import CLASS
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.members import label_of, members_of
-from heatlas.pipeline.statistics.data.notes import joined
-from heatlas.pipeline.statistics.data.values import RelevanceColumns, kinds_of
+from heatlas.pipeline.statistics.data.values import RelevanceColumns, joined, kinds_of
 from heatlas.pipeline.statistics.groups.gains import PLACES, influence_on_r, places_by, write_places
 from heatlas.pipeline.statistics.linear.correlation import MatchedTest, Method, matched_test, partial_correlation, ranks
 from heatlas.pipeline.statistics.linear.design import Design

@@ -11,8 +11,8 @@ from heatlas.pipeline.registration.settled import JACOBIAN_SOURCE, NOT_MEASURED
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.statistics.arrays import Floats
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
-from heatlas.pipeline.statistics.data.notes import joined
 from heatlas.pipeline.statistics.data.region_features import VOLUME, region_features
+from heatlas.pipeline.statistics.data.values import joined
 
 SHORT_NAMES = {"hippocampus": "hippocampus_mm3", "tiv": "tiv_mm3"}
 OWN_VOLUME = "own volume"

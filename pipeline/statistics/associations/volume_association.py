@@ -36,8 +36,7 @@ from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Floats
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
-from heatlas.pipeline.statistics.data.notes import joined
-from heatlas.pipeline.statistics.data.values import RelevanceValues, participant_codes, participant_means
+from heatlas.pipeline.statistics.data.values import RelevanceValues, joined, participant_codes, participant_means
 from heatlas.pipeline.statistics.linear.correlation import (
     ESTIMATORS,
     FISHER,

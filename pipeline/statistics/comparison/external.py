@@ -26,10 +26,9 @@ from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Flags, Floats, Indices
-from heatlas.pipeline.statistics.data.image_measures import INTENSITY
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs, inputs_of_run
 from heatlas.pipeline.statistics.data.members import CLASSES, TwoGroups
-from heatlas.pipeline.statistics.data.values import participant_codes, participant_means
+from heatlas.pipeline.statistics.data.values import INTENSITY, participant_codes, participant_means
 from heatlas.pipeline.statistics.images.differences import rank_correlation
 from heatlas.pipeline.statistics.performance.classification import (
     CALIBRATION_COLUMNS,

@@ -45,8 +45,7 @@ from heatlas.pipeline.statistics.comparison.rankings import (
     populations,
 )
 from heatlas.pipeline.statistics.data.inputs import renamed
-from heatlas.pipeline.statistics.data.notes import joined
-from heatlas.pipeline.statistics.data.values import RelevanceValues
+from heatlas.pipeline.statistics.data.values import RelevanceValues, joined
 from heatlas.pipeline.statistics.resampling.bootstrap import (
     INTERVAL_OF_SCALED,
     LOGIT,

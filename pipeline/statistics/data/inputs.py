@@ -31,8 +31,7 @@ from heatlas.pipeline.run.layout.folder import read_run_config
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.plain_text import listed
 from heatlas.pipeline.run.tables import read_table
-from heatlas.pipeline.statistics.data.image_measures import IMAGE_REGIONS_TABLE
-from heatlas.pipeline.statistics.data.values import OUTCOMES, RelevanceValues
+from heatlas.pipeline.statistics.data.values import IMAGE_REGIONS_TABLE, OUTCOMES, RelevanceValues
 from heatlas.pipeline.training.application import PREDICTIONS_APPLIED_TABLE
 from heatlas.pipeline.training.baselines.stage import PREDICTIONS_BASELINES_TABLE
 from heatlas.pipeline.training.prediction import PREDICTIONS_TABLE

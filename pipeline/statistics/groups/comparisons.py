@@ -30,8 +30,13 @@ from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Floats
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.members import CLASSES, TwoGroups, interval_of_g, label_of, reported_g
-from heatlas.pipeline.statistics.data.notes import joined
-from heatlas.pipeline.statistics.data.values import RelevanceColumns, kinds_of, participant_codes, participant_means
+from heatlas.pipeline.statistics.data.values import (
+    RelevanceColumns,
+    joined,
+    kinds_of,
+    participant_codes,
+    participant_means,
+)
 from heatlas.pipeline.statistics.groups.gains import PLACES, influence_on_g, places_by, with_gains, write_places
 from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability
 from heatlas.pipeline.statistics.linear.fold_effect import EVEN, FoldModel, fold_of_units, model_within_folds

@@ -35,8 +35,7 @@ from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Floats, Indices
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.members import COURSE, LEVEL_IS, Levels, subgroup_levels
-from heatlas.pipeline.statistics.data.notes import joined
-from heatlas.pipeline.statistics.data.values import participant_codes, participant_means
+from heatlas.pipeline.statistics.data.values import joined, participant_codes, participant_means
 from heatlas.pipeline.statistics.linear.exchangeability import two_sided_p
 from heatlas.pipeline.statistics.linear.fold_effect import FOLD, several_folds
 from heatlas.pipeline.statistics.linear.freedman_lane import TEST_INTERVAL, dual_interval

@@ -34,7 +34,7 @@ from scipy.stats import t as t_distribution
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
 from heatlas.pipeline.statistics.arrays import Flags, Floats, Indices
 from heatlas.pipeline.statistics.data.members import drawn_means
-from heatlas.pipeline.statistics.data.notes import joined
+from heatlas.pipeline.statistics.data.values import joined
 from heatlas.pipeline.statistics.resampling.bootstrap import participant_draws
 
 MIN_REGIONS = 3

@@ -37,8 +37,13 @@ from heatlas.pipeline.statistics.data.members import (
     subgroup_levels,
     welch_within,
 )
-from heatlas.pipeline.statistics.data.notes import joined
-from heatlas.pipeline.statistics.data.values import RelevanceColumns, kinds_of, participant_codes, participant_means
+from heatlas.pipeline.statistics.data.values import (
+    RelevanceColumns,
+    joined,
+    kinds_of,
+    participant_codes,
+    participant_means,
+)
 from heatlas.pipeline.statistics.linear.fold_effect import EVEN, fold_of_participants, model_within_folds
 from heatlas.pipeline.statistics.linear.freedman_lane import freedman_lane
 from heatlas.pipeline.statistics.resampling.bootstrap import NO_INTERVAL

@@ -42,10 +42,9 @@ from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.run.work.steps import run_step
 from heatlas.pipeline.statistics.arrays import Flags, Floats, Indices
-from heatlas.pipeline.statistics.data.image_measures import INTENSITY, LOG_JACOBIAN, volume_change
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs, files_read, read_inputs
 from heatlas.pipeline.statistics.data.members import CLASSES, TwoGroups
-from heatlas.pipeline.statistics.data.notes import joined
+from heatlas.pipeline.statistics.data.values import INTENSITY, LOG_JACOBIAN, joined, volume_change
 from heatlas.pipeline.statistics.images.differences import Adjusted, class_model
 from heatlas.pipeline.statistics.images.voxel_test import VoxelTest, cluster_table, voxel_test
 from heatlas.pipeline.statistics.resampling.means import OF_FAMILY, caveat_of_size

@@ -22,8 +22,7 @@ from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Floats, Indices
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
-from heatlas.pipeline.statistics.data.notes import joined
-from heatlas.pipeline.statistics.data.values import participant_codes
+from heatlas.pipeline.statistics.data.values import joined, participant_codes
 from heatlas.pipeline.statistics.resampling.bootstrap import (
     FLAT,
     INTERVAL_OF_PERFORMANCE,

@@ -48,7 +48,7 @@ from heatlas.pipeline.statistics.data.members import (
     log_odds,
     networks_of,
 )
-from heatlas.pipeline.statistics.data.notes import joined
+from heatlas.pipeline.statistics.data.values import joined
 from heatlas.pipeline.statistics.linear.covariates import CovariateColumns
 from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability, two_sided_p
 from heatlas.pipeline.statistics.linear.fold_effect import centred_within

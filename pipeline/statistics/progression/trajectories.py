@@ -38,8 +38,7 @@ from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Floats, Indices
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.members import course_of, first_visits, log_odds, networks_of, years_since_first
-from heatlas.pipeline.statistics.data.notes import joined
-from heatlas.pipeline.statistics.data.values import participant_means
+from heatlas.pipeline.statistics.data.values import joined, participant_means
 from heatlas.pipeline.statistics.linear.fold_effect import EVEN, FOLD, centred_within, model_within_folds
 from heatlas.pipeline.statistics.linear.freedman_lane import freedman_lane
 from heatlas.pipeline.statistics.resampling.correction_family import add_false_discovery_rate

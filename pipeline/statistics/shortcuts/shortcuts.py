@@ -43,8 +43,7 @@ from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import derived_seed, generator
 from heatlas.pipeline.statistics.arrays import Floats, Indices
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
-from heatlas.pipeline.statistics.data.notes import joined
-from heatlas.pipeline.statistics.data.values import participant_codes
+from heatlas.pipeline.statistics.data.values import joined, participant_codes
 from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability, Permutations, p_value
 from heatlas.pipeline.statistics.linear.fold_effect import EVEN, FOLD, model_within_folds
 from heatlas.pipeline.statistics.linear.freedman_lane import TEST_INTERVAL, freedman_lane
