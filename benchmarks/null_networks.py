@@ -16,8 +16,8 @@ from scipy.stats import t as t_distribution
 from heatlas.pipeline.run.config.statistics import HarmonisationConfig
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.statistics.associations.volume_association import volume_association
+from heatlas.pipeline.statistics.data.features import FoldedScans, RegionFeatures
 from heatlas.pipeline.statistics.data.members import difference_within, welch_within
-from heatlas.pipeline.statistics.data.region_features import FoldedScans, RegionFeatures
 from heatlas.pipeline.statistics.groups.fairness import _of_level
 from heatlas.pipeline.statistics.harmonisation.combat import fit
 from heatlas.pipeline.statistics.harmonisation.fold_wise import harmonise

@@ -20,9 +20,9 @@ from heatlas.pipeline.run.config.statistics import PrimaryConfig
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.map_names import map_names
 from heatlas.pipeline.statistics.associations.biomarkers import OWN_VOLUME, SHORT_NAMES, VOLUME_OF, column_of, parts_of
+from heatlas.pipeline.statistics.data.features import CovariateColumns, refuse_class
 from heatlas.pipeline.statistics.data.inputs import with_facts
 from heatlas.pipeline.statistics.data.members import COURSE
-from heatlas.pipeline.statistics.linear.covariates import CovariateColumns, refuse_class
 
 _NUMBERS = ("target", "logit_negative", "logit_positive", "probability")
 _WORDS = ("fold", "predicted", "outcome", "control")

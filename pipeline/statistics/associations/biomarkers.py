@@ -10,8 +10,8 @@ import pandas as pd
 from heatlas.pipeline.registration.settled import JACOBIAN_SOURCE, NOT_MEASURED
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.statistics.arrays import Floats
+from heatlas.pipeline.statistics.data.features import VOLUME, region_features
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
-from heatlas.pipeline.statistics.data.region_features import VOLUME, region_features
 from heatlas.pipeline.statistics.data.values import joined
 
 SHORT_NAMES = {"hippocampus": "hippocampus_mm3", "tiv": "tiv_mm3"}

@@ -31,8 +31,14 @@ from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.declared import CLASSES, Table
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.statistics.arrays import Floats
-from heatlas.pipeline.statistics.data.region_features import NO_FOLD, SCAN_COLUMNS, VOLUME, FoldedScans, RegionFeatures
-from heatlas.pipeline.statistics.linear.covariates import CovariateColumns
+from heatlas.pipeline.statistics.data.features import (
+    NO_FOLD,
+    SCAN_COLUMNS,
+    VOLUME,
+    CovariateColumns,
+    FoldedScans,
+    RegionFeatures,
+)
 
 NO_SPREAD = 1e-12
 """Residual variance, relative to the mean square, below which controls count as constant."""

@@ -38,6 +38,7 @@ from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Flags, Floats
 from heatlas.pipeline.statistics.associations.biomarkers import SHORT_NAMES
+from heatlas.pipeline.statistics.data.features import CovariateColumns
 from heatlas.pipeline.statistics.data.inputs import AppliedScans
 from heatlas.pipeline.statistics.data.members import (
     CONVERTED,
@@ -49,7 +50,6 @@ from heatlas.pipeline.statistics.data.members import (
     networks_of,
 )
 from heatlas.pipeline.statistics.data.values import joined
-from heatlas.pipeline.statistics.linear.covariates import CovariateColumns
 from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability, two_sided_p
 from heatlas.pipeline.statistics.linear.fold_effect import centred_within
 from heatlas.pipeline.statistics.progression.hazards import (
