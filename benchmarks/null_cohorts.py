@@ -23,7 +23,7 @@ from heatlas.pipeline.statistics.associations.biomarkers import Biomarker
 from heatlas.pipeline.statistics.comparison.external import Cohorts, _People, _performance, agreement_over_regions
 from heatlas.pipeline.statistics.groups.fairness import _of_level
 from heatlas.pipeline.statistics.images.differences import _agreement, rank_correlation
-from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability
+from heatlas.pipeline.statistics.linear.permutations import Exchangeability
 from heatlas.pipeline.statistics.performance.baselines import AUC, BALANCED, _Compared
 from heatlas.pipeline.statistics.performance.baselines import _rows as rows_of_baseline
 from heatlas.pipeline.statistics.performance.classification import ALL_FOLDS, metrics, weighted_auc_within

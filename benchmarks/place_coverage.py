@@ -21,7 +21,7 @@ from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Floats, Indices
 from heatlas.pipeline.statistics.comparison.external import weighted_g
 from heatlas.pipeline.statistics.groups.gains import influence_on_g, influence_on_r, place_bounds
-from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability
+from heatlas.pipeline.statistics.linear.permutations import Exchangeability
 from heatlas.pipeline.statistics.resampling.bootstrap import participant_draws, strata_of
 
 SEED, REGIONS, CONFIDENCE = 44, 20, 0.95

@@ -27,9 +27,9 @@ from heatlas.pipeline.run.config.statistics import StatisticsConfig
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.linear.correlation import partial_correlation
 from heatlas.pipeline.statistics.linear.design import design_of
-from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability
 from heatlas.pipeline.statistics.linear.fold_effect import model_within_folds
 from heatlas.pipeline.statistics.linear.freedman_lane import PermutationTest, freedman_lane
+from heatlas.pipeline.statistics.linear.permutations import Exchangeability
 
 SEED = 43
 ICCS = (0.5, 0.7, 0.9)

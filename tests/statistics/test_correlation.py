@@ -14,7 +14,7 @@ from heatlas.pipeline.statistics.linear.correlation import (
     is_constant,
     standardised,
 )
-from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability, two_sided_p
+from heatlas.pipeline.statistics.linear.permutations import Exchangeability, two_sided_p
 from heatlas.pipeline.statistics.linear.studentised import critical_values
 from heatlas.pipeline.statistics.resampling.means import sign_flip_test, transformed_t
 

@@ -26,8 +26,8 @@ from heatlas.pipeline.statistics.associations.biomarkers import Biomarker
 from heatlas.pipeline.statistics.data.values import shares
 from heatlas.pipeline.statistics.linear.correlation import correlation_interval, matched_test
 from heatlas.pipeline.statistics.linear.design import Design, design_of
-from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability
 from heatlas.pipeline.statistics.linear.freedman_lane import LinearModel, freedman_lane, permutation_test
+from heatlas.pipeline.statistics.linear.permutations import Exchangeability
 
 
 def table_of(inputs):

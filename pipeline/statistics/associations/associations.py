@@ -41,11 +41,10 @@ from heatlas.pipeline.statistics.data.values import RelevanceColumns, joined, ki
 from heatlas.pipeline.statistics.groups.gains import PLACES, influence_on_r, places_by, write_places
 from heatlas.pipeline.statistics.linear.correlation import MatchedTest, Method, matched_test, partial_correlation, ranks
 from heatlas.pipeline.statistics.linear.design import Design
-from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability
 from heatlas.pipeline.statistics.linear.fold_effect import EVEN, FOLD, fold_of_units, model_within_folds
 from heatlas.pipeline.statistics.linear.freedman_lane import TEST_INTERVAL, PermutationTest
+from heatlas.pipeline.statistics.linear.permutations import POOLED_FDR, Exchangeability
 from heatlas.pipeline.statistics.resampling.bootstrap import NO_INTERVAL
-from heatlas.pipeline.statistics.resampling.correction_family import POOLED_FDR
 
 METHODS: Mapping[str, Method] = {
     "pearson": "pearson",

@@ -25,7 +25,7 @@ from heatlas.pipeline.statistics.data.values import joined
 from heatlas.pipeline.statistics.linear.design import Design
 from heatlas.pipeline.statistics.linear.fold_effect import EVEN, FoldModel, model_within_folds, with_variances
 from heatlas.pipeline.statistics.linear.freedman_lane import freedman_lane
-from heatlas.pipeline.statistics.resampling.correction_family import POOLED_FDR
+from heatlas.pipeline.statistics.linear.permutations import POOLED_FDR
 
 CLASS = "label"
 FEWEST_KNOWN = 0.8

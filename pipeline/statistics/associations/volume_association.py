@@ -46,11 +46,10 @@ from heatlas.pipeline.statistics.linear.correlation import (
     is_constant,
     standardised,
 )
-from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability, two_sided_p
 from heatlas.pipeline.statistics.linear.fold_effect import centred_within, fold_of_participants
+from heatlas.pipeline.statistics.linear.permutations import Exchangeability, add_false_discovery_rate, two_sided_p
 from heatlas.pipeline.statistics.linear.studentised import critical_values
 from heatlas.pipeline.statistics.resampling.bootstrap import NO_INTERVAL
-from heatlas.pipeline.statistics.resampling.correction_family import add_false_discovery_rate
 from heatlas.pipeline.statistics.resampling.means import sign_flips
 
 REGION = "Hippocampus"

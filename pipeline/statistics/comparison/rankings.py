@@ -32,7 +32,7 @@ from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Flags, Floats
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.values import RelevanceValues, participant_codes, participant_means
-from heatlas.pipeline.statistics.linear.exchangeability import p_value
+from heatlas.pipeline.statistics.linear.permutations import p_value
 
 AT_ONCE = 500
 """Permutations per chunk; bounds memory (500 x 5 rankings x 68 regions: 1.4 MB)."""

@@ -38,11 +38,10 @@ from heatlas.pipeline.statistics.data.values import (
     participant_means,
 )
 from heatlas.pipeline.statistics.groups.gains import PLACES, influence_on_g, places_by, with_gains, write_places
-from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability
 from heatlas.pipeline.statistics.linear.fold_effect import EVEN, FoldModel, fold_of_units, model_within_folds
 from heatlas.pipeline.statistics.linear.freedman_lane import TEST_INTERVAL, PermutationTest, freedman_lane
+from heatlas.pipeline.statistics.linear.permutations import POOLED_FDR, Exchangeability
 from heatlas.pipeline.statistics.resampling.bootstrap import NO_INTERVAL
-from heatlas.pipeline.statistics.resampling.correction_family import POOLED_FDR
 from heatlas.pipeline.statistics.resampling.means import FEW_OF_GROUP, OF_RANKS, caveats_of_groups
 
 MIN_PER_GROUP = 2

@@ -36,9 +36,9 @@ from heatlas.pipeline.statistics.arrays import Floats, Indices
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.members import COURSE, LEVEL_IS, Levels, subgroup_levels
 from heatlas.pipeline.statistics.data.values import joined, participant_codes, participant_means
-from heatlas.pipeline.statistics.linear.exchangeability import two_sided_p
 from heatlas.pipeline.statistics.linear.fold_effect import FOLD, several_folds
 from heatlas.pipeline.statistics.linear.freedman_lane import TEST_INTERVAL, dual_interval
+from heatlas.pipeline.statistics.linear.permutations import benjamini_hochberg, two_sided_p
 from heatlas.pipeline.statistics.linear.studentised import critical_values
 from heatlas.pipeline.statistics.performance.classification import weighted_auc
 from heatlas.pipeline.statistics.resampling.bootstrap import (
@@ -50,7 +50,6 @@ from heatlas.pipeline.statistics.resampling.bootstrap import (
     scaled_intervals,
     with_exact_shares,
 )
-from heatlas.pipeline.statistics.resampling.correction_family import benjamini_hochberg
 
 METRICS = ("balanced_accuracy", "sensitivity", "specificity", "auc")
 AT_ONCE = 500

@@ -46,8 +46,8 @@ from heatlas.pipeline.statistics.data.values import (
 )
 from heatlas.pipeline.statistics.linear.fold_effect import EVEN, fold_of_participants, model_within_folds
 from heatlas.pipeline.statistics.linear.freedman_lane import freedman_lane
+from heatlas.pipeline.statistics.linear.permutations import POOLED_FDR
 from heatlas.pipeline.statistics.resampling.bootstrap import NO_INTERVAL
-from heatlas.pipeline.statistics.resampling.correction_family import POOLED_FDR
 from heatlas.pipeline.statistics.resampling.means import (
     INTERVAL_OF_MEANS,
     OF_INTERVAL,

@@ -25,7 +25,7 @@ from heatlas.pipeline.statistics.harmonisation.fold_wise import Harmonised, cova
 from heatlas.pipeline.statistics.harmonisation.site_effect import FEWEST, SITE, Effect, in_large_sites, site_effect
 from heatlas.pipeline.statistics.linear.fold_effect import FOLD
 from heatlas.pipeline.statistics.linear.freedman_lane import PermutationTest
-from heatlas.pipeline.statistics.resampling.correction_family import POOLED_FDR
+from heatlas.pipeline.statistics.linear.permutations import POOLED_FDR
 
 HOLD_SITE = (
     "A comparison of classes in these values needs site as a covariate where sites go with class: without, 8 to 10 % "

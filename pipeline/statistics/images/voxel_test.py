@@ -33,7 +33,6 @@ from scipy.ndimage import label
 
 from heatlas.atlases.spaces import Grid
 from heatlas.pipeline.statistics.arrays import Flags, Floats
-from heatlas.pipeline.statistics.linear.exchangeability import TIE_TOLERANCE, Permutations, compiled, p_value
 from heatlas.pipeline.statistics.linear.freedman_lane import (
     NO_SPREAD,
     ROUNDING,
@@ -41,6 +40,7 @@ from heatlas.pipeline.statistics.linear.freedman_lane import (
     largest_by_chance,
     reached,
 )
+from heatlas.pipeline.statistics.linear.permutations import TIE_TOLERANCE, Permutations, compiled, p_value
 from heatlas.pipeline.statistics.linear.studentised import StudentisedModel
 
 EXTENT, HEIGHT = 0.5, 2.0

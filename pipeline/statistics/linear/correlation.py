@@ -39,7 +39,6 @@ from scipy.stats import t as t_distribution
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.statistics.arrays import Floats, Indices
 from heatlas.pipeline.statistics.linear.design import Design
-from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability, Permutations, p_value
 from heatlas.pipeline.statistics.linear.freedman_lane import (
     LinearModel,
     PermutationTest,
@@ -47,8 +46,8 @@ from heatlas.pipeline.statistics.linear.freedman_lane import (
     permutation_test,
     reached,
 )
+from heatlas.pipeline.statistics.linear.permutations import Exchangeability, Permutations, p_value, pooled_fdr
 from heatlas.pipeline.statistics.linear.studentised import RobustModel, tally
-from heatlas.pipeline.statistics.resampling.correction_family import pooled_fdr
 
 Method = Literal["pearson", "spearman"]
 

@@ -1,7 +1,7 @@
 """From a formula and a table to a full-rank model matrix, recording every row and column left out.
 
 The formula is evaluated on scans. A model that holds for scans also holds for means over a participant's scans with the
-mean of the model matrix, so averaging (`pipeline.statistics.linear.exchangeability`) comes after this step, and a
+mean of the model matrix, so averaging (`pipeline.statistics.linear.permutations`) comes after this step, and a
 participant scanned once at 1.5 T and once at 3 T counts half for each.
 
 Formulas over a table, as read by formulaic, with two differences.

@@ -33,9 +33,14 @@ from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.statistics.arrays import Floats, Indices
 from heatlas.pipeline.statistics.linear.design import Design, new_direction
-from heatlas.pipeline.statistics.linear.exchangeability import TIE_TOLERANCE, Exchangeability, Permutations, p_value
+from heatlas.pipeline.statistics.linear.permutations import (
+    TIE_TOLERANCE,
+    Exchangeability,
+    Permutations,
+    p_value,
+    pooled_fdr,
+)
 from heatlas.pipeline.statistics.linear.studentised import HomoscedasticModel, RobustModel, StudentisedModel, tally
-from heatlas.pipeline.statistics.resampling.correction_family import pooled_fdr
 
 CHUNK_BYTES = 2_000_000
 """Size of the largest array of a chunk of permutations; fastest near the size of a core's cache."""

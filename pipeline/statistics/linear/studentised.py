@@ -46,7 +46,7 @@ from numpy.typing import NDArray
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.statistics.arrays import Floats, Indices
-from heatlas.pipeline.statistics.linear.exchangeability import Permutations, p_value
+from heatlas.pipeline.statistics.linear.permutations import Permutations, p_value
 
 LEAST_LEFT = 2.0**-24
 """Smallest share of the residuals outside the nuisance directions; less is rounding."""

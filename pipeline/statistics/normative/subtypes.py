@@ -29,6 +29,7 @@ from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.values import joined, participant_codes, participant_means
 from heatlas.pipeline.statistics.linear.fold_effect import FOLD, model_within_folds
 from heatlas.pipeline.statistics.linear.freedman_lane import freedman_lane
+from heatlas.pipeline.statistics.linear.permutations import benjamini_hochberg
 from heatlas.pipeline.statistics.normative.clustering import (
     Consensus,
     Gap,
@@ -48,7 +49,6 @@ from heatlas.pipeline.statistics.normative.w_scores import (
     score,
     score_table,
 )
-from heatlas.pipeline.statistics.resampling.correction_family import benjamini_hochberg
 from heatlas.pipeline.statistics.resampling.means import caveats_of_groups
 
 MIN_PARTICIPANTS = 10

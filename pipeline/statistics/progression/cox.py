@@ -50,8 +50,8 @@ from heatlas.pipeline.statistics.data.members import (
     networks_of,
 )
 from heatlas.pipeline.statistics.data.values import joined
-from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability, two_sided_p
 from heatlas.pipeline.statistics.linear.fold_effect import centred_within
+from heatlas.pipeline.statistics.linear.permutations import Exchangeability, add_false_discovery_rate, two_sided_p
 from heatlas.pipeline.statistics.progression.hazards import (
     SINGULAR,
     Hazard,
@@ -61,7 +61,6 @@ from heatlas.pipeline.statistics.progression.hazards import (
     martingale_residuals,
     score_statistics,
 )
-from heatlas.pipeline.statistics.resampling.correction_family import add_false_discovery_rate
 
 MODEL = "model"
 COMPARATORS = ("hippocampus/tiv", "mmse", "age")

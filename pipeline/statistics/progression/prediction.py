@@ -20,7 +20,7 @@ from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Flags, Floats
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.values import joined
-from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability, two_sided_p
+from heatlas.pipeline.statistics.linear.permutations import Exchangeability, two_sided_p
 from heatlas.pipeline.statistics.progression.cox import (
     AT_ANY_TIME,
     COMPARATORS,

@@ -41,7 +41,7 @@ from heatlas.pipeline.statistics.data.members import course_of, first_visits, lo
 from heatlas.pipeline.statistics.data.values import joined, participant_means
 from heatlas.pipeline.statistics.linear.fold_effect import EVEN, FOLD, centred_within, model_within_folds
 from heatlas.pipeline.statistics.linear.freedman_lane import freedman_lane
-from heatlas.pipeline.statistics.resampling.correction_family import add_false_discovery_rate
+from heatlas.pipeline.statistics.linear.permutations import add_false_discovery_rate
 from heatlas.pipeline.statistics.resampling.means import FEW_VALUES, VERY_SKEWED, sign_flip_test, skewed_and_few
 
 SAME_TIME = 1e-9

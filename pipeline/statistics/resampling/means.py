@@ -37,7 +37,7 @@ import numpy as np
 from scipy.stats import t as t_distribution
 
 from heatlas.pipeline.statistics.arrays import Flags, Floats, Indices
-from heatlas.pipeline.statistics.linear.exchangeability import two_sided_p
+from heatlas.pipeline.statistics.linear.permutations import two_sided_p
 from heatlas.pipeline.statistics.linear.studentised import critical_values
 from heatlas.pipeline.statistics.resampling.bootstrap import MIN_PARTICIPANTS, SAME, Intervals
 

@@ -44,11 +44,15 @@ from heatlas.pipeline.run.work.seeds import derived_seed, generator
 from heatlas.pipeline.statistics.arrays import Floats, Indices
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.values import joined, participant_codes
-from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability, Permutations, p_value
 from heatlas.pipeline.statistics.linear.fold_effect import EVEN, FOLD, model_within_folds
 from heatlas.pipeline.statistics.linear.freedman_lane import TEST_INTERVAL, freedman_lane
+from heatlas.pipeline.statistics.linear.permutations import (
+    Exchangeability,
+    Permutations,
+    add_false_discovery_rate,
+    p_value,
+)
 from heatlas.pipeline.statistics.resampling.bootstrap import NO_INTERVAL, bootstrap_intervals
-from heatlas.pipeline.statistics.resampling.correction_family import add_false_discovery_rate
 from heatlas.pipeline.statistics.resampling.means import FEW_VALUES, VERY_SKEWED, sign_flip_test, skewed_and_few
 from heatlas.pipeline.training.control import control_of
 
