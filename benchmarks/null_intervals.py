@@ -19,7 +19,7 @@ from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.progression.cox import SOONER_WHEN_LOWER, Conversions
 from heatlas.pipeline.statistics.progression.hazards import class_pairs, comparable_pairs, concordance, hazard_per_sd
 from heatlas.pipeline.statistics.progression.prediction import progression_table
-from heatlas.pipeline.statistics.shortcuts.shortcuts import Scans, _predictions
+from heatlas.pipeline.statistics.shortcuts import Scans, _predictions
 
 SEED, PEOPLE, DRAWS, SIMULATED = 43, 60, 1_000, 1_000
 STRENGTH = {"age": 0.0, "mmse": 0.5, "hippocampus/tiv": 1.0, "model": 2.0}

@@ -20,7 +20,7 @@ from heatlas.pipeline.statistics.performance.demographics import _fisher, welch
 from heatlas.pipeline.statistics.progression.cox import RELEVANCE, Conversions, _tests, _with_shared_models, predictors
 from heatlas.pipeline.statistics.progression.prediction import progression_table
 from heatlas.pipeline.statistics.progression.trajectories import ChangeTest, change_test
-from heatlas.pipeline.statistics.shortcuts.shortcuts import (
+from heatlas.pipeline.statistics.shortcuts import (
     Scans,
     assigned,
     balanced_accuracy,

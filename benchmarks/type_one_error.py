@@ -260,7 +260,7 @@ def shortcut_section(data_sets: int) -> str:
 def class_difference(
     values: np.ndarray, frame: pd.DataFrame, settings: StatisticsConfig, rng: np.random.Generator, groups: Any
 ) -> PermutationTest:
-    """The test of `pipeline.statistics.shortcuts.shortcuts` in many columns; plain without groups."""
+    """The test of `pipeline.statistics.shortcuts` in many columns; plain without groups."""
     model = model_within_folds("positive", "positive", frame, settings.fold_effect, groups)
     return freedman_lane(values, model.design, model.exchange, settings.permutations, rng, groups)
 

@@ -81,7 +81,7 @@ from heatlas.pipeline.statistics.performance.repeats import PERFORMANCE_REPEATS_
 from heatlas.pipeline.statistics.progression.cox import COX_TABLE
 from heatlas.pipeline.statistics.progression.prediction import PROGRESSION_TABLE, progression_tables
 from heatlas.pipeline.statistics.progression.trajectories import TRAJECTORIES_TABLE, trajectory_table
-from heatlas.pipeline.statistics.shortcuts.shortcuts import (
+from heatlas.pipeline.statistics.shortcuts import (
     SHORTCUTS_TABLE,
     SITE_PREDICTION_TABLE,
     shortcut_table,

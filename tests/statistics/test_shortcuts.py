@@ -23,7 +23,7 @@ from heatlas.pipeline.run.tables import write_table
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs, files_read
 from heatlas.pipeline.statistics.data.values import RelevanceValues
 from heatlas.pipeline.statistics.resampling.means import sign_flip_test
-from heatlas.pipeline.statistics.shortcuts.shortcuts import (
+from heatlas.pipeline.statistics.shortcuts import (
     ALIKE,
     SIGN_FLIPS,
     Scans,

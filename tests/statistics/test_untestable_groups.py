@@ -24,7 +24,7 @@ from heatlas.pipeline.statistics.performance.demographics import _fisher, welch
 from heatlas.pipeline.statistics.progression.cox import Conversions, cox_table
 from heatlas.pipeline.statistics.progression.prediction import progression_table
 from heatlas.pipeline.statistics.progression.trajectories import change_test
-from heatlas.pipeline.statistics.shortcuts.shortcuts import Scans, _difference, _predictions, scaled_within
+from heatlas.pipeline.statistics.shortcuts import Scans, _difference, _predictions, scaled_within
 
 N = 40
 FOLD = np.arange(N) % 2
