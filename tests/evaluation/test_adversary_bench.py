@@ -17,7 +17,6 @@ from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.evaluation.bench.densities import LEAST_SPREAD, CohortMaps, density_ratio
 from heatlas.pipeline.evaluation.bench.distractors import distractor_table
 from heatlas.pipeline.evaluation.bench.judging import Extent, Judge, those_judged
-from heatlas.pipeline.evaluation.bench.map_row import ScanMasks, map_row
 from heatlas.pipeline.evaluation.bench.request import BenchRequest, few_methods, with_methods
 from heatlas.pipeline.evaluation.bench.stage import Bench, with_earlier
 from heatlas.pipeline.evaluation.bench.table import evaluation_table, ranking_columns
@@ -27,6 +26,7 @@ from heatlas.pipeline.evaluation.nulls.labels import with_swapped_labels
 from heatlas.pipeline.evaluation.nulls.networks import shuffled_name
 from heatlas.pipeline.evaluation.planting.copies import paired_folds, people_to_plant
 from heatlas.pipeline.evaluation.scores.chance import LEVEL, UNKNOWN, at_least, chance_of_order, wins_in_random_order
+from heatlas.pipeline.evaluation.scores.map_scores import ScanMasks, map_row
 from heatlas.pipeline.explaining.requested import explanations_of_run
 from heatlas.pipeline.regions.effect_size import hedges_g
 from heatlas.pipeline.run.config.files import load_config

@@ -13,8 +13,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
-from heatlas.pipeline.evaluation.scores.boxes import (
+from heatlas.pipeline.evaluation.scores.hits import auprc, auroc, hits_in_first, pointing
+from heatlas.pipeline.evaluation.scores.map_scores import (
+    BOX_COLUMNS,
     DELTAS,
+    IOU_COLUMNS,
+    MAP_SCORES,
     THRESHOLDS,
     attended_box,
     best_iou,
@@ -23,10 +27,10 @@ from heatlas.pipeline.evaluation.scores.boxes import (
     boxes_of,
     largest_box,
     saliency_metric,
+    score_map,
+    set_scores,
     threshold_ious,
 )
-from heatlas.pipeline.evaluation.scores.hits import auprc, auroc, hits_in_first, pointing
-from heatlas.pipeline.evaluation.scores.map_scores import BOX_COLUMNS, IOU_COLUMNS, MAP_SCORES, score_map, set_scores
 from heatlas.pipeline.evaluation.scores.overlap import (
     IOU_THRESHOLDS,
     best_threshold,

@@ -23,7 +23,6 @@ from heatlas.pipeline.evaluation.bench.densities import (
     density_ratio,
     is_paired,
 )
-from heatlas.pipeline.evaluation.bench.map_row import MAP_ROW
 from heatlas.pipeline.evaluation.bench.scan_job import BOXED, FAITHFUL, SEEN
 from heatlas.pipeline.evaluation.cohorts import PLANTED, JudgedCohort
 from heatlas.pipeline.evaluation.nulls.networks import NO_NETWORK, REAL
@@ -31,7 +30,14 @@ from heatlas.pipeline.evaluation.scores.accuracy import HeldOutPeople, balanced_
 from heatlas.pipeline.evaluation.scores.faithfulness import FAITHFULNESS_SCORES
 from heatlas.pipeline.evaluation.scores.hits import FIRST, ranked, region_scores
 from heatlas.pipeline.evaluation.scores.intervals import participant_interval
-from heatlas.pipeline.evaluation.scores.map_scores import BOX_COLUMNS, IOU_COLUMNS, MAP_SCORES, SET_SCORES, set_scores
+from heatlas.pipeline.evaluation.scores.map_scores import (
+    BOX_COLUMNS,
+    IOU_COLUMNS,
+    MAP_ROW,
+    MAP_SCORES,
+    SET_SCORES,
+    set_scores,
+)
 from heatlas.pipeline.evaluation.scores.rank_correlation import DRAWS, dose_response, rank_correlation
 from heatlas.pipeline.run.columns import Form, described
 from heatlas.pipeline.run.declared import Table
