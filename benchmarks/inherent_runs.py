@@ -29,7 +29,7 @@ from heatlas.pipeline.evaluation.bench.stage import Bench
 from heatlas.pipeline.evaluation.bench.table import evaluation_table
 from heatlas.pipeline.evaluation.cohorts import RUN, JudgedCohort, truth_of_input
 from heatlas.pipeline.evaluation.consensus.networks import FAMILY, Networks, training_jobs
-from heatlas.pipeline.evaluation.nulls.networks import networks_of
+from heatlas.pipeline.evaluation.nulls import networks_of
 from heatlas.pipeline.evaluation.planting.cohort import planted_cohort
 from heatlas.pipeline.explaining.explanation import Explanation
 from heatlas.pipeline.explaining.requested import explanations_of_run

@@ -34,7 +34,7 @@ from heatlas.pipeline.evaluation.bench.judging import map_jobs, maps_of, partici
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.consensus.agreement import agreement, consensus, places, trend
 from heatlas.pipeline.evaluation.consensus.networks import OWN, Networks
-from heatlas.pipeline.evaluation.nulls.networks import REAL
+from heatlas.pipeline.evaluation.nulls import REAL
 from heatlas.pipeline.evaluation.scores.accuracy import HeldOutPeople, auc
 from heatlas.pipeline.models.families.registry import family_of as family_of_networks
 from heatlas.pipeline.models.inputs import configured_input

@@ -22,8 +22,7 @@ from heatlas.pipeline.evaluation.bench.stage import Bench, with_earlier
 from heatlas.pipeline.evaluation.bench.table import evaluation_table, ranking_columns
 from heatlas.pipeline.evaluation.bench.verdicts import VERDICTS_TABLE, numbers_of, sentence, verdict_table
 from heatlas.pipeline.evaluation.cohorts import RUN, JudgedCohort, Truth
-from heatlas.pipeline.evaluation.nulls.labels import with_swapped_labels
-from heatlas.pipeline.evaluation.nulls.networks import shuffled_name
+from heatlas.pipeline.evaluation.nulls import shuffled_name, with_swapped_labels
 from heatlas.pipeline.evaluation.planting.copies import paired_folds, people_to_plant
 from heatlas.pipeline.evaluation.scores.chance import LEVEL, UNKNOWN, at_least, chance_of_order, wins_in_random_order
 from heatlas.pipeline.evaluation.scores.map_scores import ScanMasks, map_row

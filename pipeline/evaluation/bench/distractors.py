@@ -7,7 +7,7 @@ import pandas as pd
 
 from heatlas.pipeline.evaluation.bench.densities import CohortMaps, density_of, density_ratio
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
-from heatlas.pipeline.evaluation.nulls.networks import NO_NETWORK, REAL
+from heatlas.pipeline.evaluation.nulls import NO_NETWORK, REAL
 from heatlas.pipeline.run.columns import Form, described
 from heatlas.pipeline.run.declared import Table
 

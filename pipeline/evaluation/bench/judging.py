@@ -16,7 +16,7 @@ from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.evaluation.bench.densities import CohortMaps, densities
 from heatlas.pipeline.evaluation.bench.scan_job import NullNetwork, ScanToJudge, judge_scan
 from heatlas.pipeline.evaluation.cohorts import PLANTED, JudgedCohort
-from heatlas.pipeline.evaluation.nulls.networks import (
+from heatlas.pipeline.evaluation.nulls import (
     REAL,
     UNTRAINED,
     cascade_name,

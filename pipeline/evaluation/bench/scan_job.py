@@ -25,8 +25,7 @@ from heatlas.pipeline.attribution.records import Attribution
 from heatlas.pipeline.attribution.targets import start_values
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.evaluation.marker import marker
-from heatlas.pipeline.evaluation.nulls.image_maps import image_maps
-from heatlas.pipeline.evaluation.nulls.networks import NO_NETWORK, REAL, randomised
+from heatlas.pipeline.evaluation.nulls import NO_NETWORK, REAL, image_maps, randomised
 from heatlas.pipeline.evaluation.scores.faithfulness import (
     FAITHFULNESS_SCORES,
     MASKED,

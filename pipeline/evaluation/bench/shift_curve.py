@@ -15,7 +15,7 @@ import pandas as pd
 from heatlas.pipeline.evaluation.bench.densities import CohortMaps
 from heatlas.pipeline.evaluation.bench.scan_job import SHIFTED
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
-from heatlas.pipeline.evaluation.nulls.networks import REAL
+from heatlas.pipeline.evaluation.nulls import REAL
 from heatlas.pipeline.evaluation.scores.faithfulness import LOST
 from heatlas.pipeline.evaluation.scores.intervals import DRAWS, participant_interval
 from heatlas.pipeline.run.columns import Form, described

@@ -23,7 +23,7 @@ from heatlas.pipeline.evaluation.bench.table import EVALUATION_TABLE, evaluation
 from heatlas.pipeline.evaluation.bench.trainings import trained
 from heatlas.pipeline.evaluation.bench.verdicts import VERDICTS_TABLE, verdict_table
 from heatlas.pipeline.evaluation.cohorts import RUN, JudgedCohort, truth_of_input
-from heatlas.pipeline.evaluation.nulls.networks import shuffled_jobs
+from heatlas.pipeline.evaluation.nulls import shuffled_jobs
 from heatlas.pipeline.explaining.explanation import Explanation
 from heatlas.pipeline.explaining.requested import explanations_of_run
 from heatlas.pipeline.explaining.scan_jobs import require_all_defined

@@ -25,7 +25,7 @@ from heatlas.pipeline.evaluation.bench.densities import (
 )
 from heatlas.pipeline.evaluation.bench.scan_job import BOXED, FAITHFUL, SEEN
 from heatlas.pipeline.evaluation.cohorts import PLANTED, JudgedCohort
-from heatlas.pipeline.evaluation.nulls.networks import NO_NETWORK, REAL
+from heatlas.pipeline.evaluation.nulls import NO_NETWORK, REAL
 from heatlas.pipeline.evaluation.scores.accuracy import HeldOutPeople, balanced_accuracy
 from heatlas.pipeline.evaluation.scores.faithfulness import FAITHFULNESS_SCORES
 from heatlas.pipeline.evaluation.scores.hits import FIRST, ranked, region_scores

@@ -14,7 +14,7 @@ import pandas as pd
 
 from heatlas.pipeline.evaluation.bench.distractors import MOST_RIM, MOST_UNUSED
 from heatlas.pipeline.evaluation.bench.table import ALL
-from heatlas.pipeline.evaluation.nulls.networks import CASCADE, NO_NETWORK, REAL, SHUFFLED, UNTRAINED
+from heatlas.pipeline.evaluation.nulls import CASCADE, NO_NETWORK, REAL, SHUFFLED, UNTRAINED
 from heatlas.pipeline.evaluation.scores.chance import LEVEL, NO, PARTLY, UNKNOWN, YES, chance_of_order
 from heatlas.pipeline.evaluation.scores.hits import FIRST
 from heatlas.pipeline.run.columns import Form, described

@@ -23,7 +23,7 @@ from heatlas.pipeline.evaluation.consensus.tables import (
     pair_rows,
     region_rows,
 )
-from heatlas.pipeline.evaluation.nulls.networks import REAL
+from heatlas.pipeline.evaluation.nulls import REAL
 from heatlas.pipeline.evaluation.scores.accuracy import scored
 from heatlas.pipeline.explaining.explanation import Explanation
 from heatlas.pipeline.run.config.settings import Config

@@ -35,7 +35,7 @@ from heatlas.pipeline.evaluation.grids.tables import (
     agreement_table,
     invariance_table,
 )
-from heatlas.pipeline.evaluation.nulls.networks import REAL
+from heatlas.pipeline.evaluation.nulls import REAL
 from heatlas.pipeline.explaining.explanation import Explanation
 from heatlas.pipeline.models.storage import load_model
 from heatlas.pipeline.run.config.settings import Config

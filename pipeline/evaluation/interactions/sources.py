@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from heatlas.pipeline.evaluation.bench.densities import CohortMaps, density_of
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
-from heatlas.pipeline.evaluation.nulls.networks import REAL
+from heatlas.pipeline.evaluation.nulls import REAL
 from heatlas.pipeline.regions.effect_size import NO_SPREAD
 from heatlas.pipeline.run.columns import Form, described
 from heatlas.pipeline.run.declared import Table

@@ -13,7 +13,7 @@ from heatlas.pipeline.evaluation.interactions.sides import (
     score_sides,
 )
 from heatlas.pipeline.evaluation.interactions.sources import SOURCES_TABLE, source_table
-from heatlas.pipeline.evaluation.nulls.networks import REAL
+from heatlas.pipeline.evaluation.nulls import REAL
 from heatlas.pipeline.registration.volumes.tables import VOLUMES_TABLE
 from heatlas.pipeline.run.work.digests import unit_key
 from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs

@@ -18,8 +18,7 @@ from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.evaluation.bench.densities import class_difference, is_paired
 from heatlas.pipeline.evaluation.bench.judging import map_jobs, maps_of, participant_densities
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
-from heatlas.pipeline.evaluation.nulls.image_maps import DIFFERENCE
-from heatlas.pipeline.evaluation.nulls.networks import NO_NETWORK, REAL
+from heatlas.pipeline.evaluation.nulls import DIFFERENCE, NO_NETWORK, REAL
 from heatlas.pipeline.explaining.controls import controls_of
 from heatlas.pipeline.explaining.explanation import Explanation
 from heatlas.pipeline.run.errors import BadInputError
