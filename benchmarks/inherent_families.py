@@ -25,7 +25,7 @@ import pandas as pd
 
 from heatlas.pipeline.cohort.people.splits import Split
 from heatlas.pipeline.cohort.reading import PLANTED
-from heatlas.pipeline.evaluation.bench.densities import class_difference
+from heatlas.pipeline.evaluation.bench.judging import class_difference
 from heatlas.pipeline.evaluation.planted import read_planted
 from heatlas.pipeline.evaluation.scores.hits import region_scores
 from heatlas.pipeline.run.config.files import toml_value

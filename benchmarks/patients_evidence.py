@@ -29,8 +29,7 @@ from scipy.stats import spearmanr
 from sections import write_section
 from sklearn.preprocessing import StandardScaler
 
-from heatlas.pipeline.evaluation.bench.densities import LEAST_SPREAD
-from heatlas.pipeline.evaluation.bench.judging import map_jobs, maps_of, participant_densities
+from heatlas.pipeline.evaluation.bench.judging import LEAST_SPREAD, map_jobs, maps_of, participant_densities
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.consensus.agreement import agreement, consensus, places, trend
 from heatlas.pipeline.evaluation.consensus.networks import OWN, Networks

@@ -14,9 +14,15 @@ import pytest
 
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.evaluation.bench.densities import LEAST_SPREAD, CohortMaps, density_ratio
 from heatlas.pipeline.evaluation.bench.distractors import distractor_table
-from heatlas.pipeline.evaluation.bench.judging import Extent, Judge, those_judged
+from heatlas.pipeline.evaluation.bench.judging import (
+    LEAST_SPREAD,
+    CohortMaps,
+    Extent,
+    Judge,
+    density_ratio,
+    those_judged,
+)
 from heatlas.pipeline.evaluation.bench.request import BenchRequest, few_methods, with_methods
 from heatlas.pipeline.evaluation.bench.stage import Bench, with_earlier
 from heatlas.pipeline.evaluation.bench.table import evaluation_table, ranking_columns

@@ -12,9 +12,8 @@ from scipy.stats import spearmanr
 
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.evaluation.bench.densities import CohortMaps, class_difference, densities
 from heatlas.pipeline.evaluation.bench.distractors import distractor_table
-from heatlas.pipeline.evaluation.bench.judging import Extent, Judge
+from heatlas.pipeline.evaluation.bench.judging import CohortMaps, Extent, Judge, class_difference, densities
 from heatlas.pipeline.evaluation.bench.scan_job import SHIFTED
 from heatlas.pipeline.evaluation.bench.shift_curve import shift_curve
 from heatlas.pipeline.evaluation.bench.stage import with_shifts_of_first

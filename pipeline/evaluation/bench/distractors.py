@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from heatlas.pipeline.evaluation.bench.densities import CohortMaps, density_of, density_ratio
+from heatlas.pipeline.evaluation.bench.judging import CohortMaps, density_of, density_ratio
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.nulls import NO_NETWORK, REAL
 from heatlas.pipeline.run.columns import Form, described

@@ -14,7 +14,7 @@ from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.work.jobs import Outcome
 
 if TYPE_CHECKING:
-    from heatlas.pipeline.evaluation.bench.densities import CohortMaps
+    from heatlas.pipeline.evaluation.bench.judging import CohortMaps
     from heatlas.pipeline.evaluation.bench.request import BenchRequest
     from heatlas.pipeline.evaluation.bench.stage import Bench
     from heatlas.pipeline.evaluation.cohorts import JudgedCohort

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from heatlas.pipeline.evaluation.bench.densities import CohortMaps
+from heatlas.pipeline.evaluation.bench.judging import CohortMaps
 from heatlas.pipeline.evaluation.bench.scan_job import SHIFTED
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.nulls import REAL

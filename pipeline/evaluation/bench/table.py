@@ -15,7 +15,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
-from heatlas.pipeline.evaluation.bench.densities import (
+from heatlas.pipeline.evaluation.bench.judging import (
     CohortMaps,
     class_difference,
     densities,

@@ -8,8 +8,7 @@ from concurrent.futures import Executor
 
 import numpy as np
 
-from heatlas.pipeline.evaluation.bench.densities import CohortMaps, is_paired
-from heatlas.pipeline.evaluation.bench.judging import map_jobs, maps_of, participant_densities
+from heatlas.pipeline.evaluation.bench.judging import CohortMaps, is_paired, map_jobs, maps_of, participant_densities
 from heatlas.pipeline.evaluation.bench.trainings import trained
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.consensus.networks import Networks, sets_of_networks, training_jobs

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from heatlas.pipeline.evaluation.bench.densities import class_difference
+from heatlas.pipeline.evaluation.bench.judging import class_difference
 from heatlas.pipeline.evaluation.consensus.agreement import (
     Trend,
     agreement,

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from heatlas.pipeline.evaluation.bench.densities import CohortMaps, density_of
+from heatlas.pipeline.evaluation.bench.judging import CohortMaps, density_of
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.nulls import REAL
 from heatlas.pipeline.regions.effect_size import NO_SPREAD

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from heatlas.pipeline.evaluation.bench.densities import CohortMaps
-from heatlas.pipeline.evaluation.bench.judging import Extent, Judge
+from heatlas.pipeline.evaluation.bench.judging import CohortMaps, Extent, Judge
 from heatlas.pipeline.evaluation.bench.stage import Bench
 from heatlas.pipeline.evaluation.cohorts import RUN, JudgedCohort
 from heatlas.pipeline.evaluation.interactions.sides import (

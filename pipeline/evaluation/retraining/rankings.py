@@ -15,8 +15,13 @@ from numpy.typing import NDArray
 
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.evaluation.bench.densities import class_difference, is_paired
-from heatlas.pipeline.evaluation.bench.judging import map_jobs, maps_of, participant_densities
+from heatlas.pipeline.evaluation.bench.judging import (
+    class_difference,
+    is_paired,
+    map_jobs,
+    maps_of,
+    participant_densities,
+)
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.nulls import DIFFERENCE, NO_NETWORK, REAL
 from heatlas.pipeline.explaining.controls import controls_of
