@@ -14,7 +14,6 @@ import pytest
 
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.evaluation.bench.distractors import distractor_table
 from heatlas.pipeline.evaluation.bench.judging import (
     LEAST_SPREAD,
     CohortMaps,
@@ -26,7 +25,13 @@ from heatlas.pipeline.evaluation.bench.judging import (
 from heatlas.pipeline.evaluation.bench.request import BenchRequest, few_methods, with_methods
 from heatlas.pipeline.evaluation.bench.stage import Bench, with_earlier
 from heatlas.pipeline.evaluation.bench.table import evaluation_table, ranking_columns
-from heatlas.pipeline.evaluation.bench.verdicts import VERDICTS_TABLE, numbers_of, sentence, verdict_table
+from heatlas.pipeline.evaluation.bench.verdicts import (
+    VERDICTS_TABLE,
+    distractor_table,
+    numbers_of,
+    sentence,
+    verdict_table,
+)
 from heatlas.pipeline.evaluation.cohorts import RUN, JudgedCohort, Truth
 from heatlas.pipeline.evaluation.nulls import shuffled_name, with_swapped_labels
 from heatlas.pipeline.evaluation.planting.copies import paired_folds, people_to_plant
