@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from heatlas.pipeline.evaluation.bench.shift_curve import SHIFT_CURVE_TABLE
+from heatlas.pipeline.evaluation.bench.table import SHIFT_CURVE_TABLE
 from heatlas.pipeline.evaluation.bench.verdicts import DISTRACTORS_TABLE
 from heatlas.pipeline.evaluation.consensus.tables import CONSENSUS_TABLE, REGIONS_TABLE
 from heatlas.pipeline.evaluation.grids.directions import DIRECTIONS_TABLE, GRIDS_TABLE

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from heatlas.pipeline.attribution.reference.deeplift import DeepLift
-from heatlas.pipeline.evaluation.bench.shift_curve import SHIFT_CURVE_TABLE
-from heatlas.pipeline.evaluation.bench.table import EVALUATION_TABLE
+from heatlas.pipeline.evaluation.bench.table import EVALUATION_TABLE, SHIFT_CURVE_TABLE
 from heatlas.pipeline.evaluation.bench.verdicts import VERDICTS_TABLE
 from heatlas.pipeline.evaluation.consensus.tables import NETWORKS_TABLE
 from heatlas.pipeline.evaluation.grids.tables import GRID_TABLES
