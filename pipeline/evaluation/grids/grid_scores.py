@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from heatlas.pipeline.attribution.gradient.smoothing import gaussian_smooth
 from heatlas.pipeline.attribution.methods import Method, Propagation
 from heatlas.pipeline.attribution.targets import StartValue
-from heatlas.pipeline.evaluation.grids.composition import Grid
-from heatlas.pipeline.evaluation.grids.layout import Layout
+from heatlas.pipeline.evaluation.grids.layout import Grid, Layout
 from heatlas.pipeline.evaluation.grids.settings import SETTINGS, Setting, grid_maps
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 

@@ -15,7 +15,6 @@ import pandas as pd
 from heatlas.pipeline.evaluation.bench.judging import Extent, Judge
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.grids.aggregated import write_aggregated
-from heatlas.pipeline.evaluation.grids.composition import Candidates, Grid, Kind, confident, draw_grids
 from heatlas.pipeline.evaluation.grids.directions import (
     BY_CONSTRUCTION,
     DIRECTIONS_TABLE,
@@ -27,6 +26,7 @@ from heatlas.pipeline.evaluation.grids.directions import (
 )
 from heatlas.pipeline.evaluation.grids.heads import has_global_pooling
 from heatlas.pipeline.evaluation.grids.job import SETTINGS_OF, GridToScore, layout_of, score_grid
+from heatlas.pipeline.evaluation.grids.layout import Candidates, Grid, Kind, confident, draw_grids
 from heatlas.pipeline.evaluation.grids.studies import smoothing_kernels
 from heatlas.pipeline.evaluation.grids.tables import (
     AGREEMENT_TABLE,

@@ -26,9 +26,8 @@ from heatlas.pipeline.attribution.perturbation.occlusion import Occlusion
 from heatlas.pipeline.attribution.perturbation.rise import Rise
 from heatlas.pipeline.attribution.reference.expected_gradients import IntegratedGradientsFromMean
 from heatlas.pipeline.attribution.targets import StartValue
-from heatlas.pipeline.evaluation.grids.composition import Kind
 from heatlas.pipeline.evaluation.grids.grid_scores import GridMethod
-from heatlas.pipeline.evaluation.grids.layout import Shape
+from heatlas.pipeline.evaluation.grids.layout import Kind, Shape
 from heatlas.pipeline.explaining.explanation import Explanation
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.probes.backbone import conventional_stem
