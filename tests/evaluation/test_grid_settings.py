@@ -18,9 +18,8 @@ from heatlas.pipeline.attribution.perturbation.occlusion import Occlusion
 from heatlas.pipeline.attribution.reference.deeplift import DeepLift
 from heatlas.pipeline.attribution.reference.expected_gradients import ExpectedGradients, IntegratedGradientsFromMean
 from heatlas.pipeline.attribution.reference.references import Reference
-from heatlas.pipeline.evaluation.grids.heads import convolved, looking_at_cell
 from heatlas.pipeline.evaluation.grids.layout import Layout
-from heatlas.pipeline.evaluation.grids.locality import filled_up, local_layers, reach
+from heatlas.pipeline.evaluation.grids.locality import convolved, filled_up, local_layers, looking_at_cell, reach
 from heatlas.pipeline.evaluation.grids.settings import SETTINGS, Setting, grid_maps, is_local, network_of
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.founding import FoundingCNN

@@ -33,9 +33,15 @@ from heatlas.pipeline.attribution.network_view import pooling_before, split_laye
 from heatlas.pipeline.attribution.reference.references import Reference
 from heatlas.pipeline.attribution.targets import StartValue
 from heatlas.pipeline.attribution.upsampling import interpolated
-from heatlas.pipeline.evaluation.grids.heads import convolved, looking_at_cell, stages_of
 from heatlas.pipeline.evaluation.grids.layout import Layout
-from heatlas.pipeline.evaluation.grids.locality import local_layers, reach, require_seen_alike
+from heatlas.pipeline.evaluation.grids.locality import (
+    convolved,
+    local_layers,
+    looking_at_cell,
+    reach,
+    require_seen_alike,
+    stages_of,
+)
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.run.errors import UsageError
 

@@ -24,9 +24,9 @@ from heatlas.pipeline.evaluation.grids.directions import (
     directions,
     summary_of_grids,
 )
-from heatlas.pipeline.evaluation.grids.heads import has_global_pooling
 from heatlas.pipeline.evaluation.grids.job import SETTINGS_OF, GridToScore, layout_of, score_grid
 from heatlas.pipeline.evaluation.grids.layout import Candidates, Grid, Kind, confident, draw_grids
+from heatlas.pipeline.evaluation.grids.locality import has_global_pooling
 from heatlas.pipeline.evaluation.grids.studies import smoothing_kernels
 from heatlas.pipeline.evaluation.grids.tables import (
     AGREEMENT_TABLE,
