@@ -34,11 +34,10 @@ from heatlas.pipeline.evaluation.bench.request import BenchRequest
 from heatlas.pipeline.evaluation.bench.stage import Bench
 from heatlas.pipeline.evaluation.grids.aggregated import EDGES, aggregated, bin_edges
 from heatlas.pipeline.evaluation.grids.directions import GRIDS_TABLE, summary_of_grids
-from heatlas.pipeline.evaluation.grids.grid_scores import GRID_COLUMNS, LARGEST, GridMethod, grid_scores
+from heatlas.pipeline.evaluation.grids.grid_scores import GRID_COLUMNS, LARGEST, GridMethod, grid_scores, network_of
 from heatlas.pipeline.evaluation.grids.invariance import cancelling_pair, invariance_rows, share_on_disconnected
 from heatlas.pipeline.evaluation.grids.job import picture
 from heatlas.pipeline.evaluation.grids.layout import Grid
-from heatlas.pipeline.evaluation.grids.settings import network_of
 from heatlas.pipeline.evaluation.grids.studies import (
     KERNEL_SHARES,
     asked_in_grids,
