@@ -35,15 +35,17 @@ from heatlas.pipeline.evaluation.bench.stage import Bench
 from heatlas.pipeline.evaluation.grids.aggregated import EDGES, aggregated, bin_edges
 from heatlas.pipeline.evaluation.grids.directions import GRIDS_TABLE, summary_of_grids
 from heatlas.pipeline.evaluation.grids.grid_scores import GRID_COLUMNS, LARGEST, GridMethod, grid_scores, network_of
-from heatlas.pipeline.evaluation.grids.invariance import cancelling_pair, invariance_rows, share_on_disconnected
 from heatlas.pipeline.evaluation.grids.job import picture
 from heatlas.pipeline.evaluation.grids.layout import Grid
 from heatlas.pipeline.evaluation.grids.studies import (
     KERNEL_SHARES,
     asked_in_grids,
+    cancelling_pair,
     depths,
     fitted,
+    invariance_rows,
     regional,
+    share_on_disconnected,
     smoothing_kernels,
     spearman_matrix,
     stem_depths,
