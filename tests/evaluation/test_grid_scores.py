@@ -32,7 +32,6 @@ from heatlas.pipeline.attribution.reference.references import Reference
 from heatlas.pipeline.cohort.people.splits import Split
 from heatlas.pipeline.evaluation.bench.request import BenchRequest
 from heatlas.pipeline.evaluation.bench.stage import Bench
-from heatlas.pipeline.evaluation.grids.aggregated import EDGES, aggregated, bin_edges
 from heatlas.pipeline.evaluation.grids.directions import GRIDS_TABLE, summary_of_grids
 from heatlas.pipeline.evaluation.grids.grid_scores import GRID_COLUMNS, LARGEST, GridMethod, grid_scores, network_of
 from heatlas.pipeline.evaluation.grids.job import picture
@@ -50,7 +49,7 @@ from heatlas.pipeline.evaluation.grids.studies import (
     spearman_matrix,
     stem_depths,
 )
-from heatlas.pipeline.evaluation.grids.tables import invariance_table
+from heatlas.pipeline.evaluation.grids.tables import EDGES, aggregated, bin_edges, invariance_table
 from heatlas.pipeline.evaluation.parts import chosen_parts
 from heatlas.pipeline.explaining.requested import explanations_of_run
 from heatlas.pipeline.models.contract import StagedModel

@@ -313,7 +313,7 @@ def grid_scores(
     asked : sequence of GridMethod
     settings : sequence of {"GridPG", "DiFull", "DiPart"}
     keep : callable, optional
-        Receives every map, for `pipeline.evaluation.grids.aggregated`.
+        Receives every map, for `pipeline.evaluation.grids.tables`.
 
     Returns
     -------

@@ -14,7 +14,6 @@ import pandas as pd
 
 from heatlas.pipeline.evaluation.bench.judging import Extent, Judge
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
-from heatlas.pipeline.evaluation.grids.aggregated import write_aggregated
 from heatlas.pipeline.evaluation.grids.directions import (
     BY_CONSTRUCTION,
     DIRECTIONS_TABLE,
@@ -34,6 +33,7 @@ from heatlas.pipeline.evaluation.grids.tables import (
     INVARIANCE_TABLE,
     agreement_table,
     invariance_table,
+    write_aggregated,
 )
 from heatlas.pipeline.evaluation.nulls import REAL
 from heatlas.pipeline.explaining.explanation import Explanation
