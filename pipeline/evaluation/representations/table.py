@@ -10,9 +10,18 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from heatlas.pipeline.cohort.people.long_tail import LongTailedParts
-from heatlas.pipeline.evaluation.representations.contributions import contributions, effective_negatives, peak
-from heatlas.pipeline.evaluation.representations.coverage import alignments, neighbours_agree, uniformity
-from heatlas.pipeline.evaluation.representations.points import FeatureVectors, Floats, one_per_person, points_of
+from heatlas.pipeline.evaluation.representations.points import (
+    FeatureVectors,
+    Floats,
+    alignments,
+    contributions,
+    effective_negatives,
+    neighbours_agree,
+    one_per_person,
+    peak,
+    points_of,
+    uniformity,
+)
 from heatlas.pipeline.evaluation.representations.probes import FEW_SHOT, NEAREST, PROBES, probed
 from heatlas.pipeline.evaluation.representations.recognised import (
     ALL,
