@@ -12,8 +12,13 @@ from null_people import HORIZON
 from null_relevance import FAST, Case, Found, Generator
 
 from heatlas.pipeline.evaluation.representations.points import points_of
-from heatlas.pipeline.evaluation.representations.recognised import ALL, draws_within, scored, shares_recognised
-from heatlas.pipeline.evaluation.representations.site_signal import predicted_sites
+from heatlas.pipeline.evaluation.representations.probes import (
+    ALL,
+    draws_within,
+    predicted_sites,
+    scored,
+    shares_recognised,
+)
 from heatlas.pipeline.run.config.statistics import ShortcutsConfig
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.progression.cox import SOONER_WHEN_LOWER, Conversions

@@ -10,7 +10,7 @@ from null_relevance import FAST, PEOPLE, Case, Found, Generator, M
 from statsmodels.stats.contingency_tables import mcnemar
 
 from heatlas.pipeline.evaluation.representations.points import points_of
-from heatlas.pipeline.evaluation.representations.site_signal import predicted_sites
+from heatlas.pipeline.evaluation.representations.probes import predicted_sites
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.statistics.comparison.rankings import agreement
 from heatlas.pipeline.statistics.groups.fairness import _of_level

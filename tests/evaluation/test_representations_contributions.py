@@ -19,7 +19,7 @@ from heatlas.pipeline.evaluation.representations.points import (
     points_of,
     uniformity,
 )
-from heatlas.pipeline.evaluation.representations.site_signal import predicted_sites, within
+from heatlas.pipeline.evaluation.representations.probes import predicted_sites, within
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.work.seeds import generator
 

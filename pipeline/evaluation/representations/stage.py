@@ -22,8 +22,7 @@ from heatlas.pipeline.cohort.people.unseen import people_of
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.representations.points import Floats
-from heatlas.pipeline.evaluation.representations.probes import PROBES
-from heatlas.pipeline.evaluation.representations.recognised import ALL
+from heatlas.pipeline.evaluation.representations.probes import ALL, PROBES
 from heatlas.pipeline.evaluation.representations.table import REPRESENTATIONS_TABLE, SITE, judged
 from heatlas.pipeline.models.families.probes.backbone import Backbone, kept_stages
 from heatlas.pipeline.models.families.probes.body import body_of, with_body

@@ -22,15 +22,20 @@ from heatlas.pipeline.evaluation.representations.points import (
     points_of,
     uniformity,
 )
-from heatlas.pipeline.evaluation.representations.probes import FEW_SHOT, NEAREST, PROBES, probed
-from heatlas.pipeline.evaluation.representations.recognised import (
+from heatlas.pipeline.evaluation.representations.probes import (
     ALL,
+    FEW_SHOT,
+    NEAREST,
+    PERMUTATIONS,
+    PROBES,
+    SitePrediction,
     Statistic,
     draws_within,
+    predicted_sites,
+    probed,
     scored,
     shares_recognised,
 )
-from heatlas.pipeline.evaluation.representations.site_signal import PERMUTATIONS, SitePrediction, predicted_sites
 from heatlas.pipeline.evaluation.scores.intervals import DRAWS
 from heatlas.pipeline.run.columns import Form, described
 from heatlas.pipeline.run.declared import Inference, Table
