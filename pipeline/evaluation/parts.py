@@ -24,8 +24,7 @@ from heatlas.pipeline.evaluation.interactions.stage import interactions
 from heatlas.pipeline.evaluation.planting.cohort import planted_cohort
 from heatlas.pipeline.evaluation.planting.marked import marker_cohort
 from heatlas.pipeline.evaluation.planting.marker_table import MARKER_TABLE
-from heatlas.pipeline.evaluation.representations.stage import judge_backbone, require_frozen
-from heatlas.pipeline.evaluation.representations.table import REPRESENTATIONS_TABLE
+from heatlas.pipeline.evaluation.representations.table import REPRESENTATIONS_TABLE, judge_backbone, require_frozen
 from heatlas.pipeline.evaluation.retraining.before_after import before_and_after, require_maps
 from heatlas.pipeline.evaluation.retraining.before_after_table import BEFORE_AFTER_TABLE
 from heatlas.pipeline.evaluation.retraining.removal import SHARES
