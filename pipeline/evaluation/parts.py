@@ -28,8 +28,7 @@ from heatlas.pipeline.evaluation.representations.table import REPRESENTATIONS_TA
 from heatlas.pipeline.evaluation.retraining.before_after import OBJECTIVE_WEIGHTS_TABLE, before_and_after, require_maps
 from heatlas.pipeline.evaluation.retraining.before_after_table import BEFORE_AFTER_TABLE
 from heatlas.pipeline.evaluation.retraining.removal import SHARES
-from heatlas.pipeline.evaluation.retraining.stage import remove_and_retrain
-from heatlas.pipeline.evaluation.retraining.table import RETRAINING_TABLE
+from heatlas.pipeline.evaluation.retraining.stage import RETRAINING_TABLE, remove_and_retrain
 from heatlas.pipeline.explaining.explanation import Explanation
 from heatlas.pipeline.explaining.requested import explanations_of_run
 from heatlas.pipeline.models.families.registry import family_of, is_given

@@ -18,12 +18,12 @@ from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.retraining import rankings
 from heatlas.pipeline.evaluation.retraining.rankings import require_controls, training_part
 from heatlas.pipeline.evaluation.retraining.removal import FULL, by_value, random_orders, removed, require_fillable
-from heatlas.pipeline.evaluation.retraining.stage import remove_and_retrain
-from heatlas.pipeline.evaluation.retraining.table import (
+from heatlas.pipeline.evaluation.retraining.stage import (
     AT_RANDOM,
     RETRAINING_TABLE,
     Removed,
     removal_lines,
+    remove_and_retrain,
     retraining_table,
 )
 from heatlas.pipeline.evaluation.scores.accuracy import HeldOutPeople, auc, balanced_accuracy, rank_p, scored

@@ -16,7 +16,7 @@ from heatlas.pipeline.evaluation.grids.tables import INVARIANCE_TABLE
 from heatlas.pipeline.evaluation.interactions.sides import INTERACTIONS_TABLE
 from heatlas.pipeline.evaluation.interactions.sources import SOURCES_TABLE
 from heatlas.pipeline.evaluation.representations.table import REPRESENTATIONS_TABLE
-from heatlas.pipeline.evaluation.retraining.table import RETRAINING_TABLE
+from heatlas.pipeline.evaluation.retraining.stage import RETRAINING_TABLE
 from heatlas.reports.content.relevance.evaluation_networks import NAMED, ROWS
 from heatlas.reports.content.relevance.evaluation_parts import EvaluationPart, _part, applies, shown_of_all
 from heatlas.reports.content.relevance.evaluation_shifts import draw_shifts
