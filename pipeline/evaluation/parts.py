@@ -19,8 +19,7 @@ from heatlas.pipeline.evaluation.consensus.tables import CONSENSUS_TABLES
 from heatlas.pipeline.evaluation.grids.stage import GRID_METHODS, evaluate_grids, require_single
 from heatlas.pipeline.evaluation.grids.tables import GRID_TABLES
 from heatlas.pipeline.evaluation.interactions.sides import INTERACTIONS_TABLE, require_pairs
-from heatlas.pipeline.evaluation.interactions.sources import SOURCES_TABLE
-from heatlas.pipeline.evaluation.interactions.stage import interactions
+from heatlas.pipeline.evaluation.interactions.stage import SOURCES_TABLE, interactions
 from heatlas.pipeline.evaluation.planting.cohort import planted_cohort
 from heatlas.pipeline.evaluation.planting.marked import marker_cohort
 from heatlas.pipeline.evaluation.planting.marker_table import MARKER_TABLE

@@ -25,7 +25,7 @@ from heatlas.pipeline.evaluation.interactions.sides import (
     score_sides,
     sided_groups,
 )
-from heatlas.pipeline.evaluation.interactions.sources import (
+from heatlas.pipeline.evaluation.interactions.stage import (
     drawn_people,
     slope_bounds,
     source_table,

@@ -14,7 +14,7 @@ from heatlas.pipeline.evaluation.consensus.tables import CONSENSUS_TABLE, REGION
 from heatlas.pipeline.evaluation.grids.directions import DIRECTIONS_TABLE, GRIDS_TABLE
 from heatlas.pipeline.evaluation.grids.tables import INVARIANCE_TABLE
 from heatlas.pipeline.evaluation.interactions.sides import INTERACTIONS_TABLE
-from heatlas.pipeline.evaluation.interactions.sources import SOURCES_TABLE
+from heatlas.pipeline.evaluation.interactions.stage import SOURCES_TABLE
 from heatlas.pipeline.evaluation.representations.table import REPRESENTATIONS_TABLE
 from heatlas.pipeline.evaluation.retraining.stage import RETRAINING_TABLE
 from heatlas.reports.content.relevance.evaluation_networks import NAMED, ROWS
