@@ -7,6 +7,7 @@ The bench asks every part at fixed points; it knows none by name. `pipeline.eval
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,14 +17,10 @@ from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.work.jobs import Outcome
 
 if TYPE_CHECKING:
-    from heatlas.pipeline.evaluation.bench.judging import CohortMaps
-    from heatlas.pipeline.evaluation.bench.request import BenchRequest
     from heatlas.pipeline.evaluation.bench.stage import Bench
     from heatlas.pipeline.evaluation.cohorts import JudgedCohort
-import dataclasses
-
 from heatlas.pipeline.attribution.registry import METHODS, find_method
-from heatlas.pipeline.evaluation.bench.judging import Extent
+from heatlas.pipeline.evaluation.bench.judging import CohortMaps, Extent
 from heatlas.pipeline.explaining.explanation import Explanation
 from heatlas.pipeline.explaining.requested import explanations_of_run
 from heatlas.pipeline.models.families.registry import family_of

@@ -45,7 +45,7 @@ from heatlas.pipeline.evaluation.scores.map_scores import (
     SET_SCORES,
     set_scores,
 )
-from heatlas.pipeline.evaluation.scores.rank_correlation import DRAWS, dose_response, rank_correlation
+from heatlas.pipeline.evaluation.scores.rank_correlation import DRAWS_OF_RANKS, dose_response, rank_correlation
 from heatlas.pipeline.run.columns import Form, described
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.work.jobs import Outcome
@@ -227,7 +227,7 @@ def _of_regions(
         known_dose = [key for key, own in density.items() if key in truth.severity and np.isfinite(own).all()]
         dose = np.array([truth.severity[one] for one in known_dose])
         sums = np.array([(density[one] * rows.n_voxels)[planted].sum() for one in known_dose])
-        draws = DRAWS if network in (REAL, NO_NETWORK) else 0
+        draws = DRAWS_OF_RANKS if network in (REAL, NO_NETWORK) else 0
         answer = dose_response(dose, sums, draws, cohort.config.seed)
         found |= {
             "dose_response": answer.rho, "dose_response_low": answer.low, "dose_response_high": answer.high,
@@ -287,7 +287,7 @@ def _seen(cohort: JudgedCohort, own: pd.DataFrame) -> dict[str, object]:
     means = known.groupby(known["scan_id"].map(person))[list(SEEN)].mean()
     found: dict[str, object] = {"n_seen": len(means)}
     for name in SEEN:
-        interval = participant_interval((means[name].to_numpy(float),), np.mean, DRAWS, cohort.config.seed)
+        interval = participant_interval((means[name].to_numpy(float),), np.mean, DRAWS_OF_RANKS, cohort.config.seed)
         found |= dict(zip((f"{name}_low", f"{name}_high"), interval, strict=True))
     return found
 

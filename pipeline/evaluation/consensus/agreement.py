@@ -12,10 +12,10 @@ from scipy import stats
 
 from heatlas.pipeline.evaluation.scores.chance import LEVEL, NO, UNKNOWN, YES
 from heatlas.pipeline.evaluation.scores.hits import FIRST, ranked
+from heatlas.pipeline.evaluation.scores.intervals import Floats
 from heatlas.pipeline.evaluation.scores.rank_correlation import rank_correlation
 from heatlas.pipeline.run.work.seeds import generator
 
-Floats = NDArray[np.float64]
 MOST_EXACT = 8
 """Networks up to which every order is tried; 40320."""
 ORDERS = 20000

@@ -8,7 +8,6 @@ from itertools import combinations
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from heatlas.pipeline.evaluation.bench.judging import class_difference
 from heatlas.pipeline.evaluation.consensus.agreement import (
@@ -22,11 +21,10 @@ from heatlas.pipeline.evaluation.consensus.agreement import (
 )
 from heatlas.pipeline.evaluation.consensus.networks import EPOCHS, OWN
 from heatlas.pipeline.evaluation.scores.hits import FIRST, region_scores
-from heatlas.pipeline.evaluation.scores.intervals import DRAWS, participant_interval
+from heatlas.pipeline.evaluation.scores.intervals import DRAWS, Floats, participant_interval
 from heatlas.pipeline.run.columns import Form, described
 from heatlas.pipeline.run.declared import Table
 
-Floats = NDArray[np.float64]
 FOLDS, SEVERAL = "folds", "several"
 _NETWORKS = (
     "Set of networks, one per fold. run: its own; repeat-n: other seeds; epochs-n: trained for n epochs at most; "

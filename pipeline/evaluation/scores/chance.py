@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
+
+from heatlas.pipeline.evaluation.scores.intervals import Floats
 
 YES, PARTLY, NO, UNKNOWN = "yes", "partly", "no", "not known"
 LEVEL = 0.05
@@ -19,7 +20,6 @@ LEVEL = 0.05
 find planted ones as well in fewer cases than this. So it is also the share of sound maps that fail, were regions
 independent."""
 
-Floats = NDArray[np.float64]
 TIE = 1e-9
 """Sums of scores that differ by less are the same."""
 

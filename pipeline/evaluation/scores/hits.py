@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.metrics import average_precision_score, roc_auc_score
 
+from heatlas.pipeline.evaluation.scores.intervals import Floats
 from heatlas.pipeline.run.errors import BadInputError
 
 Bools = NDArray[np.bool_]
-Floats = NDArray[np.float64]
 
 
 def is_undefined(values: ArrayLike) -> bool:

@@ -29,7 +29,7 @@ def rank_correlation(a: NDArray[np.floating], b: NDArray[np.floating]) -> float:
     return float(np.corrcoef(stats.rankdata(a), stats.rankdata(b))[0, 1].clip(-1, 1))
 
 
-DRAWS = 500
+DRAWS_OF_RANKS = 500
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class DoseResponse:
     high: float = float("nan")
 
 
-def dose_response(severity: Floats, evidence: Floats, draws: int = DRAWS, seed: int = 0) -> DoseResponse:
+def dose_response(severity: Floats, evidence: Floats, draws: int = DRAWS_OF_RANKS, seed: int = 0) -> DoseResponse:
     """Rank correlation of severity with evidence over participants.
 
     Parameters

@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from heatlas.pipeline.attribution.perturbation.masking import mixed
+from heatlas.pipeline.evaluation.scores.overlap import Floats
 from heatlas.pipeline.run.work.seeds import generator
 
 Score = Callable[[Tensor], Tensor]
 """Value (B,) of volumes (B, 1, D, H, W); volumes of a batch do not influence each other."""
-Floats = NDArray[np.float64]
 Edges = NDArray[np.signedinteger]
 
 
