@@ -24,14 +24,16 @@ from heatlas.pipeline.evaluation.scores.faithfulness import (
     shift_correlation,
     shift_likeness,
 )
-from heatlas.pipeline.evaluation.scores.masked_recognition import (
+from heatlas.pipeline.evaluation.scores.masking import (
+    Curve,
     adcc,
     average_drop,
     average_gain,
     average_increase,
     coherency,
+    part_numbers,
+    removal_curve,
 )
-from heatlas.pipeline.evaluation.scores.removal import Curve, part_numbers, removal_curve
 from heatlas.pipeline.run.errors import BadInputError
 
 SHAPE = (3, 4, 5)

@@ -19,17 +19,19 @@ from torch.nn import functional
 
 from heatlas.pipeline.attribution.perturbation.masking import AIR, mixed
 from heatlas.pipeline.evaluation.scores.hits import is_undefined
-from heatlas.pipeline.evaluation.scores.masked_recognition import (
+from heatlas.pipeline.evaluation.scores.masking import (
     SMALLEST,
+    Score,
     adcc,
     average_drop,
     average_gain,
     average_increase,
     coherency,
     mask_of,
+    part_numbers,
+    removal_curve,
 )
 from heatlas.pipeline.evaluation.scores.overlap import entropy, gini
-from heatlas.pipeline.evaluation.scores.removal import Score, part_numbers, removal_curve
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.work.seeds import derived_seed
 
@@ -198,7 +200,7 @@ class RandomSets:
     chosen : Tensor
         (samples, P), bool.
     parts : Tensor
-        (D, H, W), 0 to P - 1, -1 for what never changes; see `pipeline.evaluation.scores.removal.part_numbers`.
+        (D, H, W), 0 to P - 1, -1 for what never changes; see `pipeline.evaluation.scores.masking.part_numbers`.
     drops : Tensor
         (samples,), float64: the score of the scan minus its score with the set replaced.
     """
