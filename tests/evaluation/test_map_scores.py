@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
-from heatlas.pipeline.evaluation.scores.hits import auprc, auroc, hits_in_first, pointing
 from heatlas.pipeline.evaluation.scores.map_scores import (
     BOX_COLUMNS,
     DELTAS,
@@ -42,6 +41,7 @@ from heatlas.pipeline.evaluation.scores.overlap import (
     intersection_over_union,
     iou_curve,
 )
+from heatlas.pipeline.evaluation.scores.rankings import auprc, auroc, hits_in_first, pointing
 from heatlas.pipeline.run.errors import BadInputError
 
 SHAPE = (5, 7, 4)

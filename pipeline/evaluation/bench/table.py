@@ -35,7 +35,6 @@ from heatlas.pipeline.evaluation.cohorts import PLANTED, JudgedCohort
 from heatlas.pipeline.evaluation.nulls import NO_NETWORK, REAL
 from heatlas.pipeline.evaluation.scores.accuracy import HeldOutPeople, balanced_accuracy
 from heatlas.pipeline.evaluation.scores.faithfulness import FAITHFULNESS_SCORES, LOST
-from heatlas.pipeline.evaluation.scores.hits import FIRST, ranked, region_scores
 from heatlas.pipeline.evaluation.scores.intervals import DRAWS, participant_interval
 from heatlas.pipeline.evaluation.scores.map_scores import (
     BOX_COLUMNS,
@@ -45,7 +44,14 @@ from heatlas.pipeline.evaluation.scores.map_scores import (
     SET_SCORES,
     set_scores,
 )
-from heatlas.pipeline.evaluation.scores.rank_correlation import DRAWS_OF_RANKS, dose_response, rank_correlation
+from heatlas.pipeline.evaluation.scores.rankings import (
+    DRAWS_OF_RANKS,
+    FIRST,
+    dose_response,
+    rank_correlation,
+    ranked,
+    region_scores,
+)
 from heatlas.pipeline.run.columns import Form, described
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.work.jobs import Outcome

@@ -10,10 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from heatlas.pipeline.evaluation.scores.chance import LEVEL, NO, UNKNOWN, YES
-from heatlas.pipeline.evaluation.scores.hits import FIRST, ranked
 from heatlas.pipeline.evaluation.scores.intervals import Floats
-from heatlas.pipeline.evaluation.scores.rank_correlation import rank_correlation
+from heatlas.pipeline.evaluation.scores.rankings import FIRST, LEVEL, NO, UNKNOWN, YES, rank_correlation, ranked
 from heatlas.pipeline.run.work.seeds import generator
 
 MOST_EXACT = 8

@@ -20,8 +20,8 @@ from heatlas.pipeline.evaluation.consensus.agreement import (
     trend,
 )
 from heatlas.pipeline.evaluation.consensus.networks import EPOCHS, OWN
-from heatlas.pipeline.evaluation.scores.hits import FIRST, region_scores
 from heatlas.pipeline.evaluation.scores.intervals import DRAWS, Floats, participant_interval
+from heatlas.pipeline.evaluation.scores.rankings import FIRST, region_scores
 from heatlas.pipeline.run.columns import Form, described
 from heatlas.pipeline.run.declared import Table
 

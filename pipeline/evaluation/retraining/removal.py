@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from heatlas.pipeline.evaluation.scores.hits import ranked
+from heatlas.pipeline.evaluation.scores.rankings import ranked
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.work.seeds import generator

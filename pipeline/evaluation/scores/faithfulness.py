@@ -18,7 +18,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from heatlas.pipeline.attribution.perturbation.masking import AIR, mixed
-from heatlas.pipeline.evaluation.scores.hits import is_undefined
 from heatlas.pipeline.evaluation.scores.masking import (
     SMALLEST,
     Score,
@@ -32,6 +31,7 @@ from heatlas.pipeline.evaluation.scores.masking import (
     removal_curve,
 )
 from heatlas.pipeline.evaluation.scores.overlap import entropy, gini
+from heatlas.pipeline.evaluation.scores.rankings import is_undefined
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.work.seeds import derived_seed
 

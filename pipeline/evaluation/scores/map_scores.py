@@ -26,7 +26,6 @@ import scipy.ndimage
 from numpy.typing import NDArray
 from skimage.metrics import structural_similarity
 
-from heatlas.pipeline.evaluation.scores.hits import auprc, auroc, is_undefined, pointing, require_two_kinds
 from heatlas.pipeline.evaluation.scores.overlap import (
     IOU_THRESHOLDS,
     Bools,
@@ -38,7 +37,14 @@ from heatlas.pipeline.evaluation.scores.overlap import (
     ratio_of,
     scaled,
 )
-from heatlas.pipeline.evaluation.scores.rank_correlation import rank_correlation
+from heatlas.pipeline.evaluation.scores.rankings import (
+    auprc,
+    auroc,
+    is_undefined,
+    pointing,
+    rank_correlation,
+    require_two_kinds,
+)
 from heatlas.pipeline.regions.audit import RIM_MM, within_reach
 from heatlas.pipeline.run.errors import BadInputError
 
