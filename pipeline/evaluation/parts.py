@@ -13,9 +13,8 @@ from heatlas.pipeline.evaluation.bench.request import Part, Shown, few_methods, 
 from heatlas.pipeline.evaluation.bench.stage import VERDICT_TABLES, Bench
 from heatlas.pipeline.evaluation.bench.table import SHIFT_CURVE_TABLE, write_shift_curve
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
+from heatlas.pipeline.evaluation.consensus.agreement import CONSENSUS_TABLES, agree
 from heatlas.pipeline.evaluation.consensus.networks import require_different
-from heatlas.pipeline.evaluation.consensus.stage import agree
-from heatlas.pipeline.evaluation.consensus.tables import CONSENSUS_TABLES
 from heatlas.pipeline.evaluation.grids.stage import GRID_METHODS, evaluate_grids, require_single
 from heatlas.pipeline.evaluation.grids.tables import GRID_TABLES
 from heatlas.pipeline.evaluation.interactions.sides import INTERACTIONS_TABLE, require_pairs

@@ -10,7 +10,7 @@ import pytest
 
 from heatlas.pipeline.evaluation.bench.table import SHIFT_CURVE_TABLE
 from heatlas.pipeline.evaluation.bench.verdicts import DISTRACTORS_TABLE
-from heatlas.pipeline.evaluation.consensus.tables import CONSENSUS_TABLE, REGIONS_TABLE
+from heatlas.pipeline.evaluation.consensus.agreement import CONSENSUS_TABLE, REGIONS_TABLE
 from heatlas.pipeline.evaluation.grids.directions import DIRECTIONS_TABLE, GRIDS_TABLE
 from heatlas.pipeline.evaluation.grids.tables import INVARIANCE_TABLE
 from heatlas.pipeline.evaluation.interactions.sides import INTERACTIONS_TABLE

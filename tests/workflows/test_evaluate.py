@@ -11,7 +11,7 @@ import pytest
 from heatlas.pipeline.attribution.reference.deeplift import DeepLift
 from heatlas.pipeline.evaluation.bench.table import EVALUATION_TABLE, SHIFT_CURVE_TABLE
 from heatlas.pipeline.evaluation.bench.verdicts import VERDICTS_TABLE
-from heatlas.pipeline.evaluation.consensus.tables import NETWORKS_TABLE
+from heatlas.pipeline.evaluation.consensus.agreement import NETWORKS_TABLE
 from heatlas.pipeline.evaluation.grids.tables import GRID_TABLES
 from heatlas.pipeline.evaluation.parts import BENCH_TABLES
 from heatlas.pipeline.evaluation.planting.marker_table import MARKER_TABLE

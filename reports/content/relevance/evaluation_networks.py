@@ -8,7 +8,7 @@ import pandas as pd
 
 from heatlas.pipeline.attribution.titles import method_title
 from heatlas.pipeline.cohort.people.long_tail import TAIL
-from heatlas.pipeline.evaluation.consensus.tables import FOLDS, SEVERAL
+from heatlas.pipeline.evaluation.consensus.agreement import FOLDS, SEVERAL
 from heatlas.pipeline.evaluation.representations.probes import ALL, PROBES
 from heatlas.pipeline.evaluation.representations.table import AGREEMENT, BACKBONE, SITE
 from heatlas.pipeline.evaluation.retraining.stage import AT_RANDOM, NOTHING
