@@ -22,16 +22,17 @@ import pandas as pd
 
 from heatlas.pipeline.evaluation.bench.trainings import trained
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
-from heatlas.pipeline.evaluation.retraining.rankings import require_controls, training_rankings
 from heatlas.pipeline.evaluation.retraining.removal import (
     SHARES,
+    Retraining,
     by_value,
     group_sizes,
     random_orders,
     removed,
+    require_controls,
     require_fillable,
+    training_rankings,
 )
-from heatlas.pipeline.evaluation.retraining.training import Retraining
 from heatlas.pipeline.evaluation.scores.accuracy import SCORES, HeldOutPeople, Scored, rank_p, scored
 from heatlas.pipeline.evaluation.scores.intervals import DRAWS
 from heatlas.pipeline.explaining.explanation import Explanation
