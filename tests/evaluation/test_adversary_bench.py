@@ -22,7 +22,7 @@ from heatlas.pipeline.evaluation.bench.judging import (
     density_ratio,
     those_judged,
 )
-from heatlas.pipeline.evaluation.bench.request import BenchRequest, few_methods, with_methods
+from heatlas.pipeline.evaluation.bench.part import BenchRequest, few_methods, with_methods
 from heatlas.pipeline.evaluation.bench.stage import Bench, with_earlier
 from heatlas.pipeline.evaluation.bench.table import evaluation_table, ranking_columns
 from heatlas.pipeline.evaluation.bench.verdicts import (

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from heatlas.pipeline.evaluation.bench.request import with_methods
+from heatlas.pipeline.evaluation.bench.part import with_methods
 from heatlas.pipeline.evaluation.consensus.agreement import (
     CONSENSUS_TABLE,
     NETWORKS_TABLE,

@@ -13,7 +13,7 @@ from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.evaluation.bench.request import with_methods
+from heatlas.pipeline.evaluation.bench.part import with_methods
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.retraining import removal
 from heatlas.pipeline.evaluation.retraining.removal import (

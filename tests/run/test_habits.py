@@ -24,7 +24,7 @@ HELPERS = ("attribution", "reports")
 
 TOY_PART = """
 from heatlas.pipeline.evaluation import parts
-from heatlas.pipeline.evaluation.bench.request import Part, Shown
+from heatlas.pipeline.evaluation.bench.part import Part, Shown
 from heatlas.pipeline.run.declared import Table
 
 TABLE = Table("toy", {"group": "Name of a region", "value": "A value"}, "region", "What does the toy find?",

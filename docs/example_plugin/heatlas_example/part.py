@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from heatlas.pipeline.evaluation.bench.request import Part, Shown
+from heatlas.pipeline.evaluation.bench.part import Part, Shown
 from heatlas.pipeline.run.declared import Table
 
 TABLE = Table(

@@ -17,7 +17,7 @@ from heatlas.pipeline.cohort.people.splits import SPLITS_TABLE, Split
 from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.evaluation.bench.judging import Extent, Judge, judged_rows
-from heatlas.pipeline.evaluation.bench.request import SHUFFLES, BenchRequest, methods_of, with_methods
+from heatlas.pipeline.evaluation.bench.part import SHUFFLES, BenchRequest, methods_of, with_methods
 from heatlas.pipeline.evaluation.bench.table import EVALUATION_TABLE, evaluation_table
 from heatlas.pipeline.evaluation.bench.trainings import trained
 from heatlas.pipeline.evaluation.bench.verdicts import (

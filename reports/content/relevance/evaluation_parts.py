@@ -14,8 +14,8 @@ import pandas as pd
 
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.evaluation import parts as bench_parts
-from heatlas.pipeline.evaluation.bench import request as bench
-from heatlas.pipeline.evaluation.bench.request import BenchRequest, Shown
+from heatlas.pipeline.evaluation.bench import part as bench
+from heatlas.pipeline.evaluation.bench.part import BenchRequest, Shown
 from heatlas.pipeline.evaluation.bench.table import ALL
 from heatlas.pipeline.evaluation.nulls import REAL
 from heatlas.pipeline.run.errors import UsageError
