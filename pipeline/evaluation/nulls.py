@@ -1,14 +1,13 @@
-"""Maps without any network: what a score must tell from an explanation.
+"""Nulls: what a score must tell from an explanation of the true network.
 
-Networks that a map should tell from the true one: trained on swapped labels, partly randomised, untrained.
+*Maps without any network* come from the image or from chance. *Networks that know nothing* are untrained, trained on
+swapped labels, or partly randomised: in cascading randomisation (Adebayo et al. 2018) the parameters of the last layers
+are drawn anew, then those of more and more layers down to the input. A map that follows the parameters changes; one
+that is made by the image does not.
 
-*Cascading randomisation* (Adebayo et al. 2018): the parameters of the last layers are drawn anew, then those of more
-and more layers down to the input. A map that follows the parameters changes; one that is made by the image does not.
-
-Labels that say nothing: half of the participants of each class change places with the other class.
-
-Several classes, or numbers, change places among all participants of a part, by that of many random orders after which
-new and true labels are least associated.
+*Swapped labels* say nothing: half of the participants of each class change places with the other class. Several
+classes, or numbers, change places among all participants of a part, by that of many random orders after which new and
+true labels are least associated.
 """
 
 from __future__ import annotations

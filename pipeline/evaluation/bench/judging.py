@@ -1,6 +1,6 @@
-"""Judge the maps of a cohort: one unit of work per scan, then its rows; or sum its maps over regions alone.
+"""Judge the maps of a cohort: one unit of work per scan, then rows and sums of its maps over regions.
 
-What scans have in each region by each map: sums, densities, and how far the classes differ.
+The sums give the densities of each region by each map, and how far the classes differ in them.
 """
 
 from __future__ import annotations
@@ -357,5 +357,5 @@ def maps_of(
 
 
 def participant_densities(cohort: JudgedCohort, rows: CohortMaps, name: str, network: str = REAL) -> pd.DataFrame:
-    """Mean density per participant and class; see `pipeline.evaluation.bench.judging.densities`."""
+    """Mean density per participant and class; see `densities`."""
     return densities(cohort, rows, network, name, {scan.scan_id for scan in cohort.scans})

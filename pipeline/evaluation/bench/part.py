@@ -1,8 +1,7 @@
-"""What is asked of the bench: methods, parts and how much of each.
+"""A part of the bench, and what is asked of the bench: methods, parts and how much of each.
 
-A part of the bench: one record says all that the bench, the command line and the report know of it.
-
-The bench asks every part at fixed points; it knows none by name. `pipeline.evaluation.parts` registers them.
+One record says all that the bench, the command line and the report know of a part. The bench asks every part at fixed
+points; it knows none by name. `pipeline.evaluation.parts` registers them.
 """
 
 from __future__ import annotations
@@ -12,6 +11,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from heatlas.pipeline.attribution.registry import METHODS, find_method
+from heatlas.pipeline.evaluation.bench.judging import CohortMaps, Extent
+from heatlas.pipeline.explaining.explanation import Explanation
+from heatlas.pipeline.explaining.requested import explanations_of_run
+from heatlas.pipeline.models.families.registry import family_of
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.work.jobs import Outcome
@@ -19,11 +23,6 @@ from heatlas.pipeline.run.work.jobs import Outcome
 if TYPE_CHECKING:
     from heatlas.pipeline.evaluation.bench.stage import Bench
     from heatlas.pipeline.evaluation.cohorts import JudgedCohort
-from heatlas.pipeline.attribution.registry import METHODS, find_method
-from heatlas.pipeline.evaluation.bench.judging import CohortMaps, Extent
-from heatlas.pipeline.explaining.explanation import Explanation
-from heatlas.pipeline.explaining.requested import explanations_of_run
-from heatlas.pipeline.models.families.registry import family_of
 
 
 def _nothing(*_: Any) -> None:

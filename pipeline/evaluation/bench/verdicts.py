@@ -1,10 +1,8 @@
-"""``verdicts.tsv``: of every map, in plain words, what it passed and what it failed.
+"""What each map passed and failed, in plain words: ``verdicts.tsv``, and the ``distractors.tsv`` it reads.
 
 A map that passes finds what was planted, and does not find it where labels say nothing; changes when the parameters of
-the network are drawn anew; and does not mark what the network need not use. Where no truth is known, labels are judged
-by whether the map of a network trained on labels that say nothing looks the same.
-
-``distractors.tsv``: what no good map marks, and how much each map marks it.
+the network are drawn anew; and does not mark what the network need not use (the distractors). Where no truth is known,
+labels are judged by whether the map of a network trained on labels that say nothing looks the same.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""How far rankings of regions agree, and whether a score rises with accuracy; formulas.
+"""Consensus: whether networks of other seeds, epochs and families show the same regions, and better ones more.
 
-Tables of the consensus: pairs of sets of networks, the sets themselves, and regions over all sets.
-
-Consensus: whether networks of other seeds, epochs and families show the same regions, and better ones more.
+First come the formulas: how far rankings of regions agree, and whether a score rises with accuracy. Then the tables:
+pairs of sets of networks, the sets themselves, and regions over all sets. Last the part that trains the networks, sums
+their maps and writes the tables.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Scores of methods on grids: one table for all settings, methods and stages.
+"""Scores of methods on grids, in three settings: GridPG, DiFull and DiPart.
 
-GridPG, DiFull and DiPart: three ways for a network to look at a grid, and the map that a method makes of each.
+A setting is a way for a network to look at a grid, and the map that a method makes of it. One table holds the scores of
+all settings, methods and stages.
 
 =========  ==================================  ===================================  ==============================
 setting    the backbone sees                   the head sees                        what can change the logit

@@ -1,9 +1,7 @@
-"""A grid of scans: one large volume made of cells, each of which holds one scan.
+"""A grid of scans: one large volume made of cells, each of which holds one scan; and which scans stand in which cell.
 
 Words: a *cell* is one place of the grid; cells are numbered along the last axis first, as numpy counts. The *share* of
 a cell is the positive attribution in it as part of all of it (Rao, Böhle & Schiele 2022).
-
-Which scans stand in which cell of a grid.
 
 With two or three classes, "each class once", as in the literature, is impossible for more cells. The kinds are:
 *needle*, one scan of the target class among scans of other classes, at a random place; *pair*, the same with two cells;

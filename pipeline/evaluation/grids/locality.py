@@ -1,15 +1,14 @@
-"""What a network promises about a grid: which voxels can reach which logit.
+"""Networks that can look at a grid: their heads, and which voxels can reach which logit.
+
+Heads are rebuilt around a network's own layers, which are shared and not changed. A network with global average pooling
+sees a volume of any size. One that flattens its last map has weights for one size only; slid over a larger map as a
+convolution, with its logits averaged over positions, it sees any size and is the same on the size it was trained on.
+One that sums over places (CoDA) sees a volume of any size too; its evidence for a grid is the sum over cells, which no
+share of a map depends on.
 
 DiPart is local only if no layer mixes distant voxels. Group, instance and layer normalisation, squeeze and excitation
 and attention all compute statistics of the whole volume. Nothing is guessed here: only layers that are known to work
 within a window are accepted.
-
-Heads that can look at a grid: rebuilt around a network's own layers, which are shared and not changed.
-
-A network with global average pooling sees a volume of any size. One that flattens its last map has weights for one size
-only; slid over a larger map as a convolution, with its logits averaged over positions, it sees any size and is the same
-on the size it was trained on. One that sums over places (CoDA) sees a volume of any size too; its evidence for a grid
-is the sum over cells, which no share of a map depends on.
 """
 
 from __future__ import annotations

@@ -1,14 +1,11 @@
-"""What is asked in a grid: every method at its stages (ML-Att), smoothing, and the configurations of LRP.
+"""What is asked in a grid: every method at its stages (ML-Att), smoothing, configurations of LRP, and invariance.
 
-Source: Rao, Böhle & Schiele 2022.
+*Invariance*: two networks that compute the same may be explained differently. Between features and logits a layer is
+put that hands on the connected features and adds two units, plus and minus the sum of all disconnected ones, which
+cancel. No logit changes, and neither does any gradient. The z+ rule sees the positive one of the two units only, and
+sends relevance to features that cannot change the logit.
 
-Two networks that compute the same and are explained differently: the construction of appendix A.8 of the thesis.
-
-Between features and logits a layer is put that hands on the connected features and adds two units, plus and minus the
-sum of all disconnected ones, which cancel. No logit changes, and neither does any gradient. The z+ rule sees the
-positive one of the two units only, and sends relevance to features that cannot change the logit.
-
-Source: Böhle 2024, appendix A.8.
+Sources: Rao, Böhle & Schiele 2022; Böhle 2024, appendix A.8 (invariance).
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
-"""Tables of grids: shares of every method and stage, what the literature found, likeness of methods, invariance.
+"""What a run shows of its grids: tables, and mean maps instead of examples that someone chose.
 
-AggAtt: the mean map of the best, the usual and the worst grids, instead of examples that someone chose.
+The tables hold the shares of every method and stage, what the literature found, the likeness of methods, and
+invariance.
 
-Maps of one cell position are sorted by their share, best first, ties by positive attribution in the cell, and cut into
-bins of unequal size: the first 2 %, to 5 %, to 50 %, to 95 %, to 98 %, and the last 2 %. All bins share one scale.
+AggAtt is the mean map of the best, the usual and the worst grids. Maps of one cell position are sorted by their share,
+best first, ties by positive attribution in the cell, and cut into bins of unequal size: the first 2 %, to 5 %, to 50 %,
+to 95 %, to 98 %, and the last 2 %. All bins share one scale.
 
 Source: Rao, Böhle & Schiele 2022.
 """

@@ -1,12 +1,11 @@
 """``--parts interactions`` on the first cohort: both sides of regions together, and what evidence is related to.
 
-``evidence_sources.tsv``: whether the evidence of a region is related to its volume or to its intensity.
-
-Evidence in a region is regressed over participants on the log of the region's volume (from the Jacobian determinant of
-the registration) and on its mean intensity as the network sees it, all standardised. Class and fold are held: patients
-have both more evidence and smaller regions, so that over both classes together evidence would be related to volume
-whatever made it. The slopes are descriptive, not tests; their intervals are over people, who are drawn with all their
-scans.
+The sides are scored in `pipeline.evaluation.interactions.sides`. Here is ``evidence_sources.tsv``: whether the evidence
+of a region is related to its volume or to its intensity. Evidence is regressed over participants on the log of the
+region's volume (from the Jacobian determinant of the registration) and on its mean intensity as the network sees it,
+all standardised. Class and fold are held: patients have both more evidence and smaller regions, so that over both
+classes together evidence would be related to volume whatever made it. The slopes are descriptive, not tests; their
+intervals are over people, who are drawn with all their scans.
 """
 
 from __future__ import annotations

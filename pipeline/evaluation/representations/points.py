@@ -1,19 +1,15 @@
-"""Features of scans as points of norm 1, and whose they are; the participant is the unit of all that follows.
+"""Features of scans as points of norm 1: whose they are, how they lie, and what a contrastive loss sees of them.
 
-The cosine similarity of two scans is the product of their points; the order of Euclidean distances is that of the
-similarities, reversed.
+The participant is the unit: each counts once, whatever the number of their scans. The cosine similarity of two scans is
+the product of their points; the order of Euclidean distances is that of the similarities, reversed.
 
-How features lie on the sphere: uniformity, alignment, and whether nearest neighbours have the same class.
+*How features lie on the sphere* (Wang & Isola 2020, ICML): they are uniform if those of different people are far apart,
+and aligned if those of one person are close; also, whether nearest neighbours have the same class.
 
-Wang & Isola 2020 (ICML): features are uniform if those of different people are far apart, and aligned if those of one
-person are close. Everything is over participants: each counts once, whatever the number of their scans.
-
-Which negatives the InfoNCE loss depends on, by similarity and temperature.
-
-The loss of an anchor is ``log(1 + c S)`` with ``S = sum_j exp(s_j / τ)`` over its negatives (up to a factor; van den
-Oord et al. 2018). At a small τ, S is made of the few most similar negatives; at a large one, of the many less similar
-ones (Kukleva et al. 2023, ICLR). The histogram says where S comes from, the effective number how many negatives make
-it up.
+*Which negatives the InfoNCE loss depends on*: the loss of an anchor is ``log(1 + c S)`` with ``S = sum_j exp(s_j / τ)``
+over its negatives (up to a factor; van den Oord et al. 2018). At a small τ, S is made of the few most similar
+negatives; at a large one, of the many less similar ones (Kukleva et al. 2023, ICLR). The histogram says where S comes
+from, the effective number how many negatives make it up.
 """
 
 from __future__ import annotations

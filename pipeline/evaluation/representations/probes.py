@@ -1,20 +1,18 @@
-"""Probes of frozen features: nearest neighbours and linear classifiers, by scikit-learn.
+"""What frozen features know: probes by scikit-learn, the share of people recognised, and whether they tell the site.
 
-Features have norm 1. Votes of a tested participant are means over their scans. Among neighbours, each trained
-participant is one point (the mean direction of their scans), so that k neighbours are k people; in linear probes, the
-scans of a participant have a weight of 1 together. No one may be trained on and tested.
+*Probes* are nearest neighbours and linear classifiers. Features have norm 1. Votes of a tested participant are means
+over their scans. Among neighbours, each trained participant is one point (the mean direction of their scans), so that k
+neighbours are k people; in linear probes, the scans of a participant have a weight of 1 together. No one may be trained
+on and tested.
 
-Share of participants recognised: per class, per group of classes, over all classes; with draws of the bootstrap.
+*Shares of participants recognised* are per class, per group of classes and over all classes, with draws of the
+bootstrap. Each participant counts once. Shares of a group and of all are means over classes, so that the sizes of
+classes have no influence: over all classes it is the balanced accuracy.
 
-Each participant counts once. Shares of a group and of all are means over classes, so that the sizes of classes have no
-influence: over all classes it is the balanced accuracy.
-
-Whether features tell the site of a participant: groups of a contrastive loss may be scanners instead of diseases.
-
-A linear classifier, trained and tested on different participants. Sites are permuted between participants of one class
-with the same number of scans, so that an association of site and class is no evidence. Ridge regression on indicators
-of the sites (scikit-learn) is linear in the labels: one fit per fold serves all permutations; a logistic regression
-would be fitted for each.
+*Site*: groups of a contrastive loss may be scanners instead of diseases. A linear classifier is trained and tested on
+different participants. Sites are permuted between participants of one class with the same number of scans, so that an
+association of site and class is no evidence. Ridge regression on indicators of the sites is linear in the labels: one
+fit per fold serves all permutations; a logistic regression would be fitted for each.
 """
 
 from __future__ import annotations

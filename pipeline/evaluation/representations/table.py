@@ -1,8 +1,7 @@
-"""``representations.tsv``: how good several sets of features are, measured on the same people.
+"""``--parts representations``: what the frozen backbone of a run's probes knows of people it has not learned from.
 
-``--parts representations``: what the frozen backbone of a run's probes knows of people it has not learned from.
-
-It is compared with the same network before any training.
+``representations.tsv`` says how good several sets of features are, measured on the same people: those of the backbone,
+and those of the same network before any training.
 """
 
 from __future__ import annotations

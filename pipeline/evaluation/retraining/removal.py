@@ -1,11 +1,8 @@
-"""Which regions are removed: the first of a ranking up to a share of the volume, and random ones of that volume.
+"""Which regions are removed, and the trainings without them: one per fold and set of regions.
 
-Rankings of regions by each method from the training part of a fold alone.
-
-What is removed must not be chosen by those who are tested afterwards. So the network of a fold explains people it was
-trained with, each compared with other controls of the training part.
-
-Which trainings without regions there are: one per fold and set of regions.
+Removed are the first regions of a ranking up to a share of the volume, and random ones of that volume. What is removed
+must not be chosen by those who are tested afterwards. So each method ranks regions in the training part of a fold
+alone: the network of the fold explains people it was trained with, each compared with other controls of that part.
 """
 
 from __future__ import annotations

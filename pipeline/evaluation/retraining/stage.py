@@ -3,9 +3,8 @@
 For each map and share of the volume, and for random rankings: the first regions, ranked in the training part of each
 fold alone, take the mean tissue of training controls in every scan, and the fold is trained again with the recipe of
 the run. If networks need these regions, accuracy drops by more than without random regions of the same volume. No drop
-does not show that the map is wrong: other regions can carry the same information.
-
-``retraining.tsv``: how well networks do that were trained without the regions a map ranks first.
+does not show that the map is wrong: other regions can carry the same information. ``retraining.tsv`` says how well the
+networks do.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """One map against the network itself, where no truth is known: every faithfulness score, in one row.
 
-Max-sensitivity and infidelity (Yeh et al. 2019).
-
-Max-sensitivity: how far a map moves when the scan is changed a little. Infidelity: how far the sums of a map are from
-what the score does when the parts they stand for are replaced. Neither asks whether the place is right.
+Max-sensitivity and infidelity (Yeh et al. 2019) stand here: how far a map moves when the scan is changed a little, and
+how far the sums of a map are from what the score does when the parts they stand for are replaced. Neither asks whether
+the place is right. The scores of masked scans are in `pipeline.evaluation.scores.masking`.
 """
 
 from __future__ import annotations

@@ -2,16 +2,15 @@
 
 A score that needs positive values is n/a for a map without any.
 
-Box scores of weakly supervised localisation in three dimensions: LE, OM, BA, SP, EP, SM.
+*Box scores* are those of weakly supervised localisation in three dimensions: LE, OM, BA, SP, EP, SM. True boxes are the
+bounding boxes of the connected parts of the mask. The box of a map is that of the largest connected part of the voxels
+at or above the mean of S (see `pipeline.evaluation.scores.overlap`). Parts are connected through faces, edges and
+corners (26 neighbours). The IoU of boxes falls fast in three dimensions: a box that is 10 % too short on each side has
+lost half of it.
 
-True boxes are the bounding boxes of the connected parts of the mask. The box of a map is that of the largest connected
-part of the voxels at or above the mean of S (see `pipeline.evaluation.scores.overlap`). Parts are connected through
-faces, edges and corners (26 neighbours). The IoU of boxes falls fast in three dimensions: a box that is 10 % too short
-on each side has lost half of it.
+The row of a map of a scan says where it lies, and how much it is like the map of the true network.
 
 Sources: Choe et al. 2020 (BA); Dabkowski & Gal 2017 (SM); Zhang et al. 2024 (the set).
-
-Scores of one map of one scan: where it lies, and how much it is like the map of the true network.
 """
 
 from __future__ import annotations
@@ -208,7 +207,7 @@ def score_map(
     recognised : bool
         Whether the scan was classified correctly, for OM.
     probability : float, optional
-        For SM; see `pipeline.evaluation.scores.map_scores.saliency_metric`.
+        For SM; see `saliency_metric`.
 
     Returns
     -------

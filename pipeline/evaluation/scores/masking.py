@@ -1,24 +1,20 @@
-"""Recognition of a scan seen through its own map: AD, AG, AI and ADCC.
+"""What the network says of a scan when parts of it are hidden by its map: AD, AG, AI, ADCC, insertion, deletion, AOPC.
 
-``p`` is the probability of the class on the scan and ``o`` on the scan masked by `mask_of` its map. AD and AG
-are one pair: at most one of them is not 0 for a scan. AI counts only. A map of ones hides nothing and gets 0, 0, 0; a
-map that is empty but for a few voxels can do badly by AD and still be right.
+*Recognition through the map*: ``p`` is the probability of the class on the scan and ``o`` on the scan masked by
+`mask_of` its map. AD and AG are one pair: at most one of them is not 0 for a scan. AI counts only. A map of ones hides
+nothing and gets 0, 0, 0; a map that is empty but for a few voxels can do badly by AD and still be right. ADCC's third
+term, coherency, is a correlation and may be negative; it is rescaled to (1 + r) / 2 here, so that the harmonic mean is
+defined.
 
-ADCC's third term, coherency, is a correlation and may be negative; it is rescaled to (1 + r) / 2 here, so that the
-harmonic mean is defined.
+*Insertion, deletion and AOPC*: how the score changes when what a map points at is shown or taken away. Parts (voxels,
+or whole atlas regions) are ordered by the map, largest first; a region counts by its mean per voxel. Ties are put in
+random order, so that a map that is even everywhere gets what a random order gets. A part that is taken away becomes the
+replacement: tissue of controls, or air. Deleting with a replacement in the reverse order passes through the same
+volumes as inserting into it, backwards. So the area of "least important first" deletion (HTP) is that of insertion, and
+needs no curve of its own.
 
-Sources: Chattopadhay et al. 2018 (AD, AI); Zhang et al. 2024 (AG); Poppi et al. 2021 (ADCC).
-
-Insertion, deletion and AOPC: how the score changes when what a map points at is shown or taken away.
-
-Parts (voxels, or whole atlas regions) are ordered by the map, largest first; a region counts by its mean per voxel.
-Ties are put in random order, so that a map that is even everywhere gets what a random order gets. A part that is taken
-away becomes the replacement: tissue of controls, or air.
-
-Deleting with a replacement in the reverse order passes through the same volumes as inserting into it, backwards. So the
-area of "least important first" deletion (HTP) is that of insertion, and needs no curve of its own.
-
-Sources: Petsiuk et al. 2018 (insertion, deletion); Samek et al. 2017 (AOPC).
+Sources: Chattopadhay et al. 2018 (AD, AI); Zhang et al. 2024 (AG); Poppi et al. 2021 (ADCC); Petsiuk et al. 2018
+(insertion, deletion); Samek et al. 2017 (AOPC).
 """
 
 from __future__ import annotations

@@ -1,16 +1,14 @@
-"""Rankings against a truth: whether a map puts true places before the others.
+"""Rankings of regions: whether true places come first, how far two rankings agree, and what chance gives.
 
-Every score is the mean over all orders of tied values, so that a map that is even everywhere gets what chance gives.
-Larger values come first. A place without a value (NaN) comes last.
+*Against a truth*, every score is the mean over all orders of tied values, so that a map that is even everywhere gets
+what chance gives. Larger values come first. A place without a value (NaN) comes last.
 
-Answers of the bench and the level of its tests; what random orders of regions give, exactly.
+*Chance*: a map by a network that has learned nothing true should put regions in an order that says nothing of the
+planted ones. Whether it does is tested once with all swaps of labels together, since one swap alone decides nothing. By
+area, not by hits among the first: where classes differ in the images, the evidence of any network differs most there,
+up or down, so groups with disease gather at both ends of the order, and hits exceed chance though nothing was learned.
 
-A map by a network that has learned nothing true should put regions in an order that says nothing of the planted ones.
-Whether it does is tested once with all swaps of labels together, since one swap alone decides nothing. By area, not by
-hits among the first: where classes differ in the images, the evidence of any network differs most there, up or down, so
-groups with disease gather at both ends of the order, and hits exceed chance though nothing was learned.
-
-Spearman's rank correlation, as every part of the bench computes it; also of evidence with planted severity.
+*Rank correlation* is Spearman's, as every part of the bench computes it; also of evidence with planted severity.
 """
 
 from __future__ import annotations
@@ -121,7 +119,7 @@ FIRST = 10
 
 
 def region_scores(values: ArrayLike, planted: Sequence[bool], first: int = FIRST) -> dict[str, float]:
-    """``auroc``, ``auprc`` and ``hits`` of one ranking: `pipeline.evaluation.scores.rankings`.
+    """``auroc``, ``auprc`` and ``hits`` of one ranking.
 
     All are NaN where no region has a value other than 0, or one is infinite.
 

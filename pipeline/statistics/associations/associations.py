@@ -1,4 +1,4 @@
-"""Correlation of regional relevance with biomarkers, over participants.
+"""Correlation of regional relevance with biomarkers over participants, and the primary outcome among them.
 
 Each participant is one point: relevance, biomarker and covariates are averaged over their scans. Participants are
 permuted (Freedman & Lane 1983), within test folds and with fold as a covariate, since each fold's maps come from its
@@ -6,13 +6,11 @@ own network. All regions, maps and metrics share the permutations, so the maximu
 family-wise p values. A family is all tests of one biomarker, group of scans and estimator; different biomarkers are
 different questions and are not corrected for each other.
 
-The primary outcome: one partial correlation over participants, named in the settings before any result.
-
-By default the evidence of the hippocampus (without an evidence map, its share of the run's first map) with hippocampal
-volume divided by intracranial volume, over the participants of all classes, with the class, the test fold and the
-covariates held. Images that enter registered bring no volume of the hippocampus: then the first other measure that is
-there (`FALLBACKS`). The choice looks at which columns have values, never at the values, so it is still made before any
-result. The correlation, its permutations and its interval are those of `associations`: a row of
+*The primary outcome* is one partial correlation, named in the settings before any result: by default the evidence of
+the hippocampus (without an evidence map, its share of the run's first map) with hippocampal volume divided by
+intracranial volume, over the participants of all classes, with the class, the test fold and the covariates held. Images
+that enter registered bring no volume of the hippocampus: then the first other measure that is there (`FALLBACKS`). The
+choice looks at which columns have values, never at the values, so it is still made before any result. A row of
 ``associations.tsv`` that asks the same has the same numbers. It is one test, so its p needs no correction.
 """
 

@@ -1,13 +1,12 @@
-"""Features per scan and bilateral group for models fitted within cross-validation folds.
+"""Features and covariates of models that are fitted on some participants and applied to others.
 
-A model applied to the participants of a test fold is fitted on participants outside it. Scans outside the contrast
-(MCI) get the model of the fold that tests their participant, or else one fitted on all participants with a label.
+*Features* are per scan and bilateral group. A model applied to the participants of a test fold is fitted on
+participants outside it. Scans outside the contrast (MCI) get the model of the fold that tests their participant, or
+else one fitted on all participants with a label.
 
-Covariates of a model that is fitted on some participants and applied to others.
-
-The coding of a formula (levels of text columns, constant columns) is learned on the training rows. Other rows get the
-same columns, or a reason why not: formulaic alone would code a level unseen in training as the reference level, and
-ignore a column that was constant in training whatever its value is later.
+*Covariates*: the coding of a formula (levels of text columns, constant columns) is learned on the training rows. Other
+rows get the same columns, or a reason why not: formulaic alone would code a level unseen in training as the reference
+level, and ignore a column that was constant in training whatever its value is later.
 """
 
 from __future__ import annotations

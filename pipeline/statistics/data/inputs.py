@@ -1,6 +1,6 @@
 """Input of every analysis of the statistics stage: the tables of a run, read and checked once.
 
-Facts of each scan as a table: scans of the contrast, then scans that the networks were only applied to.
+The facts of each scan are one table: scans of the contrast, then scans that the networks were only applied to.
 """
 
 from __future__ import annotations

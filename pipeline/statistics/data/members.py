@@ -1,12 +1,12 @@
-"""Groups of scans by name: classes of the contrast and outcomes, and pairs of groups.
+"""Who is compared: groups of scans by name, their subgroups, and the clinical course of a participant.
 
-Time of each scan, and clinical course of its participant.
+Groups are the classes of the contrast and the outcomes; two of them make a pair. The course needs the time of each
+scan.
 
-Subgroup of each scan, for any column.
-
-A participant belongs to one subgroup: numbers are averaged over their scans, and of text the most frequent value is
-used (the earliest in case of ties). Only ``course``, the diagnosis at the scan with the outcome of MCI, is taken per
-scan: participants whose diagnosis changes are in both subgroups, each with the scans concerned.
+A subgroup is a level of any column. A participant belongs to one: numbers are averaged over their scans, and of text
+the most frequent value is used (the earliest in case of ties). Only ``course``, the diagnosis at the scan with the
+outcome of MCI, is taken per scan: participants whose diagnosis changes are in both subgroups, each with the scans
+concerned.
 """
 
 from __future__ import annotations

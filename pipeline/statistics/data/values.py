@@ -1,15 +1,12 @@
-"""Relevance of all scans as arrays, and averaging over the scans of a participant.
+"""Values of all scans as arrays: relevance, and what images hold without any network; with the text of a note.
 
-Relevance of all maps and bilateral groups as columns of one array, for tests over a family.
+Relevance is averaged over the scans of a participant, or stands as columns of all maps and bilateral groups, for tests
+over a family. Over scans explained by one network, sum, density and gain of a region differ only by a factor, so they
+have the same correlations and t. The share of the map is different: it measures where relevance lies, whatever its
+amount.
 
-Over scans explained by one network, sum, density and gain of a region differ only by a factor, so they have the same
-correlations and t. The share of the map is different: it measures where relevance lies, whatever its amount.
-
-What the images of a run hold in each region, without any network: mean intensity, and local volume change.
-
-The one step of the statistics that reads images of scans, so that the tests need only its table.
-
-Text of the note column.
+Mean intensity and local volume change of each region come from the images. This is the one step of the statistics that
+reads images of scans, so that the tests need only its table.
 """
 
 from __future__ import annotations

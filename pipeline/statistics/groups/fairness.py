@@ -1,20 +1,15 @@
 """Performance of the classifier in each subgroup, and its difference from all other participants.
 
 All metrics are over scans, each participant with all of theirs, as in ``performance.tsv``. The difference between a
-subgroup and the rest counts every participant once. It is taken within test folds, whose networks differ in quality,
-and tested by permuting membership between participants of the same fold and class
-(`pipeline.statistics.groups.fairness`).
-
-Difference in performance between a subgroup and the rest, studentised, with the network held.
+subgroup and the rest counts every participant once, with the share of their scans that is correct: over scans, few
+participants with many scans each, which are all right or all wrong, are rejected in up to 32 % at 5 %.
 
 Networks of different folds differ in quality: a subgroup that was mostly tested by a worse network would pass for one
 that is classified worse. So differences are taken within folds and averaged with weights n1 n2 / (n1 + n2) of
-participants, who change places within fold and class. Every participant counts once, with the share of their scans that
-is correct: over scans, few participants with many scans each, which are all right or all wrong, are rejected in up to
-32 % at 5 %. The statistic is divided by its standard error over participants, since shares of fewer scans vary more.
-The area under the curve counts pairs of participants of one fold; its standard error is that of DeLong et al. (1988)
-with sums divided by the number of participants, not by one less; p and interval come from permutations of the same
-ratio.
+participants, who change places within fold and class. The statistic is divided by its standard error over participants,
+since shares of fewer scans vary more. The area under the curve counts pairs of participants of one fold; its standard
+error is that of DeLong et al. (1988) with sums divided by the number of participants, not by one less; p and interval
+come from permutations of the same ratio.
 """
 
 from __future__ import annotations

@@ -1,18 +1,16 @@
-"""Gain of one group of scans over another in every region: ratio, log-gain, and log-gain shrunken over regions.
+"""Two estimates of a region: its gain between groups of scans, and its place among the others.
 
-A ratio with a denominator near zero is unstable (the founding study's gain), its logarithm is undefined for the
-negative means that beta > 0 can give, and the largest of 400 noisy ratios is mostly noise. Therefore means below a
-floor are set to it, and the log-gain of each region is shrunk towards the mean of its map, the more the larger its
-error relative to the variance between regions (empirical Bayes with a normal prior; Efron & Morris 1975, DerSimonian &
-Laird 1986).
+*Gain* is a ratio, its logarithm, and the log-gain shrunken over regions. A ratio with a denominator near zero is
+unstable (the founding study's gain), its logarithm is undefined for the negative means that beta > 0 can give, and the
+largest of 400 noisy ratios is mostly noise. Therefore means below a floor are set to it, and the log-gain of each
+region is shrunk towards the mean of its map, the more the larger its error relative to the variance between regions
+(empirical Bayes with a normal prior; Efron & Morris 1975, DerSimonian & Laird 1986).
 
-The place of a region among the others is an estimate: between which places it lies.
-
-A region's true place is 1 plus the number of regions whose true value is larger. Its interval follows from intervals of
-all differences to the others, simultaneous over them (Mogstad, Romano, Shaikh & Wilhelm 2024, Rev Econ Stud 91:476):
-those clearly larger stand before it, those clearly smaller behind it. Percentiles of bootstrapped places are no such
-interval: near ties each draw orders noise, and hardly any has a region where it belongs (Xie, Singh & Zhang 2009, J Am
-Stat Assoc 104:775; docs/benchmarks/statistics.md).
+*Place*: a region's true place is 1 plus the number of regions whose true value is larger. Its interval follows from
+intervals of all differences to the others, simultaneous over them (Mogstad, Romano, Shaikh & Wilhelm 2024, Rev Econ
+Stud 91:476): those clearly larger stand before it, those clearly smaller behind it. Percentiles of bootstrapped places
+are no such interval: near ties each draw orders noise, and hardly any has a region where it belongs (Xie, Singh & Zhang
+2009, J Am Stat Assoc 104:775; docs/benchmarks/statistics.md).
 
 Differences are compared by their t. Critical values are quantiles of the largest t when the sign of each person's
 influence on all regions is drawn at random, which keeps regions correlated and people as unequal as they are. A first

@@ -1,9 +1,8 @@
-"""Relevance of every bilateral group in every group of scans, averaged over participants.
+"""Relevance of every region in every group of scans, averaged over participants (scans averaged first).
 
-Table of the region explorer: a row per region or bilateral group, method and group of scans.
-
-Means are over participants (scans averaged first). Rows of bilateral groups repeat the tables of the statistics; rows
-of single regions are means of ``group/relevance.tsv``.
+The summary has bilateral groups. The table of the region explorer has a row per region or bilateral group, method and
+group of scans: rows of bilateral groups repeat the tables of the statistics; rows of single regions are means of
+``group/relevance.tsv``.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
-"""Relevance within subgroups: mean, number of participants, and difference between the classes.
+"""Relevance within subgroups, and whether the difference between the classes depends on the subgroup.
 
-Descriptive: differences between subgroups are tested in ``interactions.tsv``; that p is below 5 % in one subgroup and
-not in another does not show that they differ. Subgroups with fewer participants than the minimum are suppressed: their
-means are noise, and could identify participants.
+``subgroups.tsv`` is descriptive: mean, number of participants, and difference between the classes. That p is below 5 %
+in one subgroup and not in another does not show that they differ. Subgroups with fewer participants than the minimum
+are suppressed: their means are noise, and could identify participants.
 
-Interaction of class and subgroup: whether the difference between the classes depends on the subgroup.
-
-The interaction term of a linear model of relevance over participants with main effects, covariates and test fold,
-tested by Freedman-Lane with one residual variance per class. Numeric variables (age, MMSE) are not cut into bands.
+``interactions.tsv`` tests differences between subgroups: the interaction of class and subgroup in a linear model of
+relevance over participants with main effects, covariates and test fold, by Freedman-Lane with one residual variance per
+class. Numeric variables (age, MMSE) are not cut into bands.
 """
 
 from __future__ import annotations

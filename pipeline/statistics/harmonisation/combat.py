@@ -4,18 +4,14 @@ The model of Johnson et al. (2007) as used for images by Fortin et al. (2018, Ne
 ``y = alpha + X beta + sigma (gamma_site + sqrt(delta_site) e)``,  so harmonised
 ``y* = alpha + X beta + sigma ((y - alpha - X beta) / sigma - gamma_site) / sqrt(delta_site)``.
 
-`pipeline.statistics.harmonisation.combat.fit` estimates a model from training rows; `ComBatModel.transform` applies
-it to any rows without refitting.
+`fit` estimates a model from training rows: least squares per feature, site parameters in units of the within-site SD,
+then empirical Bayes. A site shifts and scales every feature differently but similarly, so the estimates of single
+features are shrunk towards the site's mean over features, the more the fewer participants were scanned there (Johnson,
+Li & Rabinovic 2007, Biostatistics 8:118). `ComBatModel.transform` applies the model to any rows without refitting.
 
 Why not a library: neuroCombat 0.2.12 (the oracle of the tests) needs numpy < 1.24, replaces the covariates of new
 participants by the training mean and does not accept missing values; neuroHarmonize pins it; combatlearn 2.3 refuses
 unseen sites and n/a, and depends on plotly, seaborn and umap.
-
-Fit ComBat: least squares per feature, site parameters in units of the within-site SD, empirical Bayes.
-
-A site shifts and scales every feature differently but similarly, so the estimates of single features are shrunk towards
-the site's mean over features, the more the fewer participants were scanned there (Johnson, Li & Rabinovic 2007,
-Biostatistics 8:118). The model and its application are in `pipeline.statistics.harmonisation.combat`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """Which regions differ in the images, beside which of them the network used.
 
 The same people, scans, covariates and permutation test for both: Welch's t of people, adjusted for the covariates of
-the settings, family-wise p over the regions of one measure. The image depends on no network, so it is tested without
-folds; evidence is tested within test folds. Evidence maps of the run are set beside the images (all maps where there is
-none). What is not significant is not shown to be absent: the verdict of a region names what was found.
-
-Two groups in units of analysis, adjusted for covariates: effect size, and its ranks in draws and permutations.
+the settings, family-wise p over the regions of one measure, with the adjusted effect size and its ranks in draws. The
+image depends on no network, so it is tested without folds; evidence is tested within test folds. Evidence maps of the
+run are set beside the images (all maps where there is none). What is not significant is not shown to be absent: the
+verdict of a region names what was found.
 """
 
 from __future__ import annotations

@@ -1,20 +1,17 @@
 """A test between two groups in every voxel, corrected by the largest |t| and by threshold-free cluster enhancement.
 
 The t and the permutations are those of regions between groups: one residual variance per group, which keeps its spread
-under permutation (`pipeline.statistics.linear.studentised`). The t of `pipeline.statistics.linear.studentised` does not do
-here: 12 patients of 1.5 times the spread of 36 controls gave false findings in 19 % of maps by the largest |t|, 12 % by
-TFCE. Whole maps of t are made for a few permutations at a time and only their largest values kept, so memory does not
-grow with their number.
+under permutation (`StudentisedModel`). The t of `RobustModel` does not do here: 12 patients of 1.5 times the spread of
+36 controls gave false findings in 19 % of maps by the largest |t|, 12 % by TFCE. Whole maps of t are made for a few
+permutations at a time and only their largest values kept, so memory does not grow with their number.
 
-Threshold-free cluster enhancement (Smith & Nichols 2009), as an exact integral.
+*Threshold-free cluster enhancement* (Smith & Nichols 2009) is an exact integral. The enhanced value of a voxel of
+height h is the integral over heights t from 0 to h of e(t)^E t^H dt, where e(t) is the number of voxels of the cluster
+that holds it at height t: neighbours by faces, E = 0.5, H = 2. Clusters change only at heights of voxels. So voxels of
+both signs are added from the largest down, clusters are joined by union-find, and each cluster keeps what all its
+voxels have gained since it came to be: one pass without steps of height, and no error of their width.
 
-The enhanced value of a voxel of height h is the integral over heights t from 0 to h of e(t)^E t^H dt, where e(t) is the
-number of voxels of the cluster that holds it at height t: neighbours by faces, E = 0.5, H = 2. Clusters change only at
-heights of voxels. So voxels of both signs are added from the largest down, clusters are joined by union-find, and each
-cluster keeps what all its voxels have gained since it came to be: one pass without steps of height, and no error of
-their width.
-
-Clusters of voxels that differ: their peaks, by nilearn, and the regions they lie in.
+The clusters that differ are named by their peaks (nilearn) and the regions they lie in.
 """
 
 from __future__ import annotations

@@ -3,10 +3,9 @@
 People are the units (means over their scans), covariates those of the settings. A map of networks is tested within test
 folds, its folds brought to one spread; images are not.
 
-Images and maps of scans as columns of voxels: smoothed, on a grid coarse enough to lose nothing by it.
-
-A volume smoothed to 8 mm holds next to nothing finer than 4 mm, so voxels of half the smoothing stand for it: the tests
-cost the same memory and time for 1 mm as for 4 mm.
+Each scan is a column of voxels, smoothed, on a grid coarse enough to lose nothing by it: a volume smoothed to 8 mm
+holds next to nothing finer than 4 mm, so voxels of half the smoothing stand for it, and the tests cost the same memory
+and time for 1 mm as for 4 mm.
 """
 
 from __future__ import annotations

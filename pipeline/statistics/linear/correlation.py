@@ -1,28 +1,25 @@
-"""Pearson and Spearman correlation, with or without covariates, tested by permutation of participants.
+"""Correlation tested by permutation of participants: partial, of rows that belong to participants, of matched columns.
 
-The partial correlation of y and x given Z is that of their residuals on Z; its t is the t of x in the linear model with
-Z, so the test is that of `pipeline.statistics.linear.freedman_lane`. Spearman's correlation is Pearson's on ranks of
-all variables, including covariates (Conover 1999, section 5.4). Ranks are taken in the units of analysis, i.e. of
-participant means, not of scans. With only the intercept as nuisance this is the ordinary correlation.
+*Partial correlation*, Pearson's and Spearman's: that of y and x given Z is the correlation of their residuals on Z; its
+t is the t of x in the linear model with Z, so the test is that of `pipeline.statistics.linear.freedman_lane`.
+Spearman's correlation is Pearson's on ranks of all variables, including covariates (Conover 1999, section 5.4). Ranks
+are taken in the units of analysis, i.e. of participant means, not of scans. With only the intercept as nuisance this is
+the ordinary correlation.
 
-Correlation of rows that belong to participants, studentised so that participants may differ in variance.
-
-The products x y of centred rows are summed over each participant. With r the correlation, x and y of norm 1 and u the
-sums,
+*Rows that belong to participants*, studentised so that participants may differ in variance: the products x y of centred
+rows are summed over each participant. With r the correlation, x and y of norm 1 and u the sums,
 
     t = r sqrt(df / ((1 - r^2) n sum(u^2))),    n participants,
 
-is the t of `pipeline.statistics.linear.studentised` where every participant has one row, and holds its level where they
-have several. Its error is right where there is no correlation. That of an interval elsewhere is from the influence of
-each participant on r (Hampel 1974), x y - r (x^2 + y^2) / 2 summed over their rows, divided by 1 less their share of
-the sums of squares, as HC3 of MacKinnon & White (1985) does with residuals. Of skewed and heavy-tailed pairs and of
-ranks, Fisher's z with this error misses 3 to 9 % where that of t misses 9 to 16 % (docs/benchmarks/statistics.md).
+is the t of `RobustModel` where every participant has one row, and holds its level where they have several. Its error is
+right where there is no correlation. That of an interval elsewhere is from the influence of each participant on r
+(Hampel 1974), x y - r (x^2 + y^2) / 2 summed over their rows, divided by 1 less their share of the sums of squares, as
+HC3 of MacKinnon & White (1985) does with residuals. Of skewed and heavy-tailed pairs and of ranks, Fisher's z with this
+error misses 3 to 9 % where that of t misses 9 to 16 % (docs/benchmarks/statistics.md).
 
-Freedman-Lane test in which each column of values has its own regressor (relevance and volume of the same region).
-
-The engine (`pipeline.statistics.linear.freedman_lane`) tests one regressor in many columns. Here the regressor differs
-between columns, like the voxelwise regressors of FSL's randomise, while covariates and permutations are shared, so the
-maximum partial R² of each permutation still gives family-wise p values over all columns.
+*Matched columns* have each their own regressor (relevance and volume of the same region), like the voxelwise regressors
+of FSL's randomise, while covariates and permutations are shared, so the maximum partial R² of each permutation still
+gives family-wise p values over all columns.
 """
 
 from __future__ import annotations

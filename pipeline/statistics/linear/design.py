@@ -4,14 +4,11 @@ The formula is evaluated on scans. A model that holds for scans also holds for m
 mean of the model matrix, so averaging (`pipeline.statistics.linear.permutations`) comes after this step, and a
 participant scanned once at 1.5 T and once at 3 T counts half for each.
 
-Formulas over a table, as read by formulaic, with two differences.
-
-``hippocampus_mm3/tiv_mm3`` is the ratio of two columns, as is usual in the field; in R's grammar it would be a nested
-factor. And a formula is restricted to arithmetic: formulaic evaluates text in braces or ``I(...)`` as Python, so a
-formula from an untrusted configuration could run any code. Anything else than arithmetic on columns and calls of
-`FUNCTIONS` is refused before evaluation.
-
-formulaic was chosen over patsy: it is maintained, supports pandas 3, and statsmodels has moved to it.
+Formulas are read by formulaic, with two differences. ``hippocampus_mm3/tiv_mm3`` is the ratio of two columns, as is
+usual in the field; in R's grammar it would be a nested factor. And a formula is restricted to arithmetic: formulaic
+evaluates text in braces or ``I(...)`` as Python, so a formula from an untrusted configuration could run any code.
+Anything else than arithmetic on columns and calls of `FUNCTIONS` is refused before evaluation. formulaic was chosen
+over patsy: it is maintained, supports pandas 3, and statsmodels has moved to it.
 """
 
 from __future__ import annotations

@@ -9,10 +9,9 @@ permuted, added to the fit of Z, and the full model is fitted again. With an ort
 Permuting the rows of the basis instead of those of the data gives the inverse permutation, which is drawn equally
 often, so one matrix product serves a chunk of permutations and all columns. t and F are increasing functions of partial
 R^2 with the same degrees of freedom in every column, so the largest |t| and the largest R^2 come from the same column.
-By default a single tested column has the studentised t of `pipeline.statistics.linear.studentised` instead. Directions of Qz
-that no permutation changes (the constant; with blocks, what is constant within them) are left out: e is orthogonal to
-them before and after. For groups with different variances see `pipeline.statistics.linear.studentised`. Memory: the
-permutations, 4 bytes x m x units, and a few arrays of `CHUNK_BYTES`, whatever m is.
+By default a single tested column has the t of `RobustModel` instead. Directions of Qz that no permutation changes (the
+constant; with blocks, what is constant within them) are left out: e is orthogonal to them before and after. For groups
+with different variances see `pipeline.statistics.linear.studentised`. Memory: the permutations, 4 bytes x m x units, and a few arrays of `CHUNK_BYTES`, whatever m is.
 
 Considered and not used: `nilearn.mass_univariate.permuted_ols` (t only, no repeated scans, no exact enumeration, one
 permutation at a time; the oracle of the tests), `scipy.stats.permutation_test` (no covariates), statsmodels (none).
@@ -211,8 +210,8 @@ def freedman_lane(
     confidence : float
         Of the interval of one tested column.
     equal_variances : bool
-        Plain t of one tested column, as by `nilearn.mass_univariate.permuted_ols`, instead of the robust one of
-        `pipeline.statistics.linear.studentised`. F of several columns takes equal variances always, unless there are groups.
+        Plain t of one tested column, as by `nilearn.mass_univariate.permuted_ols`, instead of that of
+        `RobustModel`. F of several columns takes equal variances always, unless there are groups.
     kinds : sequence, optional
         One per column of values: the map, whose scale differs between blocks (see `Exchangeability.even`), and whose
         columns share a null distribution for p_fdr (see `robust.pooled_p`). By default all are of one kind.

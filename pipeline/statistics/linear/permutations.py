@@ -1,4 +1,6 @@
-"""Exchangeability under the null hypothesis with repeated scans per participant.
+"""Which permutations are allowed under the null hypothesis, the p they give, and its correction over a family of tests.
+
+Participants may have repeated scans. They are exchanged as
 
 - *participant means*: rows are averaged over each participant, then participants are permuted. The default for
   questions between participants: it keeps all participants and holds its level (docs/benchmarks/statistics.md).
@@ -14,11 +16,8 @@ come from its own network). What is constant within blocks then does not move.
 
 p = (b+1)/(m+1) for m random permutations (Phipson & Smyth 2010); if there are no more than m distinct ones, all are
 used, including the observed order, and p is exact. Permutations that only exchange rows with equal model rows are not
-distinct: two groups of 5 and 6 have 462 permutations, not 11!.
-
-Inner loops of permutation tests, compiled with numba: one pass where numpy needs several over large arrays.
-
-Correction of p values over a named family of tests.
+distinct: two groups of 5 and 6 have 462 permutations, not 11!. Inner loops are compiled with numba: one pass where
+numpy needs several over large arrays.
 """
 
 from __future__ import annotations
@@ -369,7 +368,7 @@ def benjamini_hochberg(p: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def pooled_fdr(pooled: NDArray[np.float64], p: NDArray[np.float64]) -> NDArray[np.float64]:
-    """`benjamini_hochberg` of p from pooled permutations (`pipeline.statistics.linear.studentised.pooled_p`), at least p.
+    """`benjamini_hochberg` of p from pooled permutations (`studentised.pooled_p`), at least p.
 
     Examples
     --------

@@ -1,24 +1,8 @@
-"""Studentised statistics of a linear model with one residual variance per group, under permutation.
+"""Statistics of a linear model under permutation, by what is supposed of the variance.
 
-The covariance of the least-squares estimate is ``(X'X)^-1 (sum_g s2_g X_g'X_g) (X'X)^-1`` with X residualised for Z.
-Without covariates that is Welch's t (one tested column) and Welch's F (Welch 1951), v and G of Winkler et al. (2014,
-doi:10.1016/j.neuroimage.2014.01.060). With covariates PALM combines the unweighted estimate with ``(M'WM)^-1``, the
-covariance of the weighted one; here both are of the unweighted estimate. The residual variance of group g is its sum of
-squared residuals divided by the sum of its diagonal elements of the residual-forming matrix.
+*One residual variance*: partial R^2 of many permutations and columns, in double precision (`HomoscedasticModel`).
 
-Permuting residuals as they are gives every group the variance of the mixture. A studentised p is then right for many
-people (Janssen 1997), but not its far tail, which family-wise p and the false discovery rate use: where the smaller
-group varies more, values are skewed or groups small, 8 to 60 % of families of 100 regions had a p_fwe of 5 %. So each
-group keeps its own spread: residuals under the null hypothesis are divided by the standard deviation of their group,
-permuted, and multiplied by that of the group where they arrive. Where groups have one spread this is the permutation of
-Freedman and Lane; where they differ in spread alone, it draws from the distribution of the data. Measured:
-docs/benchmarks/statistics.md.
-
-Partial R^2 of many permutations and columns, for models with one residual variance, in double precision.
-
-Studentised t of one tested column where participants may differ in variance, under permutation.
-
-The statistic is Student's t divided by the square root of
+*Participants who may differ in variance* (`RobustModel`, one tested column): Student's t divided by the square root of
 
     kappa = n sum(x^2 e^2),
 
@@ -27,10 +11,24 @@ size of the residuals is unrelated to x, and larger if participants with extreme
 of the participants vary three times as much in both, plain t rejects up to 21 % at 5 %, this statistic 6 %; with equal
 variances its power is within 2 points of that of t (docs/benchmarks/statistics.md). Without covariates and without the
 factor 1 - r^2 of t this is the statistic of DiCiccio & Romano (2017, JASA 112:1211). The factor preserves the power of
-family-wise tests, because residuals under the null hypothesis contain the effect.
+family-wise tests, because residuals under the null hypothesis contain the effect. Under permutation the residuals are
+those of Freedman and Lane. Their component along the covariates is subtracted from their sum of squares, and kappa is
+reduced in proportion.
 
-Under permutation the residuals are those of Freedman and Lane. Their component along the covariates is subtracted from
-their sum of squares, and kappa is reduced in proportion.
+*One residual variance per group* (`StudentisedModel`): the covariance of the least-squares estimate is
+``(X'X)^-1 (sum_g s2_g X_g'X_g) (X'X)^-1`` with X residualised for Z. Without covariates that is Welch's t (one tested
+column) and Welch's F (Welch 1951), v and G of Winkler et al. (2014, doi:10.1016/j.neuroimage.2014.01.060). With
+covariates PALM combines the unweighted estimate with ``(M'WM)^-1``, the covariance of the weighted one; here both are
+of the unweighted estimate. The residual variance of group g is its sum of squared residuals divided by the sum of its
+diagonal elements of the residual-forming matrix.
+
+Permuting residuals as they are gives every group the variance of the mixture. A studentised p is then right for many
+people (Janssen 1997), but not its far tail, which family-wise p and the false discovery rate use: where the smaller
+group varies more, values are skewed or groups small, 8 to 60 % of families of 100 regions had a p_fwe of 5 %. So each
+group keeps its own spread: residuals under the null hypothesis are divided by the standard deviation of their group,
+permuted, and multiplied by that of the group where they arrive. Where groups have one spread this is the permutation of
+Freedman and Lane; where they differ in spread alone, it draws from the distribution of the data. Measured:
+docs/benchmarks/statistics.md.
 """
 
 from __future__ import annotations

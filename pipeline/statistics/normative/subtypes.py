@@ -3,7 +3,8 @@
 The gap statistic selects the number of subtypes, which may be one; members come from the consensus of subsamples. If a
 group is smaller than the settings allow, its members are outliers and there is one group.
 
-Tables of scores against controls, of each participant's fingerprint, and of subtypes.
+The tables of the normative analysis are put together here: scores against controls, each participant's fingerprint, and
+subtypes.
 """
 
 from __future__ import annotations

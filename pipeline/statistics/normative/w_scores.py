@@ -1,9 +1,7 @@
-"""Scores of every scan against the controls outside its fold, and fingerprints of participants.
+"""Scores of every scan against controls of the same age, sex and head size, and fingerprints of participants.
 
 The norm of a fold is fitted on the first scans of the controls outside it, so no one is compared with themselves. The
 maps of these controls, like all maps, come from networks that were not trained on them.
-
-Deviation of a participant from controls of the same age, sex and head size: w-scores, and z for small samples.
 
 The w-score (Jack et al. 1997; La Joie et al. 2012) is the residual of a regression fitted on controls over the residual
 standard deviation. With few controls it is too large, since the regression and its residual variance are estimated too.
@@ -11,7 +9,7 @@ For a new person from the controls' population ``w / sqrt(1 + h)``, h the levera
 distribution (Crawford & Garthwaite 2006); ``z`` is the normal deviate with the same probability, so that it has the
 same meaning whatever the number of controls.
 
-Controls that a participant is compared with, and the participant's position among them.
+The pages of people show a participant's position among comparable controls, who are chosen here too.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Performance of the classifier in held-out participants, with intervals over participants.
+"""Performance of the classifier in held-out participants: measures, their calibration, and the precision-recall curve.
 
-Calibration and precision-recall curve of out-of-fold predictions.
-
-Performance measures with intervals over participants: in each test fold, and over all folds.
+Measures have intervals over participants, in each test fold and over all folds.
 """
 
 from __future__ import annotations

@@ -1,23 +1,20 @@
-"""Relevance and the model's prediction against the time from MCI to AD: one Cox model per predictor.
+"""Conversion from MCI to AD: who converted when, and relevance and prediction against that time, by Cox models.
 
-Each predictor has two models: alone, and adjusted for the covariates of the settings (`statistics.covariates` and
+*Conversion*: one row per participant, from their first scan with MCI. The networks were trained to distinguish AD from
+CN without these participants, so their predictions are out of sample. Time runs from the scan to the visit with the
+first diagnosis of AD (an event), or to the last visit (censored). Participants with a withdrawn AD diagnosis have
+neither; they are left out and counted (`pipeline.cohort.people.progression`, which also defines pMCI: the same
+conversions within the horizon). The conversion lies somewhere before that visit; with visits every 6 to 12 months this
+is the usual approximation. A dementia of another cause is a competing event and censors follow-up, so hazards are
+cause-specific for AD among people without any dementia yet, and not a risk by a certain time. Deaths are unknown.
+
+*One Cox model per predictor*, alone and adjusted for the covariates of the settings (`statistics.covariates` and
 `progression.further_covariates`). A model with fewer conversions per variable than the settings require is not fitted;
 one with fewer than twice as many has a note, as has one whose hazards are not proportional. Hazard ratios are per
 standard deviation, so sum and density of a region, which differ by a factor, have the same one. They describe the
 participants they were fitted on; performance in other participants is not estimated. The concordance is that of the
 predictor. Participants may be seen by different networks, which differ in level and scale. Then relevance and the
 model's output are centred within participants with the same networks, brought to one spread, and permuted among them.
-
-Conversion from MCI to AD: one row per participant, from their first scan with MCI.
-
-The networks were trained to distinguish AD from CN without these participants, so their predictions are out of sample.
-Time runs from the scan to the visit with the first diagnosis of AD (an event), or to the last visit (censored).
-Participants with a withdrawn AD diagnosis have neither; they are left out and counted
-(`pipeline.cohort.people.progression`, which also defines pMCI: the same conversions within the horizon). The conversion
-lies somewhere before that visit; with visits every 6 to 12 months this is the usual approximation.
-
-A dementia of another cause is a competing event and censors follow-up, so hazards are cause-specific for AD among
-people without any dementia yet, and not a risk by a certain time. Deaths are unknown.
 """
 
 from __future__ import annotations

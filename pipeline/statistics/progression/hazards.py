@@ -1,18 +1,18 @@
-"""Cox proportional hazards of one predictor: hazard ratio by statsmodels' PHReg (Efron's ties), p by permutation.
+"""Formulas of time to an event: the hazard ratio of one predictor, and Harrell's concordance.
 
-With 20 conversions and four variables the likelihood ratio test of PHReg rejects a true null hypothesis in 7.2 % of
-2,000 data sets at a nominal 5 %. So p comes from permuting participants: the statistic is the score of the predictor,
-the sum of its values times the martingale residuals of a model with the covariates only, and the predictor's residuals
-given the covariates are permuted. Without covariates the test is exact; with them it applies the idea of Freedman and
-Lane to the predictor, and keeps its level in the simulation of the tests. All predictors share one matrix product.
-The Wald p of the hazard ratio belongs to its interval: it is below 5 % where the interval of 95 % excludes 1.
+*Cox proportional hazards* by statsmodels' PHReg (Efron's ties), p by permutation. With 20 conversions and four
+variables the likelihood ratio test of PHReg rejects a true null hypothesis in 7.2 % of 2,000 data sets at a nominal
+5 %. So p comes from permuting participants: the statistic is the score of the predictor, the sum of its values times
+the martingale residuals of a model with the covariates only, and the predictor's residuals given the covariates are
+permuted. Without covariates the test is exact; with them it applies the idea of Freedman and Lane to the predictor, and
+keeps its level in the simulation of the tests. All predictors share one matrix product. The Wald p of the hazard ratio
+belongs to its interval: it is below 5 % where the interval of 95 % excludes 1.
 
-Harrell's concordance: the share of comparable pairs that the predictor orders correctly.
-
-A pair is comparable if the earlier of its two times is an event; with equal times, if one is an event and the other is
-censored. Ties of the predictor count one half. The area under the ROC curve is the same quantity over other pairs (each
-positive with each negative), so one formula over a matrix of pairs gives both. Why not a library: neither scipy nor
-statsmodels has it, and lifelines and scikit-survival do not take bootstrap weights.
+*Harrell's concordance* is the share of comparable pairs that the predictor orders correctly. A pair is comparable if
+the earlier of its two times is an event; with equal times, if one is an event and the other is censored. Ties of the
+predictor count one half. The area under the ROC curve is the same quantity over other pairs (each positive with each
+negative), so one formula over a matrix of pairs gives both. Why not a library: neither scipy nor statsmodels has it,
+and lifelines and scikit-survival do not take bootstrap weights.
 """
 
 from __future__ import annotations

@@ -2,9 +2,8 @@
 
 Only repeated scans of a participant are informative; their number is in every row. All scans of a participant were
 explained by the same network or networks, so change within a participant is on one scale; networks are a factor where
-groups are compared (`pipeline.statistics.progression.trajectories`). Groups are defined at the first scan.
-
-Change over visits: one least-squares slope per participant, then tests and intervals over participants.
+groups are compared. Groups are defined at the first scan. Each participant has one least-squares slope; tests and
+intervals are over participants.
 
 - *Mean change of a group*: the signs of the slopes are flipped (`pipeline.statistics.resampling.means`), weighted by
   the inverse of their variance, so that someone with two visits half a year apart counts little. Exact where slopes are

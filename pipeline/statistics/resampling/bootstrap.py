@@ -3,16 +3,14 @@
 A statistic is a function of weights, ``statistic(weights)`` with weights of shape (draws, participants) and a result of
 shape (draws, ...). The weights of a bootstrap draw count how often each participant was drawn; leaving one out (the
 jackknife of the BCa interval) is a weight of zero. So one vectorised formula serves the estimate, the draws and the
-jackknife, for one number or for all regions at once.
+jackknife, for one number or for all regions at once. `scipy.stats.bootstrap` draws independent rows of samples of equal
+length and does not support participants with several scans; its BCa interval is the oracle of the tests, equal for
+equal draws.
 
-`scipy.stats.bootstrap` draws independent rows of samples of equal length and does not support participants with several
-scans; its BCa interval is the oracle of the tests, equal for equal draws.
-
-Student's t intervals of bounded measures on a scale where they are nearly normal, from a stratified bootstrap.
-
-Participants are drawn within the strata that the design fixes (test fold and class): n_s - 1 of n_s, each counting
-n_s / (n_s - 1) times (Rao & Wu 1988, J Am Stat Assoc 83:231), since drawing n_s of n_s takes the variance within a
-stratum of few for too small by 1 / n_s. The standard deviation of the draws is the standard error; the interval is
+*Bounded measures* have Student's t intervals on a scale where they are nearly normal. Participants are drawn within the
+strata that the design fixes (test fold and class): n_s - 1 of n_s, each counting n_s / (n_s - 1) times (Rao & Wu 1988,
+J Am Stat Assoc 83:231), since drawing n_s of n_s takes the variance within a stratum of few for too small by 1 / n_s.
+The standard deviation of the draws is the standard error; the interval is
 
     f(estimate) -+ t f'(estimate) standard error,
 

@@ -1,31 +1,25 @@
-"""Intervals of means over participants, from Hall's transformation of Student's t.
+"""Means over participants: their interval, their test against zero, and when skewed values need a caveat.
 
-With t the t of n values, g their skewness and a = g / (3 sqrt(n)), Hall's (1992, J. R. Stat. Soc. B 54:221)
+With t the t of n values, g their skewness and a = g / (3 sqrt(n)), Hall's statistic (1992, J. R. Stat. Soc. B 54:221)
 
-    H = ((1 + a t)^3 - 1) / (3 a) + a / 2
+    H = t + a t^2 + a^2 t^3 / 3 + a / 2 = ((1 + a t)^3 - 1) / (3 a) + a / 2
 
-is nearly free of the skewness that makes t and the bootstrap miss means of few values; it is the statistic of
-`pipeline.statistics.resampling.means`, here between the quantiles of Student's t with n - 1 degrees of freedom. It
-rises with t, so that its bounds are closed.
+is nearly free of the skewness that makes t and the bootstrap miss means of few values. It rises with t, so that bounds
+are closed.
 
-Sign-flipping test of a weighted mean against zero, one value per participant, for many columns at once.
+*Interval*: H between the quantiles of Student's t with n - 1 degrees of freedom.
 
-Under the null hypothesis each participant's value is as likely to be as much above zero as below it, whatever its
-variance (Fisher 1935; Winkler et al. 2014, NeuroImage 92, for the general linear model). The statistic of the weighted
-values u, with t their Student's t, g their skewness and a = g / (3 sqrt(n)), is Hall's (1992, J. R. Stat. Soc. B
-54:221)
+*Sign-flipping test* of a weighted mean, one value per participant, for many columns at once: under the null hypothesis
+each participant's value is as likely to be as much above zero as below it, whatever its variance (Fisher 1935; Winkler
+et al. 2014, NeuroImage 92, for the general linear model). The statistic is H of the weighted values. It changes sign
+with the values, so p is exact where they are symmetric, and rejects less where they are skewed: of 40 lognormal values
+6.7 % at 5 % (t: 10.5), of 15 11 % (13.5). Weights may depend on anything that flips do not change, such as the sizes of
+the values.
 
-    H = t + a t^2 + a^2 t^3 / 3 + a / 2 = ((1 + a t)^3 - 1) / (3 a) + a / 2,
-
-which changes sign with the values, so p is exact where they are symmetric, and rejects less where they are skewed: of
-40 lognormal values 6.7 % at 5 % (t: 10.5), of 15 11 % (13.5). It rises with t, so its interval is closed. Weights may
-depend on anything that flips do not change, such as the sizes of the values.
-
-When a test or an interval of means needs a caveat, since values may be skewed.
-
-Skewness of a sample of few is no guide to that of the population, and of all rows those whose sample looks least skewed
-are the most often wrong. So groups have the caveat by design, where one is small, and by kind of value, where most
-values are the same (no relevance at all); see docs/benchmarks/statistics.md for the rates with and without it.
+*Caveats*: skewness of a sample of few is no guide to that of the population, and of all rows those whose sample looks
+least skewed are the most often wrong. So groups have the caveat by design, where one is small, and by kind of value,
+where most values are the same (no relevance at all); see docs/benchmarks/statistics.md for the rates with and without
+it.
 """
 
 from __future__ import annotations
