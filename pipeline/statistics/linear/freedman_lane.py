@@ -11,7 +11,8 @@ often, so one matrix product serves a chunk of permutations and all columns. t a
 R^2 with the same degrees of freedom in every column, so the largest |t| and the largest R^2 come from the same column.
 By default a single tested column has the t of `RobustModel` instead. Directions of Qz that no permutation changes (the
 constant; with blocks, what is constant within them) are left out: e is orthogonal to them before and after. For groups
-with different variances see `pipeline.statistics.linear.studentised`. Memory: the permutations, 4 bytes x m x units, and a few arrays of `CHUNK_BYTES`, whatever m is.
+with different variances see `pipeline.statistics.linear.studentised`. Memory: the permutations, 4 bytes x m x units,
+and a few arrays of `CHUNK_BYTES`, whatever m is.
 
 Considered and not used: `nilearn.mass_univariate.permuted_ols` (t only, no repeated scans, no exact enumeration, one
 permutation at a time; the oracle of the tests), `scipy.stats.permutation_test` (no covariates), statsmodels (none).
@@ -145,7 +146,7 @@ class PermutationTest:
         Signed t for one tested column, F for several.
     p, p_fwe, p_fdr : array
         Two-sided: uncorrected; family-wise over the columns, by the largest statistic of each permutation; false
-        discovery rate over the columns (Benjamini & Hochberg on `robust.pooled_p`, at least p).
+        discovery rate over the columns (Benjamini & Hochberg on `studentised.pooled_p`, at least p).
     partial_r : array
         Partial correlation of values and tested column, signed; for several columns the square root of partial R^2.
     df : array
@@ -214,7 +215,7 @@ def freedman_lane(
         `RobustModel`. F of several columns takes equal variances always, unless there are groups.
     kinds : sequence, optional
         One per column of values: the map, whose scale differs between blocks (see `Exchangeability.even`), and whose
-        columns share a null distribution for p_fdr (see `robust.pooled_p`). By default all are of one kind.
+        columns share a null distribution for p_fdr (see `studentised.pooled_p`). By default all are of one kind.
     by_ranks : bool
         Ranks within blocks instead of values (`Exchangeability.ranked`).
     """
