@@ -31,7 +31,6 @@ from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Floats, Indices
-from heatlas.pipeline.statistics.associations.biomarkers import Biomarker, biomarker_of, own_volume_note
 from heatlas.pipeline.statistics.associations.main_effects import CLASS
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.members import label_of, members_of
@@ -42,6 +41,7 @@ from heatlas.pipeline.statistics.linear.design import Design
 from heatlas.pipeline.statistics.linear.fold_effect import EVEN, FOLD, fold_of_units, model_within_folds
 from heatlas.pipeline.statistics.linear.freedman_lane import TEST_INTERVAL, PermutationTest
 from heatlas.pipeline.statistics.linear.permutations import POOLED_FDR, Exchangeability
+from heatlas.pipeline.statistics.requested import Biomarker, biomarker_of, own_volume_note
 from heatlas.pipeline.statistics.resampling.bootstrap import NO_INTERVAL
 
 METHODS: Mapping[str, Method] = {

@@ -34,7 +34,6 @@ from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Flags, Floats
-from heatlas.pipeline.statistics.associations.biomarkers import SHORT_NAMES
 from heatlas.pipeline.statistics.data.features import CovariateColumns
 from heatlas.pipeline.statistics.data.inputs import AppliedScans
 from heatlas.pipeline.statistics.data.members import (
@@ -58,6 +57,7 @@ from heatlas.pipeline.statistics.progression.hazards import (
     martingale_residuals,
     score_statistics,
 )
+from heatlas.pipeline.statistics.requested import SHORT_NAMES
 
 MODEL = "model"
 COMPARATORS = ("hippocampus/tiv", "mmse", "age")
