@@ -1,9 +1,10 @@
-"""Check that the names in ``[statistics]`` are columns, regions and maps that the run will have.
+"""What ``[statistics]`` asks for by name: biomarkers, and the check that a run will have what is named.
 
-This is done as soon as the cohort is read, since a misspelt name would otherwise show hours later, in a row of a table.
-A clinical column that the program knows but this cohort lacks is not an error; its rows give the reason.
+A biomarker is a column of the scan and clinical tables, a ratio of two columns, or a regional volume.
 
-Biomarkers by name: columns of the scan and clinical tables, ratios of two columns, and regional volumes.
+Columns, regions and maps are checked as soon as the cohort is read, since a misspelt name would otherwise show hours
+later, in a row of a table. A clinical column that the program knows but this cohort lacks is not an error; its rows
+give the reason.
 """
 
 from __future__ import annotations
