@@ -32,8 +32,13 @@ from heatlas.pipeline.attribution.methods import attribute
 from heatlas.pipeline.attribution.registry import METHODS
 from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.evaluation.scores.intervals import DRAWS, participant_interval
-from heatlas.pipeline.evaluation.scores.masked_recognition import average_drop, average_gain, average_increase
-from heatlas.pipeline.evaluation.scores.removal import part_numbers, removal_curve
+from heatlas.pipeline.evaluation.scores.masking import (
+    average_drop,
+    average_gain,
+    average_increase,
+    part_numbers,
+    removal_curve,
+)
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.probes.network import build
 from heatlas.pipeline.models.families.probes.settings import ProbeConfig

@@ -29,8 +29,7 @@ from heatlas.pipeline.cohort.demo.cohort import write_demo_cohort
 from heatlas.pipeline.cohort.people.long_tail import LongTailedParts, long_tailed_parts
 from heatlas.pipeline.cohort.people.splits import Fold
 from heatlas.pipeline.cohort.records import Scan, ScanTable
-from heatlas.pipeline.evaluation.representations.stage import features
-from heatlas.pipeline.evaluation.representations.table import judged
+from heatlas.pipeline.evaluation.representations.table import features, judged
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.probes.backbone import kept_stages
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input

@@ -27,8 +27,8 @@ from heatlas.pipeline.run.work.executors import open_executor
 from heatlas.pipeline.run.work.jobs import Job, run_jobs
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.linear.design import design_of
-from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability
 from heatlas.pipeline.statistics.linear.freedman_lane import freedman_lane
+from heatlas.pipeline.statistics.linear.permutations import Exchangeability
 
 SHAPE = (49, 58, 49)
 """The template at 4 mm."""

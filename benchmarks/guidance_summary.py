@@ -19,8 +19,8 @@ import pandas as pd
 
 from heatlas.pipeline.evaluation.planting.marker_groups import GroupAnswers
 from heatlas.pipeline.evaluation.planting.worst_group import chance_of_worst, mean_of_classes
+from heatlas.pipeline.evaluation.retraining.before_after import chosen, pareto_front
 from heatlas.pipeline.evaluation.scores.intervals import DRAWS, participant_interval
-from heatlas.pipeline.evaluation.scores.pareto import chosen, pareto_front
 
 if TYPE_CHECKING:
     from guidance_conditions import Condition

@@ -10,8 +10,8 @@ import pandas as pd
 from guidance_conditions import Condition, conditions, further
 from guidance_summary import Pairs, head, plain_summary, summary
 
+from heatlas.pipeline.evaluation.retraining.before_after import EQUAL, LARGEST_DROP
 from heatlas.pipeline.evaluation.scores.overlap import IOU_THRESHOLDS, best_place
-from heatlas.pipeline.evaluation.scores.pareto import EQUAL, LARGEST_DROP
 
 PREFACE = """\
 The same people again, by `python benchmarks/guidance_study.py RUN OUT --section swept`, in three parts.

@@ -24,12 +24,12 @@ from heatlas.pipeline.cohort.people.splits import Split, make_split
 from heatlas.pipeline.cohort.reading import PLANTED
 from heatlas.pipeline.cohort.records import Scan, ScanTable
 from heatlas.pipeline.evaluation.bench.judging import Extent, Judge, map_jobs, maps_of
-from heatlas.pipeline.evaluation.bench.request import BenchRequest, with_methods
+from heatlas.pipeline.evaluation.bench.part import BenchRequest, with_methods
 from heatlas.pipeline.evaluation.bench.stage import Bench
 from heatlas.pipeline.evaluation.bench.table import evaluation_table
 from heatlas.pipeline.evaluation.cohorts import RUN, JudgedCohort, truth_of_input
 from heatlas.pipeline.evaluation.consensus.networks import FAMILY, Networks, training_jobs
-from heatlas.pipeline.evaluation.nulls.networks import networks_of
+from heatlas.pipeline.evaluation.nulls import networks_of
 from heatlas.pipeline.evaluation.planting.cohort import planted_cohort
 from heatlas.pipeline.explaining.explanation import Explanation
 from heatlas.pipeline.explaining.requested import explanations_of_run

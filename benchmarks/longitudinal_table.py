@@ -20,7 +20,7 @@ import pandas as pd
 import statsmodels.api as sm
 import statsmodels.formula.api as smf
 
-from heatlas.pipeline.statistics.progression.permuted_change import ParticipantSlopes, change_test, participant_slopes
+from heatlas.pipeline.statistics.progression.trajectories import ParticipantSlopes, change_test, participant_slopes
 
 Row = dict[str, float]
 JOINT: Row = dict.fromkeys(("estimate", "low", "high"), np.nan)

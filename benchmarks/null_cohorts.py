@@ -19,17 +19,15 @@ from scipy.stats import norm
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.associations.associations import SMALL_CLASS, ParticipantValues, rows_of, small_class
-from heatlas.pipeline.statistics.associations.biomarkers import Biomarker
 from heatlas.pipeline.statistics.comparison.external import Cohorts, _People, _performance, agreement_over_regions
 from heatlas.pipeline.statistics.groups.fairness import _of_level
-from heatlas.pipeline.statistics.images.adjusted import rank_correlation
-from heatlas.pipeline.statistics.images.differences import _agreement
-from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability
+from heatlas.pipeline.statistics.images.differences import _agreement, rank_correlation
+from heatlas.pipeline.statistics.linear.permutations import Exchangeability
 from heatlas.pipeline.statistics.performance.baselines import AUC, BALANCED, _Compared
 from heatlas.pipeline.statistics.performance.baselines import _rows as rows_of_baseline
+from heatlas.pipeline.statistics.performance.classification import ALL_FOLDS, metrics, weighted_auc_within
 from heatlas.pipeline.statistics.performance.classification import _rows as rows_of_performance
-from heatlas.pipeline.statistics.performance.classification import metrics, weighted_auc_within
-from heatlas.pipeline.statistics.performance.intervals import ALL_FOLDS
+from heatlas.pipeline.statistics.requested import Biomarker
 
 SEED, DRAWS, REGIONS = 43, 500, 30
 QUALITY, LEVEL = np.array([0.5, 0.75, 1.0, 1.25, 1.5]), np.array([-0.4, -0.2, 0.0, 0.2, 0.4])

@@ -20,12 +20,12 @@ from null_relevance import Case, Found, Generator, people, relevance
 
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.work.seeds import generator
-from heatlas.pipeline.statistics.images.adjusted import Adjusted
+from heatlas.pipeline.statistics.images.differences import Adjusted
 from heatlas.pipeline.statistics.images.voxel_test import voxel_test
+from heatlas.pipeline.statistics.linear.correlation import partial_correlation
 from heatlas.pipeline.statistics.linear.fold_effect import FoldModel, model_within_folds
 from heatlas.pipeline.statistics.linear.freedman_lane import PermutationTest, freedman_lane
-from heatlas.pipeline.statistics.linear.partial_correlation import partial_correlation
-from heatlas.pipeline.statistics.linear.skewness import FEW_OF_GROUP
+from heatlas.pipeline.statistics.resampling.means import FEW_OF_GROUP
 
 REGIONS, ORDERS = 30, 199
 OF_POWER, ORDERS_OF_POWER, PLANTED = 67, 999, 5

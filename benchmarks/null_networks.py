@@ -16,19 +16,26 @@ from scipy.stats import t as t_distribution
 from heatlas.pipeline.run.config.statistics import HarmonisationConfig
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.statistics.associations.volume_association import volume_association
+from heatlas.pipeline.statistics.data.features import FoldedScans, RegionFeatures
 from heatlas.pipeline.statistics.data.members import difference_within, welch_within
-from heatlas.pipeline.statistics.data.region_features import FoldedScans, RegionFeatures
 from heatlas.pipeline.statistics.groups.fairness import _of_level
-from heatlas.pipeline.statistics.harmonisation.combat_fit import fit
+from heatlas.pipeline.statistics.harmonisation.combat import fit
 from heatlas.pipeline.statistics.harmonisation.fold_wise import harmonise
 from heatlas.pipeline.statistics.harmonisation.site_effect import site_effect
+from heatlas.pipeline.statistics.linear.correlation import partial_correlation
 from heatlas.pipeline.statistics.linear.fold_effect import model_within_folds
 from heatlas.pipeline.statistics.linear.freedman_lane import freedman_lane
-from heatlas.pipeline.statistics.linear.partial_correlation import partial_correlation
-from heatlas.pipeline.statistics.progression.conversion import MODEL, Conversions
-from heatlas.pipeline.statistics.progression.cox import RELEVANCE, _Fitted, _tests, _with_shared_models, predictors
+from heatlas.pipeline.statistics.progression.cox import (
+    MODEL,
+    RELEVANCE,
+    Conversions,
+    _Fitted,
+    _tests,
+    _with_shared_models,
+    predictors,
+)
 from heatlas.pipeline.statistics.progression.hazards import hazard_per_sd
-from heatlas.pipeline.statistics.progression.permuted_change import change_test
+from heatlas.pipeline.statistics.progression.trajectories import change_test
 
 SCALES = np.array([1.0, 1.5, 2.0, 3.0])
 """Of the networks of four folds."""

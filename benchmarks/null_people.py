@@ -10,18 +10,17 @@ from null_relevance import FAST, PEOPLE, Case, Found, Generator, M
 from statsmodels.stats.contingency_tables import mcnemar
 
 from heatlas.pipeline.evaluation.representations.points import points_of
-from heatlas.pipeline.evaluation.representations.site_signal import predicted_sites
+from heatlas.pipeline.evaluation.representations.probes import predicted_sites
 from heatlas.pipeline.run.config.files import load_config
-from heatlas.pipeline.statistics.comparison.agreement import agreement
+from heatlas.pipeline.statistics.comparison.rankings import agreement
 from heatlas.pipeline.statistics.groups.fairness import _of_level
 from heatlas.pipeline.statistics.normative.clustering import ward_labels
 from heatlas.pipeline.statistics.normative.subtypes import Subtypes, _compared
 from heatlas.pipeline.statistics.performance.demographics import _fisher, welch
-from heatlas.pipeline.statistics.progression.conversion import Conversions
-from heatlas.pipeline.statistics.progression.cox import RELEVANCE, _tests, _with_shared_models, predictors
-from heatlas.pipeline.statistics.progression.permuted_change import ChangeTest, change_test
+from heatlas.pipeline.statistics.progression.cox import RELEVANCE, Conversions, _tests, _with_shared_models, predictors
 from heatlas.pipeline.statistics.progression.prediction import progression_table
-from heatlas.pipeline.statistics.shortcuts.site_prediction import (
+from heatlas.pipeline.statistics.progression.trajectories import ChangeTest, change_test
+from heatlas.pipeline.statistics.shortcuts import (
     Scans,
     assigned,
     balanced_accuracy,

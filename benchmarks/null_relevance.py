@@ -10,13 +10,12 @@ import pandas as pd
 
 from heatlas.pipeline.run.config.statistics import ProgressionConfig, StatisticsConfig
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.statistics.associations.matched import matched_test
 from heatlas.pipeline.statistics.associations.volume_association import WITHIN, volume_association
 from heatlas.pipeline.statistics.harmonisation.site_effect import site_effect
-from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability
+from heatlas.pipeline.statistics.linear.correlation import matched_test, partial_correlation
 from heatlas.pipeline.statistics.linear.fold_effect import FoldModel, model_within_folds
 from heatlas.pipeline.statistics.linear.freedman_lane import PermutationTest, freedman_lane
-from heatlas.pipeline.statistics.linear.partial_correlation import partial_correlation
+from heatlas.pipeline.statistics.linear.permutations import Exchangeability
 
 M, PEOPLE = 199, 60
 REGIONS, MAPS = 136, 6

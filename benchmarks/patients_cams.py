@@ -33,10 +33,15 @@ from heatlas.pipeline.attribution.cam.opti_cam import OptiCam
 from heatlas.pipeline.attribution.gradient.smoothing import gaussian_smooth
 from heatlas.pipeline.attribution.methods import Method, attribute
 from heatlas.pipeline.attribution.registry import METHODS
+from heatlas.pipeline.evaluation.scores.faithfulness import max_sensitivity
 from heatlas.pipeline.evaluation.scores.intervals import DRAWS, participant_interval
-from heatlas.pipeline.evaluation.scores.masked_recognition import average_drop, average_gain, average_increase
-from heatlas.pipeline.evaluation.scores.removal import part_numbers, removal_curve
-from heatlas.pipeline.evaluation.scores.stability import max_sensitivity
+from heatlas.pipeline.evaluation.scores.masking import (
+    average_drop,
+    average_gain,
+    average_increase,
+    part_numbers,
+    removal_curve,
+)
 from heatlas.pipeline.models.inputs import read_network_volume
 from heatlas.pipeline.models.storage import LoadedModel, load_model
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas

@@ -29,12 +29,11 @@ from scipy.stats import spearmanr
 from sections import write_section
 from sklearn.preprocessing import StandardScaler
 
-from heatlas.pipeline.evaluation.bench.densities import LEAST_SPREAD
-from heatlas.pipeline.evaluation.bench.judging import map_jobs, maps_of, participant_densities
+from heatlas.pipeline.evaluation.bench.judging import LEAST_SPREAD, map_jobs, maps_of, participant_densities
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.consensus.agreement import agreement, consensus, places, trend
 from heatlas.pipeline.evaluation.consensus.networks import OWN, Networks
-from heatlas.pipeline.evaluation.nulls.networks import REAL
+from heatlas.pipeline.evaluation.nulls import REAL
 from heatlas.pipeline.evaluation.scores.accuracy import HeldOutPeople, auc
 from heatlas.pipeline.models.families.registry import family_of as family_of_networks
 from heatlas.pipeline.models.inputs import configured_input

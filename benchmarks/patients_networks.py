@@ -49,8 +49,8 @@ from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.consensus.networks import Networks
 from heatlas.pipeline.evaluation.grids.directions import by_participant
 from heatlas.pipeline.evaluation.grids.stage import read_scores
+from heatlas.pipeline.evaluation.scores.masking import part_numbers, removal_curve
 from heatlas.pipeline.evaluation.scores.overlap import entropy, gini
-from heatlas.pipeline.evaluation.scores.removal import part_numbers, removal_curve
 from heatlas.pipeline.models.inputs import read_network_volume
 from heatlas.pipeline.models.storage import load_model
 from heatlas.pipeline.run.tables import read_table

@@ -63,8 +63,8 @@ from heatlas.pipeline.regions.effect_size import hedges_g
 from heatlas.pipeline.regions.region_sums import device_labels, device_region_sums
 from heatlas.pipeline.run.work.seeds import derived_seed, generator
 from heatlas.pipeline.statistics.linear.design import design_of
-from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability
 from heatlas.pipeline.statistics.linear.freedman_lane import freedman_lane
+from heatlas.pipeline.statistics.linear.permutations import Exchangeability
 from heatlas.pipeline.training.baselines import ridge
 from heatlas.pipeline.training.objectives.of_task import objective_of
 from heatlas.pipeline.training.objectives.records import Context

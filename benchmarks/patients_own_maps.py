@@ -18,9 +18,9 @@ from heatlas.pipeline.attribution.inherent.contributions import Inherent
 from heatlas.pipeline.attribution.methods import attribute
 from heatlas.pipeline.attribution.registry import METHODS
 from heatlas.pipeline.evaluation.grids.studies import fitted
-from heatlas.pipeline.evaluation.nulls.networks import layers_with_parameters, randomised
-from heatlas.pipeline.evaluation.scores.rank_correlation import rank_correlation
-from heatlas.pipeline.evaluation.scores.removal import part_numbers, part_order
+from heatlas.pipeline.evaluation.nulls import layers_with_parameters, randomised
+from heatlas.pipeline.evaluation.scores.masking import part_numbers, part_order
+from heatlas.pipeline.evaluation.scores.rankings import rank_correlation
 from heatlas.pipeline.models.storage import LoadedModel
 
 Measure = Callable[[LoadedModel, Tensor, int], dict[str, float]]

@@ -35,13 +35,13 @@ from sklearn.utils import check_random_state
 
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.linear.design import Design, design_of
-from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability, Permutations
 from heatlas.pipeline.statistics.linear.freedman_lane import (
     LinearModel,
     PermutationTest,
     freedman_lane,
     permutation_test,
 )
+from heatlas.pipeline.statistics.linear.permutations import Exchangeability, Permutations
 
 COLUMNS = 136 * 6
 PERMUTATIONS = 10_000

@@ -20,10 +20,9 @@ from heatlas.pipeline.regions.effect_size import hedges_g
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Floats, Indices
 from heatlas.pipeline.statistics.comparison.external import weighted_g
-from heatlas.pipeline.statistics.groups.places import influence_on_g, influence_on_r, place_bounds
-from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability
-from heatlas.pipeline.statistics.resampling.bootstrap import participant_draws
-from heatlas.pipeline.statistics.resampling.scaled import strata_of
+from heatlas.pipeline.statistics.groups.gains import influence_on_g, influence_on_r, place_bounds
+from heatlas.pipeline.statistics.linear.permutations import Exchangeability
+from heatlas.pipeline.statistics.resampling.bootstrap import participant_draws, strata_of
 
 SEED, REGIONS, CONFIDENCE = 44, 20, 0.95
 PERCENTILE_DRAWS = 500

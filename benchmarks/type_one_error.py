@@ -25,11 +25,11 @@ from sections import write_section
 
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
 from heatlas.pipeline.run.work.seeds import generator
+from heatlas.pipeline.statistics.linear.correlation import partial_correlation
 from heatlas.pipeline.statistics.linear.design import design_of
-from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability
 from heatlas.pipeline.statistics.linear.fold_effect import model_within_folds
 from heatlas.pipeline.statistics.linear.freedman_lane import PermutationTest, freedman_lane
-from heatlas.pipeline.statistics.linear.partial_correlation import partial_correlation
+from heatlas.pipeline.statistics.linear.permutations import Exchangeability
 
 SEED = 43
 ICCS = (0.5, 0.7, 0.9)
@@ -260,7 +260,7 @@ def shortcut_section(data_sets: int) -> str:
 def class_difference(
     values: np.ndarray, frame: pd.DataFrame, settings: StatisticsConfig, rng: np.random.Generator, groups: Any
 ) -> PermutationTest:
-    """The test of `pipeline.statistics.shortcuts.compartments` in many columns; plain without groups."""
+    """The test of `pipeline.statistics.shortcuts` in many columns; plain without groups."""
     model = model_within_folds("positive", "positive", frame, settings.fold_effect, groups)
     return freedman_lane(values, model.design, model.exchange, settings.permutations, rng, groups)
 

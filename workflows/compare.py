@@ -13,22 +13,20 @@ from heatlas.pipeline.run.cells import require_whole
 from heatlas.pipeline.run.errors import EXIT_OK, BadInputError, UsageError
 from heatlas.pipeline.run.layout.folder import read_run_config, read_run_input
 from heatlas.pipeline.run.layout.run_layout import RunLayout
-from heatlas.pipeline.statistics.comparison.families import (
-    MAP_AGREEMENT_TABLE,
-    MAPS_TABLE,
-    RUNS_TABLE,
-    map_table,
-    region_table,
-    run_table,
-)
 from heatlas.pipeline.statistics.comparison.rankings import RANKING_AGREEMENT_TABLE
 from heatlas.pipeline.statistics.comparison.runs import (
+    MAP_AGREEMENT_TABLE,
+    MAPS_TABLE,
     MCNEMAR_TABLE,
+    RUNS_TABLE,
     Run,
     atlases_note,
     common_scans,
+    map_table,
     mcnemar_table,
+    region_table,
     run_agreement_table,
+    run_table,
     too_few,
     with_one_name_per_person,
 )

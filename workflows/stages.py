@@ -34,8 +34,8 @@ from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.jobs import FAILURES_TABLE, Job, Outcome
 from heatlas.pipeline.run.work.steps import run_step
 from heatlas.pipeline.statistics.applied import compare_applied
-from heatlas.pipeline.statistics.data.image_measures import measure_images
 from heatlas.pipeline.statistics.data.inputs import files_read
+from heatlas.pipeline.statistics.data.values import measure_images
 from heatlas.pipeline.statistics.images.voxelwise import compare_voxelwise
 from heatlas.pipeline.statistics.stage import analyse
 from heatlas.pipeline.training.application import PREDICTIONS_APPLIED_TABLE, apply_networks

@@ -9,30 +9,24 @@ from collections.abc import Sequence
 
 from heatlas.pipeline.cohort.people.splits import Split
 from heatlas.pipeline.cohort.people.tasks import task_of
-from heatlas.pipeline.evaluation.bench.part import Part, Shown
-from heatlas.pipeline.evaluation.bench.request import few_methods, methods_of, with_methods
-from heatlas.pipeline.evaluation.bench.shift_curve import SHIFT_CURVE_TABLE, write_shift_curve
+from heatlas.pipeline.evaluation.bench.part import Part, Shown, few_methods, methods_of, with_methods
 from heatlas.pipeline.evaluation.bench.stage import VERDICT_TABLES, Bench
+from heatlas.pipeline.evaluation.bench.table import SHIFT_CURVE_TABLE, write_shift_curve
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
+from heatlas.pipeline.evaluation.consensus.agreement import CONSENSUS_TABLES, agree
 from heatlas.pipeline.evaluation.consensus.networks import require_different
-from heatlas.pipeline.evaluation.consensus.stage import agree
-from heatlas.pipeline.evaluation.consensus.tables import CONSENSUS_TABLES
 from heatlas.pipeline.evaluation.grids.stage import GRID_METHODS, evaluate_grids, require_single
 from heatlas.pipeline.evaluation.grids.tables import GRID_TABLES
 from heatlas.pipeline.evaluation.interactions.sides import INTERACTIONS_TABLE, require_pairs
-from heatlas.pipeline.evaluation.interactions.sources import SOURCES_TABLE
-from heatlas.pipeline.evaluation.interactions.stage import interactions
+from heatlas.pipeline.evaluation.interactions.stage import SOURCES_TABLE, interactions
 from heatlas.pipeline.evaluation.planting.cohort import planted_cohort
 from heatlas.pipeline.evaluation.planting.marked import marker_cohort
 from heatlas.pipeline.evaluation.planting.marker_table import MARKER_TABLE
-from heatlas.pipeline.evaluation.representations.stage import judge_backbone, require_frozen
-from heatlas.pipeline.evaluation.representations.table import REPRESENTATIONS_TABLE
-from heatlas.pipeline.evaluation.retraining.before_after import before_and_after, require_maps
+from heatlas.pipeline.evaluation.representations.table import REPRESENTATIONS_TABLE, judge_backbone, require_frozen
+from heatlas.pipeline.evaluation.retraining.before_after import OBJECTIVE_WEIGHTS_TABLE, before_and_after, require_maps
 from heatlas.pipeline.evaluation.retraining.before_after_table import BEFORE_AFTER_TABLE
 from heatlas.pipeline.evaluation.retraining.removal import SHARES
-from heatlas.pipeline.evaluation.retraining.stage import remove_and_retrain
-from heatlas.pipeline.evaluation.retraining.table import RETRAINING_TABLE
-from heatlas.pipeline.evaluation.retraining.weights_table import OBJECTIVE_WEIGHTS_TABLE
+from heatlas.pipeline.evaluation.retraining.stage import RETRAINING_TABLE, remove_and_retrain
 from heatlas.pipeline.explaining.explanation import Explanation
 from heatlas.pipeline.explaining.requested import explanations_of_run
 from heatlas.pipeline.models.families.registry import family_of, is_given

@@ -19,15 +19,14 @@ from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.bundle_layout import Bundle, open_bundle
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.statistics.arrays import Floats
+from heatlas.pipeline.statistics.data.features import NO_FOLD, VOLUME, CovariateColumns, FoldedScans, region_features
 from heatlas.pipeline.statistics.data.inputs import AppliedScans, inputs_of_run, read_applied
-from heatlas.pipeline.statistics.data.notes import joined
-from heatlas.pipeline.statistics.data.region_features import NO_FOLD, VOLUME, FoldedScans, region_features
-from heatlas.pipeline.statistics.linear.covariates import CovariateColumns
-from heatlas.pipeline.statistics.normative.norm import Norm
+from heatlas.pipeline.statistics.data.values import joined
 from heatlas.pipeline.statistics.normative.w_scores import (
     W_FINGERPRINTS_TABLE,
     W_SCORE_COLUMNS,
     W_SCORES_TABLE,
+    Norm,
     fingerprint_table,
     norm_of,
 )

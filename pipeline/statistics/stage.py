@@ -22,9 +22,13 @@ from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
-from heatlas.pipeline.statistics.associations.associations import ASSOCIATIONS_TABLE, associations_tables
+from heatlas.pipeline.statistics.associations.associations import (
+    ASSOCIATIONS_TABLE,
+    PRIMARY_TABLE,
+    associations_tables,
+    primary_tables,
+)
 from heatlas.pipeline.statistics.associations.main_effects import MAIN_EFFECTS_TABLE, main_effects_tables
-from heatlas.pipeline.statistics.associations.primary import PRIMARY_TABLE, primary_tables
 from heatlas.pipeline.statistics.associations.volume_association import (
     VOLUME_ASSOCIATION_TABLE,
     VOLUME_POINTS_TABLE,
@@ -39,19 +43,28 @@ from heatlas.pipeline.statistics.comparison.rankings import RANKING_AGREEMENT_TA
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs, read_inputs
 from heatlas.pipeline.statistics.groups.comparisons import GROUP_COMPARISONS_TABLE, comparisons_tables
 from heatlas.pipeline.statistics.groups.fairness import FAIRNESS_TABLE, fairness_tables
-from heatlas.pipeline.statistics.groups.interactions import INTERACTIONS_TABLE, interactions_tables
 from heatlas.pipeline.statistics.groups.region_summary import REGION_SUMMARY_TABLE, region_summary_tables
-from heatlas.pipeline.statistics.groups.subgroups import SUBGROUPS_TABLE, subgroups_tables
+from heatlas.pipeline.statistics.groups.subgroups import (
+    INTERACTIONS_TABLE,
+    SUBGROUPS_TABLE,
+    interactions_tables,
+    subgroups_tables,
+)
 from heatlas.pipeline.statistics.harmonisation.tables import HARMONISATION_TABLES, harmonisation_tables
 from heatlas.pipeline.statistics.images.differences import (
     IMAGE_AGREEMENT_TABLE,
     IMAGE_DIFFERENCES_TABLE,
     image_differences_tables,
 )
-from heatlas.pipeline.statistics.normative.tables import NORMATIVE_TABLES, normative_tables
+from heatlas.pipeline.statistics.normative.subtypes import NORMATIVE_TABLES, normative_tables
 from heatlas.pipeline.statistics.performance.baselines import BASELINES_TABLE, baselines_tables
-from heatlas.pipeline.statistics.performance.calibration import CALIBRATION_TABLE, PRECISION_RECALL_TABLE
-from heatlas.pipeline.statistics.performance.classification import PERFORMANCE_TABLE, ROC_TABLE, performance_tables
+from heatlas.pipeline.statistics.performance.classification import (
+    CALIBRATION_TABLE,
+    PERFORMANCE_TABLE,
+    PRECISION_RECALL_TABLE,
+    ROC_TABLE,
+    performance_tables,
+)
 from heatlas.pipeline.statistics.performance.demographics import (
     DEMOGRAPHIC_TESTS_TABLE,
     DEMOGRAPHICS_TABLE,
@@ -68,8 +81,12 @@ from heatlas.pipeline.statistics.performance.repeats import PERFORMANCE_REPEATS_
 from heatlas.pipeline.statistics.progression.cox import COX_TABLE
 from heatlas.pipeline.statistics.progression.prediction import PROGRESSION_TABLE, progression_tables
 from heatlas.pipeline.statistics.progression.trajectories import TRAJECTORIES_TABLE, trajectory_table
-from heatlas.pipeline.statistics.shortcuts.compartments import SHORTCUTS_TABLE, shortcut_table
-from heatlas.pipeline.statistics.shortcuts.site_prediction import SITE_PREDICTION_TABLE, site_prediction_table
+from heatlas.pipeline.statistics.shortcuts import (
+    SHORTCUTS_TABLE,
+    SITE_PREDICTION_TABLE,
+    shortcut_table,
+    site_prediction_table,
+)
 
 Tables = Mapping[str, pd.DataFrame]
 """Tables by name."""

@@ -16,7 +16,7 @@ import pandas as pd
 from heatlas.pipeline.regions.ranking import least_voxels as least_voxels_at
 from heatlas.pipeline.regions.ranking import mean_over_participants, top_groups
 from heatlas.pipeline.statistics.associations.volume_association import ADJUSTED, VOLUME
-from heatlas.pipeline.statistics.performance.intervals import ALL_FOLDS
+from heatlas.pipeline.statistics.performance.classification import ALL_FOLDS
 from heatlas.reports.analyses.verdicts import classes_compared
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import count, is_missing, listing, mid_sentence, number, shortened

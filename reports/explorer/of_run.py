@@ -16,7 +16,7 @@ from heatlas.pipeline.run.cells import require_numbers, require_whole
 from heatlas.pipeline.run.columns import Form, column_of
 from heatlas.pipeline.run.errors import HeatlasError
 from heatlas.pipeline.run.tables import MISSING, unguarded
-from heatlas.pipeline.statistics.groups.region_explorer import (
+from heatlas.pipeline.statistics.groups.region_summary import (
     BILATERAL,
     EXPLORER_TABLE,
     explorer_table,

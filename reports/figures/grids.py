@@ -13,7 +13,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from heatlas.pipeline.evaluation.grids.aggregated import EDGES
+from heatlas.pipeline.evaluation.grids.tables import EDGES
 from heatlas.reports.figures.gallery import Gallery
 from heatlas.reports.figures.style import BLUE, GREY, INK, ORANGE, VERMILION, house_style, new_figure, warm
 from heatlas.reports.words.numbers import fixed
@@ -26,7 +26,7 @@ MIDDLE = 2
 
 
 def draw_aggregated(arrays: Path, folder: Path) -> None:
-    """Draw one figure per setting from `pipeline.evaluation.grids.aggregated`; files ``aggregated_<setting>``.
+    """Draw one figure per setting from `pipeline.evaluation.grids.tables`; files ``aggregated_<setting>``.
 
     Each picture is a grid seen along its last axis, the explained cell at the lower left; positive values summed. All
     pictures of a method share one scale.

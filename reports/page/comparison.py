@@ -51,7 +51,7 @@ def comparison_page(runs: pd.DataFrame, maps: pd.DataFrame, regions: pd.DataFram
     Parameters
     ----------
     runs, maps, regions : DataFrame
-        Of `pipeline.statistics.comparison.families`.
+        Of `pipeline.statistics.comparison.runs`.
     pairs : DataFrame
         ``mcnemar.tsv``.
     """

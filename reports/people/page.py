@@ -11,7 +11,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from heatlas.pipeline.attribution.titles import map_title
-from heatlas.pipeline.statistics.data.region_features import VOLUME
+from heatlas.pipeline.statistics.data.features import VOLUME
 from heatlas.reports.cautions.doubtful_scans import mostly_flagged
 from heatlas.reports.cautions.method_cautions import cautions_of_maps
 from heatlas.reports.cautions.records import Caution

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pandas as pd
 
 from heatlas.pipeline.attribution.titles import map_title
-from heatlas.pipeline.statistics.normative.controls import ControlGroup
+from heatlas.pipeline.statistics.normative.w_scores import ControlGroup
 from heatlas.reports.analyses.findings import small_regions
 from heatlas.reports.figures.gallery import Picture
 from heatlas.reports.figures.pictures import shown_in

@@ -9,9 +9,9 @@ from functools import cached_property
 import pandas as pd
 
 from heatlas.pipeline.cohort.people.persons import name_of_person
-from heatlas.pipeline.statistics.data.region_features import VOLUME
-from heatlas.pipeline.statistics.data.relevance_columns import with_shares
-from heatlas.pipeline.statistics.normative.controls import ControlGroup, comparable_controls
+from heatlas.pipeline.statistics.data.features import VOLUME
+from heatlas.pipeline.statistics.data.values import with_shares
+from heatlas.pipeline.statistics.normative.w_scores import ControlGroup, comparable_controls
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.read.written_tables import PREDICTIONS_OF
 

@@ -38,7 +38,7 @@ from heatlas.pipeline.registration.stage import REGISTRATION_TABLE
 from heatlas.pipeline.registration.volumes.tables import TEST_RETEST_TABLE, VOLUMES_TABLE
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.work.jobs import FAILURES_TABLE
-from heatlas.pipeline.statistics.data.image_measures import IMAGE_REGIONS_TABLE
+from heatlas.pipeline.statistics.data.values import IMAGE_REGIONS_TABLE
 from heatlas.pipeline.statistics.images.voxelwise import VOXELWISE_TABLES
 from heatlas.pipeline.statistics.stage import STATISTICS_TABLES
 from heatlas.pipeline.training.application import PREDICTIONS_APPLIED_TABLE

@@ -12,7 +12,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from heatlas.pipeline.attribution.titles import map_title
-from heatlas.pipeline.statistics.data.relevance_columns import with_shares
+from heatlas.pipeline.statistics.data.values import with_shares
 from heatlas.reports.analyses.columns import columns_of
 from heatlas.reports.analyses.findings import least_voxels
 from heatlas.reports.cautions.method_cautions import scaled_by_probability

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from heatlas.pipeline.evaluation.grids.grid_scores import grid_maps
 from heatlas.pipeline.evaluation.grids.layout import Layout
-from heatlas.pipeline.evaluation.grids.settings import grid_maps
 from heatlas.pipeline.models.contract import StagedModel
 
 CELL = (16, 8, 12)

@@ -14,19 +14,29 @@ import pytest
 
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.evaluation.bench.densities import LEAST_SPREAD, CohortMaps, density_ratio
-from heatlas.pipeline.evaluation.bench.distractors import distractor_table
-from heatlas.pipeline.evaluation.bench.judging import Extent, Judge, those_judged
-from heatlas.pipeline.evaluation.bench.map_row import ScanMasks, map_row
-from heatlas.pipeline.evaluation.bench.request import BenchRequest, few_methods, with_methods
+from heatlas.pipeline.evaluation.bench.judging import (
+    LEAST_SPREAD,
+    CohortMaps,
+    Extent,
+    Judge,
+    density_ratio,
+    those_judged,
+)
+from heatlas.pipeline.evaluation.bench.part import BenchRequest, few_methods, with_methods
 from heatlas.pipeline.evaluation.bench.stage import Bench, with_earlier
 from heatlas.pipeline.evaluation.bench.table import evaluation_table, ranking_columns
-from heatlas.pipeline.evaluation.bench.verdicts import VERDICTS_TABLE, numbers_of, sentence, verdict_table
+from heatlas.pipeline.evaluation.bench.verdicts import (
+    VERDICTS_TABLE,
+    distractor_table,
+    numbers_of,
+    sentence,
+    verdict_table,
+)
 from heatlas.pipeline.evaluation.cohorts import RUN, JudgedCohort, Truth
-from heatlas.pipeline.evaluation.nulls.labels import with_swapped_labels
-from heatlas.pipeline.evaluation.nulls.networks import shuffled_name
+from heatlas.pipeline.evaluation.nulls import shuffled_name, with_swapped_labels
 from heatlas.pipeline.evaluation.planting.copies import paired_folds, people_to_plant
-from heatlas.pipeline.evaluation.scores.chance import LEVEL, UNKNOWN, at_least, chance_of_order, wins_in_random_order
+from heatlas.pipeline.evaluation.scores.map_scores import ScanMasks, map_row
+from heatlas.pipeline.evaluation.scores.rankings import LEVEL, UNKNOWN, at_least, chance_of_order, wins_in_random_order
 from heatlas.pipeline.explaining.requested import explanations_of_run
 from heatlas.pipeline.regions.effect_size import hedges_g
 from heatlas.pipeline.run.config.files import load_config

@@ -13,7 +13,14 @@ from torch import nn
 from heatlas.atlases.spaces import template_grid
 from heatlas.pipeline.evaluation.planting.marker_groups import MarkerMasks
 from heatlas.pipeline.evaluation.planting.mean_maps import MeanEnergyMap, write_pooled
-from heatlas.pipeline.evaluation.retraining.before_after import before_and_after, require_maps, trained_weights
+from heatlas.pipeline.evaluation.retraining.before_after import (
+    OBJECTIVE_WEIGHTS_TABLE,
+    before_and_after,
+    measures_of_weights,
+    objective_weights_table,
+    require_maps,
+    trained_weights,
+)
 from heatlas.pipeline.evaluation.retraining.before_after_table import (
     AFTER,
     BEFORE,
@@ -24,11 +31,6 @@ from heatlas.pipeline.evaluation.retraining.before_after_table import (
     before_after_table,
 )
 from heatlas.pipeline.evaluation.retraining.before_after_unit import measured
-from heatlas.pipeline.evaluation.retraining.weights_table import (
-    OBJECTIVE_WEIGHTS_TABLE,
-    measures_of_weights,
-    objective_weights_table,
-)
 from heatlas.pipeline.evaluation.scores.overlap import energy_share
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.bcos.records import BcosSimpleConfig

@@ -12,19 +12,15 @@ from scipy.stats import spearmanr
 
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.evaluation.bench.densities import CohortMaps, class_difference, densities
-from heatlas.pipeline.evaluation.bench.distractors import distractor_table
-from heatlas.pipeline.evaluation.bench.judging import Extent, Judge
-from heatlas.pipeline.evaluation.bench.map_row import ScanMasks, map_row
+from heatlas.pipeline.evaluation.bench.judging import CohortMaps, Extent, Judge, class_difference, densities
 from heatlas.pipeline.evaluation.bench.scan_job import SHIFTED
-from heatlas.pipeline.evaluation.bench.shift_curve import shift_curve
 from heatlas.pipeline.evaluation.bench.stage import with_shifts_of_first
-from heatlas.pipeline.evaluation.bench.table import evaluation_table
-from heatlas.pipeline.evaluation.bench.verdicts import verdict_table
+from heatlas.pipeline.evaluation.bench.table import evaluation_table, shift_curve
+from heatlas.pipeline.evaluation.bench.verdicts import distractor_table, verdict_table
 from heatlas.pipeline.evaluation.cohorts import PLANTED as COPIES
 from heatlas.pipeline.evaluation.cohorts import Distractor, JudgedCohort, Truth
-from heatlas.pipeline.evaluation.scores.map_scores import score_map, set_scores
-from heatlas.pipeline.evaluation.scores.rank_correlation import rank_correlation
+from heatlas.pipeline.evaluation.scores.map_scores import ScanMasks, map_row, score_map, set_scores
+from heatlas.pipeline.evaluation.scores.rankings import rank_correlation
 from heatlas.pipeline.regions.effect_size import hedges_g
 from heatlas.pipeline.run.config.evaluation import EvaluationConfig
 from heatlas.pipeline.run.config.files import load_config

@@ -10,12 +10,21 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from heatlas.pipeline.evaluation.bench.request import with_methods
+from heatlas.pipeline.evaluation.bench.part import with_methods
 from heatlas.pipeline.evaluation.consensus.agreement import (
+    CONSENSUS_TABLE,
+    NETWORKS_TABLE,
+    REGIONS_TABLE,
+    Evidence,
+    agree,
     agreement,
+    better_line,
     consensus,
     in_first,
+    network_rows,
+    pair_rows,
     places,
+    region_rows,
     shared_first,
     trend,
 )
@@ -24,17 +33,6 @@ from heatlas.pipeline.evaluation.consensus.networks import (
     powers_of_two,
     require_different,
     sets_of_networks,
-)
-from heatlas.pipeline.evaluation.consensus.stage import agree
-from heatlas.pipeline.evaluation.consensus.tables import (
-    CONSENSUS_TABLE,
-    NETWORKS_TABLE,
-    REGIONS_TABLE,
-    Evidence,
-    better_line,
-    network_rows,
-    pair_rows,
-    region_rows,
 )
 from heatlas.pipeline.explaining.requested import explanations_of_run
 from heatlas.pipeline.run.config.files import load_config

@@ -13,23 +13,26 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from heatlas.pipeline.evaluation.bench.scan_job import BOXED, boxed
-from heatlas.pipeline.evaluation.scores.faithfulness import FAITHFULNESS_SCORES, Faithfulness
-from heatlas.pipeline.evaluation.scores.masked_recognition import (
-    adcc,
-    average_drop,
-    average_gain,
-    average_increase,
-    coherency,
-)
-from heatlas.pipeline.evaluation.scores.removal import Curve, part_numbers, removal_curve
-from heatlas.pipeline.evaluation.scores.stability import (
+from heatlas.pipeline.evaluation.scores.faithfulness import (
+    FAITHFULNESS_SCORES,
     LOST,
+    Faithfulness,
     infidelity,
     lost_share,
     max_sensitivity,
     random_sets,
     shift_correlation,
     shift_likeness,
+)
+from heatlas.pipeline.evaluation.scores.masking import (
+    Curve,
+    adcc,
+    average_drop,
+    average_gain,
+    average_increase,
+    coherency,
+    part_numbers,
+    removal_curve,
 )
 from heatlas.pipeline.run.errors import BadInputError
 

@@ -30,26 +30,26 @@ from heatlas.pipeline.attribution.perturbation.occlusion import Occlusion
 from heatlas.pipeline.attribution.perturbation.rise import Rise
 from heatlas.pipeline.attribution.reference.references import Reference
 from heatlas.pipeline.cohort.people.splits import Split
-from heatlas.pipeline.evaluation.bench.request import BenchRequest
+from heatlas.pipeline.evaluation.bench.part import BenchRequest
 from heatlas.pipeline.evaluation.bench.stage import Bench
-from heatlas.pipeline.evaluation.grids.aggregated import EDGES, aggregated, bin_edges
-from heatlas.pipeline.evaluation.grids.composition import Grid
 from heatlas.pipeline.evaluation.grids.directions import GRIDS_TABLE, summary_of_grids
-from heatlas.pipeline.evaluation.grids.grid_scores import GRID_COLUMNS, LARGEST, GridMethod, grid_scores
-from heatlas.pipeline.evaluation.grids.invariance import cancelling_pair, invariance_rows, share_on_disconnected
+from heatlas.pipeline.evaluation.grids.grid_scores import GRID_COLUMNS, LARGEST, GridMethod, grid_scores, network_of
 from heatlas.pipeline.evaluation.grids.job import picture
-from heatlas.pipeline.evaluation.grids.settings import network_of
+from heatlas.pipeline.evaluation.grids.layout import Grid
 from heatlas.pipeline.evaluation.grids.studies import (
     KERNEL_SHARES,
     asked_in_grids,
+    cancelling_pair,
     depths,
     fitted,
+    invariance_rows,
     regional,
+    share_on_disconnected,
     smoothing_kernels,
     spearman_matrix,
     stem_depths,
 )
-from heatlas.pipeline.evaluation.grids.tables import invariance_table
+from heatlas.pipeline.evaluation.grids.tables import EDGES, aggregated, bin_edges, invariance_table
 from heatlas.pipeline.evaluation.parts import chosen_parts
 from heatlas.pipeline.explaining.requested import explanations_of_run
 from heatlas.pipeline.models.contract import StagedModel

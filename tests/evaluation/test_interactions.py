@@ -13,7 +13,7 @@ from torch import nn
 
 from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.spaces import template_grid
-from heatlas.pipeline.evaluation.bench.densities import CohortMaps
+from heatlas.pipeline.evaluation.bench.judging import CohortMaps
 from heatlas.pipeline.evaluation.interactions import sides
 from heatlas.pipeline.evaluation.interactions.sides import (
     SIDES_TABLE,
@@ -25,7 +25,7 @@ from heatlas.pipeline.evaluation.interactions.sides import (
     score_sides,
     sided_groups,
 )
-from heatlas.pipeline.evaluation.interactions.sources import (
+from heatlas.pipeline.evaluation.interactions.stage import (
     drawn_people,
     slope_bounds,
     source_table,

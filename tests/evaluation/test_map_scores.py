@@ -13,8 +13,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
-from heatlas.pipeline.evaluation.scores.boxes import (
+from heatlas.pipeline.evaluation.scores.map_scores import (
+    BOX_COLUMNS,
     DELTAS,
+    IOU_COLUMNS,
+    MAP_SCORES,
     THRESHOLDS,
     attended_box,
     best_iou,
@@ -23,10 +26,10 @@ from heatlas.pipeline.evaluation.scores.boxes import (
     boxes_of,
     largest_box,
     saliency_metric,
+    score_map,
+    set_scores,
     threshold_ious,
 )
-from heatlas.pipeline.evaluation.scores.hits import auprc, auroc, hits_in_first, pointing
-from heatlas.pipeline.evaluation.scores.map_scores import BOX_COLUMNS, IOU_COLUMNS, MAP_SCORES, score_map, set_scores
 from heatlas.pipeline.evaluation.scores.overlap import (
     IOU_THRESHOLDS,
     best_threshold,
@@ -38,6 +41,7 @@ from heatlas.pipeline.evaluation.scores.overlap import (
     intersection_over_union,
     iou_curve,
 )
+from heatlas.pipeline.evaluation.scores.rankings import auprc, auroc, hits_in_first, pointing
 from heatlas.pipeline.run.errors import BadInputError
 
 SHAPE = (5, 7, 4)

@@ -14,9 +14,17 @@ from heatlas.pipeline.attribution.methods import attribute
 from heatlas.pipeline.attribution.registry import METHODS
 from heatlas.pipeline.cohort.people.splits import Fold
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.evaluation.nulls.image_maps import DIFFERENCE, FAKE_CAM, IMAGE_MAPS, UNIFORM, image_maps
-from heatlas.pipeline.evaluation.nulls.labels import swapped, with_swapped_labels
-from heatlas.pipeline.evaluation.nulls.networks import layers_with_parameters, randomised
+from heatlas.pipeline.evaluation.nulls import (
+    DIFFERENCE,
+    FAKE_CAM,
+    IMAGE_MAPS,
+    UNIFORM,
+    image_maps,
+    layers_with_parameters,
+    randomised,
+    swapped,
+    with_swapped_labels,
+)
 from heatlas.pipeline.models.families.bcos.records import BcosSimpleConfig
 from heatlas.pipeline.models.families.founding import FoundingCNN
 from heatlas.pipeline.models.families.registry import build_network

@@ -8,8 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from heatlas.pipeline.evaluation.scores.hits import hits_in_first, region_scores
-from heatlas.pipeline.evaluation.scores.rank_correlation import dose_response
+from heatlas.pipeline.evaluation.scores.rankings import dose_response, hits_in_first, region_scores
 from heatlas.pipeline.run.errors import BadInputError
 
 REGIONS = 67

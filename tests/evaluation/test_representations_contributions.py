@@ -9,10 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import ndtri
 
-from heatlas.pipeline.evaluation.representations.contributions import CENTRES, contributions, effective_negatives, peak
-from heatlas.pipeline.evaluation.representations.coverage import alignments, neighbours_agree, uniformity
-from heatlas.pipeline.evaluation.representations.points import points_of
-from heatlas.pipeline.evaluation.representations.site_signal import predicted_sites, within
+from heatlas.pipeline.evaluation.representations.points import (
+    CENTRES,
+    alignments,
+    contributions,
+    effective_negatives,
+    neighbours_agree,
+    peak,
+    points_of,
+    uniformity,
+)
+from heatlas.pipeline.evaluation.representations.probes import predicted_sites, within
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.work.seeds import generator
 

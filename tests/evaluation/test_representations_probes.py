@@ -9,8 +9,16 @@ import pytest
 
 from heatlas.pipeline.cohort.people.long_tail import LongTailedParts, long_tailed_parts
 from heatlas.pipeline.evaluation.representations.points import FeatureVectors, one_per_person, points_of
-from heatlas.pipeline.evaluation.representations.probes import PROBES, Parts, linear_votes, neighbour_votes, probed
-from heatlas.pipeline.evaluation.representations.recognised import draws_within, scored, shares_recognised
+from heatlas.pipeline.evaluation.representations.probes import (
+    PROBES,
+    Parts,
+    draws_within,
+    linear_votes,
+    neighbour_votes,
+    probed,
+    scored,
+    shares_recognised,
+)
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 
 SIZES = {"CN": 44, "MCI": 36, "AD": 28}

@@ -14,17 +14,24 @@ from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.evaluation.bench.request import with_methods
+from heatlas.pipeline.evaluation.bench.part import with_methods
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
-from heatlas.pipeline.evaluation.retraining import rankings
-from heatlas.pipeline.evaluation.retraining.rankings import require_controls, training_part
-from heatlas.pipeline.evaluation.retraining.removal import FULL, by_value, random_orders, removed, require_fillable
-from heatlas.pipeline.evaluation.retraining.stage import remove_and_retrain
-from heatlas.pipeline.evaluation.retraining.table import (
+from heatlas.pipeline.evaluation.retraining import removal
+from heatlas.pipeline.evaluation.retraining.removal import (
+    FULL,
+    by_value,
+    random_orders,
+    removed,
+    require_controls,
+    require_fillable,
+    training_part,
+)
+from heatlas.pipeline.evaluation.retraining.stage import (
     AT_RANDOM,
     RETRAINING_TABLE,
     Removed,
     removal_lines,
+    remove_and_retrain,
     retraining_table,
 )
 from heatlas.pipeline.evaluation.scores.accuracy import HeldOutPeople, auc, balanced_accuracy, rank_p, scored
@@ -169,7 +176,7 @@ def test_rankings_see_the_training_part_alone(monkeypatch: pytest.MonkeyPatch) -
         reference = {one.participant_id for one in controls.of(3, scan)}
         assert reference <= set(fold.train) - {scan.participant_id}  # nobody is compared with themselves
         assert reference
-    monkeypatch.setattr(rankings, "MOST", 4)
+    monkeypatch.setattr(removal, "MOST", 4)
     few = training_part(cohort, fold)
     assert pd.Series([scan.label for scan in few.scans]).value_counts().to_dict() == {"CN": 4, "AD": 4}
     assert few.scans == training_part(cohort, fold).scans
@@ -223,7 +230,7 @@ def block_run(tmp_path_factory) -> Iterator[JudgedCohort]:
     cohort = block_cohort(EvaluationLayout(tmp_path_factory.mktemp("blocks")))
     train_run(cohort)
     with pytest.MonkeyPatch.context() as few:
-        few.setattr(rankings, "MOST", 3)
+        few.setattr(removal, "MOST", 3)
         yield cohort
 
 

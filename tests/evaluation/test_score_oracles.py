@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from heatlas.pipeline.evaluation.scores.hits import auroc, hits_in_first, pointing
+from heatlas.pipeline.evaluation.scores.faithfulness import infidelity, max_sensitivity
 from heatlas.pipeline.evaluation.scores.overlap import energy_share, entropy, gini
-from heatlas.pipeline.evaluation.scores.stability import infidelity, max_sensitivity
+from heatlas.pipeline.evaluation.scores.rankings import auroc, hits_in_first, pointing
 
 pytestmark = pytest.mark.oracle
 

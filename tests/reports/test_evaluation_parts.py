@@ -8,15 +8,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from heatlas.pipeline.evaluation.bench.distractors import DISTRACTORS_TABLE
-from heatlas.pipeline.evaluation.bench.shift_curve import SHIFT_CURVE_TABLE
-from heatlas.pipeline.evaluation.consensus.tables import CONSENSUS_TABLE, REGIONS_TABLE
+from heatlas.pipeline.evaluation.bench.table import SHIFT_CURVE_TABLE
+from heatlas.pipeline.evaluation.bench.verdicts import DISTRACTORS_TABLE
+from heatlas.pipeline.evaluation.consensus.agreement import CONSENSUS_TABLE, REGIONS_TABLE
 from heatlas.pipeline.evaluation.grids.directions import DIRECTIONS_TABLE, GRIDS_TABLE
 from heatlas.pipeline.evaluation.grids.tables import INVARIANCE_TABLE
 from heatlas.pipeline.evaluation.interactions.sides import INTERACTIONS_TABLE
-from heatlas.pipeline.evaluation.interactions.sources import SOURCES_TABLE
+from heatlas.pipeline.evaluation.interactions.stage import SOURCES_TABLE
 from heatlas.pipeline.evaluation.representations.table import REPRESENTATIONS_TABLE
-from heatlas.pipeline.evaluation.retraining.table import RETRAINING_TABLE
+from heatlas.pipeline.evaluation.retraining.stage import RETRAINING_TABLE
 from heatlas.reports.content.relevance.evaluation_networks import NAMED, ROWS
 from heatlas.reports.content.relevance.evaluation_parts import EvaluationPart, _part, applies, shown_of_all
 from heatlas.reports.content.relevance.evaluation_shifts import draw_shifts

@@ -13,9 +13,8 @@ import pytest
 from report_pages import all_pages, page_with
 from run_factory import EVIDENCE, PLANTED, WITH_EVIDENCE, RunPlan, make_run
 
-from heatlas.pipeline.evaluation.bench.distractors import DISTRACTORS_TABLE
 from heatlas.pipeline.evaluation.bench.table import EVALUATION_TABLE
-from heatlas.pipeline.evaluation.bench.verdicts import VERDICTS_TABLE, verdict_table
+from heatlas.pipeline.evaluation.bench.verdicts import DISTRACTORS_TABLE, VERDICTS_TABLE, verdict_table
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table, write_table
 from heatlas.reports.analyses.evaluation_verdict import NOT_EVALUATED, bench_sentence

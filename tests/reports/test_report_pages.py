@@ -21,7 +21,7 @@ from run_factory import RunPlan, make_run
 from heatlas.pipeline.regions.maps import read_map
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table, write_json, write_table
-from heatlas.pipeline.statistics.normative.controls import CONTROLS_OF_A_FOLD, ControlGroup
+from heatlas.pipeline.statistics.normative.w_scores import CONTROLS_OF_A_FOLD, ControlGroup
 from heatlas.reports.analyses.findings import small_regions
 from heatlas.reports.analyses.verdicts import g_in_words
 from heatlas.reports.cautions.all_cautions import find_cautions

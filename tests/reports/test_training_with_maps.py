@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from heatlas.pipeline.evaluation.planting.marker_table import MARKER_TABLE
+from heatlas.pipeline.evaluation.retraining.before_after import OBJECTIVE_WEIGHTS_TABLE
 from heatlas.pipeline.evaluation.retraining.before_after_table import BEFORE_AFTER_TABLE
-from heatlas.pipeline.evaluation.retraining.weights_table import OBJECTIVE_WEIGHTS_TABLE
 from heatlas.pipeline.run.config.objectives import ObjectiveConfig
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.reports.content.relevance.before_after import applies, build

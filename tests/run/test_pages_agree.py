@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 import heatlas
-from heatlas.pipeline.evaluation.bench.request import USUAL_METHODS
+from heatlas.pipeline.evaluation.bench.part import USUAL_METHODS
 from heatlas.reports.words.references import REFERENCES
 
 ROOT = Path(__file__).parents[2]

@@ -10,13 +10,12 @@ import pytest
 from made_up import GROUPS, MAPS, inputs_of, people, predictions_of, relevance_of, settings
 
 from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.statistics.data.features import FoldedScans
 from heatlas.pipeline.statistics.data.inputs import AppliedScans
-from heatlas.pipeline.statistics.data.region_features import FoldedScans
+from heatlas.pipeline.statistics.data.members import course_of, first_visits
 from heatlas.pipeline.statistics.data.values import RelevanceValues
-from heatlas.pipeline.statistics.data.visits import course_of, first_visits
 from heatlas.pipeline.statistics.groups.fairness import fairness_tables
-from heatlas.pipeline.statistics.groups.interactions import subgroup_levels
-from heatlas.pipeline.statistics.groups.subgroups import subgroups_tables
+from heatlas.pipeline.statistics.groups.subgroups import subgroup_levels, subgroups_tables
 
 NOTHING = pd.DataFrame(index=pd.Index([], name="scan_id"))
 

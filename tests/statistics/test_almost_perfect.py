@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from heatlas.pipeline.statistics.arrays import Floats
+from heatlas.pipeline.statistics.linear.correlation import partial_correlation
 from heatlas.pipeline.statistics.linear.design import Design
-from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability
 from heatlas.pipeline.statistics.linear.freedman_lane import PermutationTest, freedman_lane
-from heatlas.pipeline.statistics.linear.partial_correlation import partial_correlation
+from heatlas.pipeline.statistics.linear.permutations import Exchangeability
 
 M = 500
 Test = Callable[[Floats, Design, Exchangeability, np.random.Generator], PermutationTest]

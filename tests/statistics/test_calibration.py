@@ -10,8 +10,11 @@ from sklearn.metrics import average_precision_score
 
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.run.config.settings import CohortConfig
-from heatlas.pipeline.statistics.performance.calibration import calibration_table, precision_recall_table
-from heatlas.pipeline.statistics.performance.classification import weighted_average_precision
+from heatlas.pipeline.statistics.performance.classification import (
+    calibration_table,
+    precision_recall_table,
+    weighted_average_precision,
+)
 from heatlas.pipeline.statistics.performance.demographics import demographic_tests
 
 

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.statistics.harmonisation.combat import POOL
-from heatlas.pipeline.statistics.harmonisation.combat_fit import fit, inverse_gamma_prior, posterior
+from heatlas.pipeline.statistics.harmonisation.combat import POOL, fit, inverse_gamma_prior, posterior
 
 GOLDEN = json.loads((Path(__file__).parent / "data" / "neurocombat.json").read_text())
 COVARIATES = np.column_stack([GOLDEN["age"], GOLDEN["sex"]])

@@ -14,13 +14,16 @@ from mci_cohort import inputs_of, relevance_table
 from scipy.stats import binomtest, friedmanchisquare, hypergeom
 
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.statistics.comparison.agreement import agreement, kendall_w, mean_overlap, tops
 from heatlas.pipeline.statistics.comparison.rankings import (
     RANKING_AGREEMENT_TABLE,
     Rankings,
+    agreement,
     agreement_table,
+    kendall_w,
+    mean_overlap,
     ranking_agreement_tables,
     rankings_of_run,
+    tops,
 )
 from heatlas.pipeline.statistics.comparison.runs import (
     MCNEMAR_TABLE,

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
-from heatlas.pipeline.statistics.progression.concordance import (
+from heatlas.pipeline.statistics.progression.hazards import (
     class_pairs,
     comparable_pairs,
     concordance,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from heatlas.pipeline.statistics.resampling.correction_family import add_false_discovery_rate
+from heatlas.pipeline.statistics.linear.permutations import add_false_discovery_rate
 
 
 @pytest.mark.filterwarnings("error")

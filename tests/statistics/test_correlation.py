@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from heatlas.pipeline.statistics.associations.correlation import (
+from heatlas.pipeline.statistics.linear.correlation import (
     clustered_t,
+    correlation_interval,
     error_of_z,
     fisher_interval,
     is_constant,
     standardised,
 )
-from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability, two_sided_p
-from heatlas.pipeline.statistics.linear.partial_correlation import correlation_interval
-from heatlas.pipeline.statistics.linear.robust import critical_values
-from heatlas.pipeline.statistics.linear.sign_flip import sign_flip_test, transformed_t
+from heatlas.pipeline.statistics.linear.permutations import Exchangeability, two_sided_p
+from heatlas.pipeline.statistics.linear.studentised import critical_values
+from heatlas.pipeline.statistics.resampling.means import sign_flip_test, transformed_t
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.statistics.linear.covariates import CovariateColumns, refuse_class
+from heatlas.pipeline.statistics.data.features import CovariateColumns, refuse_class
 
 TRAINING = pd.DataFrame(
     {

@@ -15,11 +15,10 @@ from heatlas.pipeline.statistics.data.members import reported_g
 from heatlas.pipeline.statistics.groups.comparisons import comparisons_tables
 from heatlas.pipeline.statistics.groups.fairness import FLAT_ERROR, fairness_tables
 from heatlas.pipeline.statistics.groups.subgroups import subgroups_tables
-from heatlas.pipeline.statistics.progression.conversion import conversions
+from heatlas.pipeline.statistics.progression.cox import conversions
 from heatlas.pipeline.statistics.progression.prediction import progression_table
-from heatlas.pipeline.statistics.resampling.bootstrap import FLAT, Intervals
+from heatlas.pipeline.statistics.resampling.bootstrap import FLAT, Intervals, with_exact_shares
 from heatlas.pipeline.statistics.resampling.means import ALIKE, HALL
-from heatlas.pipeline.statistics.resampling.scaled import with_exact_shares
 
 FEW = "no Hedges' g: fewer than 8 degrees of freedom"
 

@@ -15,8 +15,8 @@ from numpy.testing import assert_allclose
 
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.statistics.linear.design import design_of
-from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability, p_value
 from heatlas.pipeline.statistics.linear.freedman_lane import freedman_lane
+from heatlas.pipeline.statistics.linear.permutations import Exchangeability, p_value
 
 CODES = st.lists(st.integers(0, 5), min_size=1, max_size=14).map(lambda raw: np.unique(raw, return_inverse=True)[1])
 

@@ -14,7 +14,7 @@ from heatlas.pipeline.regions.effect_size import hedges_g
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.statistics.applied import ControlNorms, SharedNorms
 from heatlas.pipeline.statistics.comparison.external import Cohorts, _of_shares, _performance, weighted_g
-from heatlas.pipeline.statistics.normative.norm import Norm
+from heatlas.pipeline.statistics.normative.w_scores import Norm
 
 
 def test_weighted_g_is_hedges_g_but_for_one_factor() -> None:

@@ -19,9 +19,9 @@ from heatlas.pipeline.statistics.associations.main_effects import main_effects_t
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.members import difference_within
 from heatlas.pipeline.statistics.groups.comparisons import comparisons_tables
-from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability
 from heatlas.pipeline.statistics.linear.fold_effect import centred_within, model_within_folds
 from heatlas.pipeline.statistics.linear.freedman_lane import freedman_lane
+from heatlas.pipeline.statistics.linear.permutations import Exchangeability
 
 DATA_SETS, PERMUTATIONS = 400, 199
 

@@ -14,7 +14,7 @@ from heatlas.pipeline.regions.effect_size import hedges_g
 from heatlas.pipeline.statistics.data.members import TwoGroups
 from heatlas.pipeline.statistics.groups.comparisons import COMPARISONS_COLUMNS, comparisons_tables
 from heatlas.pipeline.statistics.groups.gains import between_variance, gain_floor, log_gain, shrink
-from heatlas.pipeline.statistics.linear.skewness import FEW_OF_GROUP, MOSTLY_ALIKE, OF_P, OF_RANKS, SMALL_GROUPS
+from heatlas.pipeline.statistics.resampling.means import FEW_OF_GROUP, MOSTLY_ALIKE, OF_P, OF_RANKS, SMALL_GROUPS
 
 HIPPOCAMPUS = GROUPS.index("Hippocampus")
 

@@ -12,13 +12,12 @@ from folded_cohort import GROUPS, MAPS, inputs_of, quick_config, scans_of, with_
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.run.config.statistics import SubgroupsConfig
 from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.statistics.data.features import CovariateColumns, FoldedScans
 from heatlas.pipeline.statistics.data.inputs import one_name_per_person
-from heatlas.pipeline.statistics.data.region_features import FoldedScans
-from heatlas.pipeline.statistics.groups.levels import levels_of
+from heatlas.pipeline.statistics.data.members import levels_of
 from heatlas.pipeline.statistics.harmonisation.fold_wise import fold_model, harmonise
 from heatlas.pipeline.statistics.harmonisation.site_effect import site_effect, spread_test
 from heatlas.pipeline.statistics.harmonisation.tables import HARMONISATION_TABLES, harmonisation_tables
-from heatlas.pipeline.statistics.linear.covariates import CovariateColumns
 from heatlas.pipeline.statistics.linear.design import design_of
 
 

@@ -16,11 +16,10 @@ from heatlas.pipeline.models.inputs import NetworkInput
 from heatlas.pipeline.regions.effect_size import hedges_g
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
-from heatlas.pipeline.statistics.data.image_measures import group_means, volume_change
-from heatlas.pipeline.statistics.images.adjusted import Adjusted, rank_correlation
-from heatlas.pipeline.statistics.images.differences import image_differences_tables
-from heatlas.pipeline.statistics.linear.exchangeability import Permutations
+from heatlas.pipeline.statistics.data.values import group_means, volume_change
+from heatlas.pipeline.statistics.images.differences import Adjusted, image_differences_tables, rank_correlation
 from heatlas.pipeline.statistics.linear.fold_effect import model_within_folds
+from heatlas.pipeline.statistics.linear.permutations import Permutations
 
 SCANS = scans_of(60)
 IS_FIRST = np.array([scan.label == "AD" for scan in SCANS])

@@ -16,14 +16,12 @@ from sklearn.utils import check_random_state
 from statsmodels.stats.oneway import anova_oneway
 
 from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.statistics.linear.correlation import partial_correlation
 from heatlas.pipeline.statistics.linear.design import design_of
-from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability, Permutations
 from heatlas.pipeline.statistics.linear.fold_effect import model_within_folds
 from heatlas.pipeline.statistics.linear.freedman_lane import LinearModel, freedman_lane, permutation_test
-from heatlas.pipeline.statistics.linear.homoscedastic import HomoscedasticModel, plain_counts
-from heatlas.pipeline.statistics.linear.partial_correlation import partial_correlation
-from heatlas.pipeline.statistics.linear.robust import tally
-from heatlas.pipeline.statistics.linear.studentised import StudentisedModel
+from heatlas.pipeline.statistics.linear.permutations import Exchangeability, Permutations
+from heatlas.pipeline.statistics.linear.studentised import HomoscedasticModel, StudentisedModel, plain_counts, tally
 
 
 def table(n=60, seed=0):

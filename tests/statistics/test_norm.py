@@ -7,7 +7,7 @@ import pytest
 import statsmodels.api as sm
 from scipy import stats
 
-from heatlas.pipeline.statistics.normative.norm import fit_norm
+from heatlas.pipeline.statistics.normative.w_scores import fit_norm
 
 
 def controls_of(n, rng, n_features=1):

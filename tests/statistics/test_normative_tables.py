@@ -12,9 +12,8 @@ from sklearn.metrics import adjusted_rand_score
 
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.statistics.linear.skewness import FEW_OF_GROUP, OF_P, SMALL_GROUPS
-from heatlas.pipeline.statistics.normative.subtypes import Subtypes, _compared
-from heatlas.pipeline.statistics.normative.tables import NORMATIVE_TABLES, normative_tables
+from heatlas.pipeline.statistics.normative.subtypes import NORMATIVE_TABLES, Subtypes, _compared, normative_tables
+from heatlas.pipeline.statistics.resampling.means import FEW_OF_GROUP, OF_P, SMALL_GROUPS
 
 HIPPOCAMPUS = GROUPS.index("Hippocampus")
 

@@ -14,7 +14,7 @@ from heatlas.pipeline.regions.effect_size import hedges_g
 from heatlas.pipeline.statistics.associations.associations import associations_tables
 from heatlas.pipeline.statistics.comparison.external import weighted_g
 from heatlas.pipeline.statistics.groups.comparisons import comparisons_tables
-from heatlas.pipeline.statistics.groups.places import DRAWS, FIRST_STEP, influence_on_g, influence_on_r, place_bounds
+from heatlas.pipeline.statistics.groups.gains import DRAWS, FIRST_STEP, influence_on_g, influence_on_r, place_bounds
 
 CONFIDENCE = 0.95
 

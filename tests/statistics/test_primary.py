@@ -13,8 +13,12 @@ from made_up import GROUPS, MAPS, inputs_of, means_in_one_spread, people, releva
 from heatlas.pipeline.run.columns import Form
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.errors import BadInputError, UsageError
-from heatlas.pipeline.statistics.associations.associations import associations_tables
-from heatlas.pipeline.statistics.associations.primary import EXCHANGED, PRIMARY_COLUMNS, primary_tables
+from heatlas.pipeline.statistics.associations.associations import (
+    EXCHANGED,
+    PRIMARY_COLUMNS,
+    associations_tables,
+    primary_tables,
+)
 from heatlas.pipeline.statistics.requested import require_names
 from heatlas.pipeline.statistics.stage import STATISTICS_TABLES
 

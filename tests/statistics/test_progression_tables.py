@@ -15,10 +15,9 @@ from statsmodels.duration.hazard_regression import PHReg
 
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.errors import BadInputError, UsageError
-from heatlas.pipeline.statistics.data.visits import log_odds, years_since_first
-from heatlas.pipeline.statistics.linear.exchangeability import two_sided_p
-from heatlas.pipeline.statistics.progression.conversion import conversions
-from heatlas.pipeline.statistics.progression.cox import cox_table
+from heatlas.pipeline.statistics.data.members import log_odds, years_since_first
+from heatlas.pipeline.statistics.linear.permutations import two_sided_p
+from heatlas.pipeline.statistics.progression.cox import conversions, cox_table
 from heatlas.pipeline.statistics.progression.hazards import (
     hazard_per_sd,
     martingale_residuals,

@@ -22,13 +22,12 @@ from heatlas.pipeline.statistics.associations.associations import (
     rows_of,
     small_class,
 )
-from heatlas.pipeline.statistics.associations.biomarkers import Biomarker
-from heatlas.pipeline.statistics.associations.matched import matched_test
-from heatlas.pipeline.statistics.data.relevance_columns import shares
+from heatlas.pipeline.statistics.data.values import shares
+from heatlas.pipeline.statistics.linear.correlation import correlation_interval, matched_test
 from heatlas.pipeline.statistics.linear.design import Design, design_of
-from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability
 from heatlas.pipeline.statistics.linear.freedman_lane import LinearModel, freedman_lane, permutation_test
-from heatlas.pipeline.statistics.linear.partial_correlation import correlation_interval
+from heatlas.pipeline.statistics.linear.permutations import Exchangeability
+from heatlas.pipeline.statistics.requested import Biomarker
 
 
 def table_of(inputs):

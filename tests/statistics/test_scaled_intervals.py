@@ -14,8 +14,7 @@ from scipy.stats import skew, t, ttest_1samp
 
 from heatlas.pipeline.statistics.performance.classification import performance_table
 from heatlas.pipeline.statistics.performance.other_tasks import SKEWED, number_metrics, number_tables
-from heatlas.pipeline.statistics.resampling.means import ALIKE, FEW, HALL, mean_intervals
-from heatlas.pipeline.statistics.resampling.scaled import (
+from heatlas.pipeline.statistics.resampling.bootstrap import (
     AS_IT_IS,
     FISHER,
     LOG,
@@ -26,6 +25,7 @@ from heatlas.pipeline.statistics.resampling.scaled import (
     scaled_intervals,
     strata_of,
 )
+from heatlas.pipeline.statistics.resampling.means import ALIKE, FEW, HALL, mean_intervals
 
 
 def test_bounds_of_means_are_where_halls_statistic_reaches_the_quantiles_of_t():

@@ -22,14 +22,18 @@ from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.tables import write_table
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs, files_read
 from heatlas.pipeline.statistics.data.values import RelevanceValues
-from heatlas.pipeline.statistics.linear.sign_flip import sign_flip_test
-from heatlas.pipeline.statistics.shortcuts.compartments import ALIKE, SIGN_FLIPS, _difference, _mean, shortcut_table
-from heatlas.pipeline.statistics.shortcuts.site_prediction import (
+from heatlas.pipeline.statistics.resampling.means import sign_flip_test
+from heatlas.pipeline.statistics.shortcuts import (
+    ALIKE,
+    SIGN_FLIPS,
     Scans,
+    _difference,
+    _mean,
     assigned,
     balanced_accuracy,
     held_out_folds,
     scaled_within,
+    shortcut_table,
     site_prediction_table,
     within_classes,
 )

@@ -15,22 +15,31 @@ from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 from heatlas.pipeline.run.config.statistics import SubgroupsConfig
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.statistics.data.inputs import AppliedScans
-from heatlas.pipeline.statistics.data.members import welch_within
+from heatlas.pipeline.statistics.data.members import levels_of, welch_within
 from heatlas.pipeline.statistics.data.values import RelevanceValues
-from heatlas.pipeline.statistics.groups.fairness import FAIRNESS_COLUMNS, _caveat, fairness_tables
-from heatlas.pipeline.statistics.groups.interactions import INTERACTIONS_COLUMNS, interactions_tables
-from heatlas.pipeline.statistics.groups.levels import levels_of
-from heatlas.pipeline.statistics.groups.subgroups import SUBGROUPS_COLUMNS, _with_class_difference, subgroups_tables
-from heatlas.pipeline.statistics.linear.skewness import (
+from heatlas.pipeline.statistics.groups import fairness as subgroup_module
+from heatlas.pipeline.statistics.groups.fairness import (
+    FAIRNESS_COLUMNS,
+    Answers,
+    _caveat,
+    fairness_tables,
+    subgroup_difference,
+)
+from heatlas.pipeline.statistics.groups.subgroups import (
+    INTERACTIONS_COLUMNS,
+    SUBGROUPS_COLUMNS,
+    _with_class_difference,
+    interactions_tables,
+    subgroups_tables,
+)
+from heatlas.pipeline.statistics.resampling.means import (
+    FEW,
     FEW_OF_GROUP,
     MOSTLY_ALIKE,
     OF_INTERVAL,
     SMALL_GROUPS,
     caveats_of_groups,
 )
-from heatlas.pipeline.statistics.performance import subgroup_difference as subgroup_module
-from heatlas.pipeline.statistics.performance.subgroup_difference import Answers, subgroup_difference
-from heatlas.pipeline.statistics.resampling.means import FEW
 
 HIPPOCAMPUS = GROUPS.index("Hippocampus")
 

@@ -14,14 +14,14 @@ from scipy.stats import ttest_1samp, ttest_ind
 from statsmodels.stats.oneway import anova_oneway
 
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.statistics.data.visits import first_visits, networks_of, years_since_first
-from heatlas.pipeline.statistics.progression.permuted_change import (
+from heatlas.pipeline.statistics.data.members import first_visits, networks_of, years_since_first
+from heatlas.pipeline.statistics.progression.trajectories import (
     DIFFERENT_NETWORKS,
     NO_CHANGE,
     change_test,
     participant_slopes,
+    trajectory_table,
 )
-from heatlas.pipeline.statistics.progression.trajectories import trajectory_table
 
 N = 24
 ONE = np.zeros(100, np.intp)

@@ -16,7 +16,7 @@ from heatlas.pipeline.registration.settled import JACOBIAN_SOURCE, RELIABILITY, 
 from heatlas.pipeline.run.config.settings import RegistrationConfig
 from heatlas.pipeline.statistics.associations.volume_association import WITHIN, volume_association, volume_points
 from heatlas.pipeline.statistics.data.values import RelevanceValues
-from heatlas.pipeline.statistics.resampling.correction_family import benjamini_hochberg
+from heatlas.pipeline.statistics.linear.permutations import benjamini_hochberg
 
 KEYS = ["map", "volume", "unit", "estimator"]
 

@@ -12,11 +12,9 @@ from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.spaces import Grid, template_grid
 from heatlas.atlases.templates import load_template
 from heatlas.pipeline.models.inputs import NetworkInput
-from heatlas.pipeline.statistics.images.adjusted import Adjusted
-from heatlas.pipeline.statistics.images.clusters import cluster_table
-from heatlas.pipeline.statistics.images.tfce import enhanced, neighbours_of
-from heatlas.pipeline.statistics.images.voxel_test import voxel_test
-from heatlas.pipeline.statistics.images.voxel_values import Voxels
+from heatlas.pipeline.statistics.images.differences import Adjusted
+from heatlas.pipeline.statistics.images.voxel_test import cluster_table, enhanced, neighbours_of, voxel_test
+from heatlas.pipeline.statistics.images.voxelwise import Voxels
 from heatlas.pipeline.statistics.linear.fold_effect import model_within_folds
 
 MASK = np.random.default_rng(0).random((8, 9, 7)) > 0.1

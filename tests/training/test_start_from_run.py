@@ -9,7 +9,7 @@ import torch
 
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.people.tasks import task_of
-from heatlas.pipeline.evaluation.nulls.networks import shuffled_config
+from heatlas.pipeline.evaluation.nulls import shuffled_config
 from heatlas.pipeline.models.ensembles import ensemble_of
 from heatlas.pipeline.models.families.bcos.layers import BcosConv3d
 from heatlas.pipeline.models.families.registry import build_network

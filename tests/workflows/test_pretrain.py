@@ -12,8 +12,13 @@ import torch
 from heatlas.pipeline.cohort.people.splits import Split
 from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.cohort.records import ScanTable
-from heatlas.pipeline.evaluation.representations.stage import diagnosed, features, require_frozen
-from heatlas.pipeline.evaluation.representations.table import REPRESENTATIONS_TABLE, SITE
+from heatlas.pipeline.evaluation.representations.table import (
+    REPRESENTATIONS_TABLE,
+    SITE,
+    diagnosed,
+    features,
+    require_frozen,
+)
 from heatlas.pipeline.models.families.probes.body import knows_labels
 from heatlas.pipeline.models.inputs import configured_input, read_network_volume
 from heatlas.pipeline.models.storage import load_model

@@ -24,14 +24,18 @@ from heatlas.pipeline.attribution.perturbation.masking import AIR
 from heatlas.pipeline.attribution.records import Attribution
 from heatlas.pipeline.attribution.targets import start_values
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.evaluation.bench.map_row import ScanMasks, map_row
 from heatlas.pipeline.evaluation.marker import marker
-from heatlas.pipeline.evaluation.nulls.image_maps import image_maps
-from heatlas.pipeline.evaluation.nulls.networks import NO_NETWORK, REAL, randomised
-from heatlas.pipeline.evaluation.scores.boxes import attended_box, boxes_of
-from heatlas.pipeline.evaluation.scores.faithfulness import FAITHFULNESS_SCORES, MASKED, Faithfulness
-from heatlas.pipeline.evaluation.scores.map_scores import score_map
-from heatlas.pipeline.evaluation.scores.stability import Explain, lost_share, shift_correlation, shift_likeness
+from heatlas.pipeline.evaluation.nulls import NO_NETWORK, REAL, image_maps, randomised
+from heatlas.pipeline.evaluation.scores.faithfulness import (
+    FAITHFULNESS_SCORES,
+    MASKED,
+    Explain,
+    Faithfulness,
+    lost_share,
+    shift_correlation,
+    shift_likeness,
+)
+from heatlas.pipeline.evaluation.scores.map_scores import ScanMasks, attended_box, boxes_of, map_row, score_map
 from heatlas.pipeline.explaining.explanation import Explanation
 from heatlas.pipeline.explaining.networks import Network
 from heatlas.pipeline.models.device import chosen_device

@@ -16,14 +16,18 @@ from heatlas.pipeline.attribution.inherent.contributions import Inherent
 from heatlas.pipeline.cohort.people.splits import SPLITS_TABLE, Split
 from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.evaluation.bench.distractors import DISTRACTORS_TABLE, distractor_table
 from heatlas.pipeline.evaluation.bench.judging import Extent, Judge, judged_rows
-from heatlas.pipeline.evaluation.bench.request import SHUFFLES, BenchRequest, methods_of, with_methods
+from heatlas.pipeline.evaluation.bench.part import SHUFFLES, BenchRequest, methods_of, with_methods
 from heatlas.pipeline.evaluation.bench.table import EVALUATION_TABLE, evaluation_table
 from heatlas.pipeline.evaluation.bench.trainings import trained
-from heatlas.pipeline.evaluation.bench.verdicts import VERDICTS_TABLE, verdict_table
+from heatlas.pipeline.evaluation.bench.verdicts import (
+    DISTRACTORS_TABLE,
+    VERDICTS_TABLE,
+    distractor_table,
+    verdict_table,
+)
 from heatlas.pipeline.evaluation.cohorts import RUN, JudgedCohort, truth_of_input
-from heatlas.pipeline.evaluation.nulls.networks import shuffled_jobs
+from heatlas.pipeline.evaluation.nulls import shuffled_jobs
 from heatlas.pipeline.explaining.explanation import Explanation
 from heatlas.pipeline.explaining.requested import explanations_of_run
 from heatlas.pipeline.explaining.scan_jobs import require_all_defined

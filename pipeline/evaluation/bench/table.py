@@ -1,21 +1,28 @@
-"""``evaluation.tsv``: every score of every map, by the true network and by the nulls, in the same columns.
+"""How good every map is, and whether it moves with the scan: ``evaluation.tsv`` and ``shift_curve.tsv``.
 
-Maps of a scan are summed over regions; scans of a participant are averaged. Regions are ranked twice: by the
-standardised difference between the classes (Hedges' g) and by the mean density over the positive class. The scans are
-the same for every network, whatever it says of them.
+``evaluation.tsv`` has every score of every map, by the true network and by the nulls, in the same columns. Maps of a
+scan are summed over regions; scans of a participant are averaged. Regions are ranked twice: by the standardised
+difference between the classes (Hedges' g) and by the mean density over the positive class. The scans are the same for
+every network, whatever it says of them.
+
+``shift_curve.tsv`` says how much a map changes with a scan, by how far it is moved (``[evaluation] shifts``). A map of
+a network that does not depend on where the scan lies has 1 at every shift; that of a transformer falls between
+multiples of its patch. Registration is not exact: the curve says how much a map changes if it errs by some voxels. No
+map is compared with that of a scan of which more than `LOST` of the brain leaves the volume.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from itertools import combinations
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
-from heatlas.pipeline.evaluation.bench.densities import (
+from heatlas.pipeline.evaluation.bench.judging import (
     CohortMaps,
     class_difference,
     densities,
@@ -23,18 +30,35 @@ from heatlas.pipeline.evaluation.bench.densities import (
     density_ratio,
     is_paired,
 )
-from heatlas.pipeline.evaluation.bench.map_row import MAP_ROW
-from heatlas.pipeline.evaluation.bench.scan_job import BOXED, FAITHFUL, SEEN
+from heatlas.pipeline.evaluation.bench.scan_job import BOXED, FAITHFUL, SEEN, SHIFTED
 from heatlas.pipeline.evaluation.cohorts import PLANTED, JudgedCohort
-from heatlas.pipeline.evaluation.nulls.networks import NO_NETWORK, REAL
+from heatlas.pipeline.evaluation.nulls import NO_NETWORK, REAL
 from heatlas.pipeline.evaluation.scores.accuracy import HeldOutPeople, balanced_accuracy
-from heatlas.pipeline.evaluation.scores.faithfulness import FAITHFULNESS_SCORES
-from heatlas.pipeline.evaluation.scores.hits import FIRST, ranked, region_scores
-from heatlas.pipeline.evaluation.scores.intervals import participant_interval
-from heatlas.pipeline.evaluation.scores.map_scores import BOX_COLUMNS, IOU_COLUMNS, MAP_SCORES, SET_SCORES, set_scores
-from heatlas.pipeline.evaluation.scores.rank_correlation import DRAWS, dose_response, rank_correlation
+from heatlas.pipeline.evaluation.scores.faithfulness import FAITHFULNESS_SCORES, LOST
+from heatlas.pipeline.evaluation.scores.intervals import DRAWS, participant_interval
+from heatlas.pipeline.evaluation.scores.map_scores import (
+    BOX_COLUMNS,
+    IOU_COLUMNS,
+    MAP_ROW,
+    MAP_SCORES,
+    SET_SCORES,
+    set_scores,
+)
+from heatlas.pipeline.evaluation.scores.rankings import (
+    DRAWS_OF_RANKS,
+    FIRST,
+    dose_response,
+    rank_correlation,
+    ranked,
+    region_scores,
+)
 from heatlas.pipeline.run.columns import Form, described
 from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.work.jobs import Outcome
+
+if TYPE_CHECKING:
+    from heatlas.pipeline.evaluation.bench.stage import Bench
+
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -209,7 +233,7 @@ def _of_regions(
         known_dose = [key for key, own in density.items() if key in truth.severity and np.isfinite(own).all()]
         dose = np.array([truth.severity[one] for one in known_dose])
         sums = np.array([(density[one] * rows.n_voxels)[planted].sum() for one in known_dose])
-        draws = DRAWS if network in (REAL, NO_NETWORK) else 0
+        draws = DRAWS_OF_RANKS if network in (REAL, NO_NETWORK) else 0
         answer = dose_response(dose, sums, draws, cohort.config.seed)
         found |= {
             "dose_response": answer.rho, "dose_response_low": answer.low, "dose_response_high": answer.high,
@@ -269,7 +293,7 @@ def _seen(cohort: JudgedCohort, own: pd.DataFrame) -> dict[str, object]:
     means = known.groupby(known["scan_id"].map(person))[list(SEEN)].mean()
     found: dict[str, object] = {"n_seen": len(means)}
     for name in SEEN:
-        interval = participant_interval((means[name].to_numpy(float),), np.mean, DRAWS, cohort.config.seed)
+        interval = participant_interval((means[name].to_numpy(float),), np.mean, DRAWS_OF_RANKS, cohort.config.seed)
         found |= dict(zip((f"{name}_low", f"{name}_high"), interval, strict=True))
     return found
 
@@ -292,3 +316,79 @@ def _mean(own: pd.DataFrame, column: str) -> float:
     values = own[column].to_numpy(float) if column in own else np.array([])
     values = values[np.isfinite(values)]
     return float(values.mean()) if values.size else float("nan")
+
+
+SHIFT_CURVE_TABLE = Table(
+    "shift_curve",
+    {
+        **described("cohort"),
+        "map": "Map, named as in file names",
+        **described("method"),
+        "shift": "Voxels by which the scan is moved along each axis, forward and back",
+        **{
+            name: meaning
+            for measure, text in SHIFTED.items()
+            for name, meaning in (
+                (measure, f"{text}. Mean of both directions and over participants; see note"),
+                (f"{measure}_low", f"Lower bound of the 95 % bootstrap interval of {measure} over participants"),
+                (f"{measure}_high", "Upper bound"),
+            )
+        },
+        "n_participants": "Participants whose maps were all finite and not even, and whose brain stays in the volume",
+        "lost": "Share of the voxels of the brain that leave the volume when the scan is moved, forward or back, "
+        "whichever is more. Mean over participants",
+        "note": f"How many participants have no value because more than {100 * LOST:g} % of their brain leaves the "
+        "volume; n/a if none",
+    },
+    "map and shift", "Do maps move with a scan that is moved?", stage="evaluation",
+    filled=("cohort", "map", "shift", "n_participants"),
+    forms={"map": Form.CODE},  # methods may be named on the command line, which the settings of the run do not know
+)  # fmt: skip
+
+
+def shift_curve(cohort: JudgedCohort, rows: CohortMaps) -> pd.DataFrame:
+    """A row per map of the true network and shift; scans of a participant are averaged."""
+    person = {scan.scan_id: scan.participant_id for scan in cohort.scans}
+    made: list[list[object]] = []
+    for name, own in rows.scores[rows.scores["network"] == REAL].groupby("map", sort=False):
+        for shift in sorted(cohort.config.evaluation.shifts):
+            columns, gone = [f"{measure}_{shift}" for measure in SHIFTED], f"lost_{shift}"
+            if not {*columns, gone} <= {*own.columns}:
+                continue
+            asked, known = own.dropna(subset=[gone]), own.dropna(subset=columns)
+            lost = asked.groupby(asked["scan_id"].map(person))[gone].agg(["mean", "min"])
+            if not len(lost):
+                continue
+            means = known.groupby(known["scan_id"].map(person))[columns].mean()
+            cells: list[object] = []
+            for column in columns if len(means) else ():
+                values = means[column].to_numpy(float)
+                cells += [values.mean(), *participant_interval((values,), np.mean, DRAWS, cohort.config.seed)]
+            cells = cells or [np.nan] * (3 * len(columns))
+            cells += [len(means), lost["mean"].mean(), _note(int((lost["min"] > LOST).sum()), len(lost))]
+            made.append([cohort.name, name, rows.methods.get(str(name)), shift, *cells])
+    return SHIFT_CURVE_TABLE.frame(made)
+
+
+def _note(out: int, of: int) -> str | None:
+    """Why people have no value.
+
+    Examples
+    --------
+    >>> _note(2, 12)
+    '2 of 12 participants have no value: more than 0.1 % of the brain leaves the volume'
+    """
+    return (
+        f"{out} of {of} participants have no value: more than {100 * LOST:g} % of the brain leaves the volume"
+        if out
+        else None
+    )
+
+
+def write_shift_curve(bench: Bench, cohort: JudgedCohort, rows: CohortMaps) -> list[Outcome]:
+    """Write the table, or remove that of an earlier call where no shifts are asked for."""
+    if cohort.config.evaluation.shifts:
+        SHIFT_CURVE_TABLE.write(bench.layout, shift_curve(cohort, rows))
+    else:
+        SHIFT_CURVE_TABLE.remove(bench.layout)
+    return []

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
-from heatlas.pipeline.evaluation.nulls.networks import networks_of
+from heatlas.pipeline.evaluation.nulls import networks_of
 from heatlas.pipeline.models.families.registry import family_of
 from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.models.storage import load_model

@@ -16,9 +16,8 @@ import numpy as np
 import pandas as pd
 
 from heatlas.pipeline.attribution.titles import method_title
-from heatlas.pipeline.evaluation.grids.composition import Kind
-from heatlas.pipeline.evaluation.grids.grid_scores import GRID_COLUMNS, LARGEST
-from heatlas.pipeline.evaluation.grids.settings import Setting
+from heatlas.pipeline.evaluation.grids.grid_scores import GRID_COLUMNS, LARGEST, Setting
+from heatlas.pipeline.evaluation.grids.layout import Kind
 from heatlas.pipeline.evaluation.scores.intervals import DRAWS, participant_interval
 from heatlas.pipeline.run.columns import Form, described
 from heatlas.pipeline.run.declared import Table

@@ -17,14 +17,19 @@ from torch import Tensor
 from heatlas.pipeline.attribution.entry import RunContext, last_spatial_stage
 from heatlas.pipeline.attribution.numerics import exact_float32
 from heatlas.pipeline.attribution.reference.references import Reference
-from heatlas.pipeline.evaluation.grids.composition import Grid, Kind
 from heatlas.pipeline.evaluation.grids.directions import KIND_OF
-from heatlas.pipeline.evaluation.grids.grid_scores import GRID_COLUMNS, GridMethod, grid_scores
-from heatlas.pipeline.evaluation.grids.invariance import INVARIANCE_ROW, invariance_rows
-from heatlas.pipeline.evaluation.grids.layout import Layout, Shape
+from heatlas.pipeline.evaluation.grids.grid_scores import GRID_COLUMNS, GridMethod, Setting, grid_scores, is_local
+from heatlas.pipeline.evaluation.grids.layout import Grid, Kind, Layout, Shape
 from heatlas.pipeline.evaluation.grids.locality import filled_up
-from heatlas.pipeline.evaluation.grids.settings import Setting, is_local
-from heatlas.pipeline.evaluation.grids.studies import Depth, asked_in_grids, fitted, lrp_study, regional
+from heatlas.pipeline.evaluation.grids.studies import (
+    INVARIANCE_ROW,
+    Depth,
+    asked_in_grids,
+    fitted,
+    invariance_rows,
+    lrp_study,
+    regional,
+)
 from heatlas.pipeline.explaining.explanation import Explanation
 from heatlas.pipeline.explaining.networks import Network
 from heatlas.pipeline.models.contract import StagedModel

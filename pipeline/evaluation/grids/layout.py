@@ -1,7 +1,14 @@
-"""A grid of scans: one large volume made of cells, each of which holds one scan.
+"""A grid of scans: one large volume made of cells, each of which holds one scan; and which scans stand in which cell.
 
 Words: a *cell* is one place of the grid; cells are numbered along the last axis first, as numpy counts. The *share* of
 a cell is the positive attribution in it as part of all of it (Rao, Böhle & Schiele 2022).
+
+With two or three classes, "each class once", as in the literature, is impossible for more cells. The kinds are:
+*needle*, one scan of the target class among scans of other classes, at a random place; *pair*, the same with two cells;
+*corner*, in which the last cell repeats the class of the first, where the target is: it exposes methods that mark a
+class wherever it stands, although the network sees one cell only.
+
+A participant is never twice in a grid. Only scans that the network recognises with confidence take part.
 """
 
 from __future__ import annotations
@@ -9,11 +16,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from heatlas.pipeline.evaluation.scores.hits import is_undefined
+from heatlas.pipeline.evaluation.scores.rankings import is_undefined
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 
 Shape = tuple[int, int, int]
@@ -122,3 +132,196 @@ class Layout:
         sums = self.split(part[None, None]).sum((1, 2, 3, 4)).cpu()
         total = sums.sum()
         return sums / total if total > EMPTY * float(values.detach().abs().max()) else torch.zeros_like(sums)
+
+
+Kind = Literal["needle", "pair", "corner"]
+ATTEMPTS = 100
+"""Orders that are tried before a grid without a repeated participant is given up."""
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """Scans that may stand in a grid.
+
+    Parameters
+    ----------
+    scans : array of int
+        Their places in the table of scans.
+    labels : array of int
+        Class of each.
+    participants : tuple of str
+    confidence : array of float
+        Probability of its class.
+    """
+
+    scans: NDArray[np.int64]
+    labels: NDArray[np.int64]
+    participants: tuple[str, ...]
+    confidence: NDArray[np.float64]
+
+    def of(self, label: int) -> NDArray[np.int64]:
+        """Rows of one class."""
+        return np.flatnonzero(self.labels == label)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """One grid and the question asked of it.
+
+    Parameters
+    ----------
+    kind : {"needle", "pair", "corner"}
+    scans : tuple of int
+        Scan in each cell, by its place in the table of scans.
+    labels : tuple of int
+        Class of each.
+    target : int
+        The class explained.
+    cell : int
+        Where it is.
+    """
+
+    kind: Kind
+    scans: tuple[int, ...]
+    labels: tuple[int, ...]
+    target: int
+    cell: int
+
+    @property
+    def same_class(self) -> tuple[int, ...]:
+        """All cells of the target's class."""
+        return tuple(number for number, label in enumerate(self.labels) if label == self.target)
+
+
+def confident(
+    labels: Sequence[int], participants: Sequence[str], probabilities: NDArray[np.floating], top: float = 0.5,
+    fewest: int = 1,
+) -> Candidates:  # fmt: skip
+    """Scans that are recognised, and of those of each class the most confident share.
+
+    The literature takes a confidence of 0.99 and more, which networks of this kind rarely have; so a share is taken and
+    the threshold it gives is kept. Rescaling the probabilities (temperature) would choose the same scans.
+
+    Parameters
+    ----------
+    labels : sequence of int
+    participants : sequence of str
+    probabilities : array, shape (scans, classes)
+    top : float
+        Share of the recognised scans of each class, above 0 to 1.
+    fewest : int
+        Scans of each class taken at least, as far as they are recognised: a grid needs several.
+
+    Raises
+    ------
+    BadInputError
+        If a class has no recognised scan; names all of them.
+
+    Examples
+    --------
+    >>> probabilities = np.array([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8], [0.7, 0.3]])
+    >>> found = confident([0, 0, 1, 1], ["a", "b", "c", "d"], probabilities)
+    >>> found.scans.tolist(), found.confidence.tolist()
+    ([0, 2], [0.9, 0.8])
+    """
+    truth = np.asarray(labels, dtype=np.int64)
+    own = np.asarray(probabilities, dtype=np.float64)[np.arange(len(truth)), truth]
+    right = np.asarray(probabilities).argmax(axis=1) == truth
+    classes = range(np.asarray(probabilities).shape[1])
+    missing = [label for label in classes if not (right & (truth == label)).any()]
+    if missing:
+        raise BadInputError(
+            f"grids: no scan of class {', '.join(map(str, missing))} is recognised, so none can stand in a grid. Use a "
+            "better network, or a contrast whose classes it can tell apart."
+        )
+    chosen = []
+    for label in classes:
+        rows = np.flatnonzero(right & (truth == label))
+        chosen.append(rows[np.argsort(-own[rows], kind="stable")][: max(fewest, round(top * len(rows)))])
+    scans = np.sort(np.concatenate(chosen))
+    return Candidates(scans, truth[scans], tuple(participants[n] for n in scans), own[scans])
+
+
+def draw_grids(
+    candidates: Candidates, layout: Layout, kind: Kind, target: int, count: int, seed: np.random.Generator
+) -> tuple[Grid, ...]:
+    """Grids with a scan of the target class in one cell: first the most confident scan, then the next, then again.
+
+    Parameters
+    ----------
+    candidates : Candidates
+    layout : Layout
+    kind : {"needle", "pair", "corner"}
+    target : int
+        Class to be explained.
+    count : int
+        Grids.
+    seed : numpy.random.Generator
+        Draws the place of the target and the other scans.
+
+    Raises
+    ------
+    BadInputError
+        If there are too few scans or participants.
+    """
+    classes = sorted(set(candidates.labels.tolist()))
+    grids = []
+    own = candidates.of(target)
+    own = own[np.argsort(-candidates.confidence[own], kind="stable")]
+    for number in range(count):
+        explained = int(own[number % len(own)])
+        cell = 0 if kind == "corner" else int(seed.integers(layout.cells))
+        for _ in range(ATTEMPTS):
+            wanted = _classes(kind, layout, target, cell, classes, seed)
+            rows = _rows(candidates, wanted, cell, explained, seed)
+            if rows is not None:
+                break
+        else:
+            raise BadInputError(
+                f"grids: {layout.cells} cells need as many participants, of class {target} and of others, and the "
+                f"confident scans are {_counts(candidates)}. Grids of two cells need one of each class; for larger "
+                "ones make fewer folds (cohort.folds), so that more people are tested in each, or train a better "
+                "network."
+            )
+        labels = tuple(int(candidates.labels[row]) for row in rows)
+        grids.append(Grid(kind, tuple(int(candidates.scans[row]) for row in rows), labels, target, cell))
+    return tuple(grids)
+
+
+def _classes(
+    kind: Kind, layout: Layout, target: int, cell: int, classes: Sequence[int], seed: np.random.Generator
+) -> list[int]:
+    """Class of every cell."""
+    others = [label for label in classes if label != target]
+    wanted = [int(label) for label in seed.choice(others, layout.cells - 1)]
+    wanted.insert(cell, target)
+    if kind == "corner":
+        wanted[-1] = target
+    return wanted
+
+
+def _rows(
+    candidates: Candidates, wanted: Sequence[int], cell: int, explained: int, seed: np.random.Generator
+) -> list[int] | None:
+    """A candidate of each class beside the one explained, no participant twice; None where the draw finds none."""
+    rows: list[int] = []
+    seen = {candidates.participants[explained]}
+    for number, label in enumerate(wanted):
+        if number == cell:
+            rows.append(explained)
+            continue
+        free = [row for row in candidates.of(label).tolist() if candidates.participants[row] not in seen]
+        if not free:
+            return None
+        rows.append(int(seed.choice(free)))
+        seen.add(candidates.participants[rows[-1]])
+    return rows
+
+
+def _counts(candidates: Candidates) -> str:
+    found = []
+    for label in np.unique(candidates.labels).tolist():
+        rows = candidates.of(label)
+        people = len({candidates.participants[row] for row in rows})
+        found.append(f"{len(rows)} of class {label} (of {people} participants)")
+    return ", ".join(found)

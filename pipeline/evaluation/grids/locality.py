@@ -1,4 +1,10 @@
-"""What a network promises about a grid: which voxels can reach which logit.
+"""Networks that can look at a grid: their heads, and which voxels can reach which logit.
+
+Heads are rebuilt around a network's own layers, which are shared and not changed. A network with global average pooling
+sees a volume of any size. One that flattens its last map has weights for one size only; slid over a larger map as a
+convolution, with its logits averaged over positions, it sees any size and is the same on the size it was trained on.
+One that sums over places (CoDA) sees a volume of any size too; its evidence for a grid is the sum over cells, which no
+share of a map depends on.
 
 DiPart is local only if no layer mixes distant voxels. Group, instance and layer normalisation, squeeze and excitation
 and attention all compute statistics of the whole volume. Nothing is guessed here: only layers that are known to work
@@ -7,18 +13,173 @@ within a window are accepted.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
+from heatlas.pipeline.attribution.cam.gap_head import TRANSPARENT
 from heatlas.pipeline.attribution.graph.pooling import triple
 from heatlas.pipeline.attribution.network_view import open_parts
-from heatlas.pipeline.evaluation.grids.heads import pools_globally
-from heatlas.pipeline.evaluation.grids.layout import Layout
+from heatlas.pipeline.evaluation.grids.layout import Layout, Shape
+from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.models.families.coda.network import SumPool
 from heatlas.pipeline.models.graph.operations import Concatenate, Reshape, Sum
 from heatlas.pipeline.models.graph.tracing import Program, trace
 from heatlas.pipeline.run.errors import UsageError
+
+POOLED = ((1, 1, 1), 1)
+MapShape = tuple[int, int, int, int]
+
+
+def pools_globally(layer: nn.Module) -> bool:
+    """Whether a layer is global average pooling for volumes of any size."""
+    if not isinstance(layer, nn.AdaptiveAvgPool3d):
+        return False
+    size = layer.output_size
+    return (tuple(size) if isinstance(size, Sequence) else size) in POOLED
+
+
+def has_global_pooling(model: nn.Module) -> bool:
+    """Whether one of the layers of a model, in order of computation, is global average pooling."""
+    return any(pools_globally(layer) for _, layer in open_parts(model))
+
+
+def stages_of(model: nn.Module) -> list[nn.Module]:
+    """The stages of a `StagedModel` or the children of an `nn.Sequential`.
+
+    Raises
+    ------
+    UsageError
+        For any other model.
+    """
+    if isinstance(model, StagedModel):
+        return list(model.stages)
+    if isinstance(model, nn.Sequential):
+        return list(model)
+    raise UsageError(f"grids need a StagedModel or an nn.Sequential, and this is a {type(model).__name__}.")
+
+
+def looking_at_cell(model: nn.Module, layout: Layout, cell: int) -> StagedModel:
+    """The network whose global pooling averages one cell of the last map only (DiPart); the same stages otherwise.
+
+    Averaging each cell and keeping one, by a convolution with weights of 0 and 1, is built of layers that all methods
+    know, so that relevance and gradients pass through them exactly.
+
+    Raises
+    ------
+    UsageError
+        For a network without global average pooling.
+    """
+    if not has_global_pooling(model):
+        raise UsageError(
+            "DiPart needs global average pooling after the last map, and this network flattens it. DiFull is defined "
+            "for every network."
+        )
+    channels = _pooled_channels(model)
+    mean_of_cells = nn.AdaptiveAvgPool3d(layout.counts)
+    keep = nn.Conv3d(channels, channels, layout.counts, groups=channels, bias=False)
+    keep.weight.data.zero_()
+    keep.weight.data[:, :, *layout.place(cell)] = 1
+    keep.weight.requires_grad_(False)
+    weight = next(model.parameters())
+    keep.to(weight)
+    return _replaced(model, lambda layer: [mean_of_cells, keep] if pools_globally(layer) else [layer])
+
+
+def convolved(model: nn.Module, cell: Shape) -> StagedModel:
+    """The network with its linear layers as convolutions, sliding over a map of any size, logits averaged.
+
+    Parameters
+    ----------
+    model : nn.Module
+        With a flattening and linear layers; a network that averages or sums over all places is given back with the
+        same layers.
+    cell : tuple of int
+        Voxels of the volumes it was trained on.
+
+    Raises
+    ------
+    UsageError
+        For a head with other layers than linear ones, dropout and activations.
+    """
+    if has_global_pooling(model) or any(isinstance(layer, SumPool) for _, layer in open_parts(model)):
+        return _staged(stages_of(model))
+    sizes = _last_map(model, cell)
+    state = {"flat": False, "first": True}
+
+    def convolution(layer: nn.Module) -> list[nn.Module]:
+        if isinstance(layer, nn.Flatten):
+            state["flat"] = True
+            return []
+        if not isinstance(layer, nn.Linear):
+            return [nn.Dropout3d(layer.p) if isinstance(layer, nn.Dropout) else layer]
+        if not state["flat"]:
+            raise UsageError("a linear layer before any flattening cannot be slid over a grid; use DiFull.")
+        shape = sizes if state["first"] else (layer.in_features, 1, 1, 1)
+        state["first"] = False
+        return [_as_convolution(layer, shape)]
+
+    stages = list(_replaced(model, convolution).stages)
+    stages[-1] = nn.Sequential(stages[-1], nn.AdaptiveAvgPool3d(1), nn.Flatten())
+    return _staged(stages)
+
+
+def _as_convolution(layer: nn.Linear, shape: MapShape) -> nn.Conv3d:
+    """A linear layer on a flattened map (C, d, h, w) as a convolution with a window of the whole map."""
+    slid = nn.Conv3d(shape[0], layer.out_features, shape[1:], bias=layer.bias is not None)
+    slid.weight = nn.Parameter(layer.weight.detach().view(-1, *shape), requires_grad=False)
+    if layer.bias is not None:
+        slid.bias = nn.Parameter(layer.bias.detach(), requires_grad=False)
+    return slid
+
+
+def _last_map(model: nn.Module, cell: Shape) -> MapShape:
+    """Shape (C, d, h, w) of what is flattened."""
+    weight = next(model.parameters())
+    features: Tensor = torch.zeros((1, 1, *cell), dtype=weight.dtype, device=weight.device)
+    with torch.no_grad():
+        for _, layer in open_parts(model):
+            if isinstance(layer, nn.Flatten):
+                channels, a, b, c = features.shape[1:]
+                return channels, a, b, c
+            features = layer(features)
+    raise UsageError("this network neither pools its last map nor flattens it; a grid cannot be shown to it.")
+
+
+def _pooled_channels(model: nn.Module) -> int:
+    """Channels that go into the global pooling: features of the first linear layer after it."""
+    parts = [layer for _, layer in open_parts(model)]
+    after = parts[next(n for n, layer in enumerate(parts) if pools_globally(layer)) + 1 :]
+    for layer in after:
+        if isinstance(layer, nn.Linear):
+            return int(layer.in_features)
+        if isinstance(layer, nn.Conv3d):
+            return int(layer.in_channels)
+        if not isinstance(layer, TRANSPARENT):
+            break
+    raise UsageError("DiPart needs a linear layer right after global average pooling.")
+
+
+def _replaced(model: nn.Module, change: Callable[[nn.Module], list[nn.Module]]) -> StagedModel:
+    """The same stages with some layers changed; numbers of stages stay as they are."""
+    return _staged([_changed(stage, change) for stage in stages_of(model)])
+
+
+def _changed(module: nn.Module, change: Callable[[nn.Module], list[nn.Module]]) -> nn.Module:
+    if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
+        inner: list[nn.Module] = []
+        for child in module:
+            sequence = isinstance(child, nn.Sequential)
+            inner += [_changed(child, change)] if sequence else change(child)
+        return nn.Sequential(*inner)
+    layers = change(module)
+    return layers[0] if len(layers) == 1 else nn.Sequential(*layers)
+
+
+def _staged(stages: Sequence[nn.Module]) -> StagedModel:
+    return StagedModel(stages).eval()
+
 
 WINDOWED = (nn.Conv3d, nn.MaxPool3d, nn.AvgPool3d)
 POINTWISE = (

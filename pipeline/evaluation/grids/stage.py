@@ -14,8 +14,6 @@ import pandas as pd
 
 from heatlas.pipeline.evaluation.bench.judging import Extent, Judge
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
-from heatlas.pipeline.evaluation.grids.aggregated import write_aggregated
-from heatlas.pipeline.evaluation.grids.composition import Candidates, Grid, Kind, confident, draw_grids
 from heatlas.pipeline.evaluation.grids.directions import (
     BY_CONSTRUCTION,
     DIRECTIONS_TABLE,
@@ -25,8 +23,9 @@ from heatlas.pipeline.evaluation.grids.directions import (
     directions,
     summary_of_grids,
 )
-from heatlas.pipeline.evaluation.grids.heads import has_global_pooling
 from heatlas.pipeline.evaluation.grids.job import SETTINGS_OF, GridToScore, layout_of, score_grid
+from heatlas.pipeline.evaluation.grids.layout import Candidates, Grid, Kind, confident, draw_grids
+from heatlas.pipeline.evaluation.grids.locality import has_global_pooling
 from heatlas.pipeline.evaluation.grids.studies import smoothing_kernels
 from heatlas.pipeline.evaluation.grids.tables import (
     AGREEMENT_TABLE,
@@ -34,8 +33,9 @@ from heatlas.pipeline.evaluation.grids.tables import (
     INVARIANCE_TABLE,
     agreement_table,
     invariance_table,
+    write_aggregated,
 )
-from heatlas.pipeline.evaluation.nulls.networks import REAL
+from heatlas.pipeline.evaluation.nulls import REAL
 from heatlas.pipeline.explaining.explanation import Explanation
 from heatlas.pipeline.models.storage import load_model
 from heatlas.pipeline.run.config.settings import Config

@@ -1,16 +1,32 @@
-"""Tables of grids: shares of every method and stage, what the literature found, likeness of methods, invariance."""
+"""What a run shows of its grids: tables, and mean maps instead of examples that someone chose.
+
+The tables hold the shares of every method and stage, what the literature found, the likeness of methods, and
+invariance.
+
+AggAtt is the mean map of the best, the usual and the worst grids. Maps of one cell position are sorted by their share,
+best first, ties by positive attribution in the cell, and cut into bins of unequal size: the first 2 %, to 5 %, to 50 %,
+to 95 %, to 98 %, and the last 2 %. All bins share one scale.
+
+Source: Rao, Böhle & Schiele 2022.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from heatlas.pipeline.evaluation.grids.directions import DIRECTIONS_TABLE, GRIDS_TABLE
 from heatlas.pipeline.evaluation.grids.studies import spearman_matrix
 from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.work.jobs import Outcome
 
 ALL_METHODS = "all"
 """Stands for every method where no grid could be made."""
@@ -83,3 +99,139 @@ def invariance_table(frames: Sequence[pd.DataFrame], cohort: str) -> pd.DataFram
             }
         )  # fmt: skip
     return INVARIANCE_TABLE.frame(made).astype({"invariant": "boolean"})
+
+
+EDGES = (0, 2, 5, 50, 95, 98, 100)
+"""Per cent."""
+SHOWN = 99.5
+"""Percentile of absolute values at which the scale ends."""
+
+
+@dataclass(frozen=True, eq=False)
+class Bin:
+    """Maps between two ranks.
+
+    Parameters
+    ----------
+    members : tuple of int
+        Maps, best first.
+    example : int
+        The median of them.
+    mean : array, shape (D, H, W)
+    share : float
+        Mean share.
+    """
+
+    members: tuple[int, ...]
+    example: int
+    mean: NDArray[np.float64]
+    share: float
+
+
+@dataclass(frozen=True, eq=False)
+class Aggregated:
+    """All bins of a method, and the scale they share; maps that are undefined are in no bin."""
+
+    bins: tuple[Bin, ...]
+    limit: float
+
+
+def bin_edges(count: int, edges: Sequence[float] = EDGES) -> list[int]:
+    """Ranks at which bins begin and end: rounded, at least one map per bin.
+
+    Raises
+    ------
+    BadInputError
+        For fewer maps than bins.
+
+    Examples
+    --------
+    >>> bin_edges(100), bin_edges(10)
+    ([0, 2, 5, 50, 95, 98, 100], [0, 1, 2, 5, 8, 9, 10])
+    """
+    bins = len(edges) - 1
+    if count < bins:
+        raise BadInputError(f"AggAtt: {count} defined maps cannot fill {bins} bins; make at least {bins} grids.")
+    ranks = [round(count * edge / 100) for edge in edges]
+    for place in range(1, bins):
+        ranks[place] = max(ranks[place], ranks[place - 1] + 1)
+    for place in range(bins - 1, 0, -1):
+        ranks[place] = min(ranks[place], ranks[place + 1] - 1)
+    return ranks
+
+
+def aggregated(
+    maps: NDArray[np.floating], shares: NDArray[np.floating], inside: NDArray[np.floating],
+    edges: Sequence[float] = EDGES,
+) -> Aggregated:  # fmt: skip
+    """Bins of maps of one cell position.
+
+    Parameters
+    ----------
+    maps : array, shape (N, D, H, W)
+    shares : array, shape (N,)
+        NaN for undefined maps.
+    inside : array, shape (N,)
+        Positive attribution in the cell.
+    edges : sequence of float
+        Per cent.
+    """
+    defined = np.flatnonzero(np.isfinite(shares))
+    order = defined[np.lexsort((-np.asarray(inside)[defined], -np.asarray(shares)[defined]))]
+    ranks = bin_edges(len(order), edges)
+    bins = []
+    for start, stop in pairwise(ranks):
+        members = order[start:stop]
+        mean = np.mean([np.asarray(maps[one], dtype=np.float64) for one in np.sort(members)], axis=0)
+        bins.append(
+            Bin(
+                tuple(map(int, members)),
+                int(members[(len(members) - 1) // 2]),
+                mean,
+                float(np.asarray(shares, dtype=np.float64)[members].mean()),
+            )
+        )
+    limit = float(np.percentile(np.abs([one.mean for one in bins]), SHOWN))
+    return Aggregated(tuple(bins), limit)
+
+
+FEWEST = len(EDGES) - 1
+"""Defined maps below which the bins cannot be filled."""
+
+
+def write_aggregated(path: Path, scores: pd.DataFrame, outcomes: Sequence[Outcome]) -> None:
+    """Write the pictures of all methods with enough grids (NPZ); nothing where none has.
+
+    Arrays: ``names`` (M,), ``settings`` (M,), ``stages`` (M,), ``counts`` (M,), ``means`` and ``examples``
+    (M, bins, D, H), ``shares`` (M, bins), ``limits`` (M,).
+    """
+    pictures: dict[str, list[tuple[int, NDArray[np.float32]]]] = {}
+    for outcome in outcomes:
+        number = outcome.job.arguments[0].number
+        with np.load(outcome.job.outputs["pictures"], allow_pickle=False) as file:
+            for name in file.files:
+                pictures.setdefault(name, []).append((number, file[name]))
+    found: dict[str, list[object]] = {
+        name: [] for name in ("names", "settings", "stages", "counts", "means", "examples", "shares", "limits")
+    }
+    for name, numbered in pictures.items():
+        setting, method, stage = name.split("|")
+        own = scores[(scores["setting"] == setting) & (scores["method"] == method) & (scores["stage"] == int(stage))]
+        share = own.dropna(subset="grid").set_index("grid")["share"]
+        shares = np.array([share[number] for number, _ in numbered], dtype=float)
+        if np.isfinite(shares).sum() < FEWEST:
+            continue
+        maps = np.stack([one for _, one in numbered])[..., None]
+        half = [side // 2 for side in maps.shape[1:3]]
+        inside = maps[:, : half[0], : half[1]].sum(axis=(1, 2, 3))
+        bins = aggregated(maps, shares, inside)
+        means = [one.mean[..., 0] for one in bins.bins]
+        examples = [maps[one.example][..., 0] for one in bins.bins]
+        count = int(np.isfinite(shares).sum())
+        values = [method, setting, int(stage), count, means, examples, [one.share for one in bins.bins], bins.limit]
+        for column, value in zip(found, values, strict=True):
+            found[column].append(value)
+    path.unlink(missing_ok=True)
+    if found["names"]:
+        with path.open("wb") as handle:
+            np.savez_compressed(handle, **{column: np.array(value) for column, value in found.items()})  # type: ignore[arg-type]

@@ -3,45 +3,231 @@
 For each map and share of the volume, and for random rankings: the first regions, ranked in the training part of each
 fold alone, take the mean tissue of training controls in every scan, and the fold is trained again with the recipe of
 the run. If networks need these regions, accuracy drops by more than without random regions of the same volume. No drop
-does not show that the map is wrong: other regions can carry the same information.
+does not show that the map is wrong: other regions can carry the same information. ``retraining.tsv`` says how well the
+networks do.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 from heatlas.pipeline.evaluation.bench.trainings import trained
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
-from heatlas.pipeline.evaluation.retraining.rankings import require_controls, training_rankings
 from heatlas.pipeline.evaluation.retraining.removal import (
     SHARES,
+    Retraining,
     by_value,
     group_sizes,
     random_orders,
     removed,
+    require_controls,
     require_fillable,
+    training_rankings,
 )
-from heatlas.pipeline.evaluation.retraining.table import (
-    AT_RANDOM,
-    RETRAINING_TABLE,
-    Removed,
-    removal_lines,
-    retraining_table,
-)
-from heatlas.pipeline.evaluation.retraining.training import Retraining
-from heatlas.pipeline.evaluation.scores.accuracy import HeldOutPeople, Scored, scored
+from heatlas.pipeline.evaluation.scores.accuracy import SCORES, HeldOutPeople, Scored, rank_p, scored
 from heatlas.pipeline.evaluation.scores.intervals import DRAWS
 from heatlas.pipeline.explaining.explanation import Explanation
 from heatlas.pipeline.models.inputs import configured_input
+from heatlas.pipeline.run.columns import Form, described
+from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.jobs import Outcome
+
+NOTHING, AT_RANDOM = "nothing", "random"
+_NAMES = {"balanced_accuracy": "balanced accuracy", "auc": "area under the ROC (pairs of people tested by one network)"}
+
+
+def _columns(score: str, title: str) -> dict[str, str]:
+    return {
+        score: f"Test {title} of the networks trained without these regions",
+        f"{score}_low": f"Lower bound of its 95 % bootstrap interval over participants; for {AT_RANDOM} the smallest "
+        "of all draws",
+        f"{score}_high": f"Upper bound; for {AT_RANDOM} the largest of all draws",
+        f"{score}_drop": f"Loss compared with removing {NOTHING}",
+        f"{score}_drop_low": "Lower bound of its 95 % bootstrap interval over participants, paired",
+        f"{score}_drop_high": "Upper bound",
+        f"{score}_random_drop": "Loss without random regions of the same volume, mean over draws",
+        f"p_{score}": "(b + 1) / (m + 1), where b of m draws of random regions leave no more of it",
+    }
+
+
+RETRAINING_TABLE = Table(
+    "retraining",
+    {
+        **described("cohort"),
+        "map": f"Map whose first regions are removed. {NOTHING}: the networks as they are. {AT_RANDOM}: all draws of "
+        "random regions",
+        **described("method"),
+        "volume_share": "Share of the labelled volume that is to be removed",
+        "removed_share": "Share that was removed, mean over folds",
+        "n_removed": "Groups removed, mean over folds",
+        "planted_share": "Share of the volume of planted groups that was removed, mean over folds",
+        "removed_groups": "Groups removed, and in how many folds",
+        "n_participants": "Participants tested",
+        "n_draws": "Draws of random regions that were trained in every fold",
+        **{name: text for score, title in _NAMES.items() for name, text in _columns(score, title).items()},
+    },
+    "cohort, map and share of the volume",
+    "Do networks that never see the regions a map ranks first do worse than those without random regions?",
+    stage="evaluation", filled=("cohort", "map", "volume_share", "n_participants"),
+    forms={"map": Form.CODE, "n_removed": Form.VALUE},
+)  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Removed:
+    """Networks trained without some regions.
+
+    Parameters
+    ----------
+    name : str
+        Map, or `AT_RANDOM`.
+    share : float
+        Share of the volume that was asked for.
+    groups : mapping of int to tuple of str
+        Removed groups by fold; empty where the map gives no ranking in a fold.
+    scores : mapping of str to Scored
+        Empty where a training failed or there was no ranking.
+    """
+
+    name: str
+    share: float
+    groups: Mapping[int, tuple[str, ...]]
+    scores: Mapping[str, Scored]
+
+
+def retraining_table(
+    cohort: str,
+    whole: Mapping[str, Scored],
+    found: Sequence[Removed],
+    sizes: Mapping[str, int],
+    planted: Sequence[str],
+    methods: Mapping[str, str],
+    n_participants: int,
+) -> pd.DataFrame:
+    """One row for removing nothing, then per share those of the maps and that of all random draws.
+
+    Parameters
+    ----------
+    whole : mapping of str to Scored
+        Scores of the networks as they are.
+    found : sequence of Removed
+        One per map and share, and one per draw and share.
+    sizes : mapping of str to int
+        Voxels of each group.
+    planted : sequence of str
+        Groups where the classes differ; empty where nobody knows.
+    methods : mapping of str to str
+        By map.
+    """
+    common = {"cohort": cohort, "n_participants": n_participants}
+    rows: list[dict[str, object]] = [{**common, "map": NOTHING, "volume_share": 0.0, **_scores(whole)}]
+    for share in sorted({one.share for one in found}):
+        own = [one for one in found if one.share == share]
+        draws = [one.scores for one in own if one.name == AT_RANDOM and one.scores]
+        common["n_draws"] = len(draws)
+        for one in own:
+            if one.name != AT_RANDOM:
+                row = {**common, "map": one.name, "method": methods.get(one.name), "volume_share": share}
+                rows.append(row | _removed([one], sizes, planted) | _compared(one.scores, whole, draws))
+        random = [one for one in own if one.name == AT_RANDOM]
+        if random:
+            row = {**common, "map": AT_RANDOM, "volume_share": share}
+            rows.append(row | _removed(random, sizes, planted) | _of_draws(draws, whole))
+    return RETRAINING_TABLE.frame(rows).astype({"n_draws": "Int64"})
+
+
+def _removed(found: Sequence[Removed], sizes: Mapping[str, int], planted: Sequence[str]) -> dict[str, object]:
+    sets = [groups for one in found for groups in one.groups.values()]
+    if not sets:
+        return {}
+    voxels = [sum(sizes[name] for name in groups) for groups in sets]
+    made: dict[str, object] = {
+        "removed_share": float(np.mean(voxels)) / sum(sizes.values()),
+        "n_removed": float(np.mean([len(groups) for groups in sets])),
+    }
+    there = sum(sizes[name] for name in planted)
+    if there:
+        made["planted_share"] = float(np.mean([sum(sizes[n] for n in g if n in planted) for g in sets])) / there
+    if len(found) == 1:
+        counts = Counter(name for groups in sets for name in groups)
+        made["removed_groups"] = "; ".join(f"{name} ({times})" for name, times in counts.most_common())
+    return made
+
+
+def _scores(scores: Mapping[str, Scored]) -> dict[str, object]:
+    made: dict[str, object] = {}
+    for name, one in scores.items():
+        made |= {name: one.value, f"{name}_low": one.interval[0], f"{name}_high": one.interval[1]}
+    return made
+
+
+def _compared(
+    scores: Mapping[str, Scored], whole: Mapping[str, Scored], draws: Sequence[Mapping[str, Scored]]
+) -> dict[str, object]:
+    made = _scores(scores)
+    for name, one in scores.items():
+        drop = whole[name] - one
+        made |= {f"{name}_drop": drop.value}
+        made |= {f"{name}_drop_low": drop.interval[0], f"{name}_drop_high": drop.interval[1]}
+        values = np.array([draw[name].value for draw in draws])
+        made[f"p_{name}"] = rank_p(one.value, values)
+        if len(values):
+            made[f"{name}_random_drop"] = float((whole[name].value - values).mean())
+    return made
+
+
+def _of_draws(draws: Sequence[Mapping[str, Scored]], whole: Mapping[str, Scored]) -> dict[str, object]:
+    made: dict[str, object] = {}
+    for name in SCORES if draws else ():
+        values = np.array([draw[name].value for draw in draws])
+        made |= {name: float(values.mean()), f"{name}_low": float(values.min()), f"{name}_high": float(values.max())}
+        made[f"{name}_drop"] = made[f"{name}_random_drop"] = whole[name].value - float(values.mean())
+    return made
+
+
+def removal_lines(table: pd.DataFrame) -> list[str]:
+    """What the table says, as printed: one line per map and share.
+
+    Examples
+    --------
+    >>> row = dict.fromkeys(RETRAINING_TABLE.meanings, float("nan"))
+    >>> row |= {"map": "m", "volume_share": 0.05, "balanced_accuracy": 0.5, "auc": 0.6}
+    >>> whole = row | {"map": "nothing", "balanced_accuracy": 0.9, "auc": 0.95}
+    >>> removal_lines(pd.DataFrame([whole, row]))[0].partition(": ")[2]
+    'balanced accuracy 0.50 (0.90 with all), AUC 0.60 (0.95 with all)'
+    """
+    lines = []
+    whole = table[table["map"] == NOTHING].iloc[0]
+    for _, row in table[~table["map"].isin((NOTHING, AT_RANDOM))].iterrows():
+        start = f"  without the {100 * row['volume_share']:g} % of the volume that {row['map']} ranks first: "
+        parts = [f"{title} {_compared_text(row, whole, name)}" for name, title in _SHORT.items()]
+        known = np.isfinite(row["balanced_accuracy"])
+        lines.append(start + (", ".join(parts) if known else "not known, since a training failed or it ranks nothing"))
+    return lines
+
+
+_SHORT = {"balanced_accuracy": "balanced accuracy", "auc": "AUC"}
+
+
+def _compared_text(row: pd.Series, whole: pd.Series, score: str) -> str:
+    """A score beside that with all regions and that without random ones."""
+    said = f"{row[score]:.2f} ({whole[score]:.2f} with all"
+    if np.isnan(row[f"p_{score}"]):
+        return f"{said})"
+    random = whole[score] - row[f"{score}_random_drop"]
+    return f"{said}, {random:.2f} without random ones, p = {row[f'p_{score}']:.2g})"
+
 
 log = logging.getLogger("heatlas")
 Sets = Mapping[int, tuple[str, ...]]

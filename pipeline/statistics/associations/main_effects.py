@@ -19,13 +19,13 @@ from heatlas.pipeline.run.declared import Inference, Table
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
+from heatlas.pipeline.statistics.data.features import VOLUME, RegionFeatures, region_features
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
-from heatlas.pipeline.statistics.data.notes import joined
-from heatlas.pipeline.statistics.data.region_features import VOLUME, RegionFeatures, region_features
+from heatlas.pipeline.statistics.data.values import joined
 from heatlas.pipeline.statistics.linear.design import Design
 from heatlas.pipeline.statistics.linear.fold_effect import EVEN, FoldModel, model_within_folds, with_variances
 from heatlas.pipeline.statistics.linear.freedman_lane import freedman_lane
-from heatlas.pipeline.statistics.resampling.correction_family import POOLED_FDR
+from heatlas.pipeline.statistics.linear.permutations import POOLED_FDR
 
 CLASS = "label"
 FEWEST_KNOWN = 0.8

@@ -35,7 +35,9 @@ from heatlas.pipeline.run.declared import Inference, Table
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Floats
-from heatlas.pipeline.statistics.associations.correlation import (
+from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
+from heatlas.pipeline.statistics.data.values import RelevanceValues, joined, participant_codes, participant_means
+from heatlas.pipeline.statistics.linear.correlation import (
     ESTIMATORS,
     FISHER,
     clustered_t,
@@ -44,15 +46,11 @@ from heatlas.pipeline.statistics.associations.correlation import (
     is_constant,
     standardised,
 )
-from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
-from heatlas.pipeline.statistics.data.notes import joined
-from heatlas.pipeline.statistics.data.values import RelevanceValues, participant_codes, participant_means
-from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability, two_sided_p
 from heatlas.pipeline.statistics.linear.fold_effect import centred_within, fold_of_participants
-from heatlas.pipeline.statistics.linear.robust import critical_values
-from heatlas.pipeline.statistics.linear.sign_flip import sign_flips
+from heatlas.pipeline.statistics.linear.permutations import Exchangeability, add_false_discovery_rate, two_sided_p
+from heatlas.pipeline.statistics.linear.studentised import critical_values
 from heatlas.pipeline.statistics.resampling.bootstrap import NO_INTERVAL
-from heatlas.pipeline.statistics.resampling.correction_family import add_false_discovery_rate
+from heatlas.pipeline.statistics.resampling.means import sign_flips
 
 REGION = "Hippocampus"
 VOLUME = "hippocampus_mm3"

@@ -26,26 +26,28 @@ from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Flags, Floats, Indices
-from heatlas.pipeline.statistics.data.image_measures import INTENSITY
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs, inputs_of_run
 from heatlas.pipeline.statistics.data.members import CLASSES, TwoGroups
-from heatlas.pipeline.statistics.data.values import participant_codes, participant_means
-from heatlas.pipeline.statistics.images.adjusted import rank_correlation
-from heatlas.pipeline.statistics.performance.calibration import CALIBRATION_COLUMNS, calibration_table
+from heatlas.pipeline.statistics.data.values import INTENSITY, participant_codes, participant_means
+from heatlas.pipeline.statistics.images.differences import rank_correlation
 from heatlas.pipeline.statistics.performance.classification import (
+    CALIBRATION_COLUMNS,
     FEW,
     FEW_WRONG,
+    calibration_table,
     metrics,
+    participants_of,
     weighted_auc_within,
 )
 from heatlas.pipeline.statistics.performance.demographics import TOTAL, demographics, welch
-from heatlas.pipeline.statistics.performance.intervals import participants_of
-from heatlas.pipeline.statistics.resampling.bootstrap import NO_INTERVAL, Intervals, ratio
-from heatlas.pipeline.statistics.resampling.scaled import (
+from heatlas.pipeline.statistics.resampling.bootstrap import (
     AS_IT_IS,
     FISHER,
     INTERVAL_OF_SCALED,
     LOGIT,
+    NO_INTERVAL,
+    Intervals,
+    ratio,
     scaled_intervals,
     strata_of,
     with_exact_shares,

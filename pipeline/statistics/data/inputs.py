@@ -1,4 +1,7 @@
-"""Input of every analysis of the statistics stage: the tables of a run, read and checked once."""
+"""Input of every analysis of the statistics stage: the tables of a run, read and checked once.
+
+The facts of each scan are one table: scans of the contrast, then scans that the networks were only applied to.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from heatlas.pipeline.cohort.people.persons import name_of_person
 from heatlas.pipeline.cohort.people.splits import PARTS, SPLITS_TABLE, Fold, Split
@@ -26,13 +31,57 @@ from heatlas.pipeline.run.layout.folder import read_run_config
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.plain_text import listed
 from heatlas.pipeline.run.tables import read_table
-from heatlas.pipeline.statistics.data.all_scans import AllScans, with_facts
-from heatlas.pipeline.statistics.data.image_measures import IMAGE_REGIONS_TABLE
-from heatlas.pipeline.statistics.data.values import OUTCOMES, RelevanceValues
+from heatlas.pipeline.statistics.data.values import IMAGE_REGIONS_TABLE, OUTCOMES, RelevanceValues
 from heatlas.pipeline.training.application import PREDICTIONS_APPLIED_TABLE
 from heatlas.pipeline.training.baselines.stage import PREDICTIONS_BASELINES_TABLE
 from heatlas.pipeline.training.prediction import PREDICTIONS_TABLE
 from heatlas.pipeline.training.stage import PREDICTIONS_REPEATS_TABLE
+
+NOT_FACTS = frozenset({"image", "entry", "kept", "reason", "location"})
+"""Fields of a scan that do not describe the person or the visit."""
+TEST_COLUMNS = ("fold", "target")
+"""Columns that only out-of-fold predictions have; their names have other meanings in other tables."""
+_NUMBERS = (
+    "age", "field_strength", "apoe4", "mmse", "cdr", "tiv_mm3", "hippocampus_mm3", "hippocampus_left_mm3",
+    "hippocampus_right_mm3",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class AllScans:
+    """All scans with relevance: those of the contrast, followed by those outside it (MCI).
+
+    `frame` holds facts of each scan, with `TEST_COLUMNS` NaN for scans outside the contrast; `labelled` (scans,) marks
+    scans of the contrast; `values` has the maps and groups of the contrast's table, NaN where the other table lacks
+    them.
+    """
+
+    frame: pd.DataFrame
+    labelled: NDArray[np.bool_]
+    values: RelevanceValues
+
+    @classmethod
+    def of(
+        cls, frame: pd.DataFrame, values: RelevanceValues, more: tuple[pd.DataFrame, RelevanceValues] | None
+    ) -> AllScans:
+        """Stack the scans of the contrast and any others."""
+        labelled = np.arange(len(frame) + (0 if more is None else len(more[0]))) < len(frame)
+        if more is None:
+            return cls(frame, labelled, values)
+        applied = more[0].drop(columns=list(TEST_COLUMNS), errors="ignore")
+        return cls(pd.concat([frame, applied], ignore_index=True), labelled, values.above(more[1]))
+
+
+def with_facts(frame: pd.DataFrame, scans: Sequence[Scan], clinical: pd.DataFrame) -> pd.DataFrame:
+    """Add columns of the scan table and of the clinical table (by ``scan_id``); on equal names the first table wins."""
+    names = [name for name in Scan.__dataclass_fields__ if name not in NOT_FACTS]
+    facts = pd.DataFrame([[getattr(scan, name) for name in names] for scan in scans], columns=names)
+    facts = facts.set_index("scan_id").astype(dict.fromkeys(_NUMBERS, float))
+    for more in (facts, clinical):
+        new = more[[name for name in more.columns if name not in frame.columns]]
+        frame = frame.join(new, on="scan_id")
+    return frame
+
 
 PREDICTION_COLUMNS = ("participant_id", "session_id", "scan_id", "fold", "target", "probability", "outcome")
 NUMBER_COLUMNS = ("participant_id", "session_id", "scan_id", "fold", "target", "prediction", "gap", "corrected_gap")

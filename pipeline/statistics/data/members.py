@@ -1,15 +1,33 @@
-"""Groups of scans by name: classes of the contrast and outcomes, and pairs of groups."""
+"""Who is compared: groups of scans by name, their subgroups, and the clinical course of a participant.
+
+Groups are the classes of the contrast and the outcomes; two of them make a pair. The course needs the time of each
+scan.
+
+A subgroup is a level of any column. A participant belongs to one: numbers are averaged over their scans, and of text
+the most frequent value is used (the earliest in case of ties). Only ``course``, the diagnosis at the scan with the
+outcome of MCI, is taken per scan: participants whose diagnosis changes are in both subgroups, each with the scans
+concerned.
+"""
 
 from __future__ import annotations
 
+import itertools
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
 
+from heatlas.pipeline.cohort.cells.values import code_text
 from heatlas.pipeline.regions.effect_size import hedges_g
+from heatlas.pipeline.run.config.statistics import SubgroupsConfig
+from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.statistics.arrays import Flags, Floats, Indices
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
+from heatlas.pipeline.statistics.linear.design import ALWAYS_CATEGORIES
 from heatlas.pipeline.statistics.resampling.bootstrap import SAME
 
 CLASSES = ("positive", "negative")
@@ -155,3 +173,213 @@ def interval_of_g(g: Floats, fold: Indices, t: Floats, critical: Floats) -> tupl
 def _freedom(fold: Indices) -> int:
     """Residual degrees of freedom given group and fold."""
     return len(fold) - len(np.unique(fold)) - 1
+
+
+YEARS = "years_since_first_scan"
+CONVERTED, TO_CONVERSION, FOLLOWED = "converted", "months_to_conversion", "months_followed"
+OTHER_DEMENTIA = "other_dementia"
+"""Columns of ``clinical.tsv``."""
+NETWORKS = "networks"
+"""Column of ``predictions_applied.tsv``."""
+
+
+def years_since_first(frame: pd.DataFrame) -> pd.Series:
+    """Years since each participant's first scan in the table, from the clinical table or else from age.
+
+    `frame`: with ``participant_id``, ``session_id``, ``age`` and, if the run has it, `YEARS`.
+
+    The result is NaN if neither is known; an age that is the same at several visits is that of the person and dates
+    none of them. All scans of a participant are dated from the same source, since a difference between sources is not
+    change.
+    """
+    age = frame["age"].astype(float)
+    known = frame[YEARS].astype(float) if YEARS in frame.columns else pd.Series(np.nan, frame.index)
+    person = frame["participant_id"]
+    whole = known.notna().groupby(person).transform("all")
+    one_visit = frame["session_id"].groupby(person).transform("nunique") < 2
+    of_visits = one_visit | (age.groupby(person).transform("nunique") > 1)
+    clock = known.where(whole, age.where(of_visits))
+    return clock - clock.groupby(person).transform("min")
+
+
+def first_visits(frame: pd.DataFrame) -> pd.DataFrame:
+    """The earliest scan of each participant; undated scans come after dated ones, then by session name."""
+    years = years_since_first(frame).fillna(np.inf).rename("_years")
+    ordered = frame.assign(_years=years).sort_values(
+        ["participant_id", "_years", "session_id", "scan_id"], na_position="first", kind="stable"
+    )
+    return ordered.drop_duplicates("participant_id").drop(columns="_years")
+
+
+def course_of(frame: pd.DataFrame) -> pd.Series:
+    """Diagnosis at the scan, with MCI divided by outcome (pMCI, sMCI); None if unknown.
+
+    If no scan of the table has a diagnosis (a contrast of something else), the class of the contrast is used for all
+    scans.
+    """
+    course = frame["progression"].astype(object)
+    diagnosis = frame["diagnosis"].astype(object)
+    course = course.where(course.notna() & (diagnosis.isna() | (diagnosis == "MCI")), diagnosis)
+    if course.isna().all():
+        course = frame["label"].astype(object)
+    return course.where(course.notna(), None)
+
+
+def networks_of(frame: pd.DataFrame, column: str = NETWORKS) -> pd.Series:
+    """Networks that predicted each scan: folds as in ``predictions_applied.tsv`` (0 or 0;1;2), or the test fold.
+
+    Participants with labelled scans get the network of their fold, all others the mean of all networks; so all scans of
+    a participant have the same value, whatever type a table was read in.
+    """
+    if column not in frame.columns:
+        return pd.Series("applied", frame.index)
+    return frame[column].map(lambda value: code_text(value) if isinstance(value, float) else str(value)).astype(object)
+
+
+def log_odds(frame: pd.DataFrame) -> Floats:
+    """Log odds of the positive class; from the probability, which may saturate, if a scan has no logits."""
+    p = frame["probability"].to_numpy(float)
+    smallest = np.finfo(np.float32).tiny
+    odds: Floats = np.log(np.clip(p, smallest, 1.0)) - np.log(np.clip(1 - p, smallest, 1.0))
+    if not {"logit_positive", "logit_negative"} <= set(frame.columns):
+        return odds
+    difference = (frame["logit_positive"] - frame["logit_negative"]).to_numpy(float)
+    return np.where(np.isnan(difference), odds, difference)
+
+
+COURSE = "course"
+COURSES = ("CN", "sMCI", "pMCI", "rMCI", "uMCI", "MCI", "AD")
+MAX_VALUES = 6
+"""Numeric variables with more distinct values are cut into tertiles."""
+TERTILES = (1 / 3, 2 / 3)
+LEVEL_IS = (
+    "Subgroup, the same in all tables; n/a if the variable cannot be used. Numeric variables are cut at the bounds "
+    "given: those of the settings for mmse, otherwise tertiles of the participants of the contrast (scans averaged "
+    "first); variables with few distinct values are not cut"
+)
+"""Meaning of a column ``level``."""
+
+
+@dataclass(frozen=True, eq=False)
+class Levels:
+    """Subgroups of one variable; `names` in natural order.
+
+    `of_scan` is aligned with the frame, None where unknown; `is_number` if a number was cut into bands.
+    """
+
+    variable: str
+    of_scan: pd.Series
+    names: tuple[str, ...]
+    is_number: bool
+
+    def members(self, level: str) -> NDArray[np.bool_]:
+        return (self.of_scan == level).to_numpy(bool)
+
+    def of_rows(self, rows: NDArray[np.intp]) -> Levels:
+        """The same subgroups for some of the scans; BadInputError if none of them has a level."""
+        chosen = self.of_scan.iloc[rows].reset_index(drop=True)
+        if chosen.isna().all():
+            raise BadInputError(f"{self.variable}: no scan has a value.")
+        present = set(chosen.dropna())
+        return Levels(self.variable, chosen, tuple(name for name in self.names if name in present), self.is_number)
+
+    @property
+    def note(self) -> str | None:
+        """How many scans have no level; None if all have one."""
+        unknown = int(self.of_scan.isna().sum())
+        return f"{counted(unknown, 'scan')} without {self.variable} in no subgroup" if unknown else None
+
+
+def subgroup_levels(inputs: StatisticsInputs, variable: str) -> Levels:
+    """Subgroups of all scans with relevance, in the order of `StatisticsInputs.all_scans`.
+
+    Raises like `levels_of`.
+    """
+    scans = inputs.all_scans
+    return levels_of(variable, scans.frame, inputs.config.statistics.subgroups, scans.labelled)
+
+
+def levels_of(
+    variable: str, frame: pd.DataFrame, settings: SubgroupsConfig, cut_over: NDArray[np.bool_] | None = None
+) -> Levels:
+    """Subgroups by a column of a frame with one row per scan, or by ``course``.
+
+    Tertiles are those of the participants in `cut_over` (rows,), or of all if none of these has a value. BadInputError
+    if there is no such column, or it has no value.
+    """
+    if variable == COURSE:
+        return _ordered(variable, course_of(frame), COURSES, False)
+    if variable not in frame:
+        raise BadInputError(f"{variable}: no such column in scans.tsv or clinical.tsv.")
+    if frame[variable].isna().all():
+        raise BadInputError(f"{variable}: no scan has a value.")
+    values = one_value_per_participant(frame[variable], frame["participant_id"], variable in ALWAYS_CATEGORIES)
+    if not pd.api.types.is_numeric_dtype(values):
+        return _ordered(variable, values, sorted(values.dropna().unique()), False)
+    if variable == "apoe4":
+        carrier = values.map(lambda n: "e4 carrier" if n > 0 else "no e4", na_action="ignore")
+        return _ordered(variable, carrier.astype(object), ("no e4", "e4 carrier"), False)
+    if variable == "mmse":
+        return _banded(variable, values, settings.mmse_bands)
+    if values.nunique() <= MAX_VALUES:
+        text = values.map(code_text, na_action="ignore").astype(object)
+        return _ordered(variable, text, [code_text(number) for number in sorted(values.dropna().unique())], False)
+    cut = values if cut_over is None or values[cut_over].isna().all() else values[cut_over]
+    per_person = cut.groupby(frame["participant_id"].loc[cut.index].to_numpy()).first().dropna()
+    return _banded(variable, values, sorted(set(per_person.quantile(list(TERTILES)))))
+
+
+def one_value_per_participant(column: pd.Series, participants: pd.Series, is_category: bool) -> pd.Series:
+    """One value per participant for all their scans: the mean of numbers, the most frequent category."""
+    people = participants.to_numpy()
+    yes_no = {True: "yes", False: "no"}
+    if column.map(
+        lambda value: isinstance(value, bool | np.bool_)
+    ).any():  # with n/a among them the column is of type object
+        column = column.map(lambda value: yes_no[bool(value)] if isinstance(value, bool | np.bool_) else value)
+    if pd.api.types.is_numeric_dtype(column) and not is_category:
+        return column.astype(float).groupby(people).transform("mean")
+    if pd.api.types.is_numeric_dtype(column):
+        column = column.map(code_text, na_action="ignore")
+    known = column.astype(object).where(column.notna(), None)
+    chosen = {
+        person: _most_frequent([value for value in of_one if value is not None])
+        for person, of_one in known.groupby(people)
+    }
+    return pd.Series([chosen[person] for person in people], index=column.index, dtype=object)
+
+
+def _most_frequent(values: Sequence[str]) -> str | None:
+    return max(values, key=list(values).count) if values else None
+
+
+def _ordered(variable: str, of_scan: pd.Series, order: Sequence[str], is_number: bool) -> Levels:
+    present = set(of_scan.dropna())
+    names = [name for name in order if name in present] + sorted(present - set(order))
+    return Levels(variable, of_scan, tuple(names), is_number)
+
+
+def _banded(variable: str, values: pd.Series, bounds: Sequence[float]) -> Levels:
+    """Bands below, between and above the bounds; each band includes its lower bound."""
+    if not bounds:
+        return _ordered(variable, values.map(lambda _: "any", na_action="ignore").astype(object), ("any",), True)
+    shown = _rounded(bounds)
+    names = [f"below {shown[0]}"]
+    names += [f"{low} to below {high}" for low, high in itertools.pairwise(shown)]
+    names += [f"{shown[-1]} and above"]
+    place = np.searchsorted(np.asarray(bounds, float), values.to_numpy(float), side="right")
+    of_scan = pd.Series([names[i] for i in place], index=values.index, dtype=object)
+    return _ordered(variable, of_scan.where(values.notna(), None), names, True)
+
+
+def _rounded(bounds: Sequence[float]) -> list[str]:
+    """Bounds rounded to a hundredth of the order of the smallest step between them.
+
+    Examples
+    --------
+    >>> _rounded([71.1633, 75.7]), _rounded([1400049.96, 1400100.0])
+    (['71.16', '75.7'], ['1400050', '1400100'])
+    """
+    step = min((high - low for low, high in itertools.pairwise(bounds)), default=abs(bounds[0]) or 1.0)
+    decimals = 2 - math.floor(math.log10(step))
+    return [f"{round(bound, decimals):.15g}" for bound in bounds]

@@ -1,16 +1,40 @@
-"""Relevance of all scans as arrays, and averaging over the scans of a participant."""
+"""Values of all scans as arrays: relevance, and what images hold without any network; with the text of a note.
+
+Relevance is averaged over the scans of a participant, or stands as columns of all maps and bilateral groups, for tests
+over a family. Over scans explained by one network, sum, density and gain of a region differ only by a factor, so they
+have the same correlations and t. The share of the map is different: it measures where relevance lies, whatever its
+amount.
+
+Mean intensity and local volume change of each region come from the images. This is the one step of the statistics that
+reads images of scans, so that the tests need only its table.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
+from pathlib import Path
 
+import nibabel as nib
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from heatlas.atlases.regions import RegionTable
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.models.inputs import NetworkInput, configured_input, read_network_volume
+from heatlas.pipeline.regions.packed_atlas import PackedAtlas
+from heatlas.pipeline.run.columns import Form, described
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.layout.scan_files import ScanFiles
+from heatlas.pipeline.run.work.digests import DigestCache
+from heatlas.pipeline.run.work.steps import run_step
 from heatlas.pipeline.statistics.arrays import Floats
+from heatlas.pipeline.training.baselines.images import standardised
 
 OUTCOMES = ("TP", "FP", "TN", "FN")
 
@@ -127,3 +151,191 @@ def participant_means(values: Floats, codes: NDArray[np.intp]) -> Floats:
     means = np.full_like(sums, np.nan)
     np.divide(sums, counts, out=means, where=counts > 0)
     return means
+
+
+METRIC_MEANINGS: Mapping[str, str] = {
+    "density": "relevance per voxel",
+    "sum": "relevance of the region",
+    "gain": "sum relative to the mean sum of the negative class in the same test fold",
+    "share": "sum divided by the sum of all regions' absolute sums in the scan's map",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class RelevanceColumns:
+    """Columns of relevance.
+
+    `table`: ``map``, ``group``, ``metric`` of each column; `values` (scans, columns): NaN where missing.
+    """
+
+    table: pd.DataFrame
+    values: Floats
+
+    @classmethod
+    def of(cls, values: RelevanceValues, metrics: Sequence[str]) -> RelevanceColumns:
+        """Columns ordered by metric, then by map.
+
+        BadInputError for an unknown metric.
+        """
+        unknown = [name for name in metrics if name not in METRIC_MEANINGS]
+        if unknown:
+            raise BadInputError(f"metric {unknown[0]} is unknown. Available: {', '.join(METRIC_MEANINGS)}.")
+        arrays = {"density": values.densities, "sum": values.sums, "gain": values.gains, "share": shares(values.sums)}
+        names = [(m, group, metric) for metric in metrics for m in values.maps for group in values.groups]
+        table = pd.DataFrame(names, columns=["map", "group", "metric"])
+        columns = [
+            arrays[metric].reshape(len(values.scans), len(values.maps) * len(values.groups)) for metric in metrics
+        ]
+        return cls(table, np.concatenate(columns, axis=1))
+
+
+def kinds_of(columns: pd.DataFrame) -> list[str]:
+    """What has a scale of its own in each network, one per column: its map and metric."""
+    return (columns["map"].astype(str) + " " + columns["metric"].astype(str)).tolist()
+
+
+def with_shares(relevance: pd.DataFrame) -> pd.DataFrame:
+    """Add the column ``share`` (see `shares`) to a table of relevance; NaN for groups without a voxel.
+
+    `relevance`: all groups of each scan and map: ``scan_id``, ``map``, ``sum``, ``n_voxels``.
+
+    Examples
+    --------
+    >>> table = pd.DataFrame({"scan_id": "s", "map": "gb", "sum": [3.0, -1.0, 0.0], "n_voxels": [9, 9, 0]})
+    >>> with_shares(table)["share"].tolist()
+    [0.75, -0.25, nan]
+    """
+    total = map_totals(relevance)
+    return relevance.assign(share=(relevance["sum"] / total).where((total > 0) & (relevance["n_voxels"] > 0)))
+
+
+def map_totals(relevance: pd.DataFrame) -> pd.Series:
+    """Denominator of the shares: the sum over groups of absolute sums of a scan's map, on each of its rows."""
+    return relevance["sum"].abs().groupby([relevance["scan_id"], relevance["map"]]).transform("sum")
+
+
+def shares(sums: Floats) -> Floats:
+    """Share of each region in a map: its sum divided by the sum of all regions' absolute sums; signed, from -1 to 1.
+
+    Absolute values, since positive and negative relevance would otherwise cancel for beta > 0.
+
+    `sums` (..., groups): NaN for groups without a voxel.
+
+    Examples
+    --------
+    >>> shares(np.array([3.0, -1.0, np.nan])).tolist()
+    [0.75, -0.25, nan]
+    """
+    total = np.nansum(np.abs(sums), axis=-1, keepdims=True)
+    result: Floats = np.divide(sums, total, out=np.full(sums.shape, np.nan), where=total > 0)
+    return result
+
+
+INTENSITY, LOG_JACOBIAN = "intensity", "log_jacobian"
+MEASURES = (INTENSITY, LOG_JACOBIAN)
+"""What is measured in an image, as columns of the table and codes of others."""
+NO_CHANGE = 1e-6
+"""Standard deviation of a log-Jacobian below which the registration was affine."""
+
+COLUMNS = {
+    **described("participant_id", "session_id", "scan_id", "group"),
+    "n_voxels": "Voxels of the region that the network sees",
+    INTENSITY: "Mean over the region of the image that the network sees, less its mean over the brain, in its standard "
+    "deviations over the brain",
+    LOG_JACOBIAN: "Mean over the region of the natural log of the Jacobian determinant, less its mean over the brain: "
+    "above 0 where the scan is larger than the template, the size of the brain left out. n/a after an affine "
+    "registration, which changes all regions alike",
+}
+IMAGE_REGIONS_TABLE = Table(
+    "image_regions", COLUMNS, "scan and bilateral group", "What do the images hold in each region?",
+    file="group/image_regions.tsv", forms={INTENSITY: Form.VALUE, LOG_JACOBIAN: Form.VALUE}, on_pages=False,
+    finite=True, filled=("participant_id", "scan_id", "group", "n_voxels"),
+)  # fmt: skip
+
+
+def measure_images(
+    layout: RunLayout, scans: Sequence[Scan], config: Config, atlas: PackedAtlas, executor: Executor,
+    digests: DigestCache,
+) -> bool:  # fmt: skip
+    """Write ``group/image_regions.tsv``, one row per scan and bilateral group.
+
+    BadInputError if a scan cannot be read.
+
+    `scans`: registered, those with heatmaps.
+
+    Gives whether anything was done.
+    """
+    spec = configured_input(config)
+    files = [layout.scan(one.participant_id, one.session_id, config.registration.resolution_mm) for one in scans]
+
+    def write() -> list[Path]:
+        n = len(scans)
+        found = executor.map(of_scan, files, [spec] * n, [atlas] * n)
+        names = ["participant_id", "session_id", "scan_id"]
+        tables = [
+            table.assign(**{name: getattr(one, name) for name in names})
+            for one, table in zip(scans, found, strict=True)
+        ]
+        rows = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=list(COLUMNS))
+        return [IMAGE_REGIONS_TABLE.write(layout, rows)]
+
+    read = [path for one in files for path in (one.image, one.brain_mask, one.log_jacobian)]
+    parameters = [atlas.version, spec.box, spec.normalisation, [one.scan_id for one in scans]]
+    return run_step(layout, "image-regions", read, parameters, [of_scan], write, digests)
+
+
+def of_scan(files: ScanFiles, spec: NetworkInput, atlas: PackedAtlas) -> pd.DataFrame:
+    """The measures of one scan, a row per bilateral group."""
+    labels = atlas.labels_in(spec.box)
+    intensity, counts = group_means(standardised(read_network_volume(files, spec)), labels, atlas.regions)
+    change = volume_change(files, spec)
+    jacobian = np.full(len(counts), np.nan) if change is None else group_means(change, labels, atlas.regions)[0]
+    return pd.DataFrame(
+        {"group": list(atlas.regions.groups), "n_voxels": counts, INTENSITY: intensity, LOG_JACOBIAN: jacobian}
+    )
+
+
+def volume_change(files: ScanFiles, spec: NetworkInput) -> NDArray[np.float32] | None:
+    """Log-Jacobian in the part that the network sees, less its mean over the brain; None without one of a warp.
+
+    BadInputError if the file is there and cannot be read.
+    """
+    if not files.log_jacobian.is_file():
+        return None
+    try:
+        volume, brain = (
+            np.asarray(nib.nifti1.Nifti1Image.from_filename(path).dataobj)
+            for path in (files.log_jacobian, files.brain_mask)
+        )
+    except (OSError, EOFError, ValueError, nib.filebasedimages.ImageFileError) as error:
+        raise BadInputError(f"{files.log_jacobian}: cannot be read ({error}); run the registration again.") from error
+    seen = volume if spec.box is None else spec.box.crop(volume)
+    inside = seen[(brain if spec.box is None else spec.box.crop(brain)) > 0].astype(np.float64)
+    if not inside.size or inside.std() < NO_CHANGE:
+        return None
+    return np.asarray(seen - inside.mean(), np.float32)
+
+
+def group_means(
+    volume: NDArray[np.float32], labels: NDArray[np.int64], regions: RegionTable
+) -> tuple[Floats, NDArray[np.intp]]:
+    """Mean over each bilateral group, NaN for one without a voxel, and its voxels; in the order of the groups."""
+    size = max(*regions.numbers, int(labels.max())) + 1
+    counts = np.bincount(labels.ravel(), minlength=size)
+    sums = np.bincount(labels.ravel(), volume.ravel().astype(np.float64), minlength=size)
+    n = np.array([counts[list(numbers)].sum() for numbers in regions.groups.values()], dtype=np.intp)
+    total = np.array([sums[list(numbers)].sum() for numbers in regions.groups.values()])
+    return np.divide(total, n, out=np.full(len(n), np.nan), where=n > 0), n
+
+
+def joined(*parts: object) -> str | None:
+    """Join remarks by semicolons, without None, NaN and repetitions; None if there are none.
+
+    Examples
+    --------
+    >>> joined("two scans left out", None, float("nan"), "one site")
+    'two scans left out; one site'
+    >>> joined(None) is None
+    True
+    """
+    return "; ".join(dict.fromkeys(part for part in parts if isinstance(part, str) and part)) or None

@@ -30,17 +30,19 @@ from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Floats
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.members import CLASSES, TwoGroups, interval_of_g, label_of, reported_g
-from heatlas.pipeline.statistics.data.notes import joined
-from heatlas.pipeline.statistics.data.relevance_columns import RelevanceColumns, kinds_of
-from heatlas.pipeline.statistics.data.values import participant_codes, participant_means
-from heatlas.pipeline.statistics.groups.gains import with_gains
-from heatlas.pipeline.statistics.groups.places import PLACES, influence_on_g, places_by, write_places
-from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability
+from heatlas.pipeline.statistics.data.values import (
+    RelevanceColumns,
+    joined,
+    kinds_of,
+    participant_codes,
+    participant_means,
+)
+from heatlas.pipeline.statistics.groups.gains import PLACES, influence_on_g, places_by, with_gains, write_places
 from heatlas.pipeline.statistics.linear.fold_effect import EVEN, FoldModel, fold_of_units, model_within_folds
 from heatlas.pipeline.statistics.linear.freedman_lane import TEST_INTERVAL, PermutationTest, freedman_lane
-from heatlas.pipeline.statistics.linear.skewness import FEW_OF_GROUP, OF_RANKS, caveats_of_groups
+from heatlas.pipeline.statistics.linear.permutations import POOLED_FDR, Exchangeability
 from heatlas.pipeline.statistics.resampling.bootstrap import NO_INTERVAL
-from heatlas.pipeline.statistics.resampling.correction_family import POOLED_FDR
+from heatlas.pipeline.statistics.resampling.means import FEW_OF_GROUP, OF_RANKS, caveats_of_groups
 
 MIN_PER_GROUP = 2
 NO_VALUE = "no value in any participant: no voxel on this grid, or no reference for the gain"

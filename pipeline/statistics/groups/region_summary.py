@@ -1,19 +1,36 @@
-"""Relevance of every bilateral group in every group of scans, averaged over participants."""
+"""Relevance of every region in every group of scans, averaged over participants (scans averaged first).
+
+The summary has bilateral groups. The table of the region explorer has a row per region or bilateral group, method and
+group of scans: rows of bilateral groups repeat the tables of the statistics; rows of single regions are means of
+``group/relevance.tsv``.
+"""
 
 from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from heatlas.atlases.regions import RegionTable
+from heatlas.pipeline.regions.packed_labels import REST
 from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.declared import CLASSES, Table
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Floats
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
-from heatlas.pipeline.statistics.data.values import OUTCOMES, RelevanceValues, participant_codes, participant_means
-from heatlas.pipeline.statistics.groups.places import PLACES, places_by, write_places
+from heatlas.pipeline.statistics.data.values import (
+    OUTCOMES,
+    RelevanceValues,
+    map_totals,
+    participant_codes,
+    participant_means,
+    with_shares,
+)
+from heatlas.pipeline.statistics.groups.gains import PLACES, places_by, write_places
 from heatlas.pipeline.statistics.resampling.bootstrap import MIN_PARTICIPANTS
 from heatlas.pipeline.statistics.resampling.means import INTERVAL_OF_MEANS, mean_intervals
 
@@ -115,3 +132,188 @@ def _mean(values: Floats) -> Floats:
     means = np.full(values.shape[1:], np.nan)
     np.divide(np.where(known, values, 0.0).sum(axis=0), known.sum(axis=0), out=means, where=known.any(axis=0))
     return means
+
+
+BILATERAL = "bilateral"
+
+EXPLORER_TABLE = Table(
+    "region_explorer",
+    {
+        **described("map"),
+        "method": "lrp, or the name of another method",
+        "beta": "Beta of LRP; n/a for other methods",
+        "scan_group": "Scans averaged: those of a class, or TP, FP, TN, FN",
+        "hemisphere": "bilateral (both sides pooled), or left, right, both (midline) for a single region of the atlas",
+        **described("group"),
+        "lobe": "Lobe or division; n/a if the atlas has none, or a group spans several",
+        "region": "Label number of a single region; 0 is the rest of the volume; n/a for a bilateral group",
+        "name": "Region, with its hemisphere",
+        "n_voxels": "Number of voxels on the grid of the maps",
+        "n_participants": "Participants with such scans",
+        **described("n_scans"),
+        "mean_evidence": "Mean over participants of the sum of an evidence map, in logits (in the unit of the target "
+        "for a regression task); n/a for other maps",
+        "mean_share": "Mean over participants of the share of the map: sum divided by the sum of all bilateral groups' "
+        "absolute sums",
+        "mean_density": "Mean density (sum / voxels) over participants",
+        "mean_sum": "Mean sum over participants",
+        "mean_gain": "Mean gain over participants; bilateral groups only",
+        "tested": "Metric that hedges_g and p compare: evidence for evidence maps, otherwise share, or density if the "
+        "run did not compare shares",
+        "hedges_g": "Standardised difference, positive - negative class; of the map and bilateral group, the same in "
+        "every scan_group",
+        "hedges_g_low": "Lower bound of the interval of hedges_g",
+        "hedges_g_high": "Upper bound",
+        "p": "Permutation p of the difference, uncorrected",
+        "p_fwe": "Family-wise p: corrected by the largest |t| over all maps and groups",
+        "p_fdr": "p adjusted for the false discovery rate (Benjamini-Hochberg)",
+    },
+    "map, group of scans and region, or bilateral group", "What is known of each region?", stage="report",
+    file="figures/region_explorer.tsv",
+)  # fmt: skip
+
+_EFFECTS = ["hedges_g", "hedges_g_low", "hedges_g_high", "p", "p_fwe", "p_fdr"]
+_MEASURES = ["share", "density", "sum"]
+_MEANS = [f"mean_{name}" for name in _MEASURES]
+
+
+def method_and_beta(map_name: str) -> tuple[str, float]:
+    """Method of a map, and its beta.
+
+    Examples
+    --------
+    >>> method_and_beta("lrpB025"), method_and_beta("gb")
+    (('lrp', 0.25), ('gb', nan))
+    """
+    found = re.fullmatch(r"lrpB(\d{3,})", map_name)
+    return ("lrp", int(found[1]) / 100) if found else (map_name, float("nan"))
+
+
+def explorer_table(
+    summary: pd.DataFrame,
+    effects: pd.DataFrame | None,
+    bilateral: pd.DataFrame,
+    relevance: pd.DataFrame | None,
+    predictions: pd.DataFrame,
+    regions: RegionTable,
+    map_names: Sequence[str],
+    labels: Sequence[str],
+    evidence: Collection[str] = (),
+) -> pd.DataFrame:
+    """All rows of the explorer.
+
+    Gives `EXPLORER_COLUMNS`; by map, scan group, bilateral before single regions, then by name.
+
+    Parameters
+    ----------
+    summary : pandas.DataFrame
+        ``region_summary.tsv``.
+    effects : pandas.DataFrame, optional
+        Tests between the classes: ``map``, ``group`` and the columns from ``tested`` on.
+    bilateral : pandas.DataFrame
+        ``relevance_bilateral.tsv``.
+    relevance : pandas.DataFrame, optional
+        ``relevance.tsv``; without it there are only bilateral groups.
+    predictions : pandas.DataFrame
+        ``predictions.tsv``.
+    regions : RegionTable
+        Of the run's atlas.
+    map_names : sequence of str
+        In display order.
+    labels : sequence of str
+        Positive and negative class.
+    evidence : collection of str
+        Names of the evidence maps.
+
+    Returns
+    -------
+    pandas.DataFrame
+        `EXPLORER_TABLE.meanings`; by map, scan group, bilateral before single regions, then by name.
+    """
+    scan_groups = [*labels, *OUTCOMES]
+    members = predictions.set_index("scan_id")[["label", "outcome"]]
+    blocks = [_bilateral(summary, effects, with_shares(bilateral).join(members, on="scan_id"), relevance, regions)]
+    if relevance is not None:
+        totals = bilateral.assign(total=map_totals(bilateral)).drop_duplicates(["scan_id", "map"])
+        blocks.append(_single(relevance, totals, members, regions, scan_groups))
+    table = pd.concat(blocks, ignore_index=True)
+    table = table[table["map"].isin(list(map_names)) & table["scan_group"].isin(scan_groups)]
+    methods = table["map"].map(method_and_beta)
+    table = table.assign(
+        method=methods.str[0],
+        beta=methods.str[1].astype(float),
+        mean_evidence=table["mean_sum"].where(table["map"].isin(list(evidence))),
+    )
+    for column in ("region", "n_voxels", "n_participants", "n_scans"):
+        table[column] = table[column].astype("Int64")
+    rank = {name: place for place, name in enumerate([*map_names, *scan_groups])}
+    order = pd.DataFrame({
+        "map": table["map"].map(rank), "scan_group": table["scan_group"].map(rank),
+        "single": table["hemisphere"] != BILATERAL, "name": table["name"], "region": table["region"].fillna(-1),
+    })  # fmt: skip
+    in_order: pd.DataFrame = table.loc[order.sort_values(order.columns.tolist()).index]
+    return in_order[list(EXPLORER_TABLE.meanings)].reset_index(drop=True)
+
+
+def _bilateral(
+    summary: pd.DataFrame, effects: pd.DataFrame | None, bilateral: pd.DataFrame, relevance: pd.DataFrame | None,
+    regions: RegionTable,
+) -> pd.DataFrame:  # fmt: skip
+    kept = ["map", "group", "scan_group", "n_participants", "n_scans", "mean_density", "mean_sum", "mean_gain"]
+    table = summary[kept].assign(region=np.nan, hemisphere=BILATERAL, name=summary["group"])
+    shares = [
+        _person_means(bilateral, scan_group, ["map", "group"], ["share"]).assign(scan_group=scan_group)
+        for scan_group in table["scan_group"].unique()
+    ]
+    table = table.merge(pd.concat(shares, ignore_index=True), on=["map", "group", "scan_group"], how="left")
+    table["lobe"] = table["group"].map(_lobe_by_group(regions))
+    table["n_voxels"] = np.nan
+    if relevance is not None:
+        n_voxels = relevance.drop_duplicates(["region"]).groupby("group")["n_voxels"].sum()
+        table["n_voxels"] = table["group"].map(n_voxels)
+    if effects is None:
+        return table.assign(tested=None, **dict.fromkeys(_EFFECTS, np.nan))
+    return table.merge(effects[["map", "group", "tested", *_EFFECTS]], on=["map", "group"], how="left")
+
+
+def _person_means(rows: pd.DataFrame, scan_group: str, keys: list[str], measures: list[str]) -> pd.DataFrame:
+    """Means over the participants of a group of scans (scans averaged first)."""
+    members = rows[(rows["outcome"] if scan_group in OUTCOMES else rows["label"]) == scan_group]
+    people = members.groupby([*keys, "participant_id"], sort=False)[measures].mean()
+    means = people.groupby(keys, sort=False).mean()
+    return means.set_axis([f"mean_{name}" for name in measures], axis=1).reset_index()
+
+
+def _single(
+    relevance: pd.DataFrame, totals: pd.DataFrame, members: pd.DataFrame, regions: RegionTable,
+    scan_groups: Sequence[str],
+) -> pd.DataFrame:  # fmt: skip
+    keys = ["map", "region"]
+    described = relevance[[*keys, "name", "hemisphere", "group", "n_voxels"]].drop_duplicates(keys)
+    lobes = {region.number: region.lobe for region in map(regions.by_number, regions.numbers)}
+    described = described.assign(
+        lobe=described["region"].map(lobes),
+        hemisphere=described["hemisphere"].where(described["region"] != REST, "both"),
+    )
+    values = relevance[[*keys, "participant_id", "scan_id", "sum", "density"]]
+    values = values.merge(totals[["scan_id", "map", "total"]], on=["scan_id", "map"], how="left")
+    values["share"] = (values["sum"] / values["total"]).where((values["total"] > 0) & values["density"].notna())
+    values = values.join(members, on="scan_id")
+    blocks = []
+    for scan_group in scan_groups:
+        members_rows = values[(values["outcome"] if scan_group in OUTCOMES else values["label"]) == scan_group]
+        means = _person_means(values, scan_group, keys, _MEASURES)
+        counts = {
+            "n_participants": members_rows["participant_id"].nunique(),
+            "n_scans": members_rows["scan_id"].nunique(),
+        }
+        rows = described.merge(means, on=keys, how="left")
+        blocks.append(rows.assign(scan_group=scan_group, **counts))
+    missing = dict.fromkeys(["mean_gain", *_EFFECTS], np.nan)
+    return pd.concat(blocks, ignore_index=True).assign(tested=None, **missing)
+
+
+def _lobe_by_group(regions: RegionTable) -> dict[str, str]:
+    """Lobe of each bilateral group whose regions all lie in it."""
+    lobes = {group: {regions.by_number(n).lobe for n in numbers} for group, numbers in regions.groups.items()}
+    return {group: next(iter(names)) for group, names in lobes.items() if len(names) == 1}

@@ -23,10 +23,8 @@ from heatlas.pipeline.cohort.cells.values import code_text
 from heatlas.pipeline.run.config.statistics import HarmonisationConfig
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.statistics.arrays import Flags, Floats, Indices
-from heatlas.pipeline.statistics.data.region_features import NO_FOLD, VOLUME, FoldedScans, RegionFeatures
-from heatlas.pipeline.statistics.harmonisation.combat import ComBatModel
-from heatlas.pipeline.statistics.harmonisation.combat_fit import fit
-from heatlas.pipeline.statistics.linear.covariates import CovariateColumns
+from heatlas.pipeline.statistics.data.features import NO_FOLD, VOLUME, CovariateColumns, FoldedScans, RegionFeatures
+from heatlas.pipeline.statistics.harmonisation.combat import ComBatModel, fit
 from heatlas.pipeline.statistics.resampling.bootstrap import ratio
 
 

@@ -28,13 +28,17 @@ from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.statistics.arrays import Floats, Indices
 from heatlas.pipeline.statistics.harmonisation.combat import POOL
-from heatlas.pipeline.statistics.linear.compiled import compiled, in_order_of_cells
-from heatlas.pipeline.statistics.linear.exchangeability import TIE_TOLERANCE, Exchangeability, p_value
 from heatlas.pipeline.statistics.linear.fold_effect import FOLD, FoldModel, model_within_folds, with_variances
 from heatlas.pipeline.statistics.linear.freedman_lane import NO_SPREAD, PermutationTest, freedman_lane
-from heatlas.pipeline.statistics.linear.homoscedastic import plain_counts
-from heatlas.pipeline.statistics.linear.robust import pooled_p
-from heatlas.pipeline.statistics.resampling.correction_family import pooled_fdr
+from heatlas.pipeline.statistics.linear.permutations import (
+    TIE_TOLERANCE,
+    Exchangeability,
+    compiled,
+    in_order_of_cells,
+    p_value,
+    pooled_fdr,
+)
+from heatlas.pipeline.statistics.linear.studentised import plain_counts, pooled_p
 
 FEWEST = 10
 """Smallest number of participants of a site that is compared in variance."""

@@ -17,16 +17,15 @@ from heatlas.pipeline.run.declared import Inference, Table
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
+from heatlas.pipeline.statistics.data.features import SCAN_COLUMNS, VOLUME, FoldedScans, refuse_class
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
-from heatlas.pipeline.statistics.data.notes import joined as joined_notes
-from heatlas.pipeline.statistics.data.region_features import SCAN_COLUMNS, VOLUME, FoldedScans
+from heatlas.pipeline.statistics.data.values import joined as joined_notes
 from heatlas.pipeline.statistics.harmonisation.combat import POOL
 from heatlas.pipeline.statistics.harmonisation.fold_wise import Harmonised, covariates_of, harmonise
 from heatlas.pipeline.statistics.harmonisation.site_effect import FEWEST, SITE, Effect, in_large_sites, site_effect
-from heatlas.pipeline.statistics.linear.covariates import refuse_class
 from heatlas.pipeline.statistics.linear.fold_effect import FOLD
 from heatlas.pipeline.statistics.linear.freedman_lane import PermutationTest
-from heatlas.pipeline.statistics.resampling.correction_family import POOLED_FDR
+from heatlas.pipeline.statistics.linear.permutations import POOLED_FDR
 
 HOLD_SITE = (
     "A comparison of classes in these values needs site as a covariate where sites go with class: without, 8 to 10 % "

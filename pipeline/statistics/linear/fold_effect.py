@@ -23,7 +23,7 @@ from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.statistics.arrays import Floats, Indices
 from heatlas.pipeline.statistics.data.values import participant_means
 from heatlas.pipeline.statistics.linear.design import PARTICIPANT, Design, design_of
-from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability
+from heatlas.pipeline.statistics.linear.permutations import Exchangeability
 
 FOLD = "fold"
 MIN_FREEDOM = 5

@@ -9,10 +9,10 @@ permuted, added to the fit of Z, and the full model is fitted again. With an ort
 Permuting the rows of the basis instead of those of the data gives the inverse permutation, which is drawn equally
 often, so one matrix product serves a chunk of permutations and all columns. t and F are increasing functions of partial
 R^2 with the same degrees of freedom in every column, so the largest |t| and the largest R^2 come from the same column.
-By default a single tested column has the studentised t of `pipeline.statistics.linear.robust` instead. Directions of Qz
-that no permutation changes (the constant; with blocks, what is constant within them) are left out: e is orthogonal to
-them before and after. For groups with different variances see `pipeline.statistics.linear.studentised`. Memory: the
-permutations, 4 bytes x m x units, and a few arrays of `CHUNK_BYTES`, whatever m is.
+By default a single tested column has the t of `RobustModel` instead. Directions of Qz that no permutation changes (the
+constant; with blocks, what is constant within them) are left out: e is orthogonal to them before and after. For groups
+with different variances see `pipeline.statistics.linear.studentised`. Memory: the permutations, 4 bytes x m x units,
+and a few arrays of `CHUNK_BYTES`, whatever m is.
 
 Considered and not used: `nilearn.mass_univariate.permuted_ols` (t only, no repeated scans, no exact enumeration, one
 permutation at a time; the oracle of the tests), `scipy.stats.permutation_test` (no covariates), statsmodels (none).
@@ -33,11 +33,14 @@ from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.statistics.arrays import Floats, Indices
 from heatlas.pipeline.statistics.linear.design import Design, new_direction
-from heatlas.pipeline.statistics.linear.exchangeability import TIE_TOLERANCE, Exchangeability, Permutations, p_value
-from heatlas.pipeline.statistics.linear.homoscedastic import HomoscedasticModel
-from heatlas.pipeline.statistics.linear.robust import RobustModel, tally
-from heatlas.pipeline.statistics.linear.studentised import StudentisedModel
-from heatlas.pipeline.statistics.resampling.correction_family import pooled_fdr
+from heatlas.pipeline.statistics.linear.permutations import (
+    TIE_TOLERANCE,
+    Exchangeability,
+    Permutations,
+    p_value,
+    pooled_fdr,
+)
+from heatlas.pipeline.statistics.linear.studentised import HomoscedasticModel, RobustModel, StudentisedModel, tally
 
 CHUNK_BYTES = 2_000_000
 """Size of the largest array of a chunk of permutations; fastest near the size of a core's cache."""
@@ -143,7 +146,7 @@ class PermutationTest:
         Signed t for one tested column, F for several.
     p, p_fwe, p_fdr : array
         Two-sided: uncorrected; family-wise over the columns, by the largest statistic of each permutation; false
-        discovery rate over the columns (Benjamini & Hochberg on `robust.pooled_p`, at least p).
+        discovery rate over the columns (Benjamini & Hochberg on `studentised.pooled_p`, at least p).
     partial_r : array
         Partial correlation of values and tested column, signed; for several columns the square root of partial R^2.
     df : array
@@ -208,11 +211,11 @@ def freedman_lane(
     confidence : float
         Of the interval of one tested column.
     equal_variances : bool
-        Plain t of one tested column, as by `nilearn.mass_univariate.permuted_ols`, instead of the robust one of
-        `pipeline.statistics.linear.robust`. F of several columns takes equal variances always, unless there are groups.
+        Plain t of one tested column, as by `nilearn.mass_univariate.permuted_ols`, instead of that of
+        `RobustModel`. F of several columns takes equal variances always, unless there are groups.
     kinds : sequence, optional
         One per column of values: the map, whose scale differs between blocks (see `Exchangeability.even`), and whose
-        columns share a null distribution for p_fdr (see `robust.pooled_p`). By default all are of one kind.
+        columns share a null distribution for p_fdr (see `studentised.pooled_p`). By default all are of one kind.
     by_ranks : bool
         Ranks within blocks instead of values (`Exchangeability.ranked`).
     """

@@ -2,6 +2,9 @@
 
 The gap statistic selects the number of subtypes, which may be one; members come from the consensus of subsamples. If a
 group is smaller than the settings allow, its members are outliers and there is one group.
+
+The tables of the normative analysis are put together here: scores against controls, each participant's fingerprint, and
+subtypes.
 """
 
 from __future__ import annotations
@@ -22,12 +25,12 @@ from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Floats
-from heatlas.pipeline.statistics.data.notes import joined
-from heatlas.pipeline.statistics.data.region_features import VOLUME
-from heatlas.pipeline.statistics.data.values import participant_codes, participant_means
+from heatlas.pipeline.statistics.data.features import VOLUME, FoldedScans, refuse_class
+from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
+from heatlas.pipeline.statistics.data.values import joined, participant_codes, participant_means
 from heatlas.pipeline.statistics.linear.fold_effect import FOLD, model_within_folds
 from heatlas.pipeline.statistics.linear.freedman_lane import freedman_lane
-from heatlas.pipeline.statistics.linear.skewness import caveats_of_groups
+from heatlas.pipeline.statistics.linear.permutations import benjamini_hochberg
 from heatlas.pipeline.statistics.normative.clustering import (
     Consensus,
     Gap,
@@ -36,7 +39,18 @@ from heatlas.pipeline.statistics.normative.clustering import (
     gap_statistic,
     stability,
 )
-from heatlas.pipeline.statistics.resampling.correction_family import benjamini_hochberg
+from heatlas.pipeline.statistics.normative.w_scores import (
+    W_CALIBRATION_TABLE,
+    W_FINGERPRINTS_TABLE,
+    W_NORMS_TABLE,
+    W_SCORES_TABLE,
+    calibration_table,
+    fingerprint_table,
+    norm_table,
+    score,
+    score_table,
+)
+from heatlas.pipeline.statistics.resampling.means import caveats_of_groups
 
 MIN_PARTICIPANTS = 10
 """Smallest number of patients for subtyping."""
@@ -299,3 +313,46 @@ def _agreement(solution: Subtypes, name: str, other: Mapping[str, Any]) -> dict[
         "value": adjusted_rand(solution.labels[shared], theirs.astype(np.intp)), "n_participants": len(shared),
         "n_permutations": 0, "exact": False,
     }  # fmt: skip
+
+
+NORMATIVE_TABLES = (
+    W_SCORES_TABLE, W_NORMS_TABLE, W_CALIBRATION_TABLE, W_FINGERPRINTS_TABLE, SUBTYPES_TABLE, SUBTYPE_NUMBERS_TABLE,
+    SUBTYPE_COMPARISON_TABLE,
+)  # fmt: skip
+
+
+def normative_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]:
+    """Score all scans against controls outside their fold, and look for subtypes among patients.
+
+    BadInputError if the covariates name a missing column or one that contains the class, or if no fold has controls
+    with values outside it.
+    """
+    config = inputs.config
+    scans = FoldedScans.of(inputs)
+    for name in ("relevance_covariates", "volume_covariates"):
+        formula, setting = getattr(config.statistics.normative, name), f"statistics.normative.{name}"
+        refuse_class(formula, config.cohort.contrast_column, list(map(str, scans.frame.columns)), setting)
+    is_control = (scans.frame["label"] == config.cohort.negative).to_numpy(bool)
+    if not any((scans.training(fold) & is_control).any() for fold in scans.folds):
+        raise BadInputError(
+            f"norms: no participant of {config.cohort.negative} outside a test fold has out-of-fold values. "
+            'Set cohort.split = "folds", or check cohort.negative.'
+        )
+    scored = [score(features, scans, config) for features in scans.sources]
+    scores = pd.concat([score_table(one, scans) for one in scored], ignore_index=True)
+    fingerprints = fingerprint_table(scores)
+    patients = fingerprints[fingerprints["label"] == config.cohort.positive]
+    positive = (scans.frame["label"] == config.cohort.positive).to_numpy(bool)
+    frame = scans.frame[positive]
+    fold_of = dict(zip(frame["participant_id"], np.array(scans.fold, dtype=object)[positive], strict=True))
+    found = [find_subtypes(patients, one.features.source, fold_of, config) for one in scored]
+    calibration = [calibration_table(one, scans, config.cohort.negative) for one in scored]
+    return {
+        "w_scores": inputs.as_named(scores),
+        "w_norms": pd.concat([norm_table(one) for one in scored], ignore_index=True),
+        "w_calibration": pd.concat(calibration, ignore_index=True),
+        "w_fingerprints": fingerprints,
+        "subtypes": pd.concat([one.table() for one in found], ignore_index=True),
+        "subtype_numbers": pd.concat([one.numbers for one in found], ignore_index=True),
+        "subtype_comparison": compare_subtypes(found, frame, fold_of, config),
+    }

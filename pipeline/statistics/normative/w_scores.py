@@ -1,7 +1,15 @@
-"""Scores of every scan against the controls outside its fold, and fingerprints of participants.
+"""Scores of every scan against controls of the same age, sex and head size, and fingerprints of participants.
 
 The norm of a fold is fitted on the first scans of the controls outside it, so no one is compared with themselves. The
 maps of these controls, like all maps, come from networks that were not trained on them.
+
+The w-score (Jack et al. 1997; La Joie et al. 2012) is the residual of a regression fitted on controls over the residual
+standard deviation. With few controls it is too large, since the regression and its residual variance are estimated too.
+For a new person from the controls' population ``w / sqrt(1 + h)``, h the leverage of the person's covariates, has a t
+distribution (Crawford & Garthwaite 2006); ``z`` is the normal deviate with the same probability, so that it has the
+same meaning whatever the number of controls.
+
+The pages of people show a participant's position among comparable controls, who are chosen here too.
 """
 
 from __future__ import annotations
@@ -9,18 +17,170 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pandas as pd
+from scipy.stats import norm as normal
+from scipy.stats import t as student
 
 from heatlas.pipeline.run.columns import Form, described
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.declared import CLASSES, Table
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.statistics.arrays import Floats
-from heatlas.pipeline.statistics.data.region_features import NO_FOLD, SCAN_COLUMNS, VOLUME, FoldedScans, RegionFeatures
-from heatlas.pipeline.statistics.linear.covariates import CovariateColumns
-from heatlas.pipeline.statistics.normative.norm import Norm, fit_norm
+from heatlas.pipeline.statistics.data.features import (
+    NO_FOLD,
+    SCAN_COLUMNS,
+    VOLUME,
+    CovariateColumns,
+    FoldedScans,
+    RegionFeatures,
+)
+
+NO_SPREAD = 1e-12
+"""Residual variance, relative to the mean square, below which controls count as constant."""
+
+
+@dataclass(frozen=True, eq=False)
+class Norm:
+    """Regression of features on covariates among controls; NaN, with a problem, for features that cannot be normed.
+
+    Shapes: coefficients (1 + covariates, features), intercept first; inverse (features, 1 + covariates, 1 +
+    covariates), (X'X)^-1 of the controls with a value; deviation (features,), the residual standard deviation;
+    controls, freedom (features,), controls with a value and residual degrees of freedom.
+    """
+
+    coefficients: Floats
+    inverse: Floats
+    deviation: Floats
+    controls: Floats
+    freedom: Floats
+    problems: tuple[str | None, ...]
+
+    def scores(self, values: Floats, covariates: Floats) -> tuple[Floats, Floats]:
+        """Scores w and z (rows, features) of values (rows, features) with covariates (rows, covariates).
+
+        NaN where value, covariate or norm is missing.
+        """
+        design = np.column_stack([np.ones(len(values)), covariates])
+        w = (values - design @ self.coefficients) / self.deviation
+        leverage = np.einsum("rp,fpq,rq->rf", design, self.inverse, design)
+        t = w / np.sqrt(1 + leverage)
+        return w, np.copysign(normal.isf(student.sf(np.abs(t), self.freedom)), t)
+
+
+def fit_norm(values: Floats, covariates: Floats, min_freedom: int) -> Norm:
+    """Fit on controls, one row each: values (controls, features), covariates (controls, covariates).
+
+    Controls with NaN are left out for that feature. Covariates have no NaN and full rank together with an intercept.
+    Features with fewer than `min_freedom` residual degrees of freedom have no norm.
+    """
+    n_features = values.shape[1]
+    design = np.column_stack([np.ones(len(values)), covariates])
+    p = design.shape[1]
+    coefficients, inverse = np.full((p, n_features), np.nan), np.full((n_features, p, p), np.nan)
+    deviation, freedom = np.full(n_features, np.nan), np.full(n_features, np.nan)
+    known = ~np.isnan(values)
+    controls = known.sum(axis=0).astype(float)
+    problems: list[str | None] = [None] * n_features
+    for feature in range(n_features):
+        rows = known[:, feature]
+        df = int(rows.sum()) - p
+        if df < min_freedom:
+            n = int(rows.sum())
+            problems[feature] = (
+                f"{counted(n, 'control')} for {counted(p, 'coefficient')}; {p + min_freedom} or more are needed"
+            )
+            continue
+        x, y = design[rows], values[rows, feature]
+        solution, _, rank, _ = np.linalg.lstsq(x, y, rcond=None)
+        if rank < p:
+            problems[feature] = "covariates are collinear among the controls with a value"
+            continue
+        variance = float(((y - x @ solution) ** 2).sum()) / df
+        if variance <= NO_SPREAD * float((y**2).mean()):
+            problems[feature] = "the controls are constant"
+            continue
+        coefficients[:, feature], freedom[feature] = solution, df
+        deviation[feature] = np.sqrt(variance)
+        inverse[feature] = np.linalg.inv(x.T @ x)
+    return Norm(coefficients, inverse, deviation, controls, freedom, tuple(problems))
+
+
+FEWEST_CONTROLS = 5
+"""Smallest number of controls for a comparison."""
+CONTROLS_OF_A_FOLD = 10
+"""Smallest number of controls in the participant's fold for using only these."""
+BAND = (0.05, 0.25, 0.75, 0.95)
+"""Quantiles of the controls that a fingerprint shows."""
+
+
+@dataclass(frozen=True)
+class ControlGroup:
+    """Participants of the negative class that a participant is compared with.
+
+    `values`: mean share of the map, one row per participant, one column per bilateral group; `who`: description, with
+    n.
+    """
+
+    values: pd.DataFrame
+    who: str
+
+    @cached_property
+    def mean(self) -> pd.Series:
+        return self.values.mean()
+
+    @cached_property
+    def spread(self) -> pd.Series:
+        """Standard deviation (n - 1); NaN where the controls are constant."""
+        spread = self.values.std(ddof=1)
+        return spread.where(spread > 0)
+
+    def scores(self, person: pd.Series) -> pd.Series:
+        """Difference from the controls' mean in their standard deviations; NaN where the controls are constant."""
+        return (person - self.mean) / self.spread
+
+    @cached_property
+    def bands(self) -> Mapping[str, tuple[float, ...]]:
+        """Quantiles (`BAND`) of the controls' own scores by bilateral group; none where the controls are constant."""
+        scores = ((self.values - self.mean) / self.spread).dropna(axis=1, how="all")
+        values = scores.to_numpy(float)
+        quantile = np.nanquantile if np.isnan(values).any() else np.quantile  # nanquantile is slower
+        quantiles = quantile(values, BAND, axis=0).T if scores.size else np.zeros((0, len(BAND)))
+        return {str(name): tuple(row) for name, row in zip(scores.columns, quantiles.tolist(), strict=True)}
+
+    def share_below(self, person: pd.Series) -> pd.Series:
+        """Share of the controls with lower values than the participant, by bilateral group; NaN where unknown."""
+        known = self.values.notna()
+        below = (self.values.lt(person, axis=1) & known).sum()
+        return (below / known.sum().where(known.any())).where(person.notna())
+
+
+def comparable_controls(
+    values: pd.DataFrame, fold_of: Mapping[str, object], fold: object, participant: str, label: str
+) -> ControlGroup | None:
+    """Controls of the participant's fold if they are enough, else all controls; None if these are too few.
+
+    Parameters
+    ----------
+    values : DataFrame
+        All controls, as in `ControlGroup`.
+    fold_of : mapping of str to object
+        Test fold of each control.
+    fold : object
+        Fold of the participant; None if in no test fold.
+    themselves : str
+        The participant, who is excluded from the controls.
+    label : str
+        Class label of the controls.
+    """
+    others = values[values.index != participant]
+    same = others[[fold_of.get(name) == fold for name in others.index]] if fold is not None else others[:0]
+    if len(same) >= CONTROLS_OF_A_FOLD:
+        return ControlGroup(same, f"{len(same)} {label} of the same fold")
+    return ControlGroup(others, f"{len(others)} {label}") if len(others) >= FEWEST_CONTROLS else None
+
 
 W_SCORE_COLUMNS = {
     **SCAN_COLUMNS,

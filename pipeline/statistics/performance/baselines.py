@@ -19,13 +19,15 @@ from heatlas.pipeline.statistics.arrays import Floats, Indices
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.values import participant_codes
 from heatlas.pipeline.statistics.performance.classification import weighted_auc_within
-from heatlas.pipeline.statistics.resampling.bootstrap import participant_draws, ratio, weighted_mean
-from heatlas.pipeline.statistics.resampling.scaled import (
+from heatlas.pipeline.statistics.resampling.bootstrap import (
     AS_IT_IS,
     LOG,
     LOGIT,
+    participant_draws,
+    ratio,
     scaled_intervals,
     strata_of,
+    weighted_mean,
 )
 from heatlas.pipeline.training.baselines.records import BASELINES
 

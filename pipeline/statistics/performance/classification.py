@@ -1,31 +1,163 @@
-"""Performance of the classifier in held-out participants, with intervals over participants."""
+"""Performance of the classifier in held-out participants: measures, their calibration, and the precision-recall curve.
+
+Measures have intervals over participants, in each test fold and over all folds.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from sklearn.metrics import roc_curve
+from sklearn.metrics import precision_recall_curve, roc_curve
+from statsmodels.stats.proportion import proportion_confint
 
 from heatlas.pipeline.run.columns import Form, described
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.work.seeds import generator
-from heatlas.pipeline.statistics.arrays import Floats
+from heatlas.pipeline.statistics.arrays import Floats, Indices
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
-from heatlas.pipeline.statistics.data.notes import joined
-from heatlas.pipeline.statistics.performance.calibration import calibration_table, precision_recall_table
-from heatlas.pipeline.statistics.performance.intervals import ALL_FOLDS, by_fold, participants_of
-from heatlas.pipeline.statistics.resampling.bootstrap import FLAT, NO_INTERVAL, ratio
-from heatlas.pipeline.statistics.resampling.scaled import (
+from heatlas.pipeline.statistics.data.values import joined, participant_codes
+from heatlas.pipeline.statistics.resampling.bootstrap import (
+    FLAT,
     INTERVAL_OF_PERFORMANCE,
+    INTERVAL_OF_SCALED,
     LOGIT,
+    NO_INTERVAL,
+    IntervalScale,
+    ratio,
     scaled_intervals,
+    strata_of,
     with_exact_shares,
 )
+
+BINS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
+"""Edges of the probability bins: narrow at the ends, where most predictions lie."""
+
+CALIBRATION_COLUMNS = {
+    "low": "Lower edge of the bin of probability",
+    "high": "Upper edge; only the last bin includes it",
+    "mean_probability": "Mean probability in the bin, each participant counting once",
+    "share_positive": "Share of the positive class in the bin, each participant counting once",
+    "ci_low": "Lower bound of the Wilson interval of share_positive over participants",
+    **described("ci_high"),
+    "n_participants": "Participants with scans in the bin",
+    "n_scans": "Scans of these participants in the bin",
+}
+CALIBRATION_TABLE = Table(
+    "calibration", CALIBRATION_COLUMNS, "bin of probability", "Do predicted probabilities match observed frequencies?",
+    filled=("low", "high", "n_participants"),
+)  # fmt: skip
+PRECISION_RECALL_COLUMNS = {
+    "threshold": "Scans with at least this probability are called positive; n/a for the point with recall 0",
+    "recall": "Share of scans of the positive class called positive (sensitivity)",
+    "precision": "Share of scans called positive that are of the positive class",
+}
+PRECISION_RECALL_TABLE = Table(
+    "precision_recall", PRECISION_RECALL_COLUMNS, "threshold",
+    "What precision and recall does each threshold give?",
+)  # fmt: skip
+
+
+def calibration_table(predictions: pd.DataFrame, confidence: float) -> pd.DataFrame:
+    """Observed against predicted frequency of the positive class, in bins of probability.
+
+    The scans of a participant in a bin share one vote, so that participants with many visits do not count more; bins
+    without scans have no row.
+    """
+    edges = np.asarray(BINS)
+    place = np.clip(
+        np.searchsorted(edges, predictions["probability"].to_numpy(float), side="right") - 1, 0, len(edges) - 2
+    )
+    frame = predictions[["participant_id", "probability", "target"]].assign(bin=place)
+    rows = []
+    for index, scans in frame.groupby("bin", sort=True):
+        people = scans.groupby("participant_id")[["probability", "target"]].mean()
+        share, n = people["target"].mean(), len(people)
+        low, high = proportion_confint(share * n, n, 1 - confidence, "wilson")
+        bounds = (edges[int(str(index))], edges[int(str(index)) + 1])
+        rows.append([*bounds, people["probability"].mean(), share, low, high, n, len(scans)])
+    return pd.DataFrame(rows, columns=list(CALIBRATION_COLUMNS))
+
+
+def precision_recall_table(predictions: pd.DataFrame) -> pd.DataFrame:
+    """Points of the precision-recall curve over scans; none if a class is missing."""
+    if predictions["target"].nunique() < 2:
+        return pd.DataFrame(columns=list(PRECISION_RECALL_COLUMNS))
+    target, probability = predictions["target"].to_numpy(int), predictions["probability"].to_numpy(float)
+    precision, recall, threshold = precision_recall_curve(target, probability)
+    columns = dict(zip(PRECISION_RECALL_COLUMNS, (np.append(threshold, np.nan), recall, precision), strict=True))
+    return pd.DataFrame(columns)
+
+
+Measure = Callable[[pd.DataFrame, Floats], Mapping[str, Floats]]
+
+ALL_FOLDS = "all"
+MEASURE_COLUMNS = {
+    "fold": "Test fold, or all: out-of-fold predictions of all folds together",
+    "metric": "Name of the metric",
+    "estimate": "Value; n/a if undefined",
+    "ci_low": "Lower bound of the interval over participants, given the trained networks",
+    "ci_high": "Upper bound of the interval over participants",
+    "interval": INTERVAL_OF_SCALED + "; none",
+    **described("n_participants", "n_scans"),
+}
+
+
+def by_fold(predictions: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """The predictions of all folds, and of each."""
+    folds = {str(fold): frame for fold, frame in predictions.groupby("fold", sort=True)}
+    return {ALL_FOLDS: predictions, **folds}
+
+
+def participants_of(frame: pd.DataFrame, of_class: str | None) -> tuple[Indices, Sequence[str], Indices]:
+    """Participant 0..P-1 of each scan, their names, and the strata they are drawn in: test fold and class.
+
+    `of_class` is the column of the class, that of a participant's first scan; None without classes.
+    """
+    codes, names = participant_codes(frame["participant_id"].tolist())
+    first = frame.iloc[np.unique(codes, return_index=True)[1]]
+    classes = np.zeros(len(first), np.intp) if of_class is None else pd.factorize(first[of_class])[0].astype(np.intp)
+    return codes, names, strata_of(pd.factorize(first["fold"])[0].astype(np.intp), classes)
+
+
+def measured_by_fold(
+    predictions: pd.DataFrame,
+    measure: Measure,
+    of_class: str | None,
+    scales: Callable[[str], IntervalScale],
+    settings: StatisticsConfig,
+    rng: np.random.Generator,
+) -> pd.DataFrame:
+    """One row per fold and metric; columns of `MEASURE_COLUMNS`.
+
+    `measure` takes predictions and weights (draws, scans) and gives metrics (draws,) by name, `scales` the scale of a
+    metric's interval; `of_class` as in `participants_of`.
+    """
+    rows = []
+    for fold, frame in by_fold(predictions).items():
+        codes, names, strata = participants_of(frame, of_class)
+        estimates = measure(frame, np.ones((1, len(frame))))
+
+        def statistic(weights: Floats, frame: pd.DataFrame = frame, codes: Indices = codes) -> Floats:
+            return np.stack(list(measure(frame, weights[:, codes]).values()), axis=1)
+
+        found = scaled_intervals(
+            statistic,
+            strata,
+            [scales(name) for name in estimates],
+            settings.bootstrap_samples,
+            settings.confidence,
+            rng,
+        )
+        for place, (metric, value) in enumerate(estimates.items()):
+            bounds = (found.low[place], found.high[place], found.method[place])
+            rows.append([fold, metric, float(value[0]), *bounds, len(names), len(frame)])
+    return pd.DataFrame(rows, columns=list(MEASURE_COLUMNS))
+
 
 PERFORMANCE_COLUMNS = {
     "fold": "Test fold, or all: out-of-fold predictions of all folds together",

@@ -13,10 +13,17 @@ from heatlas.pipeline.run.declared import CLASSES, Table
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Floats
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
-from heatlas.pipeline.statistics.linear.skewness import VERY_SKEWED
-from heatlas.pipeline.statistics.performance.intervals import MEASURE_COLUMNS, by_fold, measured_by_fold
-from heatlas.pipeline.statistics.resampling.bootstrap import weighted_mean, weighted_slope
-from heatlas.pipeline.statistics.resampling.scaled import AS_IT_IS, FISHER, LOG, LOGIT, UNEXPLAINED
+from heatlas.pipeline.statistics.performance.classification import MEASURE_COLUMNS, by_fold, measured_by_fold
+from heatlas.pipeline.statistics.resampling.bootstrap import (
+    AS_IT_IS,
+    FISHER,
+    LOG,
+    LOGIT,
+    UNEXPLAINED,
+    weighted_mean,
+    weighted_slope,
+)
+from heatlas.pipeline.statistics.resampling.means import VERY_SKEWED
 
 NUMBER_PERFORMANCE_COLUMNS = MEASURE_COLUMNS | {
     "metric": "Over scans: mae (mean absolute error), mae_of_mean (mae of always predicting the mean of the target, "

@@ -19,28 +19,34 @@ from heatlas.pipeline.run.declared import Inference, Table
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Flags, Floats
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
-from heatlas.pipeline.statistics.data.notes import joined
-from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability, two_sided_p
-from heatlas.pipeline.statistics.progression.concordance import (
-    CHANCE,
-    Pairs,
-    class_pairs,
-    comparable_pairs,
-    concordance,
-    permuted_concordance,
-)
-from heatlas.pipeline.statistics.progression.conversion import (
+from heatlas.pipeline.statistics.data.values import joined
+from heatlas.pipeline.statistics.linear.permutations import Exchangeability, two_sided_p
+from heatlas.pipeline.statistics.progression.cox import (
     AT_ANY_TIME,
     COMPARATORS,
     MODEL,
     SOONER_WHEN_LOWER,
     Conversions,
     conversions,
+    cox_table,
 )
-from heatlas.pipeline.statistics.progression.cox import cox_table
-from heatlas.pipeline.statistics.progression.hazards import CONSTANT
-from heatlas.pipeline.statistics.resampling.bootstrap import FLAT, NO_INTERVAL, bootstrap_intervals, ratio
-from heatlas.pipeline.statistics.resampling.scaled import INTERVAL_OF_SHARES, with_exact_shares
+from heatlas.pipeline.statistics.progression.hazards import (
+    CHANCE,
+    CONSTANT,
+    Pairs,
+    class_pairs,
+    comparable_pairs,
+    concordance,
+    permuted_concordance,
+)
+from heatlas.pipeline.statistics.resampling.bootstrap import (
+    FLAT,
+    INTERVAL_OF_SHARES,
+    NO_INTERVAL,
+    bootstrap_intervals,
+    ratio,
+    with_exact_shares,
+)
 
 CONVERTER, STABLE = "pMCI", "sMCI"
 CONCORDANCE, AUC = "concordance", "auc"

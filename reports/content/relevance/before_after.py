@@ -10,10 +10,9 @@ import pandas as pd
 
 from heatlas.pipeline.evaluation.planting.marked import CONTROL, GUIDED, NAME, TAUGHT, recipe_of
 from heatlas.pipeline.evaluation.planting.marker_groups import DIAGNOSIS, GROUPS, REVERSED
+from heatlas.pipeline.evaluation.retraining.before_after import LARGEST_DROP, OF_MAPS
 from heatlas.pipeline.evaluation.retraining.before_after import NAME as OBJECTIVE
 from heatlas.pipeline.evaluation.retraining.before_after_table import AFTER, BEFORE
-from heatlas.pipeline.evaluation.retraining.weights_table import OF_MAPS
-from heatlas.pipeline.evaluation.scores.pareto import LARGEST_DROP
 from heatlas.pipeline.run.config.objectives import ObjectiveConfig
 from heatlas.pipeline.run.template_name import axes_of
 from heatlas.pipeline.training.objectives.maps_in_training import ATTENTION

@@ -8,12 +8,10 @@ import pandas as pd
 
 from heatlas.pipeline.attribution.titles import method_title
 from heatlas.pipeline.cohort.people.long_tail import TAIL
-from heatlas.pipeline.evaluation.consensus.tables import FOLDS, SEVERAL
-from heatlas.pipeline.evaluation.representations.probes import PROBES
-from heatlas.pipeline.evaluation.representations.recognised import ALL
-from heatlas.pipeline.evaluation.representations.stage import BACKBONE
-from heatlas.pipeline.evaluation.representations.table import AGREEMENT, SITE
-from heatlas.pipeline.evaluation.retraining.table import AT_RANDOM, NOTHING
+from heatlas.pipeline.evaluation.consensus.agreement import FOLDS, SEVERAL
+from heatlas.pipeline.evaluation.representations.probes import ALL, PROBES
+from heatlas.pipeline.evaluation.representations.table import AGREEMENT, BACKBONE, SITE
+from heatlas.pipeline.evaluation.retraining.stage import AT_RANDOM, NOTHING
 from heatlas.reports.analyses.evaluation_verdict import title_of
 from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table
 from heatlas.reports.read.run_record import RunRecord

@@ -15,10 +15,9 @@ import pandas as pd
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.evaluation import parts as bench_parts
 from heatlas.pipeline.evaluation.bench import part as bench
-from heatlas.pipeline.evaluation.bench.part import Shown
-from heatlas.pipeline.evaluation.bench.request import BenchRequest
+from heatlas.pipeline.evaluation.bench.part import BenchRequest, Shown
 from heatlas.pipeline.evaluation.bench.table import ALL
-from heatlas.pipeline.evaluation.nulls.networks import REAL
+from heatlas.pipeline.evaluation.nulls import REAL
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.reports.analyses.evaluation_verdict import COHORTS, title_of
 from heatlas.reports.content.relevance.evaluation_grids import claims, draw_grids, grids

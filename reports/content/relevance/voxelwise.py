@@ -13,7 +13,7 @@ from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.regions.maps import load_whole
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.template_name import is_mni
-from heatlas.pipeline.statistics.data.image_measures import MEASURES
+from heatlas.pipeline.statistics.data.values import MEASURES
 from heatlas.pipeline.statistics.images.voxelwise import CLEAR
 from heatlas.reports.analyses.columns import columns_of
 from heatlas.reports.analyses.verdicts import Verdict

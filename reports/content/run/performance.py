@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from heatlas.pipeline.statistics.performance.intervals import ALL_FOLDS
+from heatlas.pipeline.statistics.performance.classification import ALL_FOLDS
 from heatlas.reports.analyses.columns import columns_of
 from heatlas.reports.analyses.findings import performance_estimate
 from heatlas.reports.content.run.methods import loss_in_words
