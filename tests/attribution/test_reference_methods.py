@@ -101,7 +101,7 @@ COMPLETE: dict[str, tuple[Any, float]] = {
 }
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", COMPLETE)
 @pytest.mark.parametrize("build", [network, branches], ids=["stages", "branches"])
 @pytest.mark.parametrize("start", ["evidence", "logit"])

@@ -97,7 +97,7 @@ def test_channels_are_augmented_alike() -> None:
     assert not torch.equal(changed[:, :1], one)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("family", TAKING)
 def test_a_family_takes_them_and_is_stored_with_them(family: str, tmp_path: Path) -> None:
     settings = SMALL[family]

@@ -433,6 +433,7 @@ def test_classes_may_be_called_by_numbers(tmp_path):
     assert {"1", "0"} <= {path.name.split("_")[0].removeprefix("group-") for path in layout.group.rglob("*.nii.gz")}
 
 
+@pytest.mark.ci
 def test_only_folds_of_this_split_that_did_not_fail_count_as_trained(tmp_path):
     layout = make_run(tmp_path / "run", RunPlan(until="training", people=3, folds=3))
     for name, index in (("left from an earlier split", 7), ("failed this time", 2)):
@@ -460,6 +461,7 @@ def test_shuffled_labels_are_said_before_anything_else(tmp_path):
     said_first(layout, "Labels were shuffled")
 
 
+@pytest.mark.ci
 def test_real_people_are_not_called_synthetic_for_the_settings_they_were_run_with(tmp_path):
     layout = make_run(tmp_path / "run", RunPlan(until="registration", preset="demo"))
     build_report(layout)
@@ -485,6 +487,7 @@ def test_settings_are_those_of_the_run(run, pages):
     assert "bootstrap_samples = 100" in pages["report-provenance.html"].text
 
 
+@pytest.mark.ci
 def test_a_network_that_did_not_learn_is_pointed_out(tmp_path):
     layout = make_run(tmp_path / "run", RunPlan(until="training", people=3))
     build_report(layout)

@@ -95,6 +95,7 @@ def test_section_says_that_r_is_within_test_folds(run):
         assert "within test folds" in text
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("headline", "guided", "answer"),
     [

@@ -42,6 +42,7 @@ def test_a_command_line_that_is_none_of_an_app_is_refused(words: list[str]) -> N
     assert end.value.code == 2
 
 
+@pytest.mark.ci
 def test_participant_registers_what_is_chosen_in_the_working_folder(tmp_path: Path) -> None:
     write_template_cohort(tmp_path / "bids", participants=4)
     first = tmp_path / "bids" / "sub-00" / "anat" / "sub-00_T1w.nii.gz"

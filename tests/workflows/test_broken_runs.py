@@ -237,6 +237,7 @@ def test_what_explain_has_written_is_made_again_or_named(run, capsys, file, how)
         assert path.name in said.err
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize(
     ("file", "breaker"),
     [
@@ -298,6 +299,7 @@ def test_a_broken_manifest_is_named_by_check_import_and_export(tmp_path, capsys,
 DEEP = '{"a": ' * 50_000 + "1" + "}" * 50_000
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("file", ["model.json", "lock", *KEPT])
 def test_deeply_nested_json_is_refused_or_made_again(run, capsys, file):
     assert explained(run, "--scan", "sub-1") == 0

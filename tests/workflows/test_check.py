@@ -269,6 +269,7 @@ def small_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.sample(18)
 @pytest.mark.parametrize(("text", "words"), [*COHORT_SETTINGS, *OTHER_SETTINGS])
 def test_check_refuses_what_run_refuses_in_the_same_words(dataset, small_settings, capsys, monkeypatch, text, words):
     """Before any work: no scan is registered, no worker is started."""
@@ -360,6 +361,7 @@ def test_a_gpu_is_not_asked_of_this_machine_if_workers_are_elsewhere(dataset, sm
     assert main([*command, "--executor", "slurm"]) == 0
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("preset", ["default", "demo", "patients"])
 def test_the_presets_name_only_what_there_is(dataset, preset):
     assert load_config(preset)

@@ -31,6 +31,8 @@ from heatlas.workflows.command_line import main
 CONFIG = Path(__file__).with_name("mini.toml")
 UP_TO_THE_REPORT = ("--stop-after", "statistics")
 
+pytestmark = pytest.mark.ci
+
 
 @pytest.fixture(scope="session")
 def cohort(tmp_path_factory) -> Path:
@@ -84,7 +86,6 @@ def reported(finished, cohort, tmp_path_factory) -> RunLayout:
     return layout
 
 
-@pytest.mark.ci
 def test_a_run_is_valid_bids_by_the_official_validator(reported, tmp_path):
     program = Path(sys.executable).with_name("bids-validator-deno")
     if not program.is_file():
@@ -142,15 +143,11 @@ def test_regions_keep_their_rows(finished):
     assert counts.iloc[0] >= 134
 
 
-TABLES = [pytest.param(one, id=one.name, marks=[pytest.mark.ci] * (one.stage == "report")) for one in tables_of_run()]
-
-
-@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("table", tables_of_run(), ids=lambda table: table.name)
 def test_every_declared_table_is_written_as_it_is_declared(request, table):
     require_as_declared(request.getfixturevalue("reported" if table.stage == "report" else "finished"), table)
 
 
-@pytest.mark.ci
 def test_report_says_that_the_cohort_is_synthetic(reported):
     page = reported.report.read_text(encoding="utf-8").lower()
     assert "synthetic" in page
@@ -163,7 +160,6 @@ def test_a_second_run_recomputes_nothing(finished, cohort):
     assert results(finished) == before
 
 
-@pytest.mark.ci
 def test_a_second_report_is_the_first(reported, cohort):
     before = results(reported)
     answer = run(cohort, reported.root)
@@ -178,7 +174,6 @@ FAMILIES = {
 """Settings of small networks, the resolution that their smallest grid needs, and how far the run goes."""
 
 
-@pytest.mark.ci
 @pytest.mark.parametrize("family", ["resnet10", pytest.param("densenet121", marks=pytest.mark.slow)])
 def test_another_family_of_networks_runs(family, finished, cohort, tmp_path):
     """Networks that are no chain of layers, on scans that another run may have registered."""
@@ -201,7 +196,6 @@ def test_another_family_of_networks_runs(family, finished, cohort, tmp_path):
         assert "MONAI" in layout.report.read_text(encoding="utf-8")
 
 
-@pytest.mark.ci
 def test_no_file_names_a_folder_of_this_machine(reported, cohort):
     folders = [reported.root, cohort, CONFIG.parents[2], Path(sys.prefix), Path.home()]
     texts = [path for path in reported.root.rglob("*") if path.suffix not in (".gz", ".safetensors", ".npz", ".png")]
@@ -215,7 +209,6 @@ def test_no_file_names_a_folder_of_this_machine(reported, cohort):
     assert named == []
 
 
-@pytest.mark.ci
 def test_what_was_changed_by_hand_is_named_and_made_again(reported, cohort, tmp_path_factory, monkeypatch):
     layout = RunLayout(tmp_path_factory.mktemp("edited") / "out")
     shutil.copytree(reported.root, layout.root)
@@ -249,7 +242,6 @@ config = Config(executors=[here], strategy="none")
 """
 
 
-@pytest.mark.ci
 @pytest.mark.parametrize("workers", ["processes", pytest.param("cluster", marks=pytest.mark.slow)])
 def test_another_folder_gives_the_same_tables_and_nothing_is_left(workers, finished, cohort, tmp_path, monkeypatch):
     """By processes of this machine, or by Parsl."""
@@ -353,7 +345,6 @@ def test_interrupted_run_says_so_and_leaves_no_worker(sent, code, cohort, tmp_pa
     assert ends(process.pid), "a worker outlived the run"
 
 
-@pytest.mark.ci
 def test_broken_scan_is_a_row_and_the_others_go_on(cohort, tmp_path):
     copy = tmp_path / "cohort"
     shutil.copytree(cohort, copy)
