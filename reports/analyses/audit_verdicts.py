@@ -11,7 +11,6 @@ from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.regions.audit import NO_REGION
 from heatlas.reports.analyses.verdicts import CLEAR, Verdict, rows_where, survivors
 from heatlas.reports.read.run_record import RunRecord
-from heatlas.reports.words.codes import worded
 from heatlas.reports.words.numbers import (
     count,
     fixed,
@@ -23,7 +22,7 @@ from heatlas.reports.words.numbers import (
     sentence_case,
     shortened,
 )
-from heatlas.reports.words.wording import OWN
+from heatlas.reports.words.wording import OWN, worded
 
 MARGIN = 1.1  # smallest enrichment that is mentioned, if its interval, where it has one, lies above 1
 

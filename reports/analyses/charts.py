@@ -10,8 +10,8 @@ from markupsafe import Markup
 
 from heatlas.pipeline.run.columns import Form, column_of
 from heatlas.reports.vector.intervals import IntervalRow, draw_intervals
-from heatlas.reports.words.codes import worded
 from heatlas.reports.words.numbers import fixed, is_missing, listing, number, shortened
+from heatlas.reports.words.wording import worded
 
 DRAWN = 20  # rows of a chart
 

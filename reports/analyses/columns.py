@@ -10,8 +10,8 @@ from heatlas.pipeline.run.declared import Table
 from heatlas.reports.frame.tables import Column, footnote, text
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.read.written_tables import TABLES
-from heatlas.reports.words.codes import worded
 from heatlas.reports.words.numbers import fixed, number, p_cell, percent
+from heatlas.reports.words.wording import worded
 
 FORMS: Mapping[Form, Callable[[object], str]] = {
     Form.TEXT: text, Form.MAP: text, Form.FLAG: text, Form.NOTE: footnote, Form.COUNT: number, Form.VALUE: number,

@@ -9,8 +9,8 @@ from heatlas.pipeline.evaluation.planted import TOP
 from heatlas.reports.analyses.evidence import Place, place_of
 from heatlas.reports.analyses.verdicts import CLEAR, Verdict, classes_compared, rows_where
 from heatlas.reports.read.run_record import RunRecord
-from heatlas.reports.words.codes import worded
 from heatlas.reports.words.numbers import count, fixed, listing, mid_sentence, number, percent
+from heatlas.reports.words.wording import worded
 
 NEARLY_ALL = 0.9  # an effect that is found in at least this share of the regions says nothing about its place
 

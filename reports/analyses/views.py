@@ -24,7 +24,6 @@ from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import PageTable, page_table
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.read.written_tables import TABLES
-from heatlas.reports.words.codes import worded
 from heatlas.reports.words.numbers import LONGEST_TEXT, count, listing, number, sentence_case, shortened
 from heatlas.reports.words.wording import (
     OWN,
@@ -35,6 +34,7 @@ from heatlas.reports.words.wording import (
     levels_in_words,
     variable_in_words,
     without_codes,
+    worded,
 )
 
 TWO = frozenset({TWO_CLASSES})

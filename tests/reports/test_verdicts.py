@@ -33,9 +33,8 @@ from heatlas.reports.figures.gallery import Gallery
 from heatlas.reports.frame.material import Material
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.region_pages.tables import associations_by_group
-from heatlas.reports.words.codes import worded
 from heatlas.reports.words.glossary import GLOSSARY, as_page, linked
-from heatlas.reports.words.wording import OWN, hippocampal_source
+from heatlas.reports.words.wording import OWN, hippocampal_source, worded
 
 FOLDER = Path("nowhere")
 

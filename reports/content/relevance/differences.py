@@ -18,9 +18,8 @@ from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import PageTable, page_table
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.read.written_tables import TABLES
-from heatlas.reports.words.codes import worded
 from heatlas.reports.words.numbers import count, fixed, interval, listing, mid_sentence, number, p_value
-from heatlas.reports.words.wording import covariates_in_words
+from heatlas.reports.words.wording import covariates_in_words, worded
 
 NAME = "image_differences"
 NAMED = 6  # regions named of each kind

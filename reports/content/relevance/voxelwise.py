@@ -25,7 +25,6 @@ from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import PageTable, page_table
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.read.written_tables import TABLES
-from heatlas.reports.words.codes import worded
 from heatlas.reports.words.numbers import (
     count,
     fixed,
@@ -36,7 +35,7 @@ from heatlas.reports.words.numbers import (
     p_value,
     sentence_case,
 )
-from heatlas.reports.words.wording import covariates_in_words
+from heatlas.reports.words.wording import covariates_in_words, worded
 
 TESTS, CLUSTERS = "voxel_tests", "voxel_clusters"
 _NAMED = 4

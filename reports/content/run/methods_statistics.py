@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 from heatlas.reports.analyses.verdicts import primary_question
 from heatlas.reports.read.run_record import RunRecord
-from heatlas.reports.words.codes import worded
 from heatlas.reports.words.numbers import is_missing, listing, number
-from heatlas.reports.words.wording import covariates_in_words
+from heatlas.reports.words.wording import covariates_in_words, worded
 
 
 def _curves(run: RunRecord) -> str:

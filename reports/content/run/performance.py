@@ -17,8 +17,8 @@ from heatlas.reports.figures.gallery import Picture
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import Column, numeric, page_table, text
 from heatlas.reports.read.run_record import RunRecord
-from heatlas.reports.words.codes import worded
 from heatlas.reports.words.numbers import count, fixed, is_missing, number, sentence_case
+from heatlas.reports.words.wording import worded
 
 
 def confusion(run: RunRecord) -> tuple[pd.DataFrame, pd.DataFrame]:

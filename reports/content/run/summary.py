@@ -27,7 +27,6 @@ from heatlas.reports.content.run.where import WHERE, Answer, leading_regions, sm
 from heatlas.reports.frame.faults import Faults
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.read.written_tables import PREDICTIONS_OF
-from heatlas.reports.words.codes import worded
 from heatlas.reports.words.numbers import (
     count,
     fixed,
@@ -40,7 +39,7 @@ from heatlas.reports.words.numbers import (
     sentence_case,
     shortened,
 )
-from heatlas.reports.words.wording import hippocampal_source
+from heatlas.reports.words.wording import hippocampal_source, worded
 
 
 @dataclass(frozen=True)
