@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.reports.analyses.verdicts import Verdict, rows_where
-from heatlas.reports.read.leading_map import has_passed
-from heatlas.reports.read.run_record import RunRecord
+from heatlas.reports.read.run_record import RunRecord, has_passed
 from heatlas.reports.words.numbers import listing, sentence_case
 
 NOT_EVALUATED = "Null and faithfulness checks of the maps have not been run yet (heatlas evaluate)."

@@ -14,8 +14,7 @@ from heatlas.reports.analyses.evidence import sum_error
 from heatlas.reports.analyses.findings import small_regions
 from heatlas.reports.analyses.planted_verdict import planted_leaders, shuffled_count
 from heatlas.reports.cautions.records import Caution, Check
-from heatlas.reports.read.leading_map import has_passed
-from heatlas.reports.read.run_record import RunRecord
+from heatlas.reports.read.run_record import RunRecord, has_passed
 from heatlas.reports.words.numbers import count, listing, mid_sentence, number, percent
 
 UNSEEN_SHARE = 0.01
