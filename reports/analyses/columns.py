@@ -8,8 +8,8 @@ from dataclasses import replace
 from heatlas.pipeline.run.columns import Form
 from heatlas.pipeline.run.declared import Table
 from heatlas.reports.frame.tables import Column, footnote, text
+from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import RunRecord
-from heatlas.reports.read.written_tables import TABLES
 from heatlas.reports.words.numbers import fixed, number, p_cell, percent
 from heatlas.reports.words.wording import worded
 

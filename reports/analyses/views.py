@@ -22,8 +22,8 @@ from heatlas.reports.analyses.verdicts import Verdict
 from heatlas.reports.frame.chapters import Chapter
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import PageTable, page_table
+from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import RunRecord
-from heatlas.reports.read.written_tables import TABLES
 from heatlas.reports.words.numbers import LONGEST_TEXT, count, listing, number, sentence_case, shortened
 from heatlas.reports.words.wording import (
     OWN,
@@ -47,7 +47,7 @@ SHOWN = 12  # rows of a table on the page, unless its view says otherwise
 class View:
     """One table of the statistics stage as the page shows it."""
 
-    table: str  # name of `reports.read.written_tables.TABLES`
+    table: str  # name of `reports.read.run_files.TABLES`
     caption: str
     columns: Sequence[str]
     # Values of columns that rows must have to be shown; the others are in the file. ``{positive}`` and ``{negative}``

@@ -17,8 +17,8 @@ from heatlas.reports.figures.slices import MAP_CUTS, Backdrop, BrainImage, MapVi
 from heatlas.reports.frame.faults import Faults
 from heatlas.reports.frame.links import Links, participant_file, region_files
 from heatlas.reports.frame.overviews import draw_overview
+from heatlas.reports.read.run_files import not_as_written
 from heatlas.reports.read.run_record import OUTCOMES, RunRecord, read_run
-from heatlas.reports.read.written_images import not_as_written
 from heatlas.reports.words.numbers import listing
 
 

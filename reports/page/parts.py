@@ -26,7 +26,7 @@ from heatlas.reports.page.machine_readable import facts_of
 from heatlas.reports.page.sections import SECTIONS, BuiltSection, Section, build_section
 from heatlas.reports.people.page import person_content
 from heatlas.reports.read.people import ParticipantRecords
-from heatlas.reports.read.written_tables import TABLES
+from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.region_pages.page import RegionMaterial, region_content
 from heatlas.reports.words.numbers import shortened
 

@@ -37,8 +37,17 @@ from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.run.plain_text import counted, listed
 from heatlas.pipeline.run.work.steps import step_outputs
-from heatlas.reports.read.table_faults import MAKE_AGAIN, bad_cell, cut_row, read_checked
-from heatlas.reports.read.written_tables import HISTORIES_OF, PREDICTIONS_OF, TABLES, of_another_version, tables_of
+from heatlas.reports.read.run_files import (
+    HISTORIES_OF,
+    MAKE_AGAIN,
+    PREDICTIONS_OF,
+    TABLES,
+    bad_cell,
+    cut_row,
+    of_another_version,
+    read_checked,
+    tables_of,
+)
 
 FIRST = ("inherent", "expectedGradients")
 """Evidence maps that lead before others: the exact one of networks that have it, then the one made by default."""
@@ -413,7 +422,7 @@ def _is_explained(layout: RunLayout, row: Mapping[Any, Any], failed: Collection[
 def read_usable(layout: RunLayout, name: str, path: Path, config: Config) -> tuple[pd.DataFrame, str]:
     """A table of the run and, where the report cannot use it, why.
 
-    `name`: of `reports.read.written_tables.TABLES`.
+    `name`: of `reports.read.run_files.TABLES`.
     """
     file = path.relative_to(layout.root).as_posix()
     try:

@@ -9,7 +9,7 @@ from heatlas.pipeline.run.declared import CLASSES, Table
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.statistics.comparison.families import MAP_AGREEMENT_TABLE, MAPS_TABLE, RUNS_TABLE
 from heatlas.pipeline.statistics.comparison.runs import MCNEMAR_TABLE
-from heatlas.reports.read.written_tables import DECLARED
+from heatlas.reports.read.run_files import DECLARED
 
 _HEAD = """# Tables of a run
 

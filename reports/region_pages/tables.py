@@ -13,8 +13,8 @@ from heatlas.reports.analyses.columns import columns_of
 from heatlas.reports.analyses.verdicts import classes_compared, difference_in_words
 from heatlas.reports.analyses.views import rows_in_words
 from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table
+from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import RunRecord
-from heatlas.reports.read.written_tables import TABLES
 
 SIDES = ("left", "right")
 _READ = ["participant_id", "scan_id", "map", "hemisphere", "group", "n_voxels", "sum"]

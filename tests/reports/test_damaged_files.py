@@ -31,8 +31,8 @@ from heatlas.reports.frame.links import Links
 from heatlas.reports.frame.material import Material
 from heatlas.reports.page.parts import PARTS, finished_sections, people_pages, region_pages
 from heatlas.reports.page.sections import SECTIONS
+from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import FOUNDATIONS, WRITTEN_BEFORE, RunRecord, read_run, read_usable
-from heatlas.reports.read.written_tables import TABLES
 from heatlas.workflows.command_line import main
 
 PLAN = RunPlan(people=3, betas=(0.0, 0.5), preset="demo")

@@ -33,8 +33,8 @@ from heatlas.reports.page.build import build_report, report_inputs, written_file
 from heatlas.reports.people.page import _maps_of_mistakes, _rightly
 from heatlas.reports.people.scan_pictures import scan_page
 from heatlas.reports.read.people import ParticipantRecords
+from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import read_run
-from heatlas.reports.read.written_tables import TABLES
 from heatlas.reports.region_pages.page import RegionMaterial, region_content
 from heatlas.reports.viewer.component import viewing_space
 from heatlas.reports.words.numbers import fixed, number, percent

@@ -16,8 +16,8 @@ from heatlas.reports.figures.differences import draw_differences
 from heatlas.reports.figures.gallery import Picture
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import PageTable, page_table
+from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import RunRecord
-from heatlas.reports.read.written_tables import TABLES
 from heatlas.reports.words.numbers import count, fixed, interval, listing, mid_sentence, number, p_value
 from heatlas.reports.words.wording import covariates_in_words, worded
 

@@ -34,8 +34,8 @@ from heatlas.reports.content.relevance.evaluation_shifts import draw_shifts, shi
 from heatlas.reports.figures.gallery import Picture
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table
+from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import RunRecord
-from heatlas.reports.read.written_tables import TABLES
 from heatlas.reports.words.numbers import count, fixed, mid_sentence, number, signed
 
 

@@ -17,8 +17,8 @@ from heatlas.reports.figures.charts import draw_beta_curve, draw_volume_scatter
 from heatlas.reports.figures.gallery import Picture
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import page_table
+from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import RunRecord
-from heatlas.reports.read.written_tables import TABLES
 from heatlas.reports.words import wording as volume_sources
 from heatlas.reports.words.numbers import count, fixed, interval, listing, number, p_value
 

@@ -23,8 +23,8 @@ from heatlas.reports.figures.slices import BrainImage, ColourScale
 from heatlas.reports.figures.surfaces import GroupMap, draw_group_maps
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import PageTable, page_table
+from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import RunRecord
-from heatlas.reports.read.written_tables import TABLES
 from heatlas.reports.words.numbers import (
     count,
     fixed,

@@ -14,8 +14,8 @@ from heatlas.reports.figures.style import OUTCOME_NAMES
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table, remark
 from heatlas.reports.read.people import ParticipantRecords
+from heatlas.reports.read.run_files import PREDICTIONS_OF, TABLES
 from heatlas.reports.read.run_record import KEYS, RunRecord
-from heatlas.reports.read.written_tables import PREDICTIONS_OF, TABLES
 from heatlas.reports.vector.flowchart import FlowBox, draw_flow
 from heatlas.reports.words.numbers import (
     LONGEST_TEXT,

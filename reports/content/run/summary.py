@@ -25,8 +25,8 @@ from heatlas.reports.analyses.verdicts import CLEAR, primary, primary_quantity, 
 from heatlas.reports.content.relevance.headline import count_not_planted, regions_that_differ
 from heatlas.reports.content.run.where import WHERE, Answer, leading_regions, smaller_shares, where_it_looks
 from heatlas.reports.frame.faults import Faults
+from heatlas.reports.read.run_files import PREDICTIONS_OF
 from heatlas.reports.read.run_record import RunRecord
-from heatlas.reports.read.written_tables import PREDICTIONS_OF
 from heatlas.reports.words.numbers import (
     count,
     fixed,
