@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from heatlas.pipeline.attribution.titles import map_title
-from heatlas.reports.analyses.columns import correction
+from heatlas.reports.frame.tables import correction
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import (
     LONGEST_TEXT,

@@ -17,11 +17,10 @@ from markupsafe import Markup
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.cohort.people.tasks import KINDS, SEVERAL_CLASSES, TWO_CLASSES, KindName
 from heatlas.reports.analyses.charts import IntervalChart, chart_of
-from heatlas.reports.analyses.columns import columns_of, correction
 from heatlas.reports.analyses.verdicts import Verdict
 from heatlas.reports.frame.chapters import Chapter
 from heatlas.reports.frame.material import Material
-from heatlas.reports.frame.tables import PageTable, page_table
+from heatlas.reports.frame.tables import PageTable, columns_of, correction, page_table
 from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import LONGEST_TEXT, count, listing, number, sentence_case, shortened

@@ -13,14 +13,13 @@ from markupsafe import Markup
 
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.statistics.data.relevance_columns import with_shares
-from heatlas.reports.analyses.columns import columns_of
 from heatlas.reports.analyses.findings import least_voxels
 from heatlas.reports.cautions.method_cautions import scaled_by_probability
 from heatlas.reports.cautions.records import Caution
 from heatlas.reports.content.relevance.regions import MEANING, axis_title
 from heatlas.reports.figures.style import OUTCOME_NAMES
 from heatlas.reports.frame.material import Material
-from heatlas.reports.frame.tables import PageTable, page_table
+from heatlas.reports.frame.tables import PageTable, columns_of, page_table
 from heatlas.reports.read.run_record import OUTCOMES, RunRecord
 from heatlas.reports.region_pages.lead import lead_of, planted_here
 from heatlas.reports.region_pages.tables import associations_by_group, effects_by_group, sides_by_group

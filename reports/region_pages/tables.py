@@ -9,10 +9,9 @@ import pandas as pd
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.regions.tables import RELEVANCE_TABLE
 from heatlas.pipeline.run.errors import HeatlasError
-from heatlas.reports.analyses.columns import columns_of
 from heatlas.reports.analyses.verdicts import classes_compared, difference_in_words
 from heatlas.reports.analyses.views import rows_in_words
-from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table
+from heatlas.reports.frame.tables import Column, PageTable, columns_of, numeric, page_table
 from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import RunRecord
 

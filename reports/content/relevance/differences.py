@@ -10,12 +10,11 @@ import pandas as pd
 
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.statistics.images.differences import BOTH, CLEAR, DIFFERS_ONLY, USED_ONLY, VERDICTS
-from heatlas.reports.analyses.columns import columns_of
 from heatlas.reports.analyses.verdicts import Verdict
 from heatlas.reports.figures.differences import draw_differences
 from heatlas.reports.figures.gallery import Picture
 from heatlas.reports.frame.material import Material
-from heatlas.reports.frame.tables import PageTable, page_table
+from heatlas.reports.frame.tables import PageTable, columns_of, page_table
 from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import count, fixed, interval, listing, mid_sentence, number, p_value

@@ -10,13 +10,12 @@ import pandas as pd
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.run.layout.map_names import beta_of
 from heatlas.pipeline.statistics.associations.volume_association import ADJUSTED, WITHIN
-from heatlas.reports.analyses.columns import columns_of
 from heatlas.reports.analyses.findings import VOLUME_TITLES, primary_volume, volume_estimate, volume_row, within_folds
 from heatlas.reports.analyses.verdicts import CLEAR
 from heatlas.reports.figures.charts import draw_beta_curve, draw_volume_scatter
 from heatlas.reports.figures.gallery import Picture
 from heatlas.reports.frame.material import Material
-from heatlas.reports.frame.tables import page_table
+from heatlas.reports.frame.tables import columns_of, page_table
 from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words import wording as volume_sources

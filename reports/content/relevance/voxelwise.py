@@ -15,14 +15,13 @@ from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.template_name import is_mni
 from heatlas.pipeline.statistics.data.image_measures import MEASURES
 from heatlas.pipeline.statistics.images.voxelwise import CLEAR
-from heatlas.reports.analyses.columns import columns_of
 from heatlas.reports.analyses.verdicts import Verdict
 from heatlas.reports.content.relevance.maps import spaces
 from heatlas.reports.figures.gallery import Picture
 from heatlas.reports.figures.slices import BrainImage, ColourScale
 from heatlas.reports.figures.surfaces import GroupMap, draw_group_maps
 from heatlas.reports.frame.material import Material
-from heatlas.reports.frame.tables import PageTable, page_table
+from heatlas.reports.frame.tables import PageTable, columns_of, page_table
 from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import (

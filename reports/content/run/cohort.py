@@ -9,10 +9,9 @@ import pandas as pd
 
 from heatlas.pipeline.cohort.people.inclusion import InclusionStep, reached, steps
 from heatlas.pipeline.run.config.inclusion import read_rule
-from heatlas.reports.analyses.columns import columns_of
 from heatlas.reports.figures.style import OUTCOME_NAMES
 from heatlas.reports.frame.material import Material
-from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table, remark
+from heatlas.reports.frame.tables import Column, PageTable, columns_of, numeric, page_table, remark
 from heatlas.reports.read.people import ParticipantRecords
 from heatlas.reports.read.run_files import PREDICTIONS_OF, TABLES
 from heatlas.reports.read.run_record import KEYS, RunRecord

@@ -9,13 +9,12 @@ from typing import Any
 import pandas as pd
 
 from heatlas.pipeline.statistics.performance.intervals import ALL_FOLDS
-from heatlas.reports.analyses.columns import columns_of
 from heatlas.reports.analyses.findings import performance_estimate
 from heatlas.reports.content.run.methods import loss_in_words
 from heatlas.reports.figures.charts import Curves, draw_confusion, draw_curves, draw_training_curves
 from heatlas.reports.figures.gallery import Picture
 from heatlas.reports.frame.material import Material
-from heatlas.reports.frame.tables import Column, numeric, page_table, text
+from heatlas.reports.frame.tables import Column, columns_of, numeric, page_table, text
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import count, fixed, is_missing, number, sentence_case
 from heatlas.reports.words.wording import worded
