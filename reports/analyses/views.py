@@ -18,8 +18,8 @@ from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.cohort.people.tasks import KINDS, SEVERAL_CLASSES, TWO_CLASSES, KindName
 from heatlas.reports.analyses.charts import IntervalChart, chart_of
 from heatlas.reports.analyses.verdicts import Verdict
-from heatlas.reports.frame.chapters import Chapter
 from heatlas.reports.frame.material import Material
+from heatlas.reports.frame.pages import Chapter
 from heatlas.reports.frame.tables import PageTable, columns_of, correction, page_table
 from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import RunRecord

@@ -25,9 +25,8 @@ from heatlas.pipeline.statistics.groups.region_explorer import (
 from heatlas.reports.analyses.verdicts import classes_compared
 from heatlas.reports.figures.slices import Plane
 from heatlas.reports.figures.style import OUTCOME_NAMES
-from heatlas.reports.frame.components import Component, embedded_json
 from heatlas.reports.frame.material import Material
-from heatlas.reports.frame.pages import render_part, template_text
+from heatlas.reports.frame.pages import Component, embedded_json, render_part, template_text
 from heatlas.reports.read.run_record import OUTCOMES, RunRecord
 from heatlas.reports.viewer.atlas import LIBRARY
 from heatlas.reports.viewer.component import space_of

@@ -15,8 +15,8 @@ from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.reports.figures.gallery import Gallery
 from heatlas.reports.figures.slices import MAP_CUTS, Backdrop, BrainImage, MapView, view_of
 from heatlas.reports.frame.faults import Faults
-from heatlas.reports.frame.links import Links, participant_file, region_files
 from heatlas.reports.frame.overviews import draw_overview
+from heatlas.reports.frame.pages import Links, participant_file, region_files
 from heatlas.reports.read.run_files import not_as_written
 from heatlas.reports.read.run_record import OUTCOMES, RunRecord, read_run
 from heatlas.reports.words.numbers import listing

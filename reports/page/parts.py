@@ -17,11 +17,18 @@ from markupsafe import Markup
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import write_text
 from heatlas.reports.figures.style import house_style
-from heatlas.reports.frame.chapters import INDEX, PARTICIPANTS, REGIONS
-from heatlas.reports.frame.components import Component
-from heatlas.reports.frame.links import PAGES
 from heatlas.reports.frame.material import Material
-from heatlas.reports.frame.pages import Frame, NavigationEntry, render, render_part
+from heatlas.reports.frame.pages import (
+    INDEX,
+    PAGES,
+    PARTICIPANTS,
+    REGIONS,
+    Component,
+    Frame,
+    NavigationEntry,
+    render,
+    render_part,
+)
 from heatlas.reports.page.machine_readable import facts_of
 from heatlas.reports.page.sections import SECTIONS, BuiltSection, Section, build_section
 from heatlas.reports.people.page import person_content

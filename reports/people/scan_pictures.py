@@ -32,10 +32,7 @@ from heatlas.reports.cautions.method_cautions import cautions_of_maps
 from heatlas.reports.cautions.records import Caution
 from heatlas.reports.figures.portrait import CUTS, Row, draw_portrait, region_row
 from heatlas.reports.figures.slices import PERSON_PERCENTILES, SMOOTHED_MM, BrainImage, MapView, smoothed, view_of
-from heatlas.reports.frame.chapters import INDEX, PARTICIPANTS
-from heatlas.reports.frame.components import Component
-from heatlas.reports.frame.links import participant_file
-from heatlas.reports.frame.pages import TEMPLATES, Frame, render
+from heatlas.reports.frame.pages import INDEX, PARTICIPANTS, TEMPLATES, Component, Frame, participant_file, render
 from heatlas.reports.people.regions import ScanRegions, regions_of_scans
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.viewer.atlas import ViewingSpace, atlas_component

@@ -27,8 +27,8 @@ from heatlas.reports.figures.gallery import Picture, inlined
 from heatlas.reports.figures.pictures import NIGHT, png, write
 from heatlas.reports.figures.portrait import GAP, HEAD, PIXELS, named
 from heatlas.reports.figures.slices import GROUP_PERCENTILES, ColourScale
-from heatlas.reports.frame.components import Component
 from heatlas.reports.frame.material import Material
+from heatlas.reports.frame.pages import Component
 from heatlas.reports.viewer.atlas import ViewingSpace, atlas_component
 from heatlas.reports.viewer.component import ViewerMap, space_of, viewer_component
 from heatlas.reports.viewer.volumes import block_mean

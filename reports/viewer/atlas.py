@@ -19,8 +19,7 @@ from heatlas.atlases.labels import Atlas, load_atlas
 from heatlas.atlases.spaces import Grid, template_grid
 from heatlas.atlases.templates import Template, span_of, template_on
 from heatlas.reports.figures.style import cool, warm
-from heatlas.reports.frame.components import Component, embedded_json
-from heatlas.reports.frame.pages import template_text
+from heatlas.reports.frame.pages import Component, embedded_json, template_text
 from heatlas.reports.viewer.volumes import block_grid, block_side, packed
 
 LIBRARY = template_text("components/volumes.js")

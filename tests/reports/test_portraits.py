@@ -20,8 +20,8 @@ from heatlas.reports.content.relevance import patients
 from heatlas.reports.figures.pictures import shown_in
 from heatlas.reports.figures.portrait import FAINT, MAPS, REGIONS, region_row
 from heatlas.reports.figures.slices import BrainImage, ColourScale, smoothed
-from heatlas.reports.frame.links import participant_file
 from heatlas.reports.frame.material import Material
+from heatlas.reports.frame.pages import participant_file
 from heatlas.reports.page.build import build_report
 from heatlas.reports.people.evidence import evidence_sentences
 from heatlas.reports.people.pictures import portraits_of

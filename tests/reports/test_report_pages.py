@@ -27,8 +27,8 @@ from heatlas.reports.analyses.verdicts import g_in_words
 from heatlas.reports.cautions.all_cautions import find_cautions
 from heatlas.reports.cautions.method_cautions import cautions_of_maps
 from heatlas.reports.figures.slices import BrainImage, view_of
-from heatlas.reports.frame.links import participant_file, region_files
 from heatlas.reports.frame.material import Material
+from heatlas.reports.frame.pages import participant_file, region_files
 from heatlas.reports.page.build import build_report, report_inputs, written_files
 from heatlas.reports.people.page import _maps_of_mistakes, _rightly
 from heatlas.reports.people.scan_pictures import scan_page
