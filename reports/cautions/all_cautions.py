@@ -23,7 +23,7 @@ from heatlas.reports.cautions.conserved import LOSSES, shares
 from heatlas.reports.cautions.doubtful_scans import mirrored_scans, misplaced_scans, mostly_flagged, registered
 from heatlas.reports.cautions.method_cautions import METHOD_CHECKS, sums_of_evidence
 from heatlas.reports.cautions.records import Caution, Check
-from heatlas.reports.frame.faults import Faults
+from heatlas.reports.frame.material import Faults
 from heatlas.reports.read.run_files import PREDICTIONS_OF
 from heatlas.reports.read.run_record import KEYS, OUTCOMES, RunRecord
 from heatlas.reports.words.numbers import LONGEST_TEXT, count, fixed, is_missing, listing, number, percent, shortened

@@ -34,8 +34,7 @@ from heatlas.reports.cautions.all_cautions import find_cautions, missing_stages
 from heatlas.reports.cautions.records import Caution
 from heatlas.reports.content.run.methods import methods_bibtex, methods_markdown
 from heatlas.reports.content.run.summary import Summary, summarise
-from heatlas.reports.frame.faults import Faults
-from heatlas.reports.frame.material import Material
+from heatlas.reports.frame.material import Faults, Material
 from heatlas.reports.frame.pages import (
     CHAPTERS,
     INDEX,

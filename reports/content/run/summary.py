@@ -24,7 +24,7 @@ from heatlas.reports.analyses.planted_verdict import other_leaders, planted_lead
 from heatlas.reports.analyses.verdicts import CLEAR, primary, primary_quantity, primary_question
 from heatlas.reports.content.relevance.headline import count_not_planted, regions_that_differ
 from heatlas.reports.content.run.where import WHERE, Answer, leading_regions, smaller_shares, where_it_looks
-from heatlas.reports.frame.faults import Faults
+from heatlas.reports.frame.material import Faults
 from heatlas.reports.read.run_files import PREDICTIONS_OF
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import (
