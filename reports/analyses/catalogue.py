@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from heatlas.pipeline.cohort.people.tasks import NUMBER, SEVERAL_CLASSES
 from heatlas.reports.analyses import audit_verdicts, baselines, evidence, external, planted_verdict, verdicts
-from heatlas.reports.analyses.charts import IntervalChart
-from heatlas.reports.analyses.views import ANY_TASK, CLASSES, AnalysisSection, View
+from heatlas.reports.analyses.views import ANY_TASK, CLASSES, AnalysisSection, IntervalChart, View
 from heatlas.reports.frame import pages
 from heatlas.reports.read.run_record import OUTCOMES
 

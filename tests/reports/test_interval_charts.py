@@ -7,7 +7,7 @@ import re
 import pandas as pd
 import pytest
 
-from heatlas.reports.analyses.charts import IntervalChart, chart_of
+from heatlas.reports.analyses.views import IntervalChart, chart_of
 from heatlas.reports.vector.intervals import BAND, IntervalRow, draw_intervals
 
 SPEC = IntervalChart(("group", "scan_group", "map"), "r", "low", "high", "correlation")
