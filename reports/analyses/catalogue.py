@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from heatlas.pipeline.cohort.people.tasks import NUMBER, SEVERAL_CLASSES
-from heatlas.reports.analyses import audit_verdicts, baselines, evidence, external, planted_verdict, verdicts
+from heatlas.reports.analyses import audit_verdicts, baselines, external, findings, planted_verdict, verdicts
 from heatlas.reports.analyses.views import ANY_TASK, CLASSES, AnalysisSection, IntervalChart, View
 from heatlas.reports.frame import pages
 from heatlas.reports.read.run_record import OUTCOMES
@@ -134,7 +134,7 @@ NUMBER_ASSOCIATIONS = AnalysisSection(
         View("associations", "Density against the target and further measures, clearest first.", _CORRELATION,
              where={"metric": ["density"]}, order=("p_fwe", "-r"), shown=20, finding="p_fwe"),
     ),
-    evidence.follows_number,
+    findings.follows_number,
     tasks=frozenset({NUMBER}),
 )  # fmt: skip
 

@@ -6,7 +6,7 @@ import pandas as pd
 
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.evaluation.planted import TOP
-from heatlas.reports.analyses.evidence import Place, place_of
+from heatlas.reports.analyses.findings import Place, place_of
 from heatlas.reports.analyses.verdicts import CLEAR, Verdict, classes_compared, rows_where
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import count, fixed, listing, mid_sentence, number, percent

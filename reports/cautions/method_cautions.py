@@ -10,8 +10,7 @@ import numpy as np
 from heatlas.atlases.templates import configured_template
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.reports.analyses.evaluation_verdict import lines_on
-from heatlas.reports.analyses.evidence import sum_error
-from heatlas.reports.analyses.findings import small_regions
+from heatlas.reports.analyses.findings import small_regions, sum_error
 from heatlas.reports.analyses.planted_verdict import planted_leaders, shuffled_count
 from heatlas.reports.cautions.records import Caution, Check
 from heatlas.reports.read.run_record import RunRecord, has_passed

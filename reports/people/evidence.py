@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from heatlas.reports.analyses.evidence import place_of
+from heatlas.reports.analyses.findings import place_of
 from heatlas.reports.people.regions import ScanRegions, regions_of_scans
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import count, is_missing, listing, mid_sentence, percent, shortened, signed

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import pandas as pd
 
-from heatlas.reports.analyses.evidence import leading_evidence
+from heatlas.reports.analyses.findings import leading_evidence
 from heatlas.reports.read.run_record import RunRecord
 
 NAMED = 3

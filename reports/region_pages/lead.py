@@ -5,8 +5,14 @@ from __future__ import annotations
 import pandas as pd
 
 from heatlas.pipeline.attribution.titles import map_title
-from heatlas.reports.analyses.evidence import Place, difference_of, evidence_differences, place_of
-from heatlas.reports.analyses.findings import map_shares, summary_means
+from heatlas.reports.analyses.findings import (
+    Place,
+    difference_of,
+    evidence_differences,
+    map_shares,
+    place_of,
+    summary_means,
+)
 from heatlas.reports.analyses.verdicts import CLEAR, classes_compared, g_in_words
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import count, listing, number, p_value, percent, signed

@@ -18,7 +18,7 @@ from heatlas.pipeline.evaluation.bench.verdicts import VERDICTS_TABLE, verdict_t
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table, write_table
 from heatlas.reports.analyses.evaluation_verdict import NOT_EVALUATED, bench_sentence
-from heatlas.reports.analyses.evidence import evidence_differences, sum_error
+from heatlas.reports.analyses.findings import evidence_differences, sum_error
 from heatlas.reports.analyses.planted_verdict import recovery
 from heatlas.reports.analyses.verdicts import comparisons
 from heatlas.reports.cautions.all_cautions import find_cautions

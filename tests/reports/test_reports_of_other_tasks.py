@@ -8,8 +8,7 @@ import pytest
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.layout.folder import RunInput
 from heatlas.pipeline.run.layout.run_layout import RunLayout
-from heatlas.reports.analyses.evidence import follows_number
-from heatlas.reports.analyses.findings import ranking
+from heatlas.reports.analyses.findings import follows_number, ranking
 from heatlas.reports.content.relevance.evidence import _table
 from heatlas.reports.content.run.cohort import _demographics, _split
 from heatlas.reports.figures.gallery import Gallery

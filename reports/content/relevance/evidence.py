@@ -9,8 +9,16 @@ import pandas as pd
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.regions.ranking import top_groups
 from heatlas.pipeline.regions.tables import ALL
-from heatlas.reports.analyses.evidence import evidence_differences, leading_evidence, place_columns, sum_error
-from heatlas.reports.analyses.findings import Leaders, leaders, ranking, voxels_of
+from heatlas.reports.analyses.findings import (
+    Leaders,
+    evidence_differences,
+    leaders,
+    leading_evidence,
+    place_columns,
+    ranking,
+    sum_error,
+    voxels_of,
+)
 from heatlas.reports.content.relevance.headline import regions_that_differ
 from heatlas.reports.figures.gallery import Picture
 from heatlas.reports.figures.regions import draw_regions

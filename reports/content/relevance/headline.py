@@ -8,8 +8,7 @@ from typing import Any
 import pandas as pd
 
 from heatlas.pipeline.attribution.titles import map_title
-from heatlas.reports.analyses.evidence import evidence_differences, firsts_in_words, place_columns
-from heatlas.reports.analyses.findings import leaders
+from heatlas.reports.analyses.findings import evidence_differences, firsts_in_words, leaders, place_columns
 from heatlas.reports.analyses.verdicts import CLEAR, by_ranks, classes_compared
 from heatlas.reports.content.relevance.maps import difference_pictures
 from heatlas.reports.figures.gallery import Picture

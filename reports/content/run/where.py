@@ -7,24 +7,22 @@ from dataclasses import dataclass
 
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.reports.analyses.evaluation_verdict import bench_sentence, evaluated
-from heatlas.reports.analyses.evidence import (
+from heatlas.reports.analyses.findings import (
     FEW_FIRSTS,
     densest,
     evidence_differences,
     firsts,
     firsts_in_words,
-    leading_evidence,
-    leading_in_words,
-    with_places,
-)
-from heatlas.reports.analyses.findings import (
     in_words,
     leaders,
+    leading_evidence,
+    leading_in_words,
     least_voxels,
     map_shares,
     overlap_in_words,
     small_regions,
     summary_means,
+    with_places,
 )
 from heatlas.reports.analyses.verdicts import CLEAR, classes_compared, g_in_words
 from heatlas.reports.read.run_record import RunRecord
