@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from heatlas.pipeline.cohort.people.tasks import NUMBER, SEVERAL_CLASSES
-from heatlas.reports.analyses import audit_verdicts, baselines, external, findings, planted_verdict, verdicts
+from heatlas.reports.analyses import audit_verdicts, baselines, external, findings, map_verdicts, verdicts
 from heatlas.reports.analyses.views import ANY_TASK, CLASSES, AnalysisSection, IntervalChart, View
 from heatlas.reports.frame import pages
 from heatlas.reports.read.run_record import OUTCOMES
@@ -217,7 +217,7 @@ PLANTED = AnalysisSection(
              ("map", "metric", "hits", "n_planted", "top", "expected_hits", "p_value", "found", "relevance_share",
               "volume_share", "enrichment", *_N), leading=False, shown=40),
     ),
-    planted_verdict.planted_regions,
+    map_verdicts.planted_regions,
 )  # fmt: skip
 
 SUBGROUPS = AnalysisSection(
@@ -395,7 +395,7 @@ EFFECTS_FOUND = AnalysisSection(
             leading=False, shown=40, verdicts=True,
         ),
     ),
-    planted_verdict.planted_effects,
+    map_verdicts.planted_effects,
 )  # fmt: skip
 
 EXTERNAL = AnalysisSection(

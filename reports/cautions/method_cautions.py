@@ -9,9 +9,8 @@ import numpy as np
 
 from heatlas.atlases.templates import configured_template
 from heatlas.pipeline.attribution.titles import map_title
-from heatlas.reports.analyses.evaluation_verdict import lines_on
 from heatlas.reports.analyses.findings import small_regions, sum_error
-from heatlas.reports.analyses.planted_verdict import planted_leaders, shuffled_count
+from heatlas.reports.analyses.map_verdicts import lines_on, planted_leaders, shuffled_count
 from heatlas.reports.cautions.records import Caution, Check
 from heatlas.reports.read.run_record import RunRecord, has_passed
 from heatlas.reports.words.numbers import count, listing, mid_sentence, number, percent

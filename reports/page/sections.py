@@ -13,8 +13,8 @@ from typing import Any
 
 from heatlas.pipeline.cohort.people.tasks import TWO_CLASSES, KindName
 from heatlas.reports.analyses import catalogue
-from heatlas.reports.analyses.evaluation_verdict import NOT_EVALUATED
-from heatlas.reports.analyses.evaluation_verdict import evaluation as passed_maps
+from heatlas.reports.analyses.map_verdicts import NOT_EVALUATED
+from heatlas.reports.analyses.map_verdicts import evaluation as passed_maps
 from heatlas.reports.analyses.verdicts import Verdict
 from heatlas.reports.analyses.views import ANY_TASK, CLASSES, TWO, AnalysisSection
 from heatlas.reports.content.relevance import (

@@ -17,9 +17,8 @@ from heatlas.pipeline.evaluation.bench.table import EVALUATION_TABLE
 from heatlas.pipeline.evaluation.bench.verdicts import VERDICTS_TABLE, verdict_table
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table, write_table
-from heatlas.reports.analyses.evaluation_verdict import NOT_EVALUATED, bench_sentence
 from heatlas.reports.analyses.findings import evidence_differences, sum_error
-from heatlas.reports.analyses.planted_verdict import recovery
+from heatlas.reports.analyses.map_verdicts import NOT_EVALUATED, bench_sentence, recovery
 from heatlas.reports.analyses.verdicts import comparisons
 from heatlas.reports.cautions.all_cautions import find_cautions
 from heatlas.reports.content.relevance import evaluation, regions

@@ -11,7 +11,7 @@ from heatlas.pipeline.evaluation.bench.scan_job import FAITHFUL, SEEN
 from heatlas.pipeline.evaluation.bench.table import ALL, EVALUATION_TABLE
 from heatlas.pipeline.evaluation.nulls.networks import NO_NETWORK, REAL
 from heatlas.pipeline.evaluation.scores.map_scores import MAP_SCORES
-from heatlas.reports.analyses.evaluation_verdict import COHORTS, evaluation, title_of
+from heatlas.reports.analyses.map_verdicts import COHORTS, evaluation, title_of
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table, remark
 from heatlas.reports.words.numbers import fixed, interval, number, sentence_case

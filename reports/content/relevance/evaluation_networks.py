@@ -14,7 +14,7 @@ from heatlas.pipeline.evaluation.representations.recognised import ALL
 from heatlas.pipeline.evaluation.representations.stage import BACKBONE
 from heatlas.pipeline.evaluation.representations.table import AGREEMENT, SITE
 from heatlas.pipeline.evaluation.retraining.table import AT_RANDOM, NOTHING
-from heatlas.reports.analyses.evaluation_verdict import title_of
+from heatlas.reports.analyses.map_verdicts import title_of
 from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import fixed, listing, mid_sentence, number, p_cell, p_value, percent, signed

@@ -20,7 +20,7 @@ from heatlas.pipeline.evaluation.bench.request import BenchRequest
 from heatlas.pipeline.evaluation.bench.table import ALL
 from heatlas.pipeline.evaluation.nulls.networks import REAL
 from heatlas.pipeline.run.errors import UsageError
-from heatlas.reports.analyses.evaluation_verdict import COHORTS, title_of
+from heatlas.reports.analyses.map_verdicts import COHORTS, title_of
 from heatlas.reports.content.relevance.evaluation_grids import claims, draw_grids, grids
 from heatlas.reports.content.relevance.evaluation_networks import (
     ROWS,

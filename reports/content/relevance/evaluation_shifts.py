@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from heatlas.pipeline.evaluation.scores.stability import LOST
-from heatlas.reports.analyses.evaluation_verdict import title_of
+from heatlas.reports.analyses.map_verdicts import title_of
 from heatlas.reports.content.relevance.evaluation_networks import ROWS
 from heatlas.reports.figures.gallery import Picture
 from heatlas.reports.figures.grids import draw_shift_curves

@@ -11,7 +11,6 @@ from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.regions.ranking import METRICS, top_groups
 from heatlas.pipeline.regions.tables import ALL
 from heatlas.reports.analyses.catalogue import REGION_MEANS
-from heatlas.reports.analyses.evaluation_verdict import bench_sentence
 from heatlas.reports.analyses.findings import (
     leaders,
     map_shares,
@@ -21,6 +20,7 @@ from heatlas.reports.analyses.findings import (
     voxels_of,
     weak_in_controls,
 )
+from heatlas.reports.analyses.map_verdicts import bench_sentence
 from heatlas.reports.analyses.verdicts import rows_where
 from heatlas.reports.content.relevance.evidence import evidence_block
 from heatlas.reports.content.relevance.kinds import kinds_table

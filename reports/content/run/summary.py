@@ -12,7 +12,6 @@ from heatlas.pipeline.run.config.image_kinds import all_images
 from heatlas.pipeline.statistics.associations.volume_association import ADJUSTED, REGION
 from heatlas.reports.analyses.audit_verdicts import LARGELY, PARTLY, correlation_of_folds
 from heatlas.reports.analyses.baselines import comparison
-from heatlas.reports.analyses.evaluation_verdict import bench_sentence
 from heatlas.reports.analyses.findings import (
     Estimate,
     performance_estimate,
@@ -20,7 +19,7 @@ from heatlas.reports.analyses.findings import (
     volume_estimate,
     within_folds,
 )
-from heatlas.reports.analyses.planted_verdict import other_leaders, planted_leaders
+from heatlas.reports.analyses.map_verdicts import bench_sentence, other_leaders, planted_leaders
 from heatlas.reports.analyses.verdicts import CLEAR, primary, primary_quantity, primary_question
 from heatlas.reports.content.relevance.headline import count_not_planted, regions_that_differ
 from heatlas.reports.content.run.where import WHERE, Answer, leading_regions, smaller_shares, where_it_looks

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from heatlas.pipeline.attribution.titles import map_title
-from heatlas.reports.analyses.evaluation_verdict import bench_sentence, evaluated
 from heatlas.reports.analyses.findings import (
     FEW_FIRSTS,
     densest,
@@ -24,6 +23,7 @@ from heatlas.reports.analyses.findings import (
     summary_means,
     with_places,
 )
+from heatlas.reports.analyses.map_verdicts import bench_sentence, evaluated
 from heatlas.reports.analyses.verdicts import CLEAR, classes_compared, g_in_words
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import count, listing, mid_sentence, number, signed
