@@ -23,8 +23,8 @@ from heatlas.pipeline.statistics.groups.region_explorer import (
     method_and_beta,
 )
 from heatlas.reports.analyses.verdicts import classes_compared
+from heatlas.reports.figures.gallery import OUTCOME_NAMES
 from heatlas.reports.figures.slices import Plane
-from heatlas.reports.figures.style import OUTCOME_NAMES
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.pages import Component, embedded_json, render_part, template_text
 from heatlas.reports.read.run_record import OUTCOMES, RunRecord

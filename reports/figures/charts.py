@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from heatlas.reports.figures.style import BLUE, GREY, INK, VERMILION, new_figure
+from heatlas.reports.figures.gallery import BLUE, GREY, INK, VERMILION, new_figure
 from heatlas.reports.words.numbers import count, percent, shortened
 
 _PER_ROW = 5

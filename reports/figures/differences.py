@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from heatlas.pipeline.statistics.images.differences import BOTH, DIFFERS_ONLY, NEITHER, UNKNOWN, USED_ONLY
-from heatlas.reports.figures.style import BLUE, GREY, INK, ORANGE, VERMILION, new_figure
+from heatlas.reports.figures.gallery import BLUE, GREY, INK, ORANGE, VERMILION, new_figure
 from heatlas.reports.words.numbers import shortened
 
 LOOKS = {

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from heatlas.reports.figures.style import BLUE, GREY, INK, VERMILION, new_figure
+from heatlas.reports.figures.gallery import BLUE, GREY, INK, VERMILION, new_figure
 
 COLOURS, MARKERS = (VERMILION, BLUE), ("o", "s")
 NAME_WIDTH = 24  # letters of a region's name on one line of the radar chart

@@ -14,8 +14,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from heatlas.pipeline.evaluation.grids.aggregated import EDGES
-from heatlas.reports.figures.gallery import Gallery
-from heatlas.reports.figures.style import BLUE, GREY, INK, ORANGE, VERMILION, house_style, new_figure, warm
+from heatlas.reports.figures.gallery import BLUE, GREY, INK, ORANGE, VERMILION, Gallery, house_style, new_figure, warm
 from heatlas.reports.words.numbers import fixed
 
 FORMS = ("svg", "png")

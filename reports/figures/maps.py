@@ -12,8 +12,7 @@ from matplotlib.figure import Figure
 
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.reports.figures import slices
-from heatlas.reports.figures.pictures import NIGHT
-from heatlas.reports.figures.style import new_figure
+from heatlas.reports.figures.gallery import NIGHT, new_figure
 
 DARK = tuple(channel / 255 for channel in NIGHT)
 LIGHT = "#dfe5ec"

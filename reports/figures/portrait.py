@@ -15,8 +15,8 @@ from PIL import Image
 
 from heatlas.atlases.labels import Atlas
 from heatlas.reports.figures import slices
+from heatlas.reports.figures.gallery import NIGHT, png, reduced, width_of, write
 from heatlas.reports.figures.maps import tick
-from heatlas.reports.figures.pictures import NIGHT, png, reduced, width_of, write
 
 CUTS: tuple[slices.Cut, ...] = (
     ("sagittal", -26.0), ("coronal", -20.0), ("axial", -28.0), ("axial", -16.0), ("axial", 8.0), ("axial", 34.0),

@@ -24,8 +24,7 @@ from heatlas.atlases.templates import configured_template
 from heatlas.pipeline.regions.maps import load_whole
 from heatlas.pipeline.run.config.settings import RegistrationConfig
 from heatlas.pipeline.run.errors import HeatlasError
-from heatlas.reports.figures.pictures import LIGHTEST, NIGHT
-from heatlas.reports.figures.style import cool, warm
+from heatlas.reports.figures.gallery import LIGHTEST, NIGHT, cool, warm
 
 Pixels = NDArray[np.uint8]
 Plane = Literal["sagittal", "coronal", "axial"]

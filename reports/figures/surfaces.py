@@ -18,9 +18,9 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from heatlas.reports.figures.gallery import new_figure
 from heatlas.reports.figures.maps import LIGHT, draw_colour_bar
 from heatlas.reports.figures.slices import AXIS, HIPPOCAMPAL_CUTS, Backdrop, BrainImage, ColourScale, coloured
-from heatlas.reports.figures.style import new_figure
 
 VIEWS: Mapping[str, float] = {"surface": 1.5, "glass": 1.4, "slices": 2.0}
 """Ways to show a map, with the height of each in inches."""

@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import write_text
-from heatlas.reports.figures.style import house_style
+from heatlas.reports.figures.gallery import house_style
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.pages import (
     INDEX,

@@ -17,7 +17,7 @@ from heatlas.reports.analyses.findings import least_voxels
 from heatlas.reports.cautions.method_cautions import scaled_by_probability
 from heatlas.reports.cautions.records import Caution
 from heatlas.reports.content.relevance.regions import MEANING, axis_title
-from heatlas.reports.figures.style import OUTCOME_NAMES
+from heatlas.reports.figures.gallery import OUTCOME_NAMES
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import PageTable, columns_of, page_table
 from heatlas.reports.read.run_record import OUTCOMES, RunRecord

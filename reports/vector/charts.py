@@ -10,7 +10,7 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from heatlas.reports.figures.style import BLUE, GREY, ORANGE, SKY, VERMILION
+from heatlas.reports.figures.gallery import BLUE, GREY, ORANGE, SKY, VERMILION
 from heatlas.reports.vector.drawing import INK, LINE, SOFT, Axis, Drawing, fitted, tick_text
 from heatlas.reports.words.numbers import fixed, number
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from heatlas.reports.figures.style import BLUE
+from heatlas.reports.figures.gallery import BLUE
 from heatlas.reports.vector.drawing import SOFT, Axis, Drawing, fitted
 from heatlas.reports.words.numbers import fixed, is_missing, number
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from heatlas.atlases.labels import Atlas, load_atlas
 from heatlas.atlases.spaces import Grid, template_grid
 from heatlas.atlases.templates import Template, span_of, template_on
-from heatlas.reports.figures.style import cool, warm
+from heatlas.reports.figures.gallery import cool, warm
 from heatlas.reports.frame.pages import Component, embedded_json, template_text
 from heatlas.reports.viewer.volumes import block_grid, block_side, packed
 

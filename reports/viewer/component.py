@@ -20,8 +20,8 @@ from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.regions.maps import read_map
 from heatlas.pipeline.run.errors import BadInputError, HeatlasError
 from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE, axes_of
+from heatlas.reports.figures.gallery import OUTCOME_NAMES
 from heatlas.reports.figures.slices import GROUP_PERCENTILES, HIPPOCAMPAL_CUTS, ColourScale
-from heatlas.reports.figures.style import OUTCOME_NAMES
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.pages import Component, embedded_json, render_part, template_text
 from heatlas.reports.read.run_record import OUTCOMES, group_name

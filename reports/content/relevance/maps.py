@@ -14,7 +14,7 @@ from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.run.config.settings import RegistrationConfig
 from heatlas.pipeline.run.errors import HeatlasError
 from heatlas.pipeline.run.template_name import axes_of, is_mni
-from heatlas.reports.figures.gallery import Picture
+from heatlas.reports.figures.gallery import OUTCOME_NAMES, Picture
 from heatlas.reports.figures.maps import MapRow, Outlined, draw_map_grid, group_rows
 from heatlas.reports.figures.portrait import Tile, coronal_slice, draw_mosaic
 from heatlas.reports.figures.slices import (
@@ -28,7 +28,6 @@ from heatlas.reports.figures.slices import (
     smoothed,
     view_of,
 )
-from heatlas.reports.figures.style import OUTCOME_NAMES
 from heatlas.reports.figures.surfaces import GroupMap, draw_group_maps
 from heatlas.reports.frame.material import Material
 from heatlas.reports.read.run_record import OUTCOMES, RunRecord, group_name

@@ -9,7 +9,7 @@ import pandas as pd
 
 from heatlas.pipeline.cohort.people.inclusion import InclusionStep, reached, steps
 from heatlas.pipeline.run.config.inclusion import read_rule
-from heatlas.reports.figures.style import OUTCOME_NAMES
+from heatlas.reports.figures.gallery import OUTCOME_NAMES
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import Column, PageTable, columns_of, numeric, page_table, remark
 from heatlas.reports.read.people import ParticipantRecords
