@@ -25,7 +25,7 @@ from heatlas.reports.frame.pages import Chapter
 from heatlas.reports.frame.tables import PageTable, columns_of, correction, page_table
 from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import RunRecord
-from heatlas.reports.vector.intervals import IntervalRow, draw_intervals
+from heatlas.reports.vector.charts import IntervalRow, draw_intervals
 from heatlas.reports.words.numbers import (
     LONGEST_TEXT,
     count,

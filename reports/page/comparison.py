@@ -6,7 +6,7 @@ import pandas as pd
 
 from heatlas.reports.frame.pages import Frame, NavigationEntry, render
 from heatlas.reports.frame.tables import Column, footnote, numeric, page_table, remark
-from heatlas.reports.vector.intervals import IntervalRow, draw_intervals
+from heatlas.reports.vector.charts import IntervalRow, draw_intervals
 from heatlas.reports.words.numbers import fixed
 
 PAGE = "comparison.html"

@@ -15,7 +15,7 @@ from heatlas.reports.figures.gallery import Picture
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table
 from heatlas.reports.read.run_record import RunRecord
-from heatlas.reports.vector.intervals import IntervalRow, draw_intervals
+from heatlas.reports.vector.charts import IntervalRow, draw_intervals
 from heatlas.reports.words.numbers import count, fixed, is_missing, listing, mid_sentence, number
 
 OUTLINED, RANKED = 5, 12
