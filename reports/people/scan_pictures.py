@@ -35,8 +35,14 @@ from heatlas.reports.figures.slices import PERSON_PERCENTILES, SMOOTHED_MM, Brai
 from heatlas.reports.frame.pages import INDEX, PARTICIPANTS, TEMPLATES, Component, Frame, participant_file, render
 from heatlas.reports.people.regions import ScanRegions, regions_of_scans
 from heatlas.reports.read.run_record import RunRecord
-from heatlas.reports.viewer.atlas import ViewingSpace, atlas_component
-from heatlas.reports.viewer.component import SCALE, ViewerMap, viewer_component, viewing_space
+from heatlas.reports.viewer.component import (
+    SCALE,
+    ViewerMap,
+    ViewingSpace,
+    atlas_component,
+    viewer_component,
+    viewing_space,
+)
 from heatlas.reports.words.numbers import mid_sentence
 
 STAGE = "scan-pictures"

@@ -28,9 +28,14 @@ from heatlas.reports.figures.portrait import GAP, HEAD, PIXELS, named
 from heatlas.reports.figures.slices import GROUP_PERCENTILES, ColourScale
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.pages import Component
-from heatlas.reports.viewer.atlas import ViewingSpace, atlas_component
-from heatlas.reports.viewer.component import ViewerMap, space_of, viewer_component
-from heatlas.reports.viewer.volumes import block_mean
+from heatlas.reports.viewer.component import (
+    ViewerMap,
+    ViewingSpace,
+    atlas_component,
+    block_mean,
+    space_of,
+    viewer_component,
+)
 from heatlas.reports.words.numbers import shortened
 
 
