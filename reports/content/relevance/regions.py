@@ -24,12 +24,12 @@ from heatlas.reports.analyses.map_verdicts import bench_sentence
 from heatlas.reports.analyses.verdicts import rows_where
 from heatlas.reports.content.relevance.evidence import evidence_block
 from heatlas.reports.content.relevance.kinds import kinds_table
-from heatlas.reports.explorer.of_run import region_explorer
 from heatlas.reports.figures.gallery import Picture
 from heatlas.reports.figures.regions import draw_regions
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table, remark
 from heatlas.reports.read.run_record import RunRecord
+from heatlas.reports.viewer.explorer import region_explorer
 from heatlas.reports.words.numbers import count, fixed, listing, percent
 
 TOP = 25
