@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from heatlas.pipeline.cohort.people.tasks import NUMBER, SEVERAL_CLASSES
-from heatlas.reports.analyses import audit_verdicts, baselines, external, findings, map_verdicts, verdicts
+from heatlas.reports.analyses import audit_verdicts, findings, map_verdicts, verdicts
 from heatlas.reports.analyses.views import ANY_TASK, CLASSES, AnalysisSection, IntervalChart, View
 from heatlas.reports.frame import pages
 from heatlas.reports.read.run_record import OUTCOMES
@@ -110,7 +110,7 @@ BASELINES = AnalysisSection(
              "verdict", *_N),
         ),
     ),
-    baselines.verdict,
+    audit_verdicts.baselines,
     ANY_TASK,
 )  # fmt: skip
 REPEATS = AnalysisSection(
@@ -432,7 +432,7 @@ EXTERNAL = AnalysisSection(
             ("cohort", "low", "high", "mean_probability", "share_positive", *_CI, "n_participants"),
         ),
     ),
-    external.verdict,
+    audit_verdicts.other_cohort,
 )  # fmt: skip
 
 APPLIED = AnalysisSection(
