@@ -4,7 +4,7 @@ Planes follow the neurological convention: the left of the picture is the left o
 millimetres in template space (RAS+). Images of other grids and resolutions are sampled at the same points in mm, so
 they lie where they belong.
 
-nilearn draws the few large figures (`reports.figures.surfaces`); a report also holds hundreds of small
+nilearn draws the few large figures (`reports.figures.maps`); a report also holds hundreds of small
 pictures, and this module draws one in milliseconds.
 """
 

@@ -11,7 +11,7 @@ from heatlas.pipeline.run.template_name import is_mni
 from heatlas.pipeline.run.work.progress import Progress
 from heatlas.reports.content.relevance.maps import class_difference, group_map
 from heatlas.reports.figures.gallery import Gallery, house_style
-from heatlas.reports.figures.surfaces import VIEWS, draw_group_maps
+from heatlas.reports.figures.maps import VIEWS, draw_group_maps
 from heatlas.reports.frame.material import Material
 from heatlas.reports.page.parts import finished_sections
 from heatlas.reports.page.sections import SECTIONS

@@ -13,7 +13,7 @@ from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.statistics.normative.controls import ControlGroup
 from heatlas.reports.analyses.findings import small_regions
 from heatlas.reports.figures.gallery import Picture, shown_in
-from heatlas.reports.figures.portrait import CUTS, FAINT, MAPS, REGIONS
+from heatlas.reports.figures.maps import CUTS, FAINT, MAPS, REGIONS
 from heatlas.reports.figures.slices import SMOOTHED_MM
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.overviews import FLICKER

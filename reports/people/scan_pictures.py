@@ -30,7 +30,7 @@ from heatlas.pipeline.run.work.digests import file_digest, unit_key
 from heatlas.pipeline.run.work.jobs import Job, Outcome, receipt_key, run_jobs
 from heatlas.reports.cautions.method_cautions import cautions_of_maps
 from heatlas.reports.cautions.records import Caution
-from heatlas.reports.figures.portrait import CUTS, Row, draw_portrait, region_row
+from heatlas.reports.figures.maps import CUTS, Row, draw_portrait, region_row
 from heatlas.reports.figures.slices import PERSON_PERCENTILES, SMOOTHED_MM, BrainImage, MapView, smoothed, view_of
 from heatlas.reports.frame.pages import INDEX, PARTICIPANTS, TEMPLATES, Component, Frame, participant_file, render
 from heatlas.reports.people.regions import ScanRegions, regions_of_scans

@@ -18,7 +18,7 @@ from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table
 from heatlas.reports.content.relevance import patients
 from heatlas.reports.figures.gallery import shown_in
-from heatlas.reports.figures.portrait import FAINT, MAPS, REGIONS, region_row
+from heatlas.reports.figures.maps import FAINT, MAPS, REGIONS, region_row
 from heatlas.reports.figures.slices import BrainImage, ColourScale, smoothed
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.pages import participant_file

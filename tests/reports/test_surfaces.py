@@ -19,8 +19,8 @@ from heatlas.pipeline.run.config.settings import RegistrationConfig
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.reports.content.relevance.maps import class_difference, group_map, surface_pictures
 from heatlas.reports.figures.gallery import FORMATS, Gallery, house_style, new_figure, rendered
+from heatlas.reports.figures.maps import VIEWS, GroupMap, _fsaverage, draw_group_maps, surface_values
 from heatlas.reports.figures.slices import GROUP_PERCENTILES, Backdrop, BrainImage, ColourScale, coloured, view_of
-from heatlas.reports.figures.surfaces import VIEWS, GroupMap, _fsaverage, draw_group_maps, surface_values
 from heatlas.reports.frame.material import Material
 from heatlas.reports.page import publication
 from heatlas.reports.page.publication import draw_maps, write_figures

@@ -18,8 +18,8 @@ from heatlas.pipeline.statistics.images.voxelwise import CLEAR
 from heatlas.reports.analyses.verdicts import Verdict
 from heatlas.reports.content.relevance.maps import spaces
 from heatlas.reports.figures.gallery import Picture
+from heatlas.reports.figures.maps import GroupMap, draw_group_maps
 from heatlas.reports.figures.slices import BrainImage, ColourScale
-from heatlas.reports.figures.surfaces import GroupMap, draw_group_maps
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import PageTable, columns_of, page_table
 from heatlas.reports.read.run_files import TABLES
