@@ -1,6 +1,6 @@
 """LRP alone: how far rankings depend on beta (figure 6 of the founding study), and whether its relevance adds up.
 
-Taken from reports/figures/charts.py.
+Taken from reports/content/run/performance.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Relevance of the hippocampus against its volume (figure 8 of the founding study).
 
-Taken from reports/figures/charts.py.
+Taken from reports/content/run/performance.py.
 """
 
 from __future__ import annotations

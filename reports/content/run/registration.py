@@ -1,6 +1,6 @@
 """How well the scans lie on the template.
 
-Taken from reports/figures/charts.py.
+Taken from reports/content/run/performance.py.
 """
 
 from __future__ import annotations
