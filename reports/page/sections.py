@@ -216,7 +216,7 @@ OWN: Sequence[Section] = (
     ),
     Section(
         "evaluation-parts", "Further results of the evaluation", "Parts of the evaluation", pages.EVALUATION,
-        evaluation_parts.build, applies=evaluation_parts.applies, tasks=ANY_TASK,
+        evaluation_parts.build_parts, applies=evaluation_parts.applies, tasks=ANY_TASK,
     ),
     Section(
         "provenance", "How to repeat this run", "Provenance", pages.PROVENANCE, colophon.build_provenance,

@@ -21,7 +21,7 @@ from heatlas.pipeline.evaluation.bench.table import ALL
 from heatlas.pipeline.evaluation.nulls.networks import REAL
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.reports.analyses.map_verdicts import COHORTS, title_of
-from heatlas.reports.content.relevance.evaluation_grids import claims, draw_grids, grids
+from heatlas.reports.content.relevance.evaluation_grids import claims, draw_grids, draw_shifts, grids, shifts
 from heatlas.reports.content.relevance.evaluation_networks import (
     ROWS,
     consensus,
@@ -30,7 +30,6 @@ from heatlas.reports.content.relevance.evaluation_networks import (
     representations,
     retraining,
 )
-from heatlas.reports.content.relevance.evaluation_shifts import draw_shifts, shifts
 from heatlas.reports.figures.gallery import Picture
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table
@@ -60,7 +59,7 @@ def applies(run: RunRecord) -> bool:
     return any(run.has(name) or name in run.unreadable for name in names)
 
 
-def build(material: Material) -> Mapping[str, Any]:
+def build_parts(material: Material) -> Mapping[str, Any]:
     """All that is shown, less what the run would refuse."""
     run = material.run
     shown = {
