@@ -21,7 +21,6 @@ from heatlas.reports.content.relevance import (
     before_after,
     differences,
     evaluation,
-    evaluation_parts,
     headline,
     lrp,
     maps,
@@ -216,7 +215,7 @@ OWN: Sequence[Section] = (
     ),
     Section(
         "evaluation-parts", "Further results of the evaluation", "Parts of the evaluation", pages.EVALUATION,
-        evaluation_parts.build_parts, applies=evaluation_parts.applies, tasks=ANY_TASK,
+        evaluation.build_parts, applies=evaluation.applies, tasks=ANY_TASK,
     ),
     Section(
         "provenance", "How to repeat this run", "Provenance", pages.PROVENANCE, colophon.build_provenance,

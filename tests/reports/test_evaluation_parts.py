@@ -17,9 +17,9 @@ from heatlas.pipeline.evaluation.interactions.sides import INTERACTIONS_TABLE
 from heatlas.pipeline.evaluation.interactions.sources import SOURCES_TABLE
 from heatlas.pipeline.evaluation.representations.table import REPRESENTATIONS_TABLE
 from heatlas.pipeline.evaluation.retraining.table import RETRAINING_TABLE
+from heatlas.reports.content.relevance.evaluation import EvaluationPart, _part, applies, shown_of_all
 from heatlas.reports.content.relevance.evaluation_grids import draw_shift_curves, draw_shifts
 from heatlas.reports.content.relevance.evaluation_networks import NAMED, ROWS
-from heatlas.reports.content.relevance.evaluation_parts import EvaluationPart, _part, applies, shown_of_all
 from heatlas.reports.figures import gallery
 
 SHOWN = {one.table: one for one in shown_of_all()}

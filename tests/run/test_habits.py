@@ -41,7 +41,7 @@ import pytest
 import toy_part
 from heatlas.pipeline.evaluation.bench.stage import Bench
 from heatlas.pipeline.run.errors import UsageError
-from heatlas.reports.content.relevance import evaluation_parts as page
+from heatlas.reports.content.relevance import evaluation as page
 from heatlas.reports.read.run_files import ALL_TABLES
 from heatlas.reports.read.table_documentation import documentation
 from heatlas.workflows.command_documentation import documentation as commands
