@@ -22,8 +22,8 @@ from heatlas.reports.analyses.map_verdicts import NOT_EVALUATED, bench_sentence,
 from heatlas.reports.analyses.verdicts import comparisons
 from heatlas.reports.cautions.all_cautions import find_cautions
 from heatlas.reports.content.relevance import evaluation, regions
+from heatlas.reports.content.relevance.headline import WHERE
 from heatlas.reports.content.run.summary import summarise
-from heatlas.reports.content.run.where import WHERE
 from heatlas.reports.figures import gallery
 from heatlas.reports.frame.material import Material
 from heatlas.reports.page.build import report_inputs, write_report

@@ -24,10 +24,10 @@ from heatlas.reports.analyses.verdicts import difference_in_words
 from heatlas.reports.analyses.views import View, show_view
 from heatlas.reports.cautions.audit_cautions import _gathered_outside
 from heatlas.reports.cautions.method_cautions import _several_networks
+from heatlas.reports.content.relevance.headline import smaller_shares
 from heatlas.reports.content.relevance.lrp import _by_chance, _hippocampus
 from heatlas.reports.content.run.cohort import _split, flow
 from heatlas.reports.content.run.summary import interval_against_p
-from heatlas.reports.content.run.where import smaller_shares
 from heatlas.reports.figures.gallery import Gallery
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import columns_of

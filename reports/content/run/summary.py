@@ -20,8 +20,15 @@ from heatlas.reports.analyses.findings import (
 )
 from heatlas.reports.analyses.map_verdicts import bench_sentence, other_leaders, planted_leaders
 from heatlas.reports.analyses.verdicts import CLEAR, primary, primary_quantity, primary_question
-from heatlas.reports.content.relevance.headline import count_not_planted, regions_that_differ
-from heatlas.reports.content.run.where import WHERE, Answer, leading_regions, smaller_shares, where_it_looks
+from heatlas.reports.content.relevance.headline import (
+    WHERE,
+    Answer,
+    count_not_planted,
+    leading_regions,
+    regions_that_differ,
+    smaller_shares,
+    where_it_looks,
+)
 from heatlas.reports.frame.material import Faults
 from heatlas.reports.read.run_files import PREDICTIONS_OF
 from heatlas.reports.read.run_record import RunRecord
