@@ -18,8 +18,7 @@ from heatlas.reports.figures.slices import SMOOTHED_MM
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.overviews import FLICKER
 from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table
-from heatlas.reports.people.evidence import measure_of
-from heatlas.reports.people.regions import regions_of_scans
+from heatlas.reports.people.regions import measure_of, regions_of_scans
 from heatlas.reports.read.people import ParticipantRecords
 from heatlas.reports.words.numbers import count, fixed, is_missing, listing, mid_sentence, percent, shortened
 
