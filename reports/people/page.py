@@ -18,8 +18,8 @@ from heatlas.reports.cautions.records import Caution
 from heatlas.reports.figures.gallery import OUTCOME_NAMES
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table, remark
-from heatlas.reports.people.pictures import overview_of, portraits_of, viewers_of
 from heatlas.reports.people.regions import FingerprintMeasure, evidence_sentences, measure_of, regions_of_scans
+from heatlas.reports.people.scan_pictures import overview_of, portraits_of, viewers_of
 from heatlas.reports.read.people import ParticipantRecords
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.vector.charts import (

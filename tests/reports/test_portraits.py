@@ -23,9 +23,8 @@ from heatlas.reports.figures.slices import BrainImage, ColourScale, smoothed
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.pages import participant_file
 from heatlas.reports.page.build import build_report
-from heatlas.reports.people.pictures import portraits_of
 from heatlas.reports.people.regions import evidence_sentences, regions_of_scans
-from heatlas.reports.people.scan_pictures import draw_scans
+from heatlas.reports.people.scan_pictures import draw_scans, portraits_of
 from heatlas.reports.read.people import ParticipantRecords
 from heatlas.reports.read.run_record import read_run
 from heatlas.reports.words.numbers import fixed, mid_sentence, signed
