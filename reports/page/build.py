@@ -46,8 +46,7 @@ from heatlas.reports.frame.pages import (
     template_files,
     with_addresses,
 )
-from heatlas.reports.page.machine_readable import report_json
-from heatlas.reports.page.parts import FinishedSection, make_parts
+from heatlas.reports.page.parts import FinishedSection, make_parts, report_json
 from heatlas.reports.page.sections import SECTIONS, sections_of
 from heatlas.reports.viewer.component import shared_data
 from heatlas.reports.words.numbers import is_missing, listing, shortened
