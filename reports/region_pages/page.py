@@ -1,9 +1,4 @@
-"""The page of one bilateral group: its place, relevance by group, volume, and tests.
-
-What a region's page says first: whether the classes differ there in the leading map, and its place.
-
-Tables of a region's page: left and right, clinical measures, and the classes against each other.
-"""
+"""The page of one bilateral group: its place, relevance by group, volume, and tests."""
 
 from __future__ import annotations
 
@@ -17,28 +12,17 @@ import pandas as pd
 from markupsafe import Markup
 
 from heatlas.pipeline.attribution.titles import map_title
-from heatlas.pipeline.regions.tables import RELEVANCE_TABLE
-from heatlas.pipeline.run.errors import HeatlasError
 from heatlas.pipeline.statistics.data.relevance_columns import with_shares
-from heatlas.reports.analyses.findings import (
-    Place,
-    difference_of,
-    evidence_differences,
-    least_voxels,
-    map_shares,
-    place_of,
-    summary_means,
-)
-from heatlas.reports.analyses.verdicts import CLEAR, classes_compared, difference_in_words, g_in_words
-from heatlas.reports.analyses.views import rows_in_words
+from heatlas.reports.analyses.findings import least_voxels
 from heatlas.reports.cautions.method_cautions import scaled_by_probability
 from heatlas.reports.cautions.records import Caution
 from heatlas.reports.content.relevance.regions import MEANING, axis_title
 from heatlas.reports.figures.gallery import OUTCOME_NAMES
 from heatlas.reports.frame.material import Material
-from heatlas.reports.frame.tables import Column, PageTable, columns_of, numeric, page_table
-from heatlas.reports.read.run_files import TABLES
+from heatlas.reports.frame.tables import PageTable, columns_of, page_table
 from heatlas.reports.read.run_record import OUTCOMES, RunRecord
+from heatlas.reports.region_pages.lead import lead_of, planted_here
+from heatlas.reports.region_pages.tables import associations_by_group, effects_by_group, sides_by_group
 from heatlas.reports.region_pages.viewer import RegionPictures, RegionViewers
 from heatlas.reports.vector.charts import (
     NEGATIVE,
@@ -50,211 +34,8 @@ from heatlas.reports.vector.charts import (
     draw_groups,
     draw_scatter,
 )
-from heatlas.reports.words.numbers import count, listing, number, p_value, percent, sentence_case, shortened, signed
+from heatlas.reports.words.numbers import count, listing, number, sentence_case, shortened
 from heatlas.reports.words.wording import OWN
-
-
-def lead_of(run: RunRecord, group: str) -> str:
-    """Whether the classes differ here in the leading map: by evidence, or by share and density."""
-    name = run.leading_map
-    if run.task.kind.undefined:
-        return f"No comparison of classes. {run.task.kind.undefined}"
-    if run.leads_with_evidence:
-        return _lead_of_evidence(run, group)
-    if not run.has("group_comparisons"):
-        return "Differences between the classes have not been tested yet."
-    share = classes_compared(run, map=name, metric="share", group=group)
-    density = classes_compared(run, map=name, metric="density", group=group)
-    if density.empty or pd.isna(density["p_fwe"].iloc[0]):
-        return f"{map_title(name)}: no difference between the classes could be tested here."
-    row, text = density.iloc[0], f"{map_title(name)}: "
-    if len(share) and pd.notna(share["p_fwe"].iloc[0]):
-        text += f"the share of the map that lies here {_difference(run, share.iloc[0], 'larger')}. By density, which "
-        text += "depends on the strength of the whole map, "
-    return (
-        f"{text}relevance here {_difference(run, row, 'denser')}; {count(int(row['n_first']), 'participant')} of "
-        f"{run.positive} and {number(row['n_second'])} of {run.negative}.{_place(run, name, group)}"
-    )
-
-
-def _lead_of_evidence(run: RunRecord, group: str) -> str:
-    """Whether the classes differ here in evidence, in logits, and the place of the region by this difference."""
-    rows = evidence_differences(run, run.leading_map)
-    title = map_title(run.leading_map)
-    place = place_of(run, run.leading_map, group)
-    row = rows.loc[[group]].iloc[0] if place is not None else pd.Series({"p_fwe": None})
-    if place is None or pd.isna(row["p_fwe"]):
-        return f"{title}: no difference of evidence between the classes could be tested here."
-    means = [f"{signed(row[column])} logits in {label}" for column, label in
-             zip(("mean_first", "mean_second"), run.labels, strict=True)]  # fmt: skip
-    return (
-        f"{title}: evidence here {_difference(run, row, 'larger')}: {difference_of(run, row)}; mean {listing(means)}, "
-        f"{count(int(row['n_first']), 'participant')} of {run.positive} and {number(row['n_second'])} of "
-        f"{run.negative}. By g it is number {number(place.number)} of {number(place.of)} regions{_bounds(run, place)}."
-    )
-
-
-def _bounds(run: RunRecord, place: Place) -> str:
-    """Between which places a region lies, to follow its place."""
-    return f" ({100 * run.config.statistics.confidence:g} % interval {place.span})" if place.span else ""
-
-
-def _difference(run: RunRecord, row: pd.Series, more: str) -> str:
-    """The difference of the classes in a row of tests, to follow its subject."""
-    where = f"is {more} in {run.positive if row['difference'] > 0 else run.negative}"
-    said = where if row["p_fwe"] < CLEAR else "is not significantly different between the classes"
-    size = f"Hedges' g of {run.positive} against {run.negative} {g_in_words(row)}"
-    return f"{said} ({size}, family-wise corrected {p_value(row['p_fwe'])})"
-
-
-def _place(run: RunRecord, name: str, group: str) -> str:
-    """The mean share of the map that lies in the region in the positive class, and its place among the regions."""
-    means = map_shares(run, name, run.positive).dropna()
-    if group not in means:
-        return ""
-    place = int((means > means[group]).sum()) + 1
-    return (
-        f" On average {percent(means[group])} of the map of {run.positive} lies here: number {number(place)} of "
-        f"{number(len(means))} regions."
-    )
-
-
-def planted_here(run: RunRecord, group: str) -> str:
-    """Whether disease was planted in a group, and its place by density in true positives, as recovery counts it."""
-    if not run.planted:
-        return ""
-    said = f" This is {'one' if group in run.planted else 'none'} of the planted regions"
-    name = run.leading_map
-    if run.leads_with_evidence:
-        ranked = place_of(run, name, group)
-        if ranked is None:
-            return f"{said}."
-        return (
-            f"{said}; by the difference of evidence between the classes ({map_title(name)}) it is number "
-            f"{number(ranked.number)} of {number(ranked.of)}{_bounds(run, ranked)}."
-        )
-    density = summary_means(run, name, "density", "TP")
-    if group not in density:
-        return f"{said}."
-    place = int((density > density[group]).sum()) + 1
-    return (
-        f"{said}; by density in true positives ({map_title(name)}) it is number {number(place)} of "
-        f"{number(len(density))}."
-    )
-
-
-SIDES = ("left", "right")
-_READ = ["participant_id", "scan_id", "map", "hemisphere", "group", "n_voxels", "sum"]
-_SIDE_COLUMNS = (
-    Column("title", "Map"),
-    Column("label", "Scans of"),
-    numeric("n_participants", "Participants"),
-    numeric("density_left", "Density, left"),
-    numeric("density_right", "Density, right"),
-    numeric("sum_left", "Sum, left"),
-    numeric("sum_right", "Sum, right"),
-)
-_ASSOCIATED = (
-    "biomarker", "scan_group", "estimator", "covariates", "map", "r", "ci_low", "ci_high", "p", "p_fwe", "p_fdr",
-    "n_participants", "note",
-)  # fmt: skip
-_EFFECTS = (
-    "map",
-    "difference",
-    "ci_low",
-    "ci_high",
-    "hedges_g",
-    "hedges_g_low",
-    "hedges_g_high",
-    "n_first",
-    "n_second",
-    "p",
-    "p_fwe",
-    "p_fdr",
-    "note",
-)
-_MEASURES = {"share": "Share of the map", "density": "Density"}
-MOST_ASSOCIATIONS = 24  # rows of a page
-
-
-def side_means(relevance: pd.DataFrame, predictions: pd.DataFrame) -> pd.DataFrame:
-    """Sum and density of each side of every bilateral group, mean over participants.
-
-    `relevance`: rows of ``relevance.tsv``: one per scan, map and region. `predictions`: with ``scan_id`` and ``label``.
-    Returns one row per group, map and label, in this order: ``n_participants``; ``density_left``, ``density_right``,
-    ``sum_left`` and ``sum_right`` (mean over participants of the mean over their scans).
-    """
-    keys = ["group", "map", "label"]
-    rows = relevance[relevance["hemisphere"].isin(SIDES)].merge(predictions[["scan_id", "label"]], on="scan_id")
-    scans = rows.groupby([*keys, "participant_id", "scan_id", "hemisphere"])[["sum", "n_voxels"]].sum()
-    scans["density"] = (scans["sum"] / scans["n_voxels"]).where(scans["n_voxels"] > 0)
-    people = scans.groupby(level=[*keys, "participant_id", "hemisphere"])[["density", "sum"]].mean().reset_index()
-    means = people.pivot_table(index=keys, columns="hemisphere", values=["density", "sum"], aggfunc="mean")
-    means.columns = ["_".join(map(str, names)) for names in means.columns]
-    counts = rows.groupby(keys)["participant_id"].nunique().rename("n_participants")
-    return means.join(counts).reset_index()
-
-
-def sides_by_group(run: RunRecord) -> Mapping[str, PageTable]:
-    """Table of both sides of each bilateral group that has two, for the leading maps; empty before the regions stage.
-
-    A region without a voxel on one side has no density there.
-    """
-    try:
-        relevance = RELEVANCE_TABLE.read(run.layout, _READ)
-    except HeatlasError:
-        return {}
-    if not run.has("predictions"):
-        return {}
-    means = side_means(relevance[relevance["map"].isin(run.main_maps)], run.tables["predictions"])
-    if not {f"density_{side}" for side in SIDES} <= set(means):
-        return {}
-    place = {name: rank for rank, name in enumerate([*run.main_maps, *run.labels])}
-    means = means.assign(title=means["map"].map(map_title), m=means["map"].map(place), c=means["label"].map(place))
-    means = means.sort_values(["m", "c"], kind="stable")
-    caption = "Each side of the brain alone; means over participants, each person's scans averaged first."
-    return {
-        str(group): page_table(rows, _SIDE_COLUMNS, caption)
-        for group, rows in means.groupby("group", sort=False)
-        if rows[["density_left", "density_right"]].notna().all(axis=1).any()
-    }
-
-
-def associations_by_group(run: RunRecord) -> Mapping[str, PageTable]:
-    """Each bilateral group against volumes and clinical measures, clearest first; by share where that was tested."""
-    if not run.has("associations"):
-        return {}
-    table = run.tables["associations"]
-    metric = "share" if (table["metric"] == "share").any() else "density"
-    rows = table[(table["metric"] == metric) & table["map"].isin(run.main_maps)]
-    rows = rows.assign(size=-rows["r"].abs(), map=rows["map"].map(map_title))
-    rows = rows_in_words(rows.sort_values(["p_fwe", "size"], kind="stable", na_position="last"), run)
-    columns = columns_of(run, "associations", _ASSOCIATED)
-    caption = (
-        f"{_MEASURES[metric]} against volumes and clinical measures, clearest first. With all scans together, a "
-        "correlation may only show that the classes differ; the primary outcome is adjusted for the class. Corrected "
-        "over all regions and maps of a question; every row and column is in group/statistics/associations.tsv. "
-        f"{TABLES['associations'].tests}"
-    )
-    return {
-        str(group): page_table(own, columns, caption, MOST_ASSOCIATIONS)
-        for group, own in rows.groupby("group", sort=False)
-    }
-
-
-def effects_by_group(run: RunRecord) -> Mapping[str, list[PageTable]]:
-    """Each bilateral group between the classes, in every map: share of the map, then density; where it was tested."""
-    found: dict[str, list[PageTable]] = {}
-    for metric, title in _MEASURES.items():
-        table = classes_compared(run, metric=metric)
-        if len(table):
-            columns = columns_of(run, "group_comparisons", _EFFECTS)
-            rows = table.assign(map=table["map"].map(map_title))
-            caption = f"{title}, {run.positive} (first) against {run.negative}, every map."
-            caption += f"{difference_in_words(table)} {TABLES['group_comparisons'].tests}"
-            for group, own in rows.groupby("group", sort=False):
-                found.setdefault(str(group), []).append(page_table(own, columns, caption))
-    return found
 
 
 @dataclass(frozen=True)
