@@ -21,8 +21,13 @@ from heatlas.reports.figures.gallery import OUTCOME_NAMES
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import PageTable, columns_of, page_table
 from heatlas.reports.read.run_record import OUTCOMES, RunRecord
-from heatlas.reports.region_pages.lead import lead_of, planted_here
-from heatlas.reports.region_pages.tables import associations_by_group, effects_by_group, sides_by_group
+from heatlas.reports.region_pages.results import (
+    associations_by_group,
+    effects_by_group,
+    lead_of,
+    planted_here,
+    sides_by_group,
+)
 from heatlas.reports.region_pages.viewer import RegionPictures, RegionViewers
 from heatlas.reports.vector.charts import (
     NEGATIVE,

@@ -31,8 +31,8 @@ from heatlas.reports.people.page import person_content
 from heatlas.reports.read.people import ParticipantRecords
 from heatlas.reports.read.run_files import of_another_version
 from heatlas.reports.read.run_record import RunRecord, leading_map, read_run
-from heatlas.reports.region_pages.lead import lead_of
 from heatlas.reports.region_pages.page import RegionMaterial, region_content
+from heatlas.reports.region_pages.results import lead_of
 from heatlas.reports.words.numbers import fixed, signed
 
 VOXELS = 100  # of every region of the made-up runs

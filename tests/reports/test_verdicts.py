@@ -32,7 +32,7 @@ from heatlas.reports.figures.gallery import Gallery
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import columns_of
 from heatlas.reports.read.run_record import RunRecord
-from heatlas.reports.region_pages.tables import associations_by_group
+from heatlas.reports.region_pages.results import associations_by_group
 from heatlas.reports.words.glossary import GLOSSARY, as_page, linked
 from heatlas.reports.words.wording import OWN, hippocampal_source, worded
 
