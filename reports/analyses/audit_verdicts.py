@@ -306,8 +306,8 @@ def against_baselines(run: RunRecord) -> str:
         return ""
     several = "mean over classes of the " if run.task.kind.name == SEVERAL_CLASSES else ""
     said = (
-        f"The networks are {row['verdict']} {baseline_in_words(row['baseline'])}, the best simple predictor on the same "
-        f"folds ({several}{MEASURES_IN_WORDS[row['metric']]}: {fixed(row['network'])} against {fixed(row['estimate'])})."
+        f"The networks are {row['verdict']} {baseline_in_words(row['baseline'])}, the best simple predictor on the "
+        f"same folds ({several}{MEASURES_IN_WORDS[row['metric']]}: {fixed(row['network'])} against {fixed(row['estimate'])})."
     )
     rows = run.tables["baselines"]
     rows = rows[(rows["baseline"] == UNTRAINED) & (rows["metric"] == row["metric"]) & rows["estimate"].notna()]
