@@ -307,7 +307,8 @@ def against_baselines(run: RunRecord) -> str:
     several = "mean over classes of the " if run.task.kind.name == SEVERAL_CLASSES else ""
     said = (
         f"The networks are {row['verdict']} {baseline_in_words(row['baseline'])}, the best simple predictor on the "
-        f"same folds ({several}{MEASURES_IN_WORDS[row['metric']]}: {fixed(row['network'])} against {fixed(row['estimate'])})."
+        f"same folds ({several}{MEASURES_IN_WORDS[row['metric']]}: {fixed(row['network'])} against "
+        f"{fixed(row['estimate'])})."
     )
     rows = run.tables["baselines"]
     rows = rows[(rows["baseline"] == UNTRAINED) & (rows["metric"] == row["metric"]) & rows["estimate"].notna()]
@@ -382,7 +383,7 @@ def other_cohort(run: RunRecord) -> Verdict | None:
 def cohort_differences(run: RunRecord) -> list[str]:
     """How the cohorts differ, in sentences; empty where nothing is known to."""
     said = []
-    share, level = validation_row(run, "share_positive"), row_of(run, "probability_less_share")
+    share, level = validation_row(run, "share_positive"), validation_row(run, "probability_less_share")
     if share is not None and abs(share["estimate"]) > OTHER_SHARE:
         said.append(
             f"{percent(share['new'], 0)} of the people here are {run.positive} and {percent(share['run'], 0)} in the "

@@ -320,7 +320,8 @@ def _not_better(run: RunRecord) -> Caution | None:
         "A simple predictor is better than the networks."
         if worse
         else "The networks are not shown to be better than a simple predictor.",
-        f"{against_baselines(run)} What their maps show is what these networks used, not the best that the images can tell.",
+        f"{against_baselines(run)} What their maps show is what these networks used, not the best that the "
+        "images can tell.",
         "baselines",
     )
 
