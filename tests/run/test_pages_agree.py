@@ -11,7 +11,7 @@ import yaml
 
 import heatlas
 from heatlas.pipeline.evaluation.bench.request import USUAL_METHODS
-from heatlas.reports.words.references import REFERENCES
+from heatlas.reports.content.run.colophon import REFERENCES
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
