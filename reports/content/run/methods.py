@@ -22,7 +22,7 @@ from heatlas.pipeline.run.layout.map_names import GUIDED_MAP
 from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE
 from heatlas.pipeline.training.objectives.map_settings import map_settings
 from heatlas.pipeline.training.objectives.maps_in_training import ATTENTION
-from heatlas.reports.content.run.methods_statistics import analyses_text
+from heatlas.reports.content.run.methods_statistics import analyses_text, statistics_text
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import count, listing, number, percent
 from heatlas.reports.words.wording import variable_in_words
@@ -219,8 +219,8 @@ def _fitting(run: RunRecord) -> str:
         weighted = ", weighted by class" if training.balance_classes and not run.task.is_number else ""
         return (
             " Its weights were solved exactly from the training and validation parts of each fold, of voxels "
-            f"standardised over their scans{weighted}, by scikit-learn{version_of(run, 'scikit-learn')} [@sklearn]; the "
-            "penalty was that with the least loss in five inner folds of whole participants."
+            f"standardised over their scans{weighted}, by scikit-learn{version_of(run, 'scikit-learn')} [@sklearn]; "
+            "the penalty was that with the least loss in five inner folds of whole participants."
         )
     text = (
         f" Training used Adam [@adam] (learning rate "
@@ -392,6 +392,6 @@ PARAGRAPHS: Sequence[tuple[str, Callable[[RunRecord], str]]] = (
     ("Classifier", _training),
     ("Explanation", _attribution),
     ("Regions", _regions),
-    ("Statistics", _statistics),
+    ("Statistics", statistics_text),
     ("Further analyses", analyses_text),
 )

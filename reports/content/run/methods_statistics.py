@@ -157,7 +157,7 @@ _WRITERS: tuple[Callable[[RunRecord], str], ...] = (
 )  # fmt: skip
 
 
-def _statistics(run: RunRecord) -> str:
+def statistics_text(run: RunRecord) -> str:
     if not run.has("performance"):
         return ""
     settings = run.config.statistics
