@@ -18,10 +18,18 @@ from heatlas.pipeline.statistics.performance.baselines import BETTER, WORSE
 from heatlas.reports.analyses.audit_verdicts import against_baselines, best_baseline, cohort_differences
 from heatlas.reports.analyses.findings import in_words, performance_estimate
 from heatlas.reports.cautions.audit_cautions import AUDIT_CHECKS
-from heatlas.reports.cautions.conserved import LOSSES, shares
-from heatlas.reports.cautions.doubtful_scans import mirrored_scans, misplaced_scans, mostly_flagged, registered
-from heatlas.reports.cautions.method_cautions import METHOD_CHECKS, sums_of_evidence
-from heatlas.reports.cautions.records import Caution, Check
+from heatlas.reports.cautions.method_cautions import (
+    LOSSES,
+    METHOD_CHECKS,
+    Caution,
+    Check,
+    mirrored_scans,
+    misplaced_scans,
+    mostly_flagged,
+    registered,
+    shares,
+    sums_of_evidence,
+)
 from heatlas.reports.frame.material import Faults
 from heatlas.reports.read.run_files import PREDICTIONS_OF
 from heatlas.reports.read.run_record import KEYS, OUTCOMES, RunRecord

@@ -31,7 +31,7 @@ from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import write_text
 from heatlas.pipeline.run.work.jobs import FAILURES_TABLE
 from heatlas.reports.cautions.all_cautions import find_cautions, missing_stages
-from heatlas.reports.cautions.records import Caution
+from heatlas.reports.cautions.method_cautions import Caution
 from heatlas.reports.content.run.colophon import methods_bibtex, methods_markdown
 from heatlas.reports.content.run.summary import Summary, summarise
 from heatlas.reports.frame.material import Faults, Material

@@ -24,7 +24,7 @@ from markupsafe import Markup
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import write_text
 from heatlas.reports.analyses.verdicts import Verdict
-from heatlas.reports.cautions.records import Caution
+from heatlas.reports.cautions.method_cautions import Caution
 from heatlas.reports.content.run.summary import Summary
 from heatlas.reports.figures.gallery import Picture, house_style
 from heatlas.reports.frame.material import Material

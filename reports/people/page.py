@@ -12,9 +12,7 @@ from markupsafe import Markup
 
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.statistics.data.region_features import VOLUME
-from heatlas.reports.cautions.doubtful_scans import mostly_flagged
-from heatlas.reports.cautions.method_cautions import cautions_of_maps
-from heatlas.reports.cautions.records import Caution
+from heatlas.reports.cautions.method_cautions import Caution, cautions_of_maps, mostly_flagged
 from heatlas.reports.figures.gallery import OUTCOME_NAMES
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table, remark

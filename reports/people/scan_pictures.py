@@ -33,8 +33,7 @@ from heatlas.pipeline.run.work.digests import file_digest, unit_key
 from heatlas.pipeline.run.work.jobs import Job, Outcome, receipt_key, run_jobs
 from heatlas.pipeline.statistics.normative.controls import ControlGroup
 from heatlas.reports.analyses.findings import small_regions
-from heatlas.reports.cautions.method_cautions import cautions_of_maps
-from heatlas.reports.cautions.records import Caution
+from heatlas.reports.cautions.method_cautions import Caution, cautions_of_maps
 from heatlas.reports.figures.gallery import Picture, shown_in
 from heatlas.reports.figures.maps import CUTS, FAINT, MAPS, REGIONS, Row, draw_portrait, region_row
 from heatlas.reports.figures.slices import PERSON_PERCENTILES, SMOOTHED_MM, BrainImage, MapView, smoothed, view_of

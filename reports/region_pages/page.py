@@ -14,8 +14,7 @@ from markupsafe import Markup
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.statistics.data.relevance_columns import with_shares
 from heatlas.reports.analyses.findings import least_voxels
-from heatlas.reports.cautions.method_cautions import scaled_by_probability
-from heatlas.reports.cautions.records import Caution
+from heatlas.reports.cautions.method_cautions import Caution, scaled_by_probability
 from heatlas.reports.content.relevance.regions import MEANING, axis_title
 from heatlas.reports.figures.gallery import OUTCOME_NAMES
 from heatlas.reports.frame.material import Material

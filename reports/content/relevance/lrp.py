@@ -15,7 +15,7 @@ from heatlas.pipeline.regions.ranking import METRICS
 from heatlas.pipeline.run.layout.map_names import beta_of
 from heatlas.reports.analyses.findings import volume_estimate
 from heatlas.reports.analyses.verdicts import CLEAR, rows_where
-from heatlas.reports.cautions.conserved import LOSSES, shares
+from heatlas.reports.cautions.method_cautions import LOSSES, shares
 from heatlas.reports.figures.gallery import INK, new_figure
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import Column, numeric, page_table

@@ -14,7 +14,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from heatlas.pipeline.registration.quality.flags import MIN_COHORT
-from heatlas.reports.cautions.doubtful_scans import (
+from heatlas.reports.cautions.method_cautions import (
     mirrored_scans,
     mostly_flagged,
     outlying_scans,
