@@ -26,6 +26,29 @@ from heatlas.reports.page.sections import SECTIONS
 from heatlas.reports.read.run_record import OUTCOMES, read_run
 
 
+def figures_command(arguments: argparse.Namespace) -> int:
+    """Write all figures of a run in the formats asked for; the run itself is only read."""
+    layout = RunLayout(arguments.out.resolve())
+    source = read_run_input(layout).input
+    config = read_run_config(layout)
+    if arguments.to is None:
+        require_no_links_out(layout.root)
+    folder = (arguments.to or layout.figures / "publication").resolve()
+    if folder.is_relative_to(source) and not folder.is_relative_to(source / "derivatives"):
+        raise UsageError(f"--to {arguments.to}: lies inside the input {source}, which is never written to.")
+    gallery = Gallery(folder, tuple(dict.fromkeys(arguments.format)))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with open_executor(arguments.n_procs, arguments.executor, layout.parsl_logs, config.cluster) as executor:
+            faults = write_figures(layout, gallery, executor)
+    except OSError as error:
+        raise UsageError(f"{folder}: cannot write figures there ({error.strerror}).") from error
+    for fault in faults:
+        print(fault)
+    print(f"{len([path for path in folder.iterdir() if path.suffix[1:] in gallery.forms])} figures: {folder}")
+    return EXIT_SOME_FAILED if faults else EXIT_OK
+
+
 def write_figures(layout: RunLayout, gallery: Gallery, executor: Executor) -> list[str]:
     """Write all figures; return what could not be drawn, each in a sentence.
 
@@ -66,26 +89,3 @@ def draw_maps(layout: RunLayout, gallery: Gallery, name: str) -> tuple[str, ...]
                 title = f"map-{name}_group-{quote(group, safe='')}_view-{view}"
                 gallery.add(figure, title, one.title, one.title, "png")
     return tuple(material.faults.said)
-
-
-def figures_command(arguments: argparse.Namespace) -> int:
-    """Write all figures of a run in the formats asked for; the run itself is only read."""
-    layout = RunLayout(arguments.out.resolve())
-    source = read_run_input(layout).input
-    config = read_run_config(layout)
-    if arguments.to is None:
-        require_no_links_out(layout.root)
-    folder = (arguments.to or layout.figures / "publication").resolve()
-    if folder.is_relative_to(source) and not folder.is_relative_to(source / "derivatives"):
-        raise UsageError(f"--to {arguments.to}: lies inside the input {source}, which is never written to.")
-    gallery = Gallery(folder, tuple(dict.fromkeys(arguments.format)))
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with open_executor(arguments.n_procs, arguments.executor, layout.parsl_logs, config.cluster) as executor:
-            faults = write_figures(layout, gallery, executor)
-    except OSError as error:
-        raise UsageError(f"{folder}: cannot write figures there ({error.strerror}).") from error
-    for fault in faults:
-        print(fault)
-    print(f"{len([path for path in folder.iterdir() if path.suffix[1:] in gallery.forms])} figures: {folder}")
-    return EXIT_SOME_FAILED if faults else EXIT_OK
