@@ -1,7 +1,4 @@
-"""``heatlas compare``: compare runs of one cohort.
-
-The page of ``heatlas compare``: runs of one cohort beside one another; computes nothing.
-"""
+"""``heatlas compare``: tables that compare runs of one cohort, and a page of them, which computes nothing."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""``heatlas figures``: the figures of a finished run as files for publication.
-
-``heatlas figures``: every figure of the report, and every mean map in every view, as files for publication.
-"""
+"""``heatlas figures``: every figure of a finished run's report, and every mean map in every view, for publication."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Verdicts of the sections that check the result: norms, sites, shortcuts, agreement of rankings.
+"""Verdicts of the sections that check the result, each an answer and its grounds, read from the tables of the run.
 
-Whether the networks add anything to simple predictors: the sentence, the verdict and the warning.
-
-Whether a result holds in another cohort: the answer of the section, and how the cohorts differ.
+Do patients lie outside the norm of controls, do sites or shortcuts explain the result, do rankings of regions agree,
+do the networks add anything to simple predictors, and does the result hold in another cohort?
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""What the summary, figures and cautions mention: numbers from the statistics, and the leading regions.
+"""What the report mentions of the statistics: performance, volume, the leading regions, and evidence in logits.
 
 All regions are ranked, but headlines, figures and the summary leave out unreliable ones, for one of two reasons. A
 region is small, so that a slight misregistration moves much of its relevance into its neighbours. Or, for gain,
 controls have almost no relevance there, so that the ratio is large by chance.
-
-Evidence of regions in logits, read from the statistics: the numbers of the headline of a run with evidence maps.
 
 An evidence map adds up to the evidence of a scan less that of its reference, so the sum over a region is its part of
 this difference. The statistics compare densities; a density times the voxels of its region is the sum again.

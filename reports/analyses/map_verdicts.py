@@ -1,6 +1,7 @@
-"""What the evaluation (``heatlas evaluate``) says of a map, in sentences; all read from ``verdicts.tsv``.
+"""Whether a map can be trusted: what the evaluation says of it, and what is found of planted truth.
 
-Verdicts on synthetic cohorts: whether maps find the planted regions, and whether planted effects are found.
+The evaluation (``heatlas evaluate``) gives ``verdicts.tsv``. On synthetic cohorts it is known which regions were
+planted, so the report says whether maps find them, and whether planted effects are found.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Analyses of the statistics stage on the page: which columns of which table, in what order, declared as data.
 
 A section is a list of views. A view picks rows and columns of one table; headings, formats and hints of columns come
-from the declaration of the table. The caption names the file that has what is left out.
-
-Charts of intervals beside the tables of analyses.
+from the declaration of the table. The caption names the file that has what is left out. A chart of the intervals
+stands beside a table that asks for one.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""Limits of the method in this run: reasons for doubt that come from settings, not from data.
+"""What a caution is, and the cautions that come from the method: its settings, its registration, its maps.
 
-A reason for doubt, and the check that finds it.
-
-Scans whose registration is in doubt, by the columns of ``registration.tsv``.
-
-How much of the start value reached the voxels of a map, and where the rest went.
+A caution is a reason for doubt, found by a check. Limits of the settings come first. Below them stand the measures of
+doubt that pages of sections and people show too: scans whose registration is in doubt, by the columns of
+``registration.tsv``, and how much of the start value reached the voxels of a map.
 """
 
 from __future__ import annotations

@@ -1,18 +1,15 @@
-"""Where figures go: files with a stable name in a folder, and the same bytes inlined into the page.
+"""How figures look, and where they go: one style, one palette, and files whose bytes are inlined into the page too.
 
-In the report charts are SVG and pictures of brains PNG. ``heatlas figures`` writes the same figures in the formats that
-a journal asks for (SVG, PDF with fonts, PNG at 300 dpi).
+Colours are those of Okabe and Ito (jfly.uni-koeln.de/color), safe for colour-blind readers. The positive class is
+vermilion, the negative blue; of the outcomes, the wrong ones are the lighter relatives, and each has its own marker, so
+that no figure depends on colour alone.
 
-One look for all figures: colours safe for colour-blind readers, quiet axes, fonts that survive a phone.
+In the report charts are SVG and pictures of brains PNG. In these, anatomy is a ramp of greys, maps are one ramp or two,
+lettering is white: 256 fixed colours hold all of them in steps that nobody sees, at a quarter of the file size. A
+palette made from the picture itself would band the maps.
 
-Colours are those of Okabe and Ito (jfly.uni-koeln.de/color). The positive class is vermilion, the negative blue;
-of the outcomes, the wrong ones are the lighter relatives, and each has its own marker, so that no figure
-depends on colour alone.
-
-Pictures of brains as pixels: a palette of 256 colours, lettering, and the bytes of a PNG.
-
-Anatomy is a ramp of greys, maps are one ramp or two, lettering is white: 256 fixed colours hold all of them in steps
-that nobody sees, at a quarter of the file size. A palette made from the picture itself would band the maps.
+``heatlas figures`` writes the same figures in the formats that a journal asks for (SVG, PDF with fonts, PNG at 300
+dpi).
 """
 
 from __future__ import annotations

@@ -1,14 +1,12 @@
-"""Figures of mean relevance maps: one row per map, one block of slices per group, one colour scale per row.
+"""Figures of relevance maps: mean maps in a grid of slices, in views by nilearn, and maps on a person's own brain.
 
-Mean maps on the cortical surface, in a glass brain and on slices, drawn by nilearn.
+In the grid, a row is a map with one colour scale, and a block of slices is a group. The views are the cortical surface,
+a glass brain and slices. The surface is fsaverage5, whose files are part of nilearn: nothing is downloaded. Maps lie in
+the space of an MNI152 template and fsaverage in MNI305 space, a few millimetres apart. This is not corrected: the
+pictures are for display only, and no number of a report is made from them.
 
-The surface is fsaverage5, whose files are part of nilearn: nothing is downloaded. Maps lie in the
-space of an MNI152 template and fsaverage in MNI305 space, a few millimetres apart. This is not corrected: the pictures
-are for display only, and no number of a report is made from them.
-
-A scan's relevance on its own brain: slices in a row per map, regions in colour, the named ones outlined.
-
-And one slice of each person's own map, side by side.
+A portrait has slices of one scan in a row per map, and regions in colour, the named ones outlined. A mosaic has one
+slice of each person's own map, side by side.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""What the builders of sections work with: the run's record, the gallery for figures, and maps read once.
+"""What the builders of sections work with, and what they could not show.
 
-What a report could not show, and why: said in its place, at the top of the report, and in the log.
+The material is the run's record, the gallery for figures, and maps read once. A fault is said in its place, at the top
+of the report, and in the log.
 """
 
 from __future__ import annotations

@@ -1,20 +1,13 @@
-"""Pages: all have the same frame, contain everything they show, and allow only their own scripts.
+"""Pages: which there are, how they link to one another, what moves on them, and the frame that all have.
 
-The pages of a report, its menu, and how links between pages are found.
+All pages of the list of chapters are written for every run, so that the menu of each page is the same and no line of it
+leads nowhere. A page of which no section applies to the run says so. ``report.html`` and one page per participant lie
+in the run folder; one page per bilateral group lies in ``pages``. File names are made here and nowhere else: any text
+may be the name of a participant or a region.
 
-All pages of this list are written for every run, so that the menu of each page is the same and no line of it leads
-nowhere. A page of which no section applies to the run says so.
-
-Where the pages of a report lie, seen from one another.
-
-``report.html`` and one page per participant lie in the run folder; one page per bilateral group lies in ``pages``.
-File names are made here and nowhere else: any text may be the name of a participant or a region.
-
-Interactive parts of a page: markup, styles and scripts that travel together.
-
-A component is made by a function of the run and carries all that it needs, data included. A page inlines the styles
-and scripts of its components once each, however often they occur, and its content security policy names the digest of
-every script: what is not one of them cannot run.
+A page contains everything it shows. A component is an interactive part with markup, styles, scripts and data, made by a
+function of the run. A page inlines the styles and scripts of its components once each, however often they occur, and
+its content security policy names the digest of every script: what is not one of them cannot run.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Tables on the page: declared by their columns, formatted once, sortable by the true values.
 
-Columns of statistics tables as the page writes them, by the form and heading that the table declares.
+A column of a table of the statistics takes its form and heading from the declaration of that table.
 """
 
 from __future__ import annotations

@@ -3,10 +3,9 @@
 Every part is made from the tables and mean maps of the run alone, so that the workers of a run can make them at the
 same time, here or on other machines. Sections come back as markup, pages are written where they belong.
 
-``report.json``: what the index and the pages of sections show, for programs.
-
-Tables have the cells of the page; numbers are numbers, as they are in the files of the run. Pages of people and regions
-show rows of the tables of the run (``group/*.tsv``), which are read as they are.
+What the index and the sections show is also in ``report.json``, for programs. Tables have the cells of the page;
+numbers are numbers, as they are in the files of the run. Pages of people and regions show rows of the tables of the run
+(``group/*.tsv``), which are read as they are.
 """
 
 from __future__ import annotations

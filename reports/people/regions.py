@@ -1,6 +1,6 @@
-"""Which regions of a scan are named: the same in the sentence, the picture, the table and the cautions of a page.
+"""Which regions of a scan are named, and how its evidence compares with that of controls.
 
-Evidence on the page of a person: how much more than controls a scan has, from where, and what is compared.
+The same regions are named in the sentence, the picture, the table and the cautions of a person's page.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Portraits and viewer page of every scan: one unit of work each, made by the workers of a run.
+"""Pictures of single scans: drawn by the workers of a run, one unit of work each, and shown on the pages of people.
 
 Reading the images and coding them is what takes time, so it is done once per scan, when its maps are new, and never by
-``heatlas report``: the maps of a thousand scans make a gigabyte of pages. The page of a participant only leads there.
-
-Pictures of single scans on the page of a participant, drawn by the run and only read here.
+``heatlas report``: the maps of a thousand scans make a gigabyte of pages. The page of a participant shows the portrait
+and leads to the page with the viewer.
 """
 
 from __future__ import annotations

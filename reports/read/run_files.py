@@ -1,14 +1,9 @@
-"""The tables that the report reads, as the stages declare them.
+"""Files of a run as they were written: which tables the report reads, and what is wrong with a file that is not used.
 
-A table of another version of Heatlas may lack a column. It is then treated as one that cannot be read: the sections
-that need it say so, with the remedy, and the rest of the report is made.
-
-Cells, rows and files that cannot be what the run wrote: the first one of a table, with the remedy.
-
-A number that is not one, a class that the run does not know, a cut row or file: a table that has one is not used, and
-the sections that need it say why. Nothing is guessed.
-
-Images as the run wrote them, by the receipts of its units: another person's map in place of one is refused.
+A table of another version of Heatlas may lack a column. A number that is not one, a class that the run does not know, a
+cut row or file: a table that has one of these is not used, the first fault is named with the remedy, the sections that
+need the table say so, and the rest of the report is made. Nothing is guessed. An image is compared with the receipts of
+its units: another person's map in place of one is refused.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ A run may have stopped after any stage. A table that is not there, has no rows, 
 version of Heatlas is absent from the record, and the sections that need it say so. Messages name files as seen from
 the run folder, since they stand on the page.
 
-Which map a report leads with: the one that the evaluation passed, or else the one that shows evidence.
+The leading map of a report is the one that the evaluation passed, or else the one that shows evidence.
 """
 
 from __future__ import annotations

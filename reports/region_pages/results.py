@@ -1,6 +1,7 @@
-"""What a region's page says first: whether the classes differ there in the leading map, and its place.
+"""What a region's page says: its first sentences, and its tables.
 
-Tables of a region's page: left and right, clinical measures, and the classes against each other.
+The lead says whether the classes differ there in the leading map, and which place the region has. The tables are left
+and right, clinical measures, and the classes against each other.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Charts of the pages of people and regions.
-
-Estimates with their intervals, one below the other.
-"""
+"""Charts in SVG: those of the pages of people and regions, and estimates with their intervals, one below the other."""
 
 from __future__ import annotations
 

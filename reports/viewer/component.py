@@ -1,14 +1,12 @@
 """The viewer: three planes through relevance maps, on the template or on a person's own brain, without a network.
 
-Why slices on a canvas and not a library: see ``docs/viewer.md``, with the measurements.
+Why slices on a canvas and not a library: see ``docs/viewer.md``, with the measurements. The viewer and the region
+explorer of a page share labels, names of regions and the template brain.
 
-Data that the viewer and the region explorer of a page share: labels, names of regions, the template brain.
-
-Volumes small enough to travel inside a page: fewer voxels, one byte each, compressed.
-
-A value v is kept as the code c = ±round(127 √(|v| / top)), where top is the largest absolute value of the map, and
-read back as ±top (c / 127)². Relevance has long tails: evenly spaced levels would round most of a brain to zero, the
-square root spends the levels where the values are. No value is off by more than `Coded.error`.
+Volumes are small enough to travel inside a page: fewer voxels, one byte each, compressed. A value v is kept as the code
+c = ±round(127 √(|v| / top)), where top is the largest absolute value of the map, and read back as ±top (c / 127)².
+Relevance has long tails: evenly spaced levels would round most of a brain to zero, the square root spends the levels
+where the values are. No value is off by more than `Coded.error`.
 """
 
 from __future__ import annotations

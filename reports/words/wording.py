@@ -1,7 +1,4 @@
-"""Codes of tables in words: levels of factors, covariates, subgroups, contrasts, and sources of volumes.
-
-Codes that stand in tables, in words.
-"""
+"""Codes of tables in words: measures, levels of factors, covariates, subgroups, contrasts, and sources of volumes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What differs in the images beside what the network used: by region, for the leading map.
-
-Regions by how they differ in the images and in a map: one scatter.
-"""
+"""What differs in the images beside what the network used: by region, for the leading map, with a scatter of both."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Which map can be trusted: the verdicts of ``heatlas evaluate``, each map beside its nulls, and the dose-response.
+"""Which map can be trusted: the verdicts of ``heatlas evaluate``, and what else the evaluation found.
 
-What else the evaluation found: a sentence or two and a table of each further part; read from its tables.
-
-A part that was not asked is one line with the command that asks it.
+The first section has each map beside its nulls, and the dose-response. The second has a sentence or two and a table of
+each further part; a part that was not asked is one line with the command that asks it. All is read from tables.
 """
 
 from __future__ import annotations

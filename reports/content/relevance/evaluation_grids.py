@@ -1,10 +1,8 @@
-"""Grids: the shares of each method, how they change with depth, and which methods find the same grids easy.
+"""Grids and moved scans in the evaluation: words, tables and figures.
 
-Grids: shares by depth, rank correlations of methods, and AggAtt; and maps of moved scans by shift.
-
-AggAtt shows mean maps of the best, the usual and the worst grids of every method, from the arrays of the bench.
-
-Whether maps move with a scan that is moved, by how far: a table, and a curve of each map.
+Grids: the shares of each method, how they change with depth, which methods find the same grids easy, and AggAtt, which
+shows mean maps of the best, the usual and the worst grids of every method, from the arrays of the bench. Moved scans:
+whether maps move with a scan, by how far it is moved.
 """
 
 from __future__ import annotations

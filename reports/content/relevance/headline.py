@@ -1,6 +1,7 @@
-"""The two pictures of the index: the leading map on the template, and the regions ranked by the size of the effect.
+"""Where the network looks: the answer of the summary, and the two pictures of the index.
 
-Where the network looks, for the summary: by evidence in logits where an evidence map leads, else by density.
+The answer goes by evidence in logits where an evidence map leads, else by density. The pictures are the leading map on
+the template, and the regions ranked by the size of the effect.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""LRP alone: how far rankings depend on beta (figure 6 of the founding study), and whether its relevance adds up.
-
-Taken from reports/content/run/performance.py.
-"""
+"""LRP alone: how far rankings depend on beta (figure 6 of the founding study), and whether its relevance adds up."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Two patients predicted with high probability whose maps differ most (figure 7 of the founding study).
-
-Two people whom the classifier is sure of, for different reasons.
-"""
+"""Two patients predicted with high probability whose maps differ most (figure 7 of the founding study)."""
 
 from __future__ import annotations
 

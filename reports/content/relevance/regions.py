@@ -1,8 +1,7 @@
-"""Sum, density and gain of the leading regions (figures 3 to 5 of the founding study), and the regions in numbers.
+"""The leading regions in figures and tables: sum, density and gain (figures 3 to 5 of the founding study), and evidence.
 
-Evidence of regions in logits: the figure and the table of the leading map, where it is an evidence map.
-
-How much relevance lies in each kind of image, where networks see several.
+Evidence is in logits, of the leading map where it is an evidence map. Where networks see several kinds of images, a
+table says how much relevance lies in each.
 """
 
 from __future__ import annotations

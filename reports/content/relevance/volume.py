@@ -1,7 +1,4 @@
-"""Relevance of the hippocampus against its volume (figure 8 of the founding study).
-
-Taken from reports/content/run/performance.py.
-"""
+"""Relevance of the hippocampus against its volume (figure 8 of the founding study): correlations and their charts."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Who is in the run: from every image found to every scan explained, and the list of participants.
 
-The way of a cohort through a study, as CONSORT and STARD draw it: down what went on, to the side what did not.
+The flow chart is drawn as in CONSORT and STARD: down what went on, to the side what did not.
 """
 
 from __future__ import annotations

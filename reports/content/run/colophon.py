@@ -1,8 +1,8 @@
-"""Glossary, methods, provenance and credits: what words mean, how the run was made and whom to thank.
+"""How the run was made and whom to thank: the works cited, the methods text as files, glossary, provenance and credits.
 
-Taken from reports/content/run/methods.py.
-
-Works that the methods text cites, by key, and how they are written: as a line, and as BibTeX.
+Sentences of the methods text are in `reports.content.run.methods`. Here their citations are numbered, and the text is
+written with its references for ``logs/CITATION.md`` and ``logs/CITATION.bib``. A line in ``references.tsv`` adds a
+work that can be cited.
 """
 
 from __future__ import annotations

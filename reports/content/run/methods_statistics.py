@@ -1,7 +1,4 @@
-"""Sentences of the methods text about the analyses of the statistics stage; only of those that gave a table.
-
-Taken from reports/content/run/methods.py.
-"""
+"""Sentences of the methods text about the statistics, and about each further analysis that gave a table."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""How good the classifier is on participants it has not seen, and how its networks were trained.
-
-Charts of single sections: volume, overlap between betas, registration, training, performance.
-"""
+"""How good the classifier is on participants it has not seen, and how its networks were trained: tables and charts."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""How well the scans lie on the template.
-
-Taken from reports/content/run/performance.py.
-"""
+"""How well the scans lie on the template: the numbers of every scan, the doubtful ones by eye, and a chart of all."""
 
 from __future__ import annotations
 
