@@ -1,4 +1,4 @@
-"""The leading regions in figures and tables: sum, density and gain (figures 3 to 5 of the founding study), and evidence.
+"""The leading regions in figures and tables: sum, density, gain (figures 3 to 5 of the founding study), and evidence.
 
 Evidence is in logits, of the leading map where it is an evidence map. Where networks see several kinds of images, a
 table says how much relevance lies in each.
