@@ -142,7 +142,7 @@ def test_a_family_of_networks_is_one_file_and_a_line(tmp_path) -> None:
 
 SECTION = """
 TOY = AnalysisSection(
-    "toy", "How sure is it?", "Toy", chapters.CLINICAL, "A toy asks.",
+    "toy", "How sure is it?", "Toy", pages.CLINICAL, "A toy asks.",
     (View("toy", "Mean probability of each class.", ("label", "probability", "p")),),
 )
 """
