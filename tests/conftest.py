@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
 from pathlib import Path
 
 import hypothesis
@@ -39,6 +40,12 @@ def real_data() -> Path:
     if not (REAL_DATA / "oasis20").is_dir():
         pytest.skip(f"real test data not found at {REAL_DATA}; set HEATLAS_TEST_DATA")
     return REAL_DATA
+
+
+def pytest_runtest_setup() -> None:
+    """What a test draws without a generator of its own does not depend on the tests before it."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(560_011)  # no seed of a test, which would draw the same again
 
 
 @pytest.hookimpl(tryfirst=True)  # before markers choose

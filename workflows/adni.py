@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from heatlas.pipeline.cohort.people.balance import SPLIT_BALANCE_TABLE
 from heatlas.pipeline.cohort.people.splits import SPLITS_TABLE
-from heatlas.pipeline.cohort.records import CLINICAL_TABLE
+from heatlas.pipeline.cohort.records import CLINICAL_TABLE, ScanTable
 from heatlas.pipeline.run.work.jobs import FAILURES_TABLE
 
 if __name__ == "__main__":  # before the libraries below are imported, so that Ctrl-C works meanwhile
@@ -24,6 +24,7 @@ import logging
 import time
 from collections.abc import Sequence
 from concurrent.futures import Executor
+from contextlib import ExitStack
 from pathlib import Path
 
 from heatlas.atlases.labels import load_atlas
@@ -51,7 +52,7 @@ from heatlas.pipeline.run.layout.folder import (
     with_registration_seed,
 )
 from heatlas.pipeline.run.layout.private_paths import last_part
-from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.layout.run_layout import ParticipantLayout, RunLayout
 from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE, template_name
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.executors import open_executor
@@ -73,13 +74,18 @@ from heatlas.workflows.stages import STAGE_FUNCTIONS, Work
 def run_pipeline(
     source: RunInput, out: Path, config: Config, options: argparse.Namespace, stages: Sequence[str] = ()
 ) -> int:
-    """Run the given stages, by default all up to ``options.stop_after``; return the exit code."""
+    """Run the given stages, by default all up to ``options.stop_after``; return the exit code.
+
+    With ``options.side_by_side`` other jobs may register other people in the same folder meanwhile.
+    """
     source = dataclasses.replace(source, input=source.input.resolve())
     stages = stages or stages_until(options.stop_after)
     require_settings(config, stages, elsewhere=options.executor is not None)
     selection = selection_of(options, config, [source.input, out])
     config = with_registration_seed(config, recognise_run_folder(out, source))
-    with run_lock(RunLayout(out.resolve()).lock) as lock_note:
+    lock = RunLayout(out.resolve()).lock
+    with ExitStack() as held:
+        lock_note = "" if options.side_by_side else held.enter_context(run_lock(lock))
         if source.one_image and source.input.is_file():
             cohort = read_scan(source.input, config.cohort, config.registration.template)
         else:
@@ -92,18 +98,20 @@ def run_pipeline(
         except HeatlasError:
             print(description)
             raise
+        if options.side_by_side:
+            cohort = _people_only(cohort)
+            lock_note = held.enter_context(run_lock(lock, [scan.participant_id for scan in cohort.table.kept]))
         key = None if selection.disguise is None else selection.disguise.key
         layout = prepare_run_folder(out, source, config, key)
+        if options.side_by_side:
+            layout = ParticipantLayout(layout.root, cohort.table.kept[0].participant_id)
+            config = replace(config, registration=replace(config.registration, flagged="keep"))  # the group decides
         clear_stale_scratch(layout)
         with (
             open_log(layout, source.input) as log,
             open_executor(options.n_procs, options.executor, layout.parsl_logs, config.cluster) as executor,
         ):
-            if lock_note:
-                log.warning("%s", lock_note)
-            log.info("%s", description)
-            for note in ready.notes:
-                log.warning("note: %s", note)
+            _log_beginning(log, lock_note, description, ready.notes)
             if options.executor is None and not layout.provenance.is_file():
                 for sentence in expectations(config, cohort, ready.split, stages, options.n_procs):
                     log.info("%s", sentence)
@@ -113,8 +121,25 @@ def run_pipeline(
                 log.info("%s", said)
             work = _begin(layout, config, cohort, ready, executor)
             _run_stages(work, cohort, stages, log)
+            if options.side_by_side:
+                log.info("Tables and log: %s; the level group makes those of everybody.", layout.tables)
         clear_stale_scratch(layout)  # workers of a killed run may have outlived it until this run began
     return _exit_code(layout)
+
+
+def _people_only(cohort: InputCohort) -> InputCohort:
+    """The cohort of those whose scans are kept; else each of many jobs would list all scans of the input."""
+    people = {scan.participant_id for scan in cohort.table.kept}
+    scans = tuple(scan for scan in cohort.table if scan.participant_id in people)
+    return replace(cohort, table=ScanTable(scans), matches=())
+
+
+def _log_beginning(log: logging.Logger, lock_note: str, description: str, notes: Sequence[str]) -> None:
+    if lock_note:
+        log.warning("%s", lock_note)
+    log.info("%s", description)
+    for note in notes:
+        log.warning("note: %s", note)
 
 
 def _begin(layout: RunLayout, config: Config, cohort: InputCohort, ready: Ready, executor: Executor) -> Work:

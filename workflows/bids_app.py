@@ -1,7 +1,7 @@
 """``heatlas-bids BIDS OUT {participant,group}``: ``heatlas run`` with the command line of BIDS Apps.
 
-At the level ``participant`` scans are registered; at ``group`` everything is done that is not done yet. A run folder
-has one program at a time, so a call should name all its participants.
+At the level ``participant`` scans are registered; at ``group`` everything is done that is not done yet. Calls at the
+level ``participant`` that name different people may run at the same time in one OUT; at ``group`` nothing else may.
 """
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ def main(argv: Sequence[str] | None = None, begin: Callable[[], None] = lambda: 
         os.environ["TMPDIR"] = tempfile.tempdir = str(arguments.work_dir.resolve())
     from heatlas.workflows.command_line import main as heatlas_main
 
-    return heatlas_main(command_of(arguments, further), begin)
+    people = arguments.level == "participant" and bool(arguments.participant_label)
+    return heatlas_main(command_of(arguments, further), begin, side_by_side=people)
 
 
 def start() -> int:

@@ -473,12 +473,15 @@ def _count(text: str) -> int:
     return number
 
 
-def main(argv: Sequence[str] | None = None, begin: Callable[[], None] = lambda: None) -> int:
+def main(
+    argv: Sequence[str] | None = None, begin: Callable[[], None] = lambda: None, side_by_side: bool = False
+) -> int:
     """Run a command and return its exit code.
 
-    `argv`: instead of those of the process; `begin`: called when everything is imported, before the work begins.
+    `argv`: instead of those of the process; `begin`: called when everything is imported, before the work begins;
+    `side_by_side`: of `heatlas run`, see `heatlas.workflows.adni.run_pipeline`.
     """
-    arguments = build_parser().parse_args(argv)
+    arguments = build_parser().parse_args(argv, argparse.Namespace(side_by_side=side_by_side))
     try:
         limit = size_limit()
         if limit is not None and limit < FULL_BYTES and arguments.command not in _READING:

@@ -169,7 +169,7 @@ class Table:
 
     def path(self, where: RunLayout | Path) -> Path:
         """The file in a run; a path is the file itself, of one fold or in another folder."""
-        return where if isinstance(where, Path) else where.root / self.file
+        return where if isinstance(where, Path) else where.tables / self.file
 
     def files(self, where: RunLayout | Path) -> list[Path]:
         """The file and its data dictionary."""

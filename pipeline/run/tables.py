@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import re
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -42,16 +42,22 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file atomically: a reader sees the old file or the new one, never half of it.
+    """Write a text file atomically, as UTF-8."""
+    write_bytes(path, text.encode())
 
-    A file that already holds this text is not touched.
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file atomically: a reader sees the old file or the new one, never half of it.
+
+    A file that already holds this content is not touched.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    if path.is_file() and path.read_bytes() == text.encode():
+    if path.is_file() and path.read_bytes() == content:
         return
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    # Not the number of the process, which programs on two computers of a cluster may share.
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_bytes(content)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

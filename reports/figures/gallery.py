@@ -18,7 +18,6 @@ import base64
 import functools
 import io
 import json
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -39,6 +38,8 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 from PIL.PngImagePlugin import PngInfo
 from scipy.spatial import cKDTree
+
+from heatlas.pipeline.run.tables import write_bytes
 
 BLUE, VERMILION, ORANGE, SKY = "#0072B2", "#D55E00", "#E69F00", "#56B4E9"
 INK, GREY = "#1c2733", "#6b7785"
@@ -253,11 +254,7 @@ class Gallery:
 
     def write(self, content: bytes, name: str) -> None:
         """Write a file into the folder, whole or not at all."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder / name
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        temporary.write_bytes(content)
-        temporary.replace(path)
+        write_bytes(self.folder / name, content)
 
 
 def _three_ticks(figure: Figure) -> None:

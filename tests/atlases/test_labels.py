@@ -136,6 +136,7 @@ def test_labels_on_the_brain_box_are_the_crop_of_the_labels(cat12_2mm):
     assert np.array_equal(on_box.labels, box.crop(cat12_2mm.labels))
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", [name for name in atlas_names() if not name.startswith("neuromorphometrics")])
 def test_every_atlas_of_the_catalogue_loads(name):
     atlas = load_atlas(name, template_grid(2.0))

@@ -69,6 +69,7 @@ def test_every_method_computes_where_its_volumes_are(method: str) -> None:
     only_meant(agree(family, method))
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("family", large_ones_slow(BUILT))
 def test_every_family_computes_where_its_volumes_are(family: str) -> None:
     """By LRP where it has rules for the family, otherwise by the gradient."""

@@ -37,6 +37,7 @@ def test_every_family_is_here() -> None:
     assert all(set(family.refused) | set(family.needs) <= set(METHODS) for family in FAMILIES.values())
 
 
+@pytest.mark.sample(135)  # every fifth: each family and each method is among them
 @pytest.mark.parametrize(
     ("name", "method"),
     [
@@ -78,6 +79,7 @@ def test_a_finite_map_on_the_grid_of_the_input_or_a_refusal(name: str, method: s
         assert float(answer.ledger.residual.abs().max()) < 1e-5 * float(answer.values.abs().sum())
 
 
+@pytest.mark.sample(7)
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_refused_would_not_have_worked(name: str) -> None:
     """A refusal that is declared is one that the method itself would have to make."""

@@ -54,6 +54,7 @@ def test_variation_counts_ways_back() -> None:
     assert float(path.variation) == pytest.approx(0.5, abs=1e-5)
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("stage", [0, 1, "stages.1.0", 2])
 @pytest.mark.parametrize("start", ["logit", "probability"])
 @pytest.mark.parametrize("baseline", [0.0, 0.4])

@@ -24,6 +24,7 @@ BETAS = (0.0, 0.25, 0.5, 0.75, 1.0)
 DATA = Path(__file__).parent / "data"
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("batch_norm", ["fold", "identity"])
 @pytest.mark.parametrize("signed", [False, True], ids=["non-negative", "signed"])
 def test_equals_brute_force(batch_norm: str, signed: bool) -> None:

@@ -168,6 +168,7 @@ def test_composites_of_a_staged_model() -> None:
     require_composites(staged(net), lambda: chain(list(net)))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("convolution", "pool"),
     [

@@ -43,6 +43,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(("size", "stride"), CASES)
 @pytest.mark.parametrize("baseline", [0.0, -1.3])
 def test_boxes_equal_the_definition_on_a_network(size, stride, baseline):

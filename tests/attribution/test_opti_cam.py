@@ -88,6 +88,7 @@ def test_height_ignores_an_offset_of_u_and_the_scale_of_features() -> None:
         torch.testing.assert_close(method.weights(larger), method.weights(opened), rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(("normalisation", "objective"), SETTINGS)
 @pytest.mark.parametrize("head", ["gap", "dense"])
 def test_best_is_never_below_the_start_nor_below_the_last(normalisation: str, objective: str, head: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -230,8 +231,10 @@ def asked(cohort: JudgedCohort):
     return explanations_of_run(with_methods(cohort.config, ["deeplift"]))
 
 
+@pytest.mark.ci
 def test_without_the_informative_block_accuracy_is_chance_and_without_others_it_stays(block_run: JudgedCohort) -> None:
     layout = block_run.layout
+    shutil.rmtree(layout.evaluation, ignore_errors=True)  # what other tests have trained
     remove_and_retrain(block_run, asked(block_run), 2, Inline(), DigestCache(layout.digests), (1 / 8,))
     table = RETRAINING_TABLE.read(layout).set_index("map")
     assert table.loc["nothing", "auc"] == 1
@@ -247,6 +250,7 @@ def test_without_the_informative_block_accuracy_is_chance_and_without_others_it_
     assert not list((layout.evaluation / "models").rglob("*.safetensors"))
 
 
+@pytest.mark.ci
 def test_a_run_without_all_predictions_is_refused_before_any_training(block_run: JudgedCohort) -> None:
     path = block_run.layout.fold(1).predictions
     kept = path.read_bytes()
@@ -258,8 +262,10 @@ def test_a_run_without_all_predictions_is_refused_before_any_training(block_run:
         path.write_bytes(kept)
 
 
+@pytest.mark.ci
 def test_a_second_call_trains_nothing_and_more_draws_only_what_is_new(block_run: JudgedCohort) -> None:
     layout = block_run.layout
+    remove_and_retrain(block_run, asked(block_run), 2, Inline(), DigestCache(layout.digests), (1 / 8,))
     first = RETRAINING_TABLE.path(layout).read_bytes()
     outcomes = remove_and_retrain(block_run, asked(block_run), 2, Inline(), DigestCache(layout.digests), (1 / 8,))
     assert {one.status for one in outcomes} == {"unchanged"}
@@ -268,6 +274,7 @@ def test_a_second_call_trains_nothing_and_more_draws_only_what_is_new(block_run:
     assert sum(one.status == "done" for one in more) <= 2
 
 
+@pytest.mark.ci
 def test_a_failed_training_leaves_its_row_without_scores_and_is_listed(block_run: JudgedCohort, tmp_path: Path) -> None:
     layout = block_run.layout
     broken = layout.scan(split().folds[0].train[-1], None, 4.0).t1w

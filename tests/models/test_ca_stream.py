@@ -90,6 +90,7 @@ def test_the_gradient_of_a_logit_is_the_closed_form() -> None:
     np.testing.assert_allclose(found[0].flatten(1), wanted, atol=1e-5)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("settings", "count"),
     [

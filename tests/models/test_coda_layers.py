@@ -131,6 +131,7 @@ def test_without_a_vote_the_weights_are_a_capsule():
             torch.testing.assert_close(answer, (capsule * x).sum(1), rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("bound", BOUNDS)
 @pytest.mark.parametrize("chunked", [False, True])
 def test_rows_of_the_matrix_and_not_the_gradient(bound, chunked):

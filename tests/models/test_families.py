@@ -42,7 +42,7 @@ def test_every_network_of_monai_is_compared():
     assert [*BUILT, "foreign"] == list(NETWORKS)
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", MONAI)
 @pytest.mark.parametrize("training", [False, True], ids=["evaluation", "training"])
 def test_the_stages_compute_what_monai_computes(name, training):
@@ -64,7 +64,7 @@ def test_the_stages_compute_what_monai_computes(name, training):
         assert torch.equal(nn.Sequential(*ours.eval().stages)(x), ours(x))
 
 
-@pytest.mark.sample(7)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", [name for name in BUILT if name != "linear"])  # which has no features
 def test_the_smallest_grid_is_the_smallest(name):
     family, settings = FAMILIES[name], NETWORKS[name](name)
@@ -87,7 +87,7 @@ def test_the_smallest_grid_is_the_smallest(name):
             build_network(settings, shape, 2)
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", ["sfcn", "conv5-fc3", *MONAI])
 def test_every_voxel_reaches_a_feature(name):
     family, settings = FAMILIES[name], NETWORKS[name](name)

@@ -87,10 +87,10 @@ def test_both_sides_have_the_same_names() -> None:
 
 def segmentation(path: Path, shift: np.ndarray) -> Path:
     """Two structures at known places of the world, moved by `shift`, on FreeSurfer's axes with 1 mm voxels."""
-    affine = np.array([[-1.0, 0, 0, 100], [0, 0, 1, -130], [0, -1, 0, 110], [0, 0, 0, 1]])
-    first, second, third = np.ogrid[:200, :200, :240]
-    x, y, z = 100 - first - shift[0], third - 130 - shift[1], 110 - second - shift[2]
-    labels = np.zeros((200, 200, 240), np.int32)
+    affine = np.array([[-1.0, 0, 0, 100], [0, 0, 1, -60], [0, -1, 0, 30], [0, 0, 0, 1]])
+    first, second, third = np.ogrid[:160, :80, :80]
+    x, y, z = 100 - first - shift[0], third - 60 - shift[1], 30 - second - shift[2]
+    labels = np.zeros((160, 80, 80), np.int32)
     for side, number in ((-26, 17), (26, 53)):
         labels[(abs(x - side) <= 10) & (abs(y + 20) <= 10) & (abs(z + 12) <= 10)] = number
     nib.save(nib.MGHImage(labels, affine), path)

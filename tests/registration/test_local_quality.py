@@ -108,6 +108,7 @@ def table(correlations: np.ndarray, **columns: float) -> pd.DataFrame:
     })  # fmt: skip
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("scans", [1, MIN_COHORT - 1, MIN_COHORT, 40, 200])
 def test_ordinary_scans_are_rarely_flagged_however_many_regions_there_are(scans: int) -> None:
     flagged = [len(region_reasons(table(cohort(scans, seed=seed)))) for seed in range(max(400 // scans, 1))]

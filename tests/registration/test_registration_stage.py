@@ -229,6 +229,7 @@ def test_a_tiny_head_is_in_doubt_whatever_is_done_with_it(
     assert read_table(layout.root / "flagged.tsv")["flags"][0] == row["flags"]
 
 
+@pytest.mark.ci
 def test_a_given_mask_decides_what_is_brain_and_a_new_one_does_the_scan_again(
     write: Any, phantom: Any, tmp_path: Path, in_this_process: Any
 ) -> None:

@@ -179,6 +179,7 @@ def test_the_names_of_a_run_follow_its_settings(tmp_path: Path) -> None:
     assert dataclasses.replace(files, suffix="T1w", label="").image == files.t1w
 
 
+@pytest.mark.ci
 def test_further_kinds_are_written_as_if_they_were_alone(write: Any, phantom: Any, tmp_path: Path) -> None:
     """A T1w image with a FLAIR and a T2w: each as it is where it is the only other one, the T1w as by itself."""
     affine = np.diag([2.5, 2.0, 3.5, 1.0])

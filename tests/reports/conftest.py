@@ -14,6 +14,7 @@ import run_factory
 from component_pages import make_component_page
 
 from heatlas.reports.content.relevance import maps as group_maps
+from heatlas.reports.figures import gallery
 from heatlas.reports.figures.gallery import new_figure
 from heatlas.reports.page import parts
 
@@ -40,6 +41,27 @@ def quick_surfaces() -> Iterator[None]:
     """Reports with an empty figure in place of each surface, which takes seconds; test_surfaces.py draws them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(group_maps, "draw_group_maps", lambda *_: new_figure(1, 1, facecolor="black"))
+        yield
+
+
+@contextmanager
+def empty_pictures() -> Iterator[None]:
+    """Figures are drawn, and their files are empty: writing them is half of the time of a report."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gallery, "rendered", lambda *_, **__: b"")
+        yield
+
+
+@pytest.fixture
+def unrendered() -> Iterator[None]:
+    with empty_pictures():
+        yield
+
+
+@pytest.fixture(scope="module")
+def all_unrendered() -> Iterator[None]:
+    """The same for what all tests of a module share."""
+    with empty_pictures():
         yield
 
 

@@ -96,6 +96,11 @@ class RunPlan:
     overrides: dict[str, dict[str, object]] = field(default_factory=dict)
 
 
+WITH_EVIDENCE = RunPlan(betas=(0.0,), people=7, evidence=True, preset="demo")
+SMALL = RunPlan(people=4, betas=(0.0, 0.5), preset="demo")
+"""Plans of several files, whose runs are made once."""
+
+
 def make_run(folder: Path, plan: RunPlan | None = None) -> RunLayout:
     """Write a run folder; a finished one is a copy of that of the first test of the session that had the same plan."""
     plan, run = plan or RunPlan(), RunLayout(folder)

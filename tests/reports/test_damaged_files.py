@@ -16,7 +16,7 @@ import nibabel as nib
 import numpy as np
 import pytest
 from report_pages import page_with
-from run_factory import RunPlan, make_run
+from run_factory import SMALL, make_run
 
 from heatlas.pipeline.run.cells import REMEDY
 from heatlas.pipeline.run.columns import Form
@@ -35,12 +35,10 @@ from heatlas.reports.read.run_record import FOUNDATIONS, WRITTEN_BEFORE, RunReco
 from heatlas.reports.viewer.explorer import _relevance
 from heatlas.workflows.command_line import main
 
-PLAN = RunPlan(people=3, betas=(0.0, 0.5), preset="demo")
-
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory) -> RunLayout:
-    return make_run(tmp_path_factory.mktemp("damaged") / "run", PLAN)
+    return make_run(tmp_path_factory.mktemp("damaged") / "run", SMALL)
 
 
 @pytest.fixture(scope="module")
@@ -255,6 +253,7 @@ def test_a_scan_that_appears_twice_is_named(finished, record, name):
     assert "appears twice" in said
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("file", ["logs/provenance.json", "models/fold-0/model.json"])
 @pytest.mark.parametrize("content", ["[1, 2]", "{", "", '{"a": ' * 5000 + "1" + "}" * 5000])
 def test_a_damaged_description_is_named(finished, file, content):
@@ -363,6 +362,7 @@ MAPS: dict[str, Callable[[Path], None]] = {
 PLACES = [("deleted", "AD"), ("deleted", "CN"), *zip(MAPS, ["TP", "AD", "CN"] * 3, strict=False)]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(("way", "label"), PLACES)
 def test_a_lost_group_map_leaves_its_place_empty_and_named(finished, record, tmp_path, way, label, monkeypatch):
     path = finished.group_map(label, "lrpB000")
@@ -464,7 +464,7 @@ def test_the_command_says_so_in_its_exit_code_and_log_and_makes_the_rest(tmp_pat
     monkeypatch.setattr(gallery, "rendered", lambda figure, form, dpi=0, reduce=False: b"")
     monkeypatch.setattr("heatlas.workflows.adni.open_executor", lambda *arguments: nullcontext(None))
     monkeypatch.delitem(PARTS, "regions")  # dozens of pages
-    layout = make_run(tmp_path / "run", replace(PLAN, betas=(0.0,), guided=False))
+    layout = make_run(tmp_path / "run", replace(SMALL, betas=(0.0,), guided=False))
     path = layout.statistics("performance")
     rows = cells(path)
     rows[1][rows[0].index("estimate")] = "seventy"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from declared_tables import require_as_declared, tables_of_run
-from run_factory import RunPlan, make_run
+from run_factory import SMALL, make_run
 
 from heatlas.pipeline.cohort.people.tasks import KINDS
 from heatlas.pipeline.run.columns import Form, column_of, unit_of
@@ -24,8 +24,7 @@ NAMES = {table.name: table for table in DECLARED}
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> RunLayout:
-    plan = RunPlan(people=4, betas=(0.0, 0.5), preset="demo", overrides={"attribution": {"keep_maps": "none"}})
-    return make_run(tmp_path_factory.mktemp("declared") / "run", plan)
+    return make_run(tmp_path_factory.mktemp("declared") / "run", SMALL)
 
 
 @pytest.mark.parametrize("table", tables_of_run(), ids=lambda table: table.name)

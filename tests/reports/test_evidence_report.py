@@ -5,12 +5,13 @@ from __future__ import annotations
 import html
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 from report_pages import all_pages, page_with
-from run_factory import EVIDENCE, PLANTED, RunPlan, make_run
+from run_factory import EVIDENCE, PLANTED, WITH_EVIDENCE, RunPlan, make_run
 
 from heatlas.pipeline.evaluation.bench.distractors import DISTRACTORS_TABLE
 from heatlas.pipeline.evaluation.bench.table import EVALUATION_TABLE
@@ -40,10 +41,8 @@ SHOWN = 5e-6  # six significant digits
 MAPS = ("lrpB000", "gb", "deeplift", EVIDENCE)
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory) -> RunLayout:
-    plan = RunPlan(betas=(0.0,), people=7, evidence=True, preset="demo")
-    layout = make_run(tmp_path_factory.mktemp("evidence") / "run", plan)
+def finished_run(folder: Path) -> RunLayout:
+    layout = make_run(folder / "run", WITH_EVIDENCE)
     config = layout.config.read_text(encoding="utf-8")
     layout.config.write_text(config.replace(str(layout.root.parent / "input"), str(layout.root.parent)), "utf-8")
     truth = layout.root.parent / "truth"
@@ -52,11 +51,31 @@ def run(tmp_path_factory) -> RunLayout:
     return layout
 
 
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> RunLayout:
+    return finished_run(tmp_path_factory.mktemp("evidence"))
+
+
+@pytest.fixture(scope="module")
+def evaluated(tmp_path_factory) -> RunLayout:
+    """The same run, evaluated and with its pages."""
+    layout = finished_run(tmp_path_factory.mktemp("evaluated"))
+    evaluate(layout)
+    assert write_report(layout).faults == ()
+    return layout
+
+
+@pytest.fixture(scope="module")
+def unevaluated(run) -> RunRecord:
+    return read_run(run)
+
+
 @pytest.fixture
-def record(run) -> RunRecord:
+def record(run, unevaluated) -> RunRecord:
+    """Of the run without the evaluation that another test has written."""
     for path in run.evaluation.glob("*.tsv"):
         path.unlink()
-    return read_run(run)
+    return unevaluated
 
 
 @pytest.mark.parametrize(
@@ -269,7 +288,7 @@ def test_the_fingerprint_compares_evidence_and_shares_of_other_maps(run, record)
     assert evidence.text.startswith("Evidence, logits (Expected gradients) in each region, mean over 2 scans")
 
 
-def test_a_region_is_described_by_its_difference_in_logits(run, record):
+def test_a_region_is_described_by_its_difference_in_logits(run, record, unrendered):
     content = region_content(RegionMaterial(Material.of(run)), "Amygdala")
     rows = by_hand(run)
     row, place = rows.loc["Amygdala"], list(rows.index).index("Amygdala") + 1
@@ -281,7 +300,7 @@ def test_a_region_is_described_by_its_difference_in_logits(run, record):
     assert [len(block.charts) for block in content["blocks"]] == [1, 2, 2]
 
 
-def test_regions_by_evidence_come_first_and_the_founding_tables_are_complete(run, record):
+def test_regions_by_evidence_come_first_and_the_founding_tables_are_complete(run, record, unrendered):
     content = regions.build(Material.of(run))
     rows = by_hand(run)
     table = content["evidence"]["table"]
@@ -368,7 +387,7 @@ def test_the_evaluation_stands_in_the_report_with_nulls_beside_each_map(run, rec
     assert [cell.text for cell in dose.rows[0]] == ["Expected gradients", "0.70", "0.70", "0.97"]
 
 
-def test_two_sentences_say_what_the_bench_found_about_lrp(run, record):
+def test_two_sentences_say_what_the_bench_found_about_lrp(run, record, unrendered):
     evaluated = evaluate(run)
     first, second = bench_sentence(evaluated, "lrpB000").split(". ", 1)
     assert first == "In the evaluation of this run, LRP β=0 did not pass"
@@ -403,10 +422,9 @@ def text_of(source: str) -> str:
 
 
 @pytest.mark.ci
-def test_whole_pages_with_and_without_an_evaluation(run, record, monkeypatch):
-    with monkeypatch.context() as patch:
-        patch.setattr(gallery, "rendered", lambda *_, **__: b"")  # the second report draws them all, and more
-        assert write_report(run).faults == ()
+def test_whole_pages_without_an_evaluation(run, record, monkeypatch):
+    monkeypatch.setattr(gallery, "rendered", lambda *_, **__: b"")  # the report of the evaluated run draws them all
+    assert write_report(run).faults == ()
     index = run.report.read_text(encoding="utf-8")
     assert NOT_EVALUATED in text_of(index)
     for section in ("evaluation", "regions"):  # its own, and that of LRP
@@ -425,19 +443,21 @@ def test_whole_pages_with_and_without_an_evaluation(run, record, monkeypatch):
     assert re.findall(r'value="(\w+)"', options)[0] == "mean_evidence"
     methods = re.search(r'<select name="method">(.*?)</select>', source, re.S)
     assert methods is not None
-    evaluate(run)
-    assert write_report(run).faults == ()
-    assert NOT_EVALUATED not in text_of(all_pages(run))
-    page = text_of(page_with(run, "evaluation").read_text(encoding="utf-8"))
+
+
+@pytest.mark.ci
+def test_whole_pages_with_an_evaluation(evaluated):
+    assert NOT_EVALUATED not in text_of(all_pages(evaluated))
+    page = text_of(page_with(evaluated, "evaluation").read_text(encoding="utf-8"))
     assert "Edge detector (no network)" in page
     assert "AUROC at severity 0.5" in page
     assert "Marked in the scans of the run: spot <b>: DeepLIFT." in page  # escaped in the file
     assert "Not asked: heatlas evaluate OUT --parts grids makes this part." in page
 
 
-@pytest.mark.ci  # on pages that the test of whole pages made
-def test_the_explorer_offers_evidence_first_and_only_where_there_is_some(run, record, visit):
-    page = visit(page_with(run, "regions"))
+@pytest.mark.ci
+def test_the_explorer_offers_evidence_first_and_only_where_there_is_some(evaluated, visit):
+    page = visit(page_with(evaluated, "regions"))
     page.wait_for_selector(".explorer[data-ready]")
     offered = "names => names.filter(one => !one.disabled).map(one => one.value)"
     metrics = ".explorer [name=metric] option"

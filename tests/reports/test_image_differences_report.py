@@ -17,9 +17,8 @@ from heatlas.reports.frame.material import Material
 @pytest.fixture(scope="module")
 def layout(tmp_path_factory):
     """AD is darker in the hippocampus and the putamen; evidence differs in the planted regions."""
-    layout = make_run(
-        tmp_path_factory.mktemp("run") / "run", RunPlan(people=12, betas=(0.0,), guided=False, evidence=True)
-    )
+    plan = RunPlan(people=12, betas=(0.0,), guided=False, evidence=True)
+    layout = make_run(tmp_path_factory.mktemp("run") / "run", plan)
     test = {
         "source": "expectedGradients", "n_voxels": 900, "voxel_mm": 4.0, "fwhm_mm": 8.0, "t": -5.5, "critical_t": 4.4,
         "p_fwe": 0.01, "p_fwe_tfce": 0.01, "n_higher": 0, "n_lower": 27, "covariates": "fold, age", "n_positive": 12,

@@ -8,7 +8,7 @@ import nibabel as nib
 import numpy as np
 import pandas as pd
 import pytest
-from run_factory import EVIDENCE, RunPlan, make_run
+from run_factory import EVIDENCE, WITH_EVIDENCE, make_run
 from torch import nn
 
 import heatlas
@@ -27,7 +27,7 @@ from heatlas.reports.read.run_files import DECLARED
 
 @pytest.fixture(scope="module")
 def layout(tmp_path_factory) -> RunLayout:
-    return make_run(tmp_path_factory.mktemp("open") / "run", RunPlan(betas=(0.0,), people=7, evidence=True))
+    return make_run(tmp_path_factory.mktemp("open") / "run", WITH_EVIDENCE)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import nibabel as nib
 import numpy as np
 import pandas as pd
 import pytest
-from run_factory import EVIDENCE, RESOLUTION, RunPlan, make_run
+from run_factory import EVIDENCE, RESOLUTION, WITH_EVIDENCE, make_run
 
 from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.spaces import template_grid
@@ -35,7 +35,7 @@ PERSON = "sub-AD000"
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> RunLayout:
     """A run that leads with evidence, in which one person has a brain to be drawn on."""
-    layout = make_run(tmp_path_factory.mktemp("portraits") / "run", RunPlan(betas=(0.0,), people=7, evidence=True))
+    layout = make_run(tmp_path_factory.mktemp("portraits") / "run", WITH_EVIDENCE)
     brain = load_template(RESOLUTION)
     for row in read_table(layout.group / "predictions.tsv").query("participant_id == @PERSON").itertuples():
         files = layout.scan(row.participant_id, row.session_id, RESOLUTION)
@@ -44,6 +44,13 @@ def run(tmp_path_factory) -> RunLayout:
     with ThreadPoolExecutor(1) as executor:
         assert [outcome.status for outcome in draw_scans(read_run(layout), executor)] == ["done"]
     return layout
+
+
+@pytest.fixture(scope="module")
+def report(run) -> RunLayout:
+    """The same run with its pages."""
+    build_report(run)
+    return run
 
 
 def test_smoothing_halves_a_point_at_half_its_width_and_keeps_the_sum():
@@ -111,15 +118,14 @@ def test_sentence_picture_and_table_name_the_same_regions(run):
 
 
 @pytest.mark.ci
-def test_the_map_as_it_is_can_be_opened_without_a_script(run):
-    build_report(run)
-    page = (run.root / participant_file(PERSON)).read_text()
+def test_the_map_as_it_is_can_be_opened_without_a_script(report):
+    page = (report.root / participant_file(PERSON)).read_text()
     folded = page.split('<details class="fold"><summary>The same maps, not smoothed</summary>')[1].split("</details>")[
         0
     ]
-    file = run.scan(PERSON, "ses-M000", RESOLUTION).unsmoothed_portrait
-    assert f'src="{file.relative_to(run.root).as_posix()}"' in folded
-    assert file.read_bytes() != run.scan(PERSON, "ses-M000", RESOLUTION).portrait.read_bytes()
+    file = report.scan(PERSON, "ses-M000", RESOLUTION).unsmoothed_portrait
+    assert f'src="{file.relative_to(report.root).as_posix()}"' in folded
+    assert file.read_bytes() != report.scan(PERSON, "ses-M000", RESOLUTION).portrait.read_bytes()
 
 
 def test_a_picture_of_another_leading_map_says_so_and_has_no_table(run):
@@ -133,12 +139,12 @@ def test_a_picture_of_another_leading_map_says_so_and_has_no_table(run):
     assert shown.regions is None
 
 
-@pytest.mark.ci  # on the report that an earlier test made
-def test_menus_of_people_and_regions_mark_where_one_came_from(run):
-    person = (run.root / participant_file(PERSON)).read_text()
+@pytest.mark.ci
+def test_menus_of_people_and_regions_mark_where_one_came_from(report):
+    person = (report.root / participant_file(PERSON)).read_text()
     assert 'href="report.html#participants" aria-current="true"' in person
     assert person.count(' aria-current="') == 1
-    region = (run.root / "pages" / "region-hippocampus.html").read_text()
+    region = (report.root / "pages" / "region-hippocampus.html").read_text()
     assert 'href="../report-regions.html" aria-current="true"' in region
     assert region.count(' aria-current="') == region.count('class="here"') == 1
 

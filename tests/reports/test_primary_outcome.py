@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from run_factory import EVIDENCE, RunPlan, make_run
+from run_factory import EVIDENCE, WITH_EVIDENCE, make_run
 
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table
@@ -23,8 +23,7 @@ from heatlas.reports.words.numbers import fixed, p_value
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> RunLayout:
-    plan = RunPlan(people=8, betas=(0.0,), evidence=True, overrides={"attribution": {"keep_maps": "none"}})
-    return make_run(tmp_path_factory.mktemp("primary") / "run", plan)
+    return make_run(tmp_path_factory.mktemp("primary") / "run", WITH_EVIDENCE)
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +36,7 @@ def test_the_primary_outcome_is_printed_first_with_its_numbers(run, record):
     assert (row["map"], row["metric"]) == (EVIDENCE, "sum")
     answer = summarise(record).answers[0]
     named = "artial correlation of evidence (Expected gradients) in the hippocampus with "
-    held = "AD and CN together, adjusted for test fold, class, age"
+    held = "AD and CN together, adjusted for test fold, class, age, sex"
     assert f"P{named}" in answer.text
     assert f"{held}." in answer.text
     assert answer.more.startswith(f"Primary outcome (named before any result: p{named}")

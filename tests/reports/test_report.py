@@ -24,7 +24,6 @@ from heatlas.pipeline.run.tables import read_table, write_table
 from heatlas.reports.cautions.all_cautions import find_cautions
 from heatlas.reports.cautions.method_cautions import UNSEEN_SHARE
 from heatlas.reports.content.run.summary import summarise
-from heatlas.reports.figures import gallery
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.pages import CHAPTERS
 from heatlas.reports.page.build import build_report, report_inputs, written_files
@@ -33,6 +32,8 @@ from heatlas.reports.people.page import person_content
 from heatlas.reports.read.people import ParticipantRecords
 from heatlas.reports.read.run_record import read_run
 from heatlas.reports.words.numbers import fixed, number, percent
+
+pytestmark = pytest.mark.usefixtures("all_unrendered")
 
 HOSTILE = "<script>alert('x')</script>"
 VOID = {"meta", "img", "br", "input", "link"}
@@ -363,8 +364,7 @@ def test_without_guided_backpropagation_it_is_not_mentioned(quiet_text):
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("kept", [pytest.param("none", marks=pytest.mark.slow), "group"])
-def test_maps_that_are_not_kept_are_said_to_be_missing(kept, tmp_path, monkeypatch):
-    monkeypatch.setattr(gallery, "rendered", lambda *_, **__: b"")  # their names say which there are
+def test_maps_that_are_not_kept_are_said_to_be_missing(kept, tmp_path):
     layout = make_run(tmp_path / "run", RunPlan(betas=(0.0,), people=5, overrides={"attribution": {"keep_maps": kept}}))
     single = list(layout.root.glob("sub-*/**/*_relevance.nii.gz"))
     assert single  # of an earlier setting: never shown beside tables of this one

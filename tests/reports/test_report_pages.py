@@ -39,9 +39,13 @@ from heatlas.reports.region_pages.page import RegionMaterial, region_content
 from heatlas.reports.viewer.component import viewing_space
 from heatlas.reports.words.numbers import fixed, number, percent
 
+pytestmark = pytest.mark.usefixtures("all_unrendered")
+
 EVERY_PAGE = True
 HOSTILE = "\"><script>alert('x')</script>&amp;Ω漢字" + "長" * 40
 HARMLESS = {"invalid-character-reference"}
+BY_PROBABILITY = RunPlan(people=3, betas=(0.0,), guided=False, preset="demo",
+                         overrides={"attribution": {"start_value": "probability", "keep_maps": "none"}})  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +142,7 @@ def test_a_person_is_compared_with_controls_without_themselves(run):
 
 
 def test_controls_of_the_own_fold_come_first_where_they_are_enough(tmp_path):
-    layout = make_run(tmp_path / "run", RunPlan(betas=(0.0,), people=2 * CONTROLS_OF_A_FOLD + 2, guided=False))
+    layout = make_run(tmp_path / "run", RunPlan("regions", 2 * CONTROLS_OF_A_FOLD + 2, betas=(0.0,), guided=False))
     people = ParticipantRecords(read_run(layout))
     folds = dict(
         zip(*read_table(layout.group / "predictions.tsv")[["participant_id", "fold"]].to_numpy().T, strict=True)
@@ -207,9 +211,7 @@ def test_numbers_of_a_region_page_are_those_of_the_tables(run):
 
 
 def test_a_region_page_says_whether_disease_was_planted_there_and_that_maps_are_scaled(tmp_path):
-    plan = RunPlan(people=3, betas=(0.0,), guided=False, preset="demo",
-                   overrides={"attribution": {"start_value": "probability", "keep_maps": "none"}})  # fmt: skip
-    layout = make_run(tmp_path / "run", plan)
+    layout = make_run(tmp_path / "run", BY_PROBABILITY)
     truth = tmp_path / "input" / "truth" / "planted.json"
     write_json(truth, {"planted": ["Hippocampus", "Amygdala"]})
     assert truth in report_inputs(layout)
@@ -231,9 +233,7 @@ def test_a_region_page_says_whether_disease_was_planted_there_and_that_maps_are_
 
 
 def test_a_viewer_of_a_scan_carries_the_cautions_of_its_maps(tmp_path):
-    plan = RunPlan(people=3, betas=(0.0,), guided=False, preset="demo",
-                   overrides={"attribution": {"start_value": "probability"}})  # fmt: skip
-    record = read_run(make_run(tmp_path / "run", plan))
+    record = read_run(make_run(tmp_path / "run", BY_PROBABILITY))
     small = next(iter(small_regions(record)), None)
     said = cautions_of_maps(record, [small] if small else ["Hippocampus"])
     expected = [

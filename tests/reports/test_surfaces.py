@@ -132,6 +132,7 @@ def test_negative_relevance_that_the_scale_leaves_out_is_not_drawn():
     assert surface_values(turned, "left").max() == surface_values(turned, "left").min() == 0
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("scale", [ColourScale(0.0, 0.0, False), ColourScale(0.0, 1.0, False)])
 def test_an_empty_map_is_a_brain_without_colours(view, scale, no_network):
@@ -155,6 +156,7 @@ def test_a_title_is_text_and_nothing_else(title):
     written(GroupMap(title, shown.image, SCALE, "relevance"), "slices", "svg")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("form", FORMATS)
 def test_two_drawings_are_the_same_bytes_without_a_date(form):
     first, second = (written(blob(PLACES["left"]), "surface", form, 300) for _ in range(2))
@@ -188,6 +190,7 @@ def test_the_caption_says_that_the_spaces_differ_and_the_text_for_the_blind_what
     assert picture.dark
 
 
+@pytest.mark.ci
 def test_every_map_and_every_figure_is_written_in_every_format_and_named(run, tmp_path, monkeypatch):
     monkeypatch.setattr(figures, "draw_group_maps", lambda *_: new_figure(1, 1))
     with ThreadPoolExecutor(1) as executor:
@@ -214,6 +217,7 @@ def test_a_lost_map_is_named_and_the_others_are_drawn(tmp_path, monkeypatch):
     assert not [name for name in names if "group-CN" in name or "minus" in name]
 
 
+@pytest.mark.ci
 def test_the_command_writes_where_it_is_told_and_leaves_the_report_alone(tmp_path, capsys):
     layout = make_run(tmp_path / "run", RunPlan(until="registration", people=3))
     before = {path: path.read_bytes() for path in layout.root.rglob("*") if path.is_file()}

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from report_pages import page_with
-from run_factory import RunPlan, make_run
+from run_factory import SMALL, make_run
 
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table, write_table
@@ -20,13 +20,12 @@ from heatlas.reports.page.sections import SECTIONS
 from heatlas.reports.read.run_files import TABLES, of_another_version
 from heatlas.reports.read.run_record import RunRecord, read_run
 
-PLAN = RunPlan(people=4, betas=(0.0, 0.5), preset="demo", overrides={"attribution": {"keep_maps": "none"}})
 REMEDY = "another version of Heatlas wrote it. Repeat the command that made this run"
 
 
 @pytest.fixture(scope="module")
 def record(tmp_path_factory) -> RunRecord:
-    return read_run(make_run(tmp_path_factory.mktemp("finished") / "run", PLAN))
+    return read_run(make_run(tmp_path_factory.mktemp("finished") / "run", SMALL))
 
 
 def without(layout: RunLayout, name: str, column: str) -> None:
@@ -84,7 +83,7 @@ def test_the_summary_and_the_cautions_do_without_any_one_table(record):
 
 
 def test_without_predictions_nothing_made_from_them_is_shown_and_the_reason_is_said_once(tmp_path):
-    layout = make_run(tmp_path / "run", replace(PLAN, until="regions"))
+    layout = make_run(tmp_path / "run", replace(SMALL, until="regions"))
     without(layout, "predictions", "outcome")
     found = read_run(layout)
     assert {"scans", "registration"} <= set(found.tables)
@@ -98,7 +97,7 @@ def test_without_predictions_nothing_made_from_them_is_shown_and_the_reason_is_s
 @pytest.mark.ci
 def test_the_report_says_what_its_tables_lack_and_is_made_all_the_same(tmp_path, monkeypatch):
     monkeypatch.setattr(gallery, "rendered", lambda *_, **__: b"")
-    layout = make_run(tmp_path / "run", PLAN)
+    layout = make_run(tmp_path / "run", SMALL)
     lacking = (
         ("volume_association", "fold_held", "Does relevance follow atrophy?"),
         ("group_comparisons", "p_fwe", "Where do groups differ?"),

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from heatlas.pipeline.run.config.files import read_config
@@ -11,6 +13,7 @@ from heatlas.pipeline.run.layout.folder import (
     prepare_run_folder,
     read_run_config,
     read_run_input,
+    recognise_run_folder,
 )
 
 
@@ -95,7 +98,23 @@ def test_a_damaged_fingerprint_fits_no_key(mark):
 def test_a_folder_that_holds_nothing_but_a_lock_is_empty(tmp_path, source):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / ".heatlas.lock").touch()
+    (tmp_path / "out" / ".heatlas.lock.sub-01").touch()
+    (tmp_path / "out" / ".config.toml.0a.tmp").touch()  # which another job is about to rename
     prepare_run_folder(tmp_path / "out", source, Config())
+
+
+def test_a_folder_that_another_job_fills_meanwhile_is_a_run_of_the_same_input(tmp_path, source, monkeypatch):
+    out, listed = tmp_path / "out", Path.iterdir
+
+    def filled_meanwhile(folder):
+        monkeypatch.setattr(Path, "iterdir", listed)
+        names = list(listed(folder))
+        prepare_run_folder(out, source, Config())
+        return iter([*names, *listed(folder)])
+
+    out.mkdir()
+    monkeypatch.setattr(Path, "iterdir", filled_meanwhile)
+    assert recognise_run_folder(out, source).config.is_file()
 
 
 CHANGED = {

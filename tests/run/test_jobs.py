@@ -19,11 +19,19 @@ from pathlib import Path
 import pytest
 
 from heatlas.pipeline.run.errors import BadInputError, ResumableError
-from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.layout.run_layout import ParticipantLayout, RunLayout
 from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work import disk
 from heatlas.pipeline.run.work.digests import file_digest
-from heatlas.pipeline.run.work.jobs import Job, clear_stale_scratch, execute, is_done, receipt_key, run_jobs
+from heatlas.pipeline.run.work.jobs import (
+    FAILURES_TABLE,
+    Job,
+    clear_stale_scratch,
+    execute,
+    is_done,
+    receipt_key,
+    run_jobs,
+)
 
 CALLS: list[str] = []
 
@@ -250,6 +258,28 @@ def test_pool_that_breaks_while_jobs_are_handed_in_stops_and_keeps_what_is_done(
     with Broken(1) as pool, pytest.raises(BrokenProcessPool):
         run_jobs(layout, jobs, pool, "heatmaps")
     assert is_done(layout, jobs[0]) == {"length": 3}
+
+
+def test_a_job_of_one_person_leaves_what_those_of_others_are_working_on(layout):
+    first, second = (ParticipantLayout(layout.root, person) for person in ("sub-01", "sub-02"))
+    for own in (first, second):
+        (own.scratch / "registration_x.host.7").mkdir(parents=True)
+    clear_stale_scratch(first)
+    assert not list(first.scratch.iterdir())
+    assert list(second.scratch.iterdir())
+    clear_stale_scratch(layout)  # of the whole folder, when nobody else works there
+    assert not list(layout.scratch.iterdir())
+
+
+def test_a_job_of_one_person_shares_units_of_work_and_nothing_else(layout):
+    own = ParticipantLayout(layout.root, "sub-01")
+    assert own.receipt("registration", "sub-01") == layout.receipt("registration", "sub-01")
+    assert own.scan("sub-01", None, 2.0) == layout.scan("sub-01", None, 2.0)
+    for name in ("failures", "log", "digests", "provenance", "parsl_logs", "scratch", "tables"):
+        assert getattr(own, name).is_relative_to(layout.root), name
+        assert getattr(own, name) != getattr(layout, name), name
+    assert own.receipt("steps", "volumes") != layout.receipt("steps", "volumes")
+    assert FAILURES_TABLE.path(own) == own.failures
 
 
 def test_scratch_that_killed_runs_left_on_any_host_is_removed(layout):

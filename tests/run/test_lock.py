@@ -8,7 +8,9 @@ import platform
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 
@@ -89,6 +91,78 @@ def test_a_lock_that_cannot_be_judged_is_left_and_the_remedy_named(path, text, w
     with pytest.raises(ResumableError, match=words), run_lock(path):
         pass
     assert path.exists()
+
+
+def test_holders_of_different_people_work_side_by_side_and_those_of_one_person_do_not(path):
+    with run_lock(path, ["sub-01", "sub-02", "sub-01"]), run_lock(path, ["sub-03"]):
+        for people in (["sub-02"], ["sub-00", "sub-01", "sub-04"]):
+            with (
+                pytest.raises(ResumableError, match=rf"process {os.getpid()} works on sub-0[12] there since 20"),
+                run_lock(path, people),
+            ):
+                pass
+        assert len(list(path.parent.iterdir())) == 3  # who is refused leaves nothing
+        with run_lock(path, ["sub-00", "sub-04"]):
+            pass
+    assert not list(path.parent.iterdir())
+
+
+def test_who_holds_the_folder_is_alone_there(path):
+    with run_lock(path, ["sub-01"]):
+        with pytest.raises(ResumableError, match="works on sub-01 there"), run_lock(path):
+            pass
+        assert not path.exists()
+    with run_lock(path):
+        with pytest.raises(ResumableError, match="works there"), run_lock(path, ["sub-01"]):
+            pass
+        assert list(path.parent.iterdir()) == [path]
+
+
+def test_of_person_and_folder_that_begin_at_once_no_one_is_overlooked(path):
+    """Many times: both may be refused, and never do both work."""
+    working: set[int] = set()
+
+    def work(number: int) -> bool:
+        with suppress(ResumableError), run_lock(path, [f"sub-{number:02d}"] if number % 3 else ()):
+            working.add(number)
+            time.sleep(0.001)
+            beside = list(working)
+            working.remove(number)
+            assert len(beside) == 1 or all(other % 3 for other in beside)
+            return True
+        return False
+
+    with ThreadPoolExecutor(8) as pool:
+        assert any(pool.map(work, range(200)))
+
+
+@pytest.mark.parametrize("people", [(), ("sub-02",), ("sub-01",)])
+def test_the_lock_of_a_person_whose_process_is_gone_keeps_nobody_out(path, people):
+    path.parent.mkdir()
+    left = path.with_name(".lock.sub-01")
+    left.write_text(holder(process="1"))
+    with run_lock(path, people) as taken_over:
+        assert ("started 2026-01-02" in taken_over) == (people == ("sub-01",))
+        assert left.exists() == bool(people)  # the folder's holder tidies up
+    assert list(path.parent.iterdir()) == ([left] if people == ("sub-02",) else [])
+
+
+def test_the_lock_of_a_folder_whose_process_is_gone_stays_for_who_continues_its_run(path):
+    path.parent.mkdir()
+    path.write_text(holder(process="1"))
+    with run_lock(path, ["sub-01"]):
+        pass
+    with run_lock(path) as taken_over:
+        assert "started 2026-01-02" in taken_over
+
+
+@pytest.mark.parametrize("people", [(), ("sub-01",)])
+def test_a_person_locked_on_another_computer_is_named_with_the_remedy(path, people):
+    path.parent.mkdir()
+    path.with_name(".lock.sub-01").write_text(holder(host="elsewhere"))
+    words = r"on elsewhere works on sub-01 there since .*delete .*\.lock\.sub-01 and run"
+    with pytest.raises(ResumableError, match=words), run_lock(path, people):
+        pass
 
 
 def test_of_many_that_find_a_dead_lock_one_takes_it(path):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -60,6 +61,21 @@ def test_byte_order_mark_is_not_part_of_the_first_column(tmp_path):
     path = tmp_path / "t.tsv"
     path.write_bytes("\ufeffa\tb\n1\t2\n".encode())
     assert list(read_table(path).columns) == ["a", "b"]
+
+
+def test_of_two_who_write_one_file_at_once_each_has_its_own_temporary_file(tmp_path, monkeypatch):
+    """As two computers do, on which a process may have the same number: here one process writes twice."""
+    rename = Path.replace
+
+    def written_meanwhile(temporary, path):
+        monkeypatch.setattr(Path, "replace", rename)
+        write_text(path, "second")
+        assert path.read_text() == "second"
+        return rename(temporary, path)
+
+    monkeypatch.setattr(Path, "replace", written_meanwhile)
+    write_text(tmp_path / "t.txt", "first")
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("t.txt", "first")]
 
 
 def test_a_file_that_holds_the_text_already_is_left_alone(tmp_path):

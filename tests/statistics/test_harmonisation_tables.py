@@ -275,6 +275,7 @@ def test_scans_outside_the_contrast_are_given_a_model_of_everybody_and_change_no
     assert (new["harmonised"] < 12).all()
 
 
+@pytest.mark.ci
 def test_two_runs_give_the_same_numbers(small):
     again = harmonisation_tables(site_cohort(n=36))
     for name in small:

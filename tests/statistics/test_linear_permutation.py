@@ -209,6 +209,7 @@ def test_every_permuted_studentised_f_equals_welch():
             assert_allclose(row[i], oracle * stretch, rtol=1e-8)
 
 
+@pytest.mark.ci
 def test_family_wise_p_holds_where_the_smaller_group_varies_more_and_values_are_skewed():
     """The data of issue 36: 30 and 90 people, SD 2:1, lognormal. With mixed variances 20 % of 200 were found."""
     found = 0

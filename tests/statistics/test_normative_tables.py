@@ -137,6 +137,7 @@ def test_planted_subtypes_are_found_and_compared(planted):
     assert "(n 18)" in compared.loc[("gb", "mmse"), "means"]
 
 
+@pytest.mark.ci
 def test_subtypes_that_vary_unequally_are_compared_by_a_studentised_f():
     """Six people who vary three times as much: with one variance for all, F rejects in a fifth."""
     labels, names = np.repeat([1, 2, 3], [6, 14, 20]), tuple(f"sub-{i}" for i in range(40))

@@ -129,6 +129,7 @@ def test_scans_without_relevance_are_counted(tmp_path) -> None:
     assert row["note"] == f"2 scans without relevance left out; {ALIKE}; the values are constant"
 
 
+@pytest.mark.ci
 def test_unequal_classes_of_unequal_variance_hold_the_level() -> None:
     """8 patients who vary three times as much as 32 controls: a plain difference of means rejects in a quarter."""
     rng, settings = np.random.default_rng(5), with_settings(permutations=99).statistics

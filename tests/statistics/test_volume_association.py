@@ -214,6 +214,7 @@ def test_signs_of_few_participants_are_flipped_exactly():
     assert row["p"] == pytest.approx(np.mean(np.array(every) >= abs(products.sum()) * (1 - 1e-9)))
 
 
+@pytest.mark.ci
 def test_random_drift_of_relevance_while_hippocampi_shrink_is_no_finding():
     """250 maps of which 5 % should reject; where visits change places, 14.6 % do."""
     rng, n, found = np.random.default_rng(5), 30, []

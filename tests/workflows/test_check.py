@@ -117,6 +117,7 @@ def test_an_unknown_participant_is_named(dataset, capsys):
     assert "--participant-label nobody: no such participant among the 24" in capsys.readouterr().err
 
 
+@pytest.mark.ci
 def test_a_manifest_there_and_back(dataset, tmp_path, capsys):
     manifest = tmp_path / "cohort.tsv"
     assert main(["manifest", "export", str(dataset), str(manifest)]) == 0
@@ -325,6 +326,7 @@ def test_check_says_that_it_runs_the_code_of_a_network_and_tries_the_methods(dat
     assert (code, "it raises SystemExit: 0" in error) == (65, True)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("text", "_words"),
     [pytest.param(*one, marks=pytest.mark.slow) if place % 3 else one for place, one in enumerate(COHORT_SETTINGS[7:])],

@@ -73,25 +73,29 @@ def test_the_backbone_says_whom_it_knows(folder, capsys):
     assert layout.backbone.weights.read_bytes() == weights
 
 
-def test_a_probe_stands_on_it_and_is_explained(folder, capsys):
+@pytest.fixture(scope="module")
+def probed(folder) -> RunLayout:
+    """A run of probes on the backbone."""
     more = ["--backbone", str(folder / "backbone"), "--stop-after", "attribution"]
     assert main(["run", *asked(folder, "run", LABELLED), *more]) == 0
-    layout = RunLayout(folder / "run")
+    return RunLayout(folder / "run")
+
+
+def test_a_probe_stands_on_it_and_is_explained(folder, probed):
     backbone = load_model(RunLayout(folder / "backbone").backbone).model
     for fold in (0, 1):
-        probe = load_model(layout.fold(fold))
+        probe = load_model(probed.fold(fold))
         assert probe.settings.architecture == "probe"
         assert json.loads(probe.settings.body)["architecture"] == "founding"
         theirs = torch.nn.Sequential(*backbone.stages[: len(probe.model.stages[0])]).state_dict()
         assert all(torch.equal(value, theirs[name]) for name, value in probe.model.stages[0].state_dict().items())
-    assert len(read_table(layout.group / "evidence.tsv")) > 0
+    assert len(read_table(probed.group / "evidence.tsv")) > 0
 
 
 @pytest.mark.slow
-def test_an_export_of_probes_stands_alone_and_knows_the_people_of_the_backbone(folder, capsys, monkeypatch):
-    """After the test above."""
+def test_an_export_of_probes_stands_alone_and_knows_the_people_of_the_backbone(folder, probed, capsys, monkeypatch):
     monkeypatch.setattr("heatlas.workflows.export.FEWEST_CONTROLS", 3)
-    assert main(["export", str(folder / "run"), str(folder / "given")]) == 0
+    assert main(["export", str(probed.root), str(folder / "given")]) == 0
     digests = json.loads(BundleLayout(folder / "given").fold(0).description.read_text())["backbone_participants"]
     assert len(digests) == len(LEARNT)
     assert not set(digests) & {f"sub-{one}" for one in LEARNT}
@@ -115,8 +119,8 @@ def test_an_export_of_probes_stands_alone_and_knows_the_people_of_the_backbone(f
 
 
 @pytest.mark.slow
-def test_a_finished_run_needs_its_backbone_no_longer(folder, tmp_path):
-    """After the test above: a copy of its run, without the backbone's folder, is reported and explained alike."""
+def test_a_finished_run_needs_its_backbone_no_longer(folder, probed, tmp_path):
+    """A copy of the run, without the backbone's folder, is reported and explained alike."""
 
     def made(run: Path) -> dict[str, bytes]:
         assert main(["explain", str(run), "--method", "grad-cam", "--n-procs", "1"]) == 0
@@ -125,13 +129,13 @@ def test_a_finished_run_needs_its_backbone_no_longer(folder, tmp_path):
         return {path.name: path.read_bytes() for path in [*run.glob("*.html"), *tables]}
 
     for name in ("here", "away"):
-        shutil.copytree(folder / "run", tmp_path / name / "run")
+        shutil.copytree(probed.root, tmp_path / name / "run")
         (tmp_path / name / "input").symlink_to(folder / "input")
     there = made(tmp_path / "here" / "run")
     (folder / "backbone").rename(folder / "elsewhere")
     try:
         assert made(tmp_path / "away" / "run") == there
-        regions = ExplanationLayout(folder / "run").regions("gradCam").name
+        regions = ExplanationLayout(probed.root).regions("gradCam").name
         assert {"report.html", "report-methods.html", regions} <= there.keys()
         layout = RunLayout(tmp_path / "away" / "run")
         config = read_run_config(layout)
@@ -164,18 +168,17 @@ def replace_backbone(config: Config, path: Path) -> Config:
     return dataclasses.replace(config, model=dataclasses.replace(config.model, backbone=str(path)))
 
 
-def test_what_the_backbone_knows_is_measured_on_people_it_has_not_seen(folder):
-    """After the tests above, whose run it evaluates; the backbone itself is not needed."""
+def test_what_the_backbone_knows_is_measured_on_people_it_has_not_seen(folder, probed):
+    """The backbone itself is not needed."""
     (folder / "backbone").rename(folder / "elsewhere")
     try:
-        _measured(folder)
+        _measured(folder, EvaluationLayout(probed.root))
     finally:
         (folder / "elsewhere").rename(folder / "backbone")
 
 
-def _measured(folder):
-    assert main(["evaluate", str(folder / "run"), "--parts", "representations", "--n-procs", "1"]) == 0
-    layout = EvaluationLayout(folder / "run")
+def _measured(folder, layout):
+    assert main(["evaluate", str(layout.root), "--parts", "representations", "--n-procs", "1"]) == 0
     require_as_declared(layout, REPRESENTATIONS_TABLE)
     table = REPRESENTATIONS_TABLE.read(layout)
     assert sorted(table["features"].unique()) == ["backbone", "untrained"]
@@ -196,7 +199,7 @@ def _measured(folder):
         expected = body.eval()(volumes).mean((2, 3, 4)).numpy()
     np.testing.assert_allclose(features(body, files, own.input), expected, rtol=1e-4, atol=1e-6)
     written = REPRESENTATIONS_TABLE.path(layout).stat().st_mtime_ns
-    assert main(["evaluate", str(folder / "run"), "--parts", "representations", "--n-procs", "1"]) == 0
+    assert main(["evaluate", str(layout.root), "--parts", "representations", "--n-procs", "1"]) == 0
     assert REPRESENTATIONS_TABLE.path(layout).stat().st_mtime_ns == written
 
 
@@ -218,11 +221,11 @@ def test_people_whom_a_fold_tests_are_refused(folder, capsys):
 
 
 @pytest.mark.slow
-def test_people_of_a_run_can_be_left_out(folder, capsys):
-    more = ["--without", str(folder / "run")]
+def test_people_of_a_run_can_be_left_out(folder, probed, capsys):
+    more = ["--without", str(probed.root)]
     assert main(["pretrain", *asked(folder, "others", PEOPLE, "pretrain.toml"), *more]) == 0
     known = load_model(RunLayout(folder / "others").backbone).description["participants"]
-    tested = set(read_table(RunLayout(folder / "run").root / "splits.tsv")["participant_id"])
+    tested = set(read_table(probed.root / "splits.tsv")["participant_id"])
     assert not tested & {*known["train"], *known["validation"]}
     assert {f"sub-{one}" for one in LEARNT} <= {*known["train"], *known["validation"]}
     assert main(["pretrain", *asked(folder, "none", LABELLED[:3], "pretrain.toml")]) == 65

@@ -79,7 +79,6 @@ def test_the_report_speaks_of_the_template_and_leaves_out_what_is_of_mni_space(r
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_a_new_scan_is_explained_in_the_same_space(run: Path, toy: Path, tmp_path: Path) -> None:
     out, image = tmp_path / "one", toy / "bids/sub-00/anat/sub-00_space-Toy_desc-preproc_T1w.nii.gz"
     new = tmp_path / "sub-99_space-Toy_desc-preproc_T1w.nii.gz"

@@ -58,11 +58,13 @@ def recognise_run_folder(out: Path, source: RunInput) -> RunLayout:
     if root in out.parents and root / "derivatives" not in [out, *out.parents]:
         raise UsageError(f"{out}: lies inside the input folder, which is never written to. Choose a folder elsewhere.")
     layout = RunLayout(out)
-    if layout.config.is_file():
+    first = layout.lock.name, f".{layout.config.name}."  # begin the names of what is written before all else
+    others = [path for path in out.iterdir() if not path.name.startswith(first)] if out.is_dir() else []
+    if layout.config.is_file():  # looked for last: another job may have just begun
         known = read_run_input(layout)
         if known.input.resolve() != root:
             raise UsageError(f"{out}: holds a run of another input ({known.input}). Choose another output folder.")
-    elif out.is_dir() and any(not path.name.startswith(layout.lock.name) for path in out.iterdir()):
+    elif others:
         raise UsageError(f"{out}: is not empty and not a Heatlas run. Choose an empty or new output folder.")
     return layout
 

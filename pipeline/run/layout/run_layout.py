@@ -81,8 +81,13 @@ class RunLayout(GroupFiles):
         return self.root / f"{space_and_resolution(self.space, resolution_mm)}_desc-brain_mask.json"
 
     @property
+    def tables(self) -> Path:
+        """Folder that the declared tables lie in, under the names they have there."""
+        return self.root
+
+    @property
     def failures(self) -> Path:
-        return self.root / "failures.tsv"
+        return self.tables / "failures.tsv"
 
     @property
     def partial_sums(self) -> Path:
@@ -184,6 +189,37 @@ def _image_names(config: Path, changed_ns: int, size: int) -> ImageNames:
     if suffix not in KINDS or not all(one in KINDS for one in further):
         return ImageNames()
     return ImageNames(suffix, str(cohort.get("label", "")), tuple(further))
+
+
+@dataclass(frozen=True)
+class ParticipantLayout(RunLayout):
+    """The same run folder for a job of ``heatlas-bids BIDS OUT participant``, while others work in it.
+
+    Images of its people, and receipts of the units that made them, lie where the group finds them. Its tables,
+    failures, log and unfinished work are its own; the group makes the tables of everybody.
+
+    Parameters
+    ----------
+    job : str
+        The first of its people.
+    """
+
+    job: str = ""
+
+    @property
+    def logs(self) -> Path:
+        return self.root / "logs" / "participant" / self.job
+
+    @property
+    def tables(self) -> Path:
+        return self.logs
+
+    def receipt(self, stage: str, unit: str) -> Path:
+        return super().receipt(stage, unit) if stage == "steps" else RunLayout(self.root).receipt(stage, unit)
+
+    @property
+    def scratch(self) -> Path:
+        return self.root / ".scratch" / self.job
 
 
 @dataclass(frozen=True)

@@ -307,7 +307,8 @@ def _folders_of(layout: RunLayout) -> dict[Path, str]:
 def clear_stale_scratch(layout: RunLayout) -> None:
     """Remove what killed runs left, on this computer or on nodes of a cluster.
 
-    Only for the holder of the lock of the run: nobody else works there. A worker that outlives its run fails unseen.
+    Only for the holder of the lock of the run, or of the people of the job: nobody else works there. A worker that
+    outlives its run fails unseen.
     """
     for folder in [*layout.scratch.glob("*"), layout.kept_volumes]:
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,7 +1,8 @@
-"""One program at a time in a run folder: a lock file that names the process working there.
+"""Who works in a run folder: one program alone, or several on different people (``heatlas-bids ... participant``).
 
-Two programs would overwrite each other's tables. The lock of a process that has ended is replaced. Whether a process on
-another machine has ended cannot be known, so a person decides.
+A lock file names the process that works in the folder, or on a person there. Two programs would overwrite each other's
+tables, or images of the person. The lock of a process that has ended is replaced. Whether a process on another machine
+has ended cannot be known, so a person decides.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +26,18 @@ LARGEST = 2**16
 
 
 @contextmanager
-def run_lock(path: Path) -> Iterator[str]:
-    """Hold the lock of a folder, which is created if needed.
+def run_lock(path: Path, people: Sequence[str] = ()) -> Iterator[str]:
+    """Hold the lock of a folder, which is created if needed, or those of people in it.
+
+    The holder of the folder works there alone; holders of different people work side by side. Who begins makes its own
+    lock file first and then looks for those of others, so that of two that begin at once no one is overlooked.
 
     Parameters
     ----------
     path : Path
         The lock file.
+    people : sequence of str
+        Lock these (``sub-01``, once or more often) instead of the folder; each has a lock file of its own.
 
     Yields
     ------
@@ -41,23 +47,34 @@ def run_lock(path: Path) -> Iterator[str]:
     Raises
     ------
     ResumableError
-        If another program works there.
+        If another program works there, or on one of the people.
     UsageError
         If the folder cannot be written to, or a link in it leads out of it.
     """
     require_no_links_out(path.parent)
     mine = _text({"host": platform.node(), "pid": os.getpid(), "process": _process_start(os.getpid()),
                   "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")})  # fmt: skip
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        line = "" if _created(path, mine) else _replaced(path, mine)
-    except OSError as error:
-        raise UsageError(f"{path.parent}: cannot write there ({error.strerror}).") from error
-    try:
-        yield line
-    finally:
-        if _read(path) == mine:
-            path.unlink(missing_ok=True)
+    with ExitStack() as held:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lines = []
+            for file in [path.with_name(f"{path.name}.{person}") for person in dict.fromkeys(people)] or [path]:
+                lines.append("" if _created(file, mine) else _replaced(file, mine))
+                held.callback(_give_back, file, mine)
+            if people and path.exists():
+                _require_gone(path, _read(path))
+            for left in [] if people else list(path.parent.glob(f"{path.name}.sub-*")):
+                if left.exists():  # taken over before it is removed: its job may be starting again
+                    _replaced(left, mine)
+                    _give_back(left, mine)
+        except OSError as error:
+            raise UsageError(f"{path.parent}: cannot write there ({error.strerror}).") from error
+        yield next(filter(None, lines), "")
+
+
+def _give_back(file: Path, mine: str) -> None:
+    if _read(file) == mine:
+        file.unlink(missing_ok=True)
 
 
 def require_no_links_out(root: Path) -> None:
@@ -124,6 +141,8 @@ def _replaced(path: Path, mine: str) -> str:
 
 def _require_gone(path: Path, text: str) -> None:
     """Refuse unless the process that wrote this lock is known to have ended."""
+    person = next((part for part in path.name.split(".") if part.startswith("sub-")), "")
+    work = f"works on {person}" if person else "works"
     try:
         held = json_object(text)
         host, pid, started = str(held["host"]), int(held["pid"]), str(held["started"])
@@ -134,12 +153,12 @@ def _require_gone(path: Path, text: str) -> None:
         ) from error
     if host != platform.node():
         raise ResumableError(
-            f"{path.parent}: process {pid} on {host} works there since {started}. Wait for it. If it has ended, delete "
-            f"{path} and run the same command again."
+            f"{path.parent}: process {pid} on {host} {work} there since {started}. Wait for it. If it has ended, "
+            f"delete {path} and run the same command again."
         )
     if _is_alive(pid, process):
         raise ResumableError(
-            f"{path.parent}: process {pid} works there since {started}. Wait for it, or choose another output folder."
+            f"{path.parent}: process {pid} {work} there since {started}. Wait for it, or choose another output folder."
         )
 
 
