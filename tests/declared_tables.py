@@ -25,8 +25,7 @@ from heatlas.pipeline.training.baselines.stage import baselines_table
 from heatlas.pipeline.training.prediction import PREDICTIONS_TABLE, SPREAD, prediction_columns
 from heatlas.pipeline.training.pretraining.stage import PRETRAINING_TABLE
 from heatlas.pipeline.training.stage import PREDICTIONS_REPEATS_TABLE, REPEAT_COLUMN
-from heatlas.reports.read.table_faults import bad_cell
-from heatlas.reports.read.written_tables import DECLARED, TABLES, tables_of
+from heatlas.reports.read.run_files import DECLARED, TABLES, bad_cell, tables_of
 
 REPEATS = {"predictions_repeats", "performance_repeats"}
 

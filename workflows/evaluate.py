@@ -26,7 +26,7 @@ from heatlas.pipeline.run.work.jobs import clear_stale_scratch
 from heatlas.pipeline.run.work.lock import run_lock
 from heatlas.pipeline.run.work.log import open_log
 from heatlas.pipeline.training.kept_backbone import on_kept_backbone
-from heatlas.reports.figures.grids import draw_aggregated
+from heatlas.reports.content.relevance.evaluation_grids import draw_aggregated
 
 WIDTH = 100
 """Characters of a line of the printed verdicts, without what the log puts before it."""

@@ -1,4 +1,8 @@
-"""Verdicts of the sections that check the result: norms, sites, shortcuts, agreement of rankings."""
+"""Verdicts of the sections that check the result, each an answer and its grounds, read from the tables of the run.
+
+Do patients lie outside the norm of controls, do sites or shortcuts explain the result, do rankings of regions agree,
+do the networks add anything to simple predictors, and does the result hold in another cohort?
+"""
 
 from __future__ import annotations
 
@@ -8,22 +12,27 @@ from typing import Any
 import pandas as pd
 
 from heatlas.pipeline.attribution.titles import map_title
+from heatlas.pipeline.cohort.people.tasks import SEVERAL_CLASSES
 from heatlas.pipeline.regions.audit import NO_REGION
+from heatlas.pipeline.statistics.performance.baselines import ALIKE, BETTER, MEAN, WORSE
+from heatlas.pipeline.training.baselines.records import BASELINES, UNTRAINED
 from heatlas.reports.analyses.verdicts import CLEAR, Verdict, rows_where, survivors
 from heatlas.reports.read.run_record import RunRecord
-from heatlas.reports.words.codes import worded
 from heatlas.reports.words.numbers import (
     count,
     fixed,
+    interval,
     is_missing,
     listing,
+    mid_sentence,
     number,
     p_value,
     percent,
     sentence_case,
     shortened,
+    signed,
 )
-from heatlas.reports.words.wording import OWN
+from heatlas.reports.words.wording import OWN, worded
 
 MARGIN = 1.1  # smallest enrichment that is mentioned, if its interval, where it has one, lies above 1
 
@@ -266,3 +275,129 @@ def _between(row: pd.Series) -> str:
 
 
 _BETWEEN = {"folds": "networks of different folds", "betas": "values of β", "methods": "LRP and guided backpropagation"}
+
+
+SEES = {one.name: one.sees for one in BASELINES}
+MEASURES_IN_WORDS = {"auc_within_folds": "area under the curve, within folds", "mae": "mean absolute error"}
+
+
+def best_baseline(run: RunRecord) -> pd.Series | None:
+    """Row of the best baseline by its first measure; None where there is none. The mean is no rival of its own."""
+    if not run.has("baselines"):
+        return None
+    rows = run.tables["baselines"]
+    rows = rows[rows["metric"].isin(list(MEASURES_IN_WORDS)) & (rows["baseline"] != MEAN) & rows["estimate"].notna()]
+    return None if rows.empty else rows.sort_values("estimate", ascending=run.task.is_number, kind="stable").iloc[0]
+
+
+def baseline_in_words(name: object) -> str:
+    """What a baseline is, for readers."""
+    return f"ridge regression on {SEES[str(name)]}" if str(name) in SEES else str(name)
+
+
+def against_baselines(run: RunRecord) -> str:
+    """What the networks add to the best baseline, in a sentence; empty where there is none.
+
+    And in another, that they do not beat an untrained network, where they do not.
+    """
+    row = best_baseline(run)
+    if row is None:
+        return ""
+    several = "mean over classes of the " if run.task.kind.name == SEVERAL_CLASSES else ""
+    said = (
+        f"The networks are {row['verdict']} {baseline_in_words(row['baseline'])}, the best simple predictor on the "
+        f"same folds ({several}{MEASURES_IN_WORDS[row['metric']]}: {fixed(row['network'])} against "
+        f"{fixed(row['estimate'])})."
+    )
+    rows = run.tables["baselines"]
+    rows = rows[(rows["baseline"] == UNTRAINED) & (rows["metric"] == row["metric"]) & rows["estimate"].notna()]
+    if rows.empty or row["baseline"] == UNTRAINED or (untrained := rows.iloc[0])["verdict"] == BETTER:
+        return said
+    return (
+        f"{said} They are {untrained['verdict']} a network that was never trained, its weights drawn at random "
+        f"({fixed(untrained['network'])} against {fixed(untrained['estimate'])})."
+    )
+
+
+def baselines(run: RunRecord) -> Verdict | None:
+    """The answer of the section; the best baseline was chosen on the same people, which favours it."""
+    row = best_baseline(run)
+    if row is None:
+        return None
+    said = {
+        BETTER: "Yes: they are better than every simple predictor.",
+        ALIKE: "Not shown: they are no better than the best simple predictor.",
+        WORSE: "No: a simple predictor is better.",
+    }[str(row["verdict"])]
+    grounds = (
+        f"{against_baselines(run)} Difference {fixed(row['difference'])} "
+        f"({interval(row['difference_low'], row['difference_high'])}, {p_value(row['p'])}). The best of the simple "
+        "predictors was chosen on the same people, which favours it a little."
+    )
+    return Verdict(said, grounds)
+
+
+OTHER_SHARE = 0.1
+"""Difference in the share of the positive class above which it is named."""
+
+
+def validation_row(run: RunRecord, measure: str, **where: str) -> pd.Series | None:
+    """A row of ``external_validation.tsv``, over all people unless a class is named; None where it has no value."""
+    if not run.has("external_validation"):
+        return None
+    rows = run.tables["external_validation"]
+    for column, value in {"measure": measure, "label": "all", **where}.items():
+        rows = rows[rows[column] == value]
+    return None if rows.empty or is_missing(rows["estimate"].iloc[0]) else rows.iloc[0]
+
+
+def _span(run: RunRecord, row: pd.Series) -> str:
+    return interval(row["ci_low"], row["ci_high"], 2, run.config.statistics.confidence)
+
+
+def other_cohort(run: RunRecord) -> Verdict | None:
+    """Whether the networks are as good here as where they come from, and whether the classes differ in like regions."""
+    area = validation_row(run, "auc")
+    if area is None:
+        return None
+    answer = "Not told apart: the networks are about as good here as where they come from, or too few people to say."
+    if area["ci_high"] < 0:
+        answer = "No: the networks are less accurate here than where they come from."
+    elif area["ci_low"] > 0:
+        answer = "The networks are more accurate here than where they come from."
+    grounds = (
+        f"Area under the curve {fixed(area['new'])} here ({int(area['n_new'])} people) and {fixed(area['run'])} in the "
+        f"test people of the run ({int(area['n_run'])}): difference {signed(area['estimate'])} ({_span(run, area)})."
+    )
+    regions = validation_row(run, "rank_correlation", map=run.leading_map)
+    if regions is not None:
+        grounds += (
+            f" Over regions, the sizes of the difference between the classes in both cohorts correlate with ρ = "
+            f"{fixed(regions['estimate'])} ({_span(run, regions)}; {mid_sentence(map_title(run.leading_map))}), "
+            "which the noise of each region draws towards 0."
+        )
+    return Verdict(answer, grounds)
+
+
+def cohort_differences(run: RunRecord) -> list[str]:
+    """How the cohorts differ, in sentences; empty where nothing is known to."""
+    said = []
+    share, level = validation_row(run, "share_positive"), validation_row(run, "probability_less_share")
+    if share is not None and abs(share["estimate"]) > OTHER_SHARE:
+        said.append(
+            f"{percent(share['new'], 0)} of the people here are {run.positive} and {percent(share['run'], 0)} in the "
+            "run: accuracy, precision and the Brier score depend on that share, areas do not."
+        )
+    if level is not None and (level["ci_low"] > 0 or level["ci_high"] < 0):
+        said.append(
+            f"Probabilities are off by {signed(level['new'])} on average here and by {signed(level['run'])} in the "
+            "run; set a threshold on this cohort before you use one."
+        )
+    images = validation_row(run, "intensity", label=run.negative)
+    if images is not None and images["estimate"] > images["by_chance"]:
+        said.append(
+            f"Intensities of registered scans of {run.negative} differ between the cohorts (median g over regions "
+            f"{fixed(images['estimate'])}, by chance up to {fixed(images['by_chance'])}): scanner or processing may "
+            "explain part of any difference."
+        )
+    return said

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from heatlas.pipeline.cohort.people.tasks import NUMBER, SEVERAL_CLASSES
-from heatlas.reports.analyses import audit_verdicts, baselines, evidence, external, planted_verdict, verdicts
-from heatlas.reports.analyses.charts import IntervalChart
-from heatlas.reports.analyses.views import ANY_TASK, CLASSES, AnalysisSection, View
-from heatlas.reports.frame import chapters
+from heatlas.reports.analyses import audit_verdicts, findings, map_verdicts, verdicts
+from heatlas.reports.analyses.views import ANY_TASK, CLASSES, AnalysisSection, IntervalChart, View
+from heatlas.reports.frame import pages
 from heatlas.reports.read.run_record import OUTCOMES
 
 _N = ("n_participants", "n_scans")
@@ -20,7 +19,7 @@ _CORRELATION = (
 )  # fmt: skip
 
 PRIMARY = AnalysisSection(
-    "primary", "The primary outcome", "Primary outcome", chapters.PERFORMANCE,
+    "primary", "The primary outcome", "Primary outcome", pages.PERFORMANCE,
     "The one question that this run named before any result ([statistics.primary] of its configuration), so its p "
     "needs no correction. All other tests are secondary (a question of the study, corrected over all of its tests) or "
     "exploratory (several questions or audits side by side, not corrected for each other); the caption of each table "
@@ -37,7 +36,7 @@ PRIMARY = AnalysisSection(
 )  # fmt: skip
 
 ASSOCIATIONS = AnalysisSection(
-    "associations", "Does relevance follow clinical measures?", "Clinical measures", chapters.CLINICAL,
+    "associations", "Does relevance follow clinical measures?", "Clinical measures", pages.CLINICAL,
     "Correlation over participants of regional relevance with volumes, scores and further measures at the visit of "
     "the scan; each person's scans are averaged first and participants are permuted. Corrected p values take account "
     "of all regions and maps of a question at once. A correlation over both classes together also reflects "
@@ -69,7 +68,7 @@ NUMBER_PERFORMANCE = AnalysisSection(
     "number-performance",
     "How well is the number predicted?",
     "Performance",
-    chapters.PERFORMANCE,
+    pages.PERFORMANCE,
     "{predicted} "
     "A network should do better than the mean of the target. The gap (predicted minus true) falls with the target "
     "wherever prediction is imperfect; the corrected gap is the gap minus this trend, a line fitted to the other folds "
@@ -86,7 +85,7 @@ NUMBER_PERFORMANCE = AnalysisSection(
     tasks=frozenset({NUMBER}),
 )
 CLASSES_PERFORMANCE = AnalysisSection(
-    "classes-performance", "How well are the classes distinguished?", "Performance", chapters.PERFORMANCE,
+    "classes-performance", "How well are the classes distinguished?", "Performance", pages.PERFORMANCE,
     "{predicted} "
     "The balanced accuracy is the mean over classes of the share of their scans that are recognised.",
     (
@@ -99,7 +98,7 @@ CLASSES_PERFORMANCE = AnalysisSection(
     tasks=frozenset({SEVERAL_CLASSES}),
 )  # fmt: skip
 BASELINES = AnalysisSection(
-    "baselines", "Do the networks add anything to simple predictors?", "Simple predictors", chapters.PERFORMANCE,
+    "baselines", "Do the networks add anything to simple predictors?", "Simple predictors", pages.PERFORMANCE,
     "Ridge regression (logistic for classes) learned from the same people as the network of each fold, and was tested "
     "on the same people. Each predictor sees one thing: age and sex; volumes, where they are known; the mean and the "
     "spread of intensity in each region; the smoothed image. Maps of a network that adds nothing to them may still be "
@@ -111,11 +110,11 @@ BASELINES = AnalysisSection(
              "verdict", *_N),
         ),
     ),
-    baselines.verdict,
+    audit_verdicts.baselines,
     ANY_TASK,
 )  # fmt: skip
 REPEATS = AnalysisSection(
-    "repeats", "Does the performance depend on the seed of the training?", "Repeats", chapters.PERFORMANCE,
+    "repeats", "Does the performance depend on the seed of the training?", "Repeats", pages.PERFORMANCE,
     "Each fold was trained several times with other seeds, on the same registration and the same split. Heatmaps are "
     "those of the first training.",
     (
@@ -126,7 +125,7 @@ REPEATS = AnalysisSection(
     tasks=ANY_TASK,
 )  # fmt: skip
 NUMBER_ASSOCIATIONS = AnalysisSection(
-    "number-associations", "Does relevance follow the number?", "Relevance and the number", chapters.CLINICAL,
+    "number-associations", "Does relevance follow the number?", "Relevance and the number", pages.CLINICAL,
     "Correlation over participants of regional relevance with the target, with the corrected gap and with further "
     "measures; each person's scans are averaged first and participants are permuted. Corrected p values take account "
     "of all regions and maps of a question at once. Maps explain the predicted number, so regions whose relevance "
@@ -135,7 +134,7 @@ NUMBER_ASSOCIATIONS = AnalysisSection(
         View("associations", "Density against the target and further measures, clearest first.", _CORRELATION,
              where={"metric": ["density"]}, order=("p_fwe", "-r"), shown=20, finding="p_fwe"),
     ),
-    evidence.follows_number,
+    findings.follows_number,
     tasks=frozenset({NUMBER}),
 )  # fmt: skip
 
@@ -145,7 +144,7 @@ _COMPARED = (
 )  # fmt: skip
 
 COMPARISONS = AnalysisSection(
-    "comparisons", "Where do groups differ?", "Group comparisons", chapters.REGIONS,
+    "comparisons", "Where do groups differ?", "Group comparisons", pages.REGIONS,
     "Classes, and right and wrong predictions, compared region by region over participants, with the test fold held. "
     "Outcomes (true and false positives and negatives) are defined by the network's output, which LRP and evidence "
     "maps divide among voxels; a difference between outcomes is therefore partly one of the output itself. "
@@ -181,7 +180,7 @@ COMPARISONS = AnalysisSection(
 )  # fmt: skip
 
 EFFECTS = AnalysisSection(
-    "effects", "Regions that tell the classes apart", "Region effects", chapters.REGIONS,
+    "effects", "Regions that tell the classes apart", "Region effects", pages.REGIONS,
     "Density of relevance in each region, compared between the classes. Read this with care, and the share of the map "
     "first: densities are not divided by the map's total, which is nearly the {start} of {positive}. A difference in "
     "almost every region therefore repeats the prediction and is no finding about the region. The corrected p is "
@@ -199,7 +198,7 @@ EFFECTS = AnalysisSection(
 )  # fmt: skip
 
 REGION_MEANS = AnalysisSection(
-    "region-means", "All regions", "Region table", chapters.REGIONS,
+    "region-means", "All regions", "Region table", pages.REGIONS,
     "Means over participants (each person's scans averaged first); gain is that of true positives against {negative} "
     "of the same test fold. Values of each scan and side are in group/relevance.tsv.",
     (
@@ -210,7 +209,7 @@ REGION_MEANS = AnalysisSection(
 )  # fmt: skip
 
 PLANTED = AnalysisSection(
-    "planted", "Are the planted regions found?", "Planted truth", chapters.EVALUATION,
+    "planted", "Are the planted regions found?", "Planted truth", pages.EVALUATION,
     "The regions in which disease was planted are known. The table shows how many of them lead the ranking of regions "
     "in true positives, and how much of the positive relevance lies in them.",
     (
@@ -218,11 +217,11 @@ PLANTED = AnalysisSection(
              ("map", "metric", "hits", "n_planted", "top", "expected_hits", "p_value", "found", "relevance_share",
               "volume_share", "enrichment", *_N), leading=False, shown=40),
     ),
-    planted_verdict.planted_regions,
+    map_verdicts.planted_regions,
 )  # fmt: skip
 
 SUBGROUPS = AnalysisSection(
-    "subgroups", "For whom does it work? Performance and relevance in subgroups", "Subgroups", chapters.FAIRNESS,
+    "subgroups", "For whom does it work? Performance and relevance in subgroups", "Subgroups", pages.FAIRNESS,
     "Performance and relevance in women and men, at different ages and at different sites. Subgroups with too few "
     "participants have no values. A small p in one subgroup and a large one in another do not show a difference "
     "between them; this is tested by the interaction.",
@@ -253,7 +252,7 @@ SUBGROUPS = AnalysisSection(
 )  # fmt: skip
 
 PROGRESSION = AnalysisSection(
-    "progression", "Does it predict who converts?", "Progression", chapters.CLINICAL,
+    "progression", "Does it predict who converts?", "Progression", pages.CLINICAL,
     "People with MCI, predicted by networks that were trained on {positive} and {negative} and never on them. "
     "Concordance is the chance that, of two people, the one with the higher score converts first; 0.5 is guessing. "
     "Concordance and Cox models use all conversions to AD at any later visit; the area under the curve, sensitivity "
@@ -284,7 +283,7 @@ PROGRESSION = AnalysisSection(
 )  # fmt: skip
 
 NORMS = AnalysisSection(
-    "norms", "Against the norm: w-scores and subtypes", "Norms", chapters.CLINICAL,
+    "norms", "Against the norm: w-scores and subtypes", "Norms", pages.CLINICAL,
     "A w-score is the distance of a person from the value expected for {negative} of the same age, sex and further "
     "covariates, in standard deviations; the norm of each fold comes from its own training participants of {negative}. "
     "Subtypes are clusters of fingerprints; they are reported only if they are stable and the gap statistic prefers "
@@ -310,7 +309,7 @@ NORMS = AnalysisSection(
 )  # fmt: skip
 
 MAIN_EFFECTS = AnalysisSection(
-    "main-effects", "What else influences relevance and volume?", "Other influences", chapters.FAIRNESS,
+    "main-effects", "What else influences relevance and volume?", "Other influences", pages.FAIRNESS,
     "Sex, age, education, field strength and site, each adjusted for the others and the class. Influences that have "
     "nothing to do with the disease may change volumes but should change relevance little.",
     (
@@ -324,7 +323,7 @@ MAIN_EFFECTS = AnalysisSection(
 )  # fmt: skip
 
 HARMONISATION = AnalysisSection(
-    "harmonisation", "Do results depend on the site? Before and after harmonisation", "Sites", chapters.FAIRNESS,
+    "harmonisation", "Do results depend on the site? Before and after harmonisation", "Sites", pages.FAIRNESS,
     "Effect of the site on relevance and volumes, adjusted for the covariates, before and after ComBat. Parameters "
     "are estimated from the training participants of each fold and applied to its test participants. Covariates of "
     "the training participants (the class, unless [statistics.harmonisation] training_covariates says otherwise) keep "
@@ -347,7 +346,7 @@ HARMONISATION = AnalysisSection(
 )  # fmt: skip
 
 SHORTCUTS = AnalysisSection(
-    "shortcuts", "Does it use shortcuts?", "Shortcut audit", chapters.FAIRNESS,
+    "shortcuts", "Does it use shortcuts?", "Shortcut audit", pages.FAIRNESS,
     "A network can be right for reasons that have nothing to do with the disease: the edge of the brain mask, fluid, "
     "the scanner. An enrichment of 1 means that relevance is spread evenly; site and field strength should not be "
     "predictable from relevance. Relevance in fluid need not be a shortcut: ventricles widen in Alzheimer's.",
@@ -371,7 +370,7 @@ SHORTCUTS = AnalysisSection(
 )  # fmt: skip
 
 AGREEMENT = AnalysisSection(
-    "agreement", "Do networks, values of β and methods agree?", "Agreement", chapters.MAPS,
+    "agreement", "Do networks, values of β and methods agree?", "Agreement", pages.MAPS,
     "Agreement of rankings of regions. Kendall's W is 1 if all rankings are the same, and 1 divided by their number "
     "by chance. Networks of different folds share most of their training participants, so their agreement is an upper "
     "bound.",
@@ -386,7 +385,7 @@ AGREEMENT = AnalysisSection(
 )  # fmt: skip
 
 EFFECTS_FOUND = AnalysisSection(
-    "planted-effects", "Are planted effects found, and only these?", "Planted effects", chapters.EVALUATION,
+    "planted-effects", "Are planted effects found, and only these?", "Planted effects", pages.EVALUATION,
     "Planted effects are the disease in the planted regions and everything else that was put into the data of a "
     "synthetic cohort; they should be found. Null effects were not planted and should not be found.",
     (
@@ -396,12 +395,12 @@ EFFECTS_FOUND = AnalysisSection(
             leading=False, shown=40, verdicts=True,
         ),
     ),
-    planted_verdict.planted_effects,
+    map_verdicts.planted_effects,
 )  # fmt: skip
 
 EXTERNAL = AnalysisSection(
     "external", "Does it hold in this cohort? The run and this cohort side by side", "External validation",
-    chapters.PERFORMANCE,
+    pages.PERFORMANCE,
     "The networks were trained with other people. Of the cohort of the run that they are from, only predictions and "
     "maps out of fold count; the people here are answered by all networks together, as one. The interval of a "
     "difference is combined from an interval of each cohort.",
@@ -433,11 +432,11 @@ EXTERNAL = AnalysisSection(
             ("cohort", "low", "high", "mean_probability", "share_positive", *_CI, "n_participants"),
         ),
     ),
-    external.verdict,
+    audit_verdicts.other_cohort,
 )  # fmt: skip
 
 APPLIED = AnalysisSection(
-    "applied", "What do the networks say?", "Predictions", chapters.SUMMARY,
+    "applied", "What do the networks say?", "Predictions", pages.SUMMARY,
     "Every network of the run was asked; none was trained with these people. Logits, probabilities and maps are means "
     "over the networks, and the spread of the probability says how far the networks agree, not how often they are "
     "right. Scores compare each region with the controls of that run.",

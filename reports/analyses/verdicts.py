@@ -11,9 +11,8 @@ from dataclasses import dataclass
 import pandas as pd
 
 from heatlas.pipeline.attribution.titles import map_title
-from heatlas.reports.analyses.columns import correction
+from heatlas.reports.frame.tables import correction
 from heatlas.reports.read.run_record import RunRecord
-from heatlas.reports.words.codes import worded
 from heatlas.reports.words.numbers import (
     LONGEST_TEXT,
     count,
@@ -28,7 +27,13 @@ from heatlas.reports.words.numbers import (
     sentence_case,
     shortened,
 )
-from heatlas.reports.words.wording import biomarker_in_words, covariates_in_words, level_in_words, variable_in_words
+from heatlas.reports.words.wording import (
+    biomarker_in_words,
+    covariates_in_words,
+    level_in_words,
+    variable_in_words,
+    worded,
+)
 
 CLEAR = 0.05  # below this, a corrected p is significant
 NAMED = 4  # regions named for each direction of a difference

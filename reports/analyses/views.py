@@ -1,7 +1,8 @@
 """Analyses of the statistics stage on the page: which columns of which table, in what order, declared as data.
 
 A section is a list of views. A view picks rows and columns of one table; headings, formats and hints of columns come
-from the declaration of the table. The caption names the file that has what is left out.
+from the declaration of the table. The caption names the file that has what is left out. A chart of the intervals
+stands beside a table that asks for one.
 """
 
 from __future__ import annotations
@@ -16,16 +17,24 @@ from markupsafe import Markup
 
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.cohort.people.tasks import KINDS, SEVERAL_CLASSES, TWO_CLASSES, KindName
-from heatlas.reports.analyses.charts import IntervalChart, chart_of
-from heatlas.reports.analyses.columns import columns_of, correction
+from heatlas.pipeline.run.columns import Form, column_of
 from heatlas.reports.analyses.verdicts import Verdict
-from heatlas.reports.frame.chapters import Chapter
 from heatlas.reports.frame.material import Material
-from heatlas.reports.frame.tables import PageTable, page_table
+from heatlas.reports.frame.pages import Chapter
+from heatlas.reports.frame.tables import PageTable, columns_of, correction, page_table
+from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import RunRecord
-from heatlas.reports.read.written_tables import TABLES
-from heatlas.reports.words.codes import worded
-from heatlas.reports.words.numbers import LONGEST_TEXT, count, listing, number, sentence_case, shortened
+from heatlas.reports.vector.charts import IntervalRow, draw_intervals
+from heatlas.reports.words.numbers import (
+    LONGEST_TEXT,
+    count,
+    fixed,
+    is_missing,
+    listing,
+    number,
+    sentence_case,
+    shortened,
+)
 from heatlas.reports.words.wording import (
     OWN,
     biomarker_in_words,
@@ -35,7 +44,64 @@ from heatlas.reports.words.wording import (
     levels_in_words,
     variable_in_words,
     without_codes,
+    worded,
 )
+
+DRAWN = 20  # rows of a chart
+
+
+@dataclass(frozen=True)
+class IntervalChart:
+    """A chart of estimates with their intervals."""
+
+    label: Sequence[str]  # columns that name a row
+    estimate: str
+    low: str
+    high: str
+    axis: str  # with its unit
+    at: float | None = 0.0  # where there is no effect
+    n: Sequence[str] = ("n_participants",)  # columns with the participants behind a row, group by group
+
+
+def chart_of(
+    rows: pd.DataFrame, spec: IntervalChart | None, caption: str, confidence: float
+) -> tuple[Markup | None, str]:
+    """Chart of the first `DRAWN` rows that have an estimate, and its caption; None where there is nothing to draw.
+
+    Values that all rows share are in the caption, not in every name; `confidence` is that of the intervals.
+    """
+    if spec is None or not {spec.estimate, spec.low, spec.high} <= set(rows.columns):
+        return None, ""
+    known = rows[rows[spec.estimate].notna()].head(DRAWN)
+    if known.empty:
+        return None, ""
+    drawn, (label, same) = [], _told_apart(known, spec)
+    for row in known.to_dict("records"):
+        parts = [_said(name, row[name]) for name in label if name in row and not is_missing(row[name])]
+        sizes = [number(row[name]) for name in spec.n if not is_missing(row.get(name))]
+        n = f"n = {' and '.join(sizes)}" if sizes else ""
+        drawn.append(
+            IntervalRow(" · ".join(parts), n, row[spec.estimate], row[spec.low], row[spec.high], row.get("group_page"))
+        )
+    alt = listing([f"{row.name} {fixed(row.estimate)}" for row in drawn[:6]])
+    there = int(rows[spec.estimate].notna().sum())
+    left = f" The first {number(DRAWN)} of {number(there)}." if there > DRAWN else ""
+    lines = f" Lines are {100 * confidence:g} % intervals"
+    upright = "." if spec.at is None else f"; the upright one marks {number(spec.at)}."
+    return draw_intervals(drawn, spec.axis, f"{spec.axis}: {alt}.", spec.at), f"{caption}{same}{lines}{upright}{left}"
+
+
+def _told_apart(rows: pd.DataFrame, spec: IntervalChart) -> tuple[list[str], str]:
+    """Columns in which the rows differ, and a sentence with the values that they share."""
+    there = [name for name in spec.label if name in rows]
+    shared = [name for name in there if len(rows) > 1 and (rows[name] == rows[name].iloc[0]).all()]
+    said = [_said(name, rows[name].iloc[0]) for name in shared]
+    return [name for name in there if name not in shared], f" All rows: {', '.join(said)}." if said else ""
+
+
+def _said(name: str, value: object) -> str:
+    return shortened(worded(value) if column_of(name, "").form is Form.CODE else value)
+
 
 TWO = frozenset({TWO_CLASSES})
 CLASSES = frozenset({TWO_CLASSES, SEVERAL_CLASSES})
@@ -47,7 +113,7 @@ SHOWN = 12  # rows of a table on the page, unless its view says otherwise
 class View:
     """One table of the statistics stage as the page shows it."""
 
-    table: str  # name of `reports.read.written_tables.TABLES`
+    table: str  # name of `reports.read.run_files.TABLES`
     caption: str
     columns: Sequence[str]
     # Values of columns that rows must have to be shown; the others are in the file. ``{positive}`` and ``{negative}``

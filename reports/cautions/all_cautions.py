@@ -15,17 +15,24 @@ import pandas as pd
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.registration.settled import JACOBIAN_SOURCE, RELIABILITY
 from heatlas.pipeline.statistics.performance.baselines import BETTER, WORSE
-from heatlas.reports.analyses.baselines import best_baseline, comparison
-from heatlas.reports.analyses.external import differences
+from heatlas.reports.analyses.audit_verdicts import against_baselines, best_baseline, cohort_differences
 from heatlas.reports.analyses.findings import in_words, performance_estimate
 from heatlas.reports.cautions.audit_cautions import AUDIT_CHECKS
-from heatlas.reports.cautions.conserved import LOSSES, shares
-from heatlas.reports.cautions.doubtful_scans import mirrored_scans, misplaced_scans, mostly_flagged, registered
-from heatlas.reports.cautions.method_cautions import METHOD_CHECKS, sums_of_evidence
-from heatlas.reports.cautions.records import Caution, Check
-from heatlas.reports.frame.faults import Faults
+from heatlas.reports.cautions.method_cautions import (
+    LOSSES,
+    METHOD_CHECKS,
+    Caution,
+    Check,
+    mirrored_scans,
+    misplaced_scans,
+    mostly_flagged,
+    registered,
+    shares,
+    sums_of_evidence,
+)
+from heatlas.reports.frame.material import Faults
+from heatlas.reports.read.run_files import PREDICTIONS_OF
 from heatlas.reports.read.run_record import KEYS, OUTCOMES, RunRecord
-from heatlas.reports.read.written_tables import PREDICTIONS_OF
 from heatlas.reports.words.numbers import LONGEST_TEXT, count, fixed, is_missing, listing, number, percent, shortened
 
 FEW_PARTICIPANTS, VERY_FEW_PARTICIPANTS = 50, 20
@@ -146,7 +153,7 @@ def _other_cohort(run: RunRecord) -> Caution | None:
         "controls is in sample and lies further from that of patients than new controls would."
         if run.evidence_maps else ""
     )  # fmt: skip
-    found = differences(run)
+    found = cohort_differences(run)
     text = " ".join([*found, *filter(None, [controls])])
     title = "The cohorts differ." if found else "Controls are those of the other cohort."
     return Caution("serious" if found else "note", title, text, "external") if text else None
@@ -321,7 +328,8 @@ def _not_better(run: RunRecord) -> Caution | None:
         "A simple predictor is better than the networks."
         if worse
         else "The networks are not shown to be better than a simple predictor.",
-        f"{comparison(run)} What their maps show is what these networks used, not the best that the images can tell.",
+        f"{against_baselines(run)} What their maps show is what these networks used, not the best that the "
+        "images can tell.",
         "baselines",
     )
 

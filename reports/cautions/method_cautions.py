@@ -1,22 +1,48 @@
-"""Limits of the method in this run: reasons for doubt that come from settings, not from data."""
+"""What a caution is, and the cautions that come from the method: its settings, its registration, its maps.
+
+A caution is a reason for doubt, found by a check. Limits of the settings come first. Below them stand the measures of
+doubt that pages of sections and people show too: scans whose registration is in doubt, by the columns of
+``registration.tsv``, and how much of the start value reached the voxels of a map.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
+import pandas as pd
 
 from heatlas.atlases.templates import configured_template
 from heatlas.pipeline.attribution.titles import map_title
-from heatlas.reports.analyses.evaluation_verdict import lines_on
-from heatlas.reports.analyses.evidence import sum_error
-from heatlas.reports.analyses.findings import small_regions
-from heatlas.reports.analyses.planted_verdict import planted_leaders, shuffled_count
-from heatlas.reports.cautions.records import Caution, Check
-from heatlas.reports.read.leading_map import has_passed
-from heatlas.reports.read.run_record import RunRecord
+from heatlas.pipeline.registration.quality.doubt import MIRRORED, MIRRORED_REASON, NOT_KNOWN
+from heatlas.pipeline.registration.quality.flags import MIN_COHORT
+from heatlas.reports.analyses.findings import small_regions, sum_error
+from heatlas.reports.analyses.map_verdicts import lines_on, planted_leaders, shuffled_count
+from heatlas.reports.read.run_record import RunRecord, has_passed
 from heatlas.reports.words.numbers import count, listing, mid_sentence, number, percent
+
+
+@dataclass(frozen=True)
+class Caution:
+    """One reason for doubt."""
+
+    level: str  # ``serious`` (conclusions may be wrong) or ``note`` (keep in mind)
+    title: str  # a short sentence
+    text: str
+    section: str = ""  # anchor of the section with the details
+
+
+@dataclass(frozen=True)
+class Check:
+    """A check of a run that gives a caution or None; it is made where the run has these tables."""
+
+    find: Callable[[RunRecord], Caution | None]
+    tables: tuple[str, ...] = ()
+
+    def __call__(self, run: RunRecord) -> Caution | None:
+        return self.find(run) if run.has(*self.tables) else None
+
 
 UNSEEN_SHARE = 0.01
 LARGEST_MISS = 0.01
@@ -180,3 +206,72 @@ METHOD_CHECKS: Sequence[Check] = (
     Check(scaled_by_probability),
     Check(_several_networks), Check(_atlas),
 )  # fmt: skip
+
+
+ROUGH = 0.1  # median share of brain masks outside the template's brain, above which extraction is rough
+MOST = 0.5  # share of flagged scans above which a flag no longer tells one scan from another
+
+
+def outlying_scans(quality: pd.DataFrame) -> pd.Series:
+    """Scans that registration has flagged (`pipeline.registration.quality.flags`)."""
+    return quality["flags"].notna()
+
+
+def registered(run: RunRecord) -> pd.DataFrame:
+    """Rows of registration that succeeded."""
+    quality = run.tables["registration"]
+    return quality[quality["status"] == "registered"]
+
+
+def mirrored_scans(quality: pd.DataFrame) -> pd.Series:
+    """Scans that look mirrored left to right (`pipeline.registration.quality.sides`)."""
+    return quality["sides"].astype(str) == MIRRORED
+
+
+def misplaced_scans(quality: pd.DataFrame) -> pd.Series:
+    """Flagged scans with another reason than their sides."""
+    others = quality["flags"].map(
+        lambda said: [one for one in str(said).split("; ") if not one.startswith(MIRRORED_REASON)]
+    )
+    return outlying_scans(quality) & others.map(bool)
+
+
+def sides_unknown(quality: pd.DataFrame) -> str:
+    """Why nothing can be said about the sides of the scans; empty if something can, or they were not compared."""
+    said = quality["sides"].dropna().astype(str)
+    said = said[said.str.startswith(NOT_KNOWN)]
+    return said.iloc[0].removeprefix(NOT_KNOWN) if len(said) else ""
+
+
+def roughly_extracted(run: RunRecord) -> float:
+    """Median share of the brain masks outside the template's brain if it is large and not cut off; else 0."""
+    if not run.has("registration") or run.config.registration.brain_extraction == "template-mask":
+        return 0.0
+    share = float(registered(run)["outside_share"].astype(float).median())
+    return share if share > ROUGH else 0.0
+
+
+def mostly_flagged(run: RunRecord) -> bool:
+    """Whether most registered scans are flagged: that says more about the limits, or about all, than about each."""
+    if not run.has("registration"):
+        return False
+    good = registered(run)
+    return len(good) >= MIN_COHORT and bool(outlying_scans(good).mean() > MOST)
+
+
+LOSSES = ("absorbed_by_bias", "lost_no_contribution", "stabiliser")
+
+
+def shares(conservation: pd.DataFrame) -> pd.DataFrame:
+    """Medians over scans of the shares of the start value, for each map."""
+    start = conservation["start_value"]
+    relative = conservation[["map_sum", *LOSSES, "residual"]].div(start, axis=0).where(start != 0)
+    relative = relative.assign(map=conservation["map"], negative=start < 0)
+    rows = []
+    for name, frame in relative.groupby("map", sort=False):
+        rows.append({
+            "map": name, "title": map_title(str(name)), "scans": len(frame),
+            "negative_start": int(frame["negative"].sum()), "in_map": frame["map_sum"].median(),
+            **{loss: frame[loss].abs().median() for loss in LOSSES}, "residual": frame["residual"].abs().max(),
+        })  # fmt: skip
+    return pd.DataFrame(rows)

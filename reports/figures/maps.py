@@ -1,19 +1,36 @@
-"""Figures of mean relevance maps: one row per map, one block of slices per group, one colour scale per row."""
+"""Figures of relevance maps: mean maps in a grid of slices, in views by nilearn, and maps on a person's own brain.
+
+In the grid, a row is a map with one colour scale, and a block of slices is a group. The views are the cortical surface,
+a glass brain and slices. The surface is fsaverage5, whose files are part of nilearn: nothing is downloaded. Maps lie in
+the space of an MNI152 template and fsaverage in MNI305 space, a few millimetres apart. This is not corrected: the
+pictures are for display only, and no number of a report is made from them.
+
+A portrait has slices of one scan in a row per map, and regions in colour, the named ones outlined. A mosaic has one
+slice of each person's own map, side by side.
+"""
 
 from __future__ import annotations
 
+import io
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import nibabel as nib
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from PIL import Image
 
+from heatlas.atlases.labels import Atlas
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.reports.figures import slices
-from heatlas.reports.figures.pictures import NIGHT
-from heatlas.reports.figures.style import new_figure
+from heatlas.reports.figures.gallery import NIGHT, new_figure, png, reduced, width_of, write
+from heatlas.reports.figures.slices import AXIS, HIPPOCAMPAL_CUTS, Backdrop, BrainImage, ColourScale, coloured
 
 DARK = tuple(channel / 255 for channel in NIGHT)
 LIGHT = "#dfe5ec"
@@ -163,3 +180,244 @@ def group_rows(
             unit = f"{unit_of(name)} per voxel"
             rows.append(MapRow(row_title(name), scale, unit, [views.get((group, name)) for group in groups]))
     return rows
+
+
+VIEWS: Mapping[str, float] = {"surface": 1.5, "glass": 1.4, "slices": 2.0}
+"""Ways to show a map, with the height of each in inches."""
+SURFACE_VIEWS = (("left", "lateral"), ("left", "medial"), ("right", "medial"), ("right", "lateral"))
+"""Hemispheres and sides of the surface, from left to right."""
+WIDTH = 7.2  # inches; two columns of a journal
+_TITLE, _COLOUR_BAR = 0.3, 0.4
+_STEPS = 512
+
+
+@dataclass(frozen=True)
+class GroupMap:
+    """A map to be drawn."""
+
+    title: str  # the method, the group and its n
+    image: BrainImage  # in template space
+    scale: ColourScale
+    unit: str  # of the colour bar
+
+    @property
+    def nifti(self) -> Any:
+        """The map as nilearn takes it, with the values that its scale can show."""
+        values = self.image.values if self.scale.signed else self.image.values.clip(min=0)
+        return nib.Nifti1Image(values * (not self.scale.empty), self.image.affine)  # type: ignore[no-untyped-call]
+
+    @property
+    def colours(self) -> Mapping[str, Any]:
+        """Colours and limits of the slice figures, for nilearn."""
+        scale = ColourScale(0.5, 1.0, False) if self.scale.empty else self.scale
+        table = ListedColormap(coloured(np.linspace(-scale.high, scale.high, _STEPS), scale)[:, :3])
+        threshold = scale.low or scale.high / _STEPS  # at 0 all that is empty would be drawn
+        return {"cmap": table, "threshold": threshold, "vmin": -scale.high, "vmax": scale.high, "colorbar": False}
+
+
+def draw_group_maps(shown: Sequence[tuple[GroupMap, Sequence[str]]], backdrop: Backdrop | None) -> Figure:
+    """Maps one below the other, each in one or more views, with a colour bar.
+
+    `shown`: views are those of `VIEWS`. `backdrop`: under the slices.
+    """
+    height = sum(_TITLE + sum(VIEWS[view] for view in views) + _COLOUR_BAR for _, views in shown)
+    figure = new_figure(WIDTH, height, facecolor="black")
+    figure.set_layout_engine("none")
+    top = 0.0
+    for one, views in shown:
+        figure.text(0.01, 1 - (top + 0.2) / height, one.title, color="white", fontsize=8.5, weight="bold")
+        top += _TITLE
+        for view in views:
+            top += VIEWS[view]
+            place = (0.0, 1 - top / height, 1.0, VIEWS[view] / height)
+            if view == "surface":
+                _draw_surface(figure, place, one)
+            else:
+                with warnings.catch_warnings():
+                    warnings.filterwarnings("ignore", "empty mask")  # a map without relevance
+                    _draw_volume(figure, place, one, view, backdrop)
+        draw_colour_bar(figure.add_axes((0.35, 1 - (top + 0.12) / height, 0.3, 0.08 / height)), one.scale)
+        figure.text(0.66, 1 - (top + 0.12) / height, one.unit, color=LIGHT, fontsize=6.5)
+        top += _COLOUR_BAR
+    return figure
+
+
+def surface_values(shown: GroupMap, hemisphere: str) -> NDArray[np.float64]:
+    """Values of a map at the vertices of a hemisphere (``left``, ``right``): nilearn's mean over a ball of 3 mm."""
+    from nilearn.surface import vol_to_surf  # late: it takes a second that only these figures need
+
+    return np.asarray(np.nan_to_num(vol_to_surf(shown.nifti, _fsaverage()[f"pial_{hemisphere}"])))
+
+
+def _fsaverage() -> Mapping[str, str]:
+    from nilearn.datasets import fetch_surf_fsaverage
+
+    files: Mapping[str, str] = fetch_surf_fsaverage("fsaverage5")  # the one mesh that nilearn carries
+    return files
+
+
+def _draw_surface(figure: Figure, place: tuple[float, float, float, float], shown: GroupMap) -> None:
+    """Both hemispheres from both sides; triangles become pixels, which keeps SVG and PDF small."""
+    from nilearn.plotting import plot_surf_stat_map
+
+    files, (left, bottom, width, height) = _fsaverage(), place
+    values = {hemisphere: surface_values(shown, hemisphere) for hemisphere in ("left", "right")}
+    for number, (hemisphere, side) in enumerate(SURFACE_VIEWS):
+        middle = left + (number + 0.5) * width / 4
+        box = (middle - 0.16 * width, bottom - 0.12 * height, 0.32 * width, 1.2 * height)
+        axes: Any = figure.add_axes(box, projection="3d")
+        plot_surf_stat_map(
+            files[f"infl_{hemisphere}"], values[hemisphere], hemi=hemisphere, view=side, figure=figure, axes=axes,
+            bg_map=files[f"sulc_{hemisphere}"], **shown.colours,
+        )  # fmt: skip
+        axes.patch.set_visible(False)
+        for triangles in axes.collections:
+            triangles.set_rasterized(True)
+        name = f"{hemisphere[0].upper()}, {side}"
+        figure.text(middle, bottom + 0.95 * height, name, color=LIGHT, fontsize=6.5, ha="center")
+
+
+def _draw_volume(
+    figure: Figure, place: tuple[float, float, float, float], shown: GroupMap, view: str, backdrop: Backdrop | None
+) -> None:
+    """Strongest values along lines through a glass brain, or three slices through the left hippocampus."""
+    from nilearn import plotting
+
+    common = {"figure": figure, "axes": place, "black_bg": True, "annotate": False, **shown.colours}
+    if view == "glass":
+        display = plotting.plot_glass_brain(shown.nifti, display_mode="lyrz", plot_abs=False, alpha=1, **common)
+        for side in "lr":
+            axes = display.axes[side].ax
+            axes.text(0.02, 0.9, side.upper(), transform=axes.transAxes, color="white", fontsize=7)
+    else:
+        cuts = [mm for _, mm in sorted(HIPPOCAMPAL_CUTS, key=lambda cut: AXIS[cut[0]])]
+        under = None if backdrop is None else backdrop.nifti
+        display = plotting.plot_stat_map(shown.nifti, bg_img=under, cut_coords=cuts, draw_cross=False, **common)
+    display.annotate(size=7)
+
+
+CUTS: tuple[slices.Cut, ...] = (
+    ("sagittal", -26.0), ("coronal", -20.0), ("axial", -28.0), ("axial", -16.0), ("axial", 8.0), ("axial", 34.0),
+)  # fmt: skip
+PIXELS, HEAD, GAP = 170, 18, 4
+BAR, BAR_HEIGHT = 140, 9
+SIDES_OF_PLANE = {"sagittal": ("P", "A"), "coronal": ("L", "R"), "axial": ("L", "R")}
+FAINT = 0.1
+"""Share of the largest value of a region below which a region is not in colour."""
+MAPS, REGIONS = "maps", "regions"
+"""Under which names a portrait keeps the maps of its rows and the regions that it numbers."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of slices."""
+
+    title: str
+    view: slices.MapView | slices.BrainImage
+    scale: slices.ColourScale
+    unit: str
+    order: int = 1  # of the interpolation; 0 for values that hold for whole regions
+
+
+def region_row(title: str, values: pd.Series, unit: str, atlas: Atlas) -> Row:
+    """Every voxel of a region in the colour of the region's value.
+
+    `values`: by bilateral group.
+    """
+    by_label = np.zeros(int(atlas.labels.max()) + 1)
+    for group, value in values.items():
+        labels = [label for label in atlas.regions.groups.get(str(group), ()) if label < len(by_label)]
+        by_label[labels] = value
+    highest = float(np.abs(by_label).max())
+    scale = slices.ColourScale(FAINT * highest, highest, signed=bool((by_label < 0).any()))
+    image = slices.BrainImage(by_label[atlas.labels].astype(np.float32), np.asarray(atlas.grid.affine))
+    return Row(title, image, scale, unit, 0)
+
+
+def draw_portrait(
+    brain: slices.BrainImage, rows: Sequence[Row], groups: Sequence[str], atlas: Atlas, maps: Sequence[str]
+) -> bytes:
+    """Rows of slices over the person's own brain, the named regions outlined and numbered.
+
+    `brain`: in template space, background 0. `groups`: bilateral groups to outline; the first is number 1. `maps`:
+    names of the maps shown, which the file keeps. Returns a PNG; equal input gives equal bytes.
+    """
+    inside = brain.values > 0
+    ceiling = float(np.percentile(brain.values[inside], 99.5)) if inside.any() else 1.0
+    labels = slices.BrainImage(atlas.labels, np.asarray(atlas.grid.affine))
+    numbers = {
+        label: place for place, group in enumerate(groups, start=1) for label in atlas.regions.groups.get(group, ())
+    }
+    plans = [slices.PanelGrid.of(cut, PIXELS) for cut in CUTS]
+    under = [slices.grey_panel(plan, brain, ceiling) for plan in plans]
+    bodies = [slices.outlined_bodies(plan, labels, numbers) for plan in plans]
+    places = [slices.middle_of(found) for found in bodies]
+    width, row_height = len(CUTS) * (PIXELS + GAP), HEAD + PIXELS + GAP
+    sheet = Image.new("RGB", (width, row_height * len(rows)), NIGHT)
+    for place, row in enumerate(rows):
+        write(sheet, (4, place * row_height + 2), row.title)
+        _write_colour_bar(sheet, place * row_height + 2, row.scale, row.unit)
+        for column, (plan, anatomy) in enumerate(zip(plans, under, strict=True)):
+            panel = slices.with_map(anatomy, plan, row.view, row.scale, row.order)
+            corner = (column * (PIXELS + GAP), place * row_height + HEAD)
+            sheet.paste(named(slices.with_outlines(panel, bodies[column]), places[column], plan.cut), corner)
+    return png(sheet, {MAPS: maps, REGIONS: groups})
+
+
+def coronal_slice(portrait: bytes) -> Image.Image:
+    """The second slice of the first map of a portrait, through both hippocampi."""
+    left, top = PIXELS + GAP, HEAD
+    with Image.open(io.BytesIO(portrait)) as sheet:
+        return sheet.convert("RGB").crop((left, top, left + PIXELS, top + PIXELS))
+
+
+def named(panel: slices.Pixels, places: Mapping[int, tuple[int, int]], cut: slices.Cut) -> Image.Image:
+    """A panel with the coordinate of its slice, its sides, and numbers at some places."""
+    picture = Image.fromarray(panel)
+    for number, (row, column) in places.items():
+        write(picture, (column - 3, row - 7), str(number))
+    write(picture, (3, PIXELS - 15), slices.slice_name(cut).replace("−", "-"))
+    left, right = SIDES_OF_PLANE[cut[0]]
+    write(picture, (3, 2), left)
+    write(picture, (PIXELS - 12, 2), right)
+    return picture
+
+
+def _write_colour_bar(sheet: Image.Image, top: int, scale: slices.ColourScale, unit: str) -> None:
+    """Draw the colour bar of a row at its right end."""
+    if scale.empty:
+        return
+    ramp = scale.ramp(BAR // 2)
+    bar = (255 * slices.coloured(ramp, scale)[:, :3]).round().astype(np.uint8)
+    lowest, highest = tick(float(ramp[0])), f"{tick(scale.high)} {unit}"
+    left = sheet.width - width_of(highest) - 2 * GAP - len(ramp)
+    sheet.paste(Image.fromarray(np.tile(bar, (BAR_HEIGHT, 1, 1))), (left, top + 3))
+    write(sheet, (left - width_of(lowest) - GAP, top), lowest)
+    write(sheet, (left + len(ramp) + GAP, top), highest)
+
+
+PER_ROW, LINE = 6, 15
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One person."""
+
+    lines: tuple[str, ...]  # written above the slice: class and probability, participant
+    slice: Image.Image
+
+
+def draw_mosaic(tiles: Sequence[Tile]) -> bytes:
+    """A PNG with a tile per person, in rows; at least one tile, all of one size."""
+    width, height = tiles[0].slice.size
+    head = LINE * max(len(tile.lines) for tile in tiles) + 4
+    columns = min(PER_ROW, len(tiles))
+    sheet = Image.new("RGB", (columns * width, -(-len(tiles) // columns) * (height + head)), NIGHT)
+    for place, tile in enumerate(tiles):
+        x, y = place % columns * width, place // columns * (height + head)
+        sheet.paste(tile.slice, (x, y + head))
+        for number, line in enumerate(tile.lines):
+            write(sheet, (x + 4, y + 3 + LINE * number), line)
+    buffer = io.BytesIO()
+    reduced(sheet).save(buffer, format="PNG", optimize=True)
+    return buffer.getvalue()

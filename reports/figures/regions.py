@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, PathPatch
 from matplotlib.path import Path
 
-from heatlas.reports.figures.style import GREY, INK, OUTCOME_COLOURS, OUTCOME_MARKERS, class_colours, new_figure
+from heatlas.reports.figures.gallery import GREY, INK, OUTCOME_COLOURS, OUTCOME_MARKERS, class_colours, new_figure
 from heatlas.reports.words.numbers import count, number
 
 _LETTER = 0.07  # inches that a letter of a region's name takes, on average

@@ -4,7 +4,7 @@ Planes follow the neurological convention: the left of the picture is the left o
 millimetres in template space (RAS+). Images of other grids and resolutions are sampled at the same points in mm, so
 they lie where they belong.
 
-nilearn draws the few large figures (`reports.figures.surfaces`); a report also holds hundreds of small
+nilearn draws the few large figures (`reports.figures.maps`); a report also holds hundreds of small
 pictures, and this module draws one in milliseconds.
 """
 
@@ -24,8 +24,7 @@ from heatlas.atlases.templates import configured_template
 from heatlas.pipeline.regions.maps import load_whole
 from heatlas.pipeline.run.config.settings import RegistrationConfig
 from heatlas.pipeline.run.errors import HeatlasError
-from heatlas.reports.figures.pictures import LIGHTEST, NIGHT
-from heatlas.reports.figures.style import cool, warm
+from heatlas.reports.figures.gallery import LIGHTEST, NIGHT, cool, warm
 
 Pixels = NDArray[np.uint8]
 Plane = Literal["sagittal", "coronal", "axial"]

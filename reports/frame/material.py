@@ -1,25 +1,68 @@
-"""What the builders of sections work with: the run's record, the gallery for figures, and maps read once."""
+"""What the builders of sections work with, and what they could not show.
+
+The material is the run's record, the gallery for figures, and maps read once. A fault is said in its place, at the top
+of the report, and in the log.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import traceback
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import quote
+
+from jinja2 import UndefinedError
 
 from heatlas.atlases.templates import configured_grid, configured_template
 from heatlas.pipeline.regions.maps import read_map
-from heatlas.pipeline.run.errors import BadInputError, MissingDataError
+from heatlas.pipeline.run.errors import BadInputError, HeatlasError, MissingDataError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.tables import write_text
 from heatlas.reports.figures.gallery import Gallery
 from heatlas.reports.figures.slices import MAP_CUTS, Backdrop, BrainImage, MapView, view_of
-from heatlas.reports.frame.faults import Faults
-from heatlas.reports.frame.links import Links, participant_file, region_files
 from heatlas.reports.frame.overviews import draw_overview
+from heatlas.reports.frame.pages import Links, participant_file, region_files
+from heatlas.reports.read.run_files import not_as_written
 from heatlas.reports.read.run_record import OUTCOMES, RunRecord, read_run
-from heatlas.reports.read.written_images import not_as_written
-from heatlas.reports.words.numbers import listing
+from heatlas.reports.words.numbers import LONGEST_TEXT, listing, shortened
+
+Made = TypeVar("Made")
+CAUSED_BY_DATA = (ArithmeticError, AttributeError, LookupError, TypeError, UndefinedError, ValueError)
+"""What a value that no check has foreseen may end in. A full disk or too little memory is no fault of the data."""
+
+
+@dataclass
+class Faults:
+    """Sentences, each once, in the order in which they were met."""
+
+    layout: RunLayout  # of the run, whose logs keep the tracebacks
+    said: dict[str, None] = field(default_factory=dict)
+
+    def add(self, sentence: str) -> str:
+        """Write a sentence down, and give it back for the place that it is about."""
+        self.said[sentence] = None
+        return sentence
+
+    def attempt(self, part: str, make: Callable[[], Made], files: str = "") -> tuple[Made | None, str]:
+        """Make a part of the report; None and the reason where its data do not allow it.
+
+        `part`: what is made, to begin the sentence with. `files`: those that it is made from, as far as they are known.
+        """
+        try:
+            return make(), ""
+        except HeatlasError as error:
+            return None, self.add(f"{part} is missing. {error}")
+        except CAUSED_BY_DATA as error:
+            log = self.layout.traceback("report", "".join(c if c.isalnum() else "-" for c in part)[:80])
+            write_text(log, traceback.format_exc())
+            return None, self.add(
+                f"{part} is missing: {files or 'a table of this run'} holds something unexpected "
+                f"({type(error).__name__}: {shortened(error, LONGEST_TEXT)}; details in "
+                f"{log.relative_to(self.layout.root).as_posix()}). Repeat the command that made this run."
+            )
 
 
 @dataclass

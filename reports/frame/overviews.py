@@ -23,7 +23,7 @@ from heatlas.pipeline.registration.stage import REGISTRATION_TABLE
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.work.digests import unit_key
 from heatlas.pipeline.run.work.jobs import Job, Outcome, receipt_key, run_jobs
-from heatlas.reports.figures.pictures import NIGHT, font, write
+from heatlas.reports.figures.gallery import NIGHT, font, write
 from heatlas.reports.figures.slices import BrainImage, Cut, PanelGrid, Pixels, grey_panel, slice_name, with_outlines
 from heatlas.reports.words.numbers import fixed, is_missing
 

@@ -1,6 +1,6 @@
 """The report: pages made from the tables and maps of a run.
 
-``report.html`` is the index; beside it lie the pages of `reports.frame.chapters`, a page per participant and
+``report.html`` is the index; beside it lie the pages of `reports.frame.pages`, a page per participant and
 ``report.json``, which says the same to programs; in ``pages`` one page per region. Each page holds everything it shows,
 and opening it makes no request. Its content security policy allows inlined pictures and styles and the scripts that are
 part of the page, so that nothing in the data can act as a script.
@@ -31,16 +31,22 @@ from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import write_text
 from heatlas.pipeline.run.work.jobs import FAILURES_TABLE
 from heatlas.reports.cautions.all_cautions import find_cautions, missing_stages
-from heatlas.reports.cautions.records import Caution
-from heatlas.reports.content.run.methods import methods_bibtex, methods_markdown
+from heatlas.reports.cautions.method_cautions import Caution
+from heatlas.reports.content.run.colophon import methods_bibtex, methods_markdown
 from heatlas.reports.content.run.summary import Summary, summarise
-from heatlas.reports.frame.chapters import CHAPTERS, INDEX, anchors_of, with_addresses
-from heatlas.reports.frame.faults import Faults
-from heatlas.reports.frame.links import PAGES
-from heatlas.reports.frame.material import Material
-from heatlas.reports.frame.pages import Frame, NavigationEntry, render, template_files
-from heatlas.reports.page.machine_readable import report_json
-from heatlas.reports.page.parts import FinishedSection, make_parts
+from heatlas.reports.frame.material import Faults, Material
+from heatlas.reports.frame.pages import (
+    CHAPTERS,
+    INDEX,
+    PAGES,
+    Frame,
+    NavigationEntry,
+    anchors_of,
+    render,
+    template_files,
+    with_addresses,
+)
+from heatlas.reports.page.parts import FinishedSection, make_parts, report_json
 from heatlas.reports.page.sections import SECTIONS, sections_of
 from heatlas.reports.viewer.component import shared_data
 from heatlas.reports.words.numbers import is_missing, listing, shortened

@@ -13,15 +13,14 @@ from typing import Any
 
 from heatlas.pipeline.cohort.people.tasks import TWO_CLASSES, KindName
 from heatlas.reports.analyses import catalogue
-from heatlas.reports.analyses.evaluation_verdict import NOT_EVALUATED
-from heatlas.reports.analyses.evaluation_verdict import evaluation as passed_maps
+from heatlas.reports.analyses.map_verdicts import NOT_EVALUATED
+from heatlas.reports.analyses.map_verdicts import evaluation as passed_maps
 from heatlas.reports.analyses.verdicts import Verdict
 from heatlas.reports.analyses.views import ANY_TASK, CLASSES, TWO, AnalysisSection
 from heatlas.reports.content.relevance import (
     before_after,
     differences,
     evaluation,
-    evaluation_parts,
     headline,
     lrp,
     maps,
@@ -31,9 +30,9 @@ from heatlas.reports.content.relevance import (
     voxelwise,
 )
 from heatlas.reports.content.run import cohort, colophon, performance, registration
-from heatlas.reports.frame import chapters
-from heatlas.reports.frame.components import Component
+from heatlas.reports.frame import pages
 from heatlas.reports.frame.material import Material
+from heatlas.reports.frame.pages import Component
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import listing
 
@@ -45,7 +44,7 @@ class Section:
     id: str  # anchor; stable, since warnings and readers link to it
     title: str
     short: str  # name in the table of contents
-    page: chapters.Chapter
+    page: pages.Chapter
     build: Callable[[Material], Mapping[str, Any]]  # gives the variables of the template
     requires: tuple[str, ...] = ()  # tables without which the section cannot be made
     absent: str = ""  # shown in place of the section when one of them is missing; without it the section is left out
@@ -127,114 +126,114 @@ def section_of(analysis: AnalysisSection) -> Section:
 
 OWN: Sequence[Section] = (
     Section(
-        "applied", "What do the networks say?", "Predictions", chapters.SUMMARY, catalogue.APPLIED.build,
+        "applied", "What do the networks say?", "Predictions", pages.SUMMARY, catalogue.APPLIED.build,
         ("predictions_applied",), applies=lambda run: run.without_labels, template_file="analysis.html.j2",
     ),
     Section(
-        "brain", "Where does it look?", "Brain", chapters.SUMMARY, headline.build_brain, ("relevance_bilateral",),
+        "brain", "Where does it look?", "Brain", pages.SUMMARY, headline.build_brain, ("relevance_bilateral",),
         "There are no heatmaps yet.", tasks=ANY_TASK,
     ),
     Section(
-        "ranking", "Which regions differ most?", "Regions", chapters.SUMMARY, headline.build_ranking,
+        "ranking", "Which regions differ most?", "Regions", pages.SUMMARY, headline.build_ranking,
         ("group_comparisons",), "Regions have not been compared between the classes yet.",
     ),
     Section(
-        "in-short", "Other questions, in one line each", "In short", chapters.SUMMARY, _in_short, tasks=ANY_TASK,
+        "in-short", "Other questions, in one line each", "In short", pages.SUMMARY, _in_short, tasks=ANY_TASK,
         applies=lambda run: not run.without_labels,
     ),
     Section(
-        "participants", "Everyone, one page each", "Participants", chapters.SUMMARY, cohort.build_participants,
+        "participants", "Everyone, one page each", "Participants", pages.SUMMARY, cohort.build_participants,
         ("scans",), "The input has not been read yet.", tasks=ANY_TASK,
     ),
     Section(
-        "performance", "How good is the classifier?", "Performance", chapters.PERFORMANCE, performance.build,
+        "performance", "How good is the classifier?", "Performance", pages.PERFORMANCE, performance.build,
         ("predictions",), "There are no predictions yet.",
     ),
     Section(
-        "maps", "Where does it look? Mean maps", "Mean maps", chapters.MAPS, maps.build, ("relevance_bilateral",),
+        "maps", "Where does it look? Mean maps", "Mean maps", pages.MAPS, maps.build, ("relevance_bilateral",),
         "There are no mean heatmaps yet.", tasks=ANY_TASK,
     ),
     Section(
-        "patients", "Two individual patients", "Two patients", chapters.MAPS, patients.build, ("fingerprints",),
+        "patients", "Two individual patients", "Two patients", pages.MAPS, patients.build, ("fingerprints",),
         "No pair of patients has been chosen yet.", applies=lambda run: run.config.report.people,
     ),
     Section(
-        "beta", "Does the answer depend on β?", "Choice of β", chapters.MAPS, lrp.build_beta, ("beta_overlap",),
+        "beta", "Does the answer depend on β?", "Choice of β", pages.MAPS, lrp.build_beta, ("beta_overlap",),
         "The overlap between values of β is not known yet.",
     ),
     Section(
-        "regions", "Which regions?", "Regions", chapters.REGIONS, regions.build, ("relevance_bilateral",),
+        "regions", "Which regions?", "Regions", pages.REGIONS, regions.build, ("relevance_bilateral",),
         "Heatmaps have not been summed over regions yet.", tasks=ANY_TASK,
     ),
     Section(
-        "region-table", "All regions", "Region table", chapters.REGIONS, regions.build_table, ("region_summary",),
+        "region-table", "All regions", "Region table", pages.REGIONS, regions.build_table, ("region_summary",),
         "The summary over regions is written with the statistics; this run has none yet.", tasks=CLASSES,
     ),
     Section(
         "image-differences", "What differs in the images, and what does the network use?", "Images and evidence",
-        chapters.REGIONS, differences.build, ("image_differences",), "Images have not been compared with the maps: "
+        pages.REGIONS, differences.build, ("image_differences",), "Images have not been compared with the maps: "
         "notes.tsv says why, or the statistics have not run.", verdict=differences.verdict,
     ),
     Section(
-        "voxelwise", "Where do images and maps differ, voxel by voxel?", "Voxel by voxel", chapters.REGIONS,
+        "voxelwise", "Where do images and maps differ, voxel by voxel?", "Voxel by voxel", pages.REGIONS,
         voxelwise.build, (voxelwise.TESTS,), applies=lambda run: run.has(voxelwise.TESTS), verdict=voxelwise.verdict,
     ),
     Section(
-        "volume", "Does relevance follow atrophy?", "Hippocampal volume", chapters.CLINICAL, volume.build,
+        "volume", "Does relevance follow atrophy?", "Hippocampal volume", pages.CLINICAL, volume.build,
         ("volume_association",), "The association with hippocampal volume is not known: either the statistics have "
         "not run, or no scan has a volume.",
     ),
     Section(
-        "cohort", "Who is in it", "Cohort", chapters.COHORT, cohort.build, ("scans",),
+        "cohort", "Who is in it", "Cohort", pages.COHORT, cohort.build, ("scans",),
         "The input has not been read yet: there is no scans.tsv.", tasks=ANY_TASK,
     ),
     Section(
-        "registration", "Do the scans lie on the template?", "Registration", chapters.REGISTRATION, registration.build,
+        "registration", "Do the scans lie on the template?", "Registration", pages.REGISTRATION, registration.build,
         ("registration",), "No scan has been registered yet.", tasks=ANY_TASK,
     ),
     Section(
-        "training", "Did the networks learn?", "Training", chapters.TRAINING, performance.build_training,
+        "training", "Did the networks learn?", "Training", pages.TRAINING, performance.build_training,
         ("histories",), "No network has been trained yet.", tasks=ANY_TASK,
     ),
     Section(
-        "conservation", "Does the relevance add up?", "Conservation", chapters.TRAINING, lrp.build_conservation,
+        "conservation", "Does the relevance add up?", "Conservation", pages.TRAINING, lrp.build_conservation,
         ("conservation",), "No scan has been explained yet.", tasks=ANY_TASK,
     ),
-    Section("methods", "Methods text", "Methods", chapters.METHODS, colophon.build_methods, tasks=ANY_TASK),
+    Section("methods", "Methods text", "Methods", pages.METHODS, colophon.build_methods, tasks=ANY_TASK),
     Section(
-        "undefined", "What is not defined for this task", "Not defined", chapters.METHODS, _undefined,
+        "undefined", "What is not defined for this task", "Not defined", pages.METHODS, _undefined,
         tasks=ANY_TASK - {TWO_CLASSES},
     ),
-    Section("glossary", "Glossary", "Glossary", chapters.METHODS, colophon.build_glossary, tasks=ANY_TASK),
+    Section("glossary", "Glossary", "Glossary", pages.METHODS, colophon.build_glossary, tasks=ANY_TASK),
     Section(
-        "evaluation", "Which map can be trusted? Evaluation of the maps", "Evaluation of the maps", chapters.EVALUATION,
+        "evaluation", "Which map can be trusted? Evaluation of the maps", "Evaluation of the maps", pages.EVALUATION,
         evaluation.build, ("verdicts", "evaluation"), NOT_EVALUATED, tasks=ANY_TASK, verdict=passed_maps,
     ),
     Section(
-        "before-after", "What did training with maps change?", "Training with maps", chapters.EVALUATION,
+        "before-after", "What did training with maps change?", "Training with maps", pages.EVALUATION,
         before_after.build, applies=before_after.applies, tasks=ANY_TASK,
     ),
     Section(
-        "evaluation-parts", "Further results of the evaluation", "Parts of the evaluation", chapters.EVALUATION,
-        evaluation_parts.build, applies=evaluation_parts.applies, tasks=ANY_TASK,
+        "evaluation-parts", "Further results of the evaluation", "Parts of the evaluation", pages.EVALUATION,
+        evaluation.build_parts, applies=evaluation.applies, tasks=ANY_TASK,
     ),
     Section(
-        "provenance", "How to repeat this run", "Provenance", chapters.PROVENANCE, colophon.build_provenance,
+        "provenance", "How to repeat this run", "Provenance", pages.PROVENANCE, colophon.build_provenance,
         tasks=ANY_TASK,
     ),
     Section(
-        "credits", "How to cite, credits and licences", "How to cite", chapters.PROVENANCE, colophon.build_credits,
+        "credits", "How to cite, credits and licences", "How to cite", pages.PROVENANCE, colophon.build_credits,
         tasks=ANY_TASK,
     ),
 )  # fmt: skip
 """Sections that are no analysis of the statistics stage."""
 SECTIONS: Sequence[Section] = sorted(
     [section_of(catalogue.PRIMARY), *OWN, *map(section_of, catalogue.ANALYSES)],
-    key=lambda section: chapters.CHAPTERS.index(section.page),
+    key=lambda section: pages.CHAPTERS.index(section.page),
 )
 """All sections, page by page. A new one is an entry of `OWN` or of `reports.analyses.catalogue.ANALYSES`."""
 
 
-def sections_of(page: chapters.Chapter) -> list[str]:
+def sections_of(page: pages.Chapter) -> list[str]:
     """Anchors of the sections of a page, in order."""
     return [section.id for section in SECTIONS if section.page == page]

@@ -1,15 +1,19 @@
-"""Which regions of a scan are named: the same in the sentence, the picture, the table and the cautions of a page."""
+"""Which regions of a scan are named, and how its evidence compares with that of controls.
+
+The same regions are named in the sentence, the picture, the table and the cautions of a person's page.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
 import pandas as pd
 
-from heatlas.reports.analyses.evidence import leading_evidence
+from heatlas.reports.analyses.findings import leading_evidence, place_of
 from heatlas.reports.read.run_record import RunRecord
+from heatlas.reports.words.numbers import count, is_missing, listing, mid_sentence, percent, shortened, signed
 
 NAMED = 3
 """Regions with the largest parts of a scan's evidence that are named."""
@@ -74,3 +78,73 @@ def _by_evidence(values: pd.Series, more: bool, headline: tuple[str, ...]) -> Sc
 def _by_density(values: pd.Series) -> ScanRegions:
     positive = values[values > 0].sort_index().sort_values(ascending=False, kind="stable")
     return ScanRegions(values, tuple(map(str, positive.index[:DENSEST])))
+
+
+@dataclass(frozen=True)
+class FingerprintMeasure:
+    """What a fingerprint compares, and how it is written."""
+
+    title: str
+    axis: str  # with its unit
+    form: Callable[[object], str]
+    factor: float = 1.0  # from the values to the unit of the axis
+
+
+def measure_of(run: RunRecord, map_name: str) -> FingerprintMeasure:
+    """Evidence of an evidence map; of any other map its share, which does not follow the strength of the whole map."""
+    if map_name in run.evidence_maps:
+        return FingerprintMeasure(f"Evidence, {run.evidence_unit}", f"evidence ({run.evidence_unit})", signed)
+    return FingerprintMeasure("Share of the map", "share of the map, %", lambda share: percent(share, 2), 100.0)
+
+
+def evidence_sentences(run: RunRecord, visits: pd.DataFrame) -> list[str]:
+    """One sentence per scan about the leading map; none where it is no evidence map.
+
+    A sentence reads: "Scan I1: the evidence for AD is +2.30 logits. The 12 training controls that the map compares it
+    with have −1.80 on average, a difference of +4.10. Largest parts: hippocampus +1.30, amygdala +0.70 and lateral
+    ventricle +0.40; the region that differs most between the classes, entorhinal area, +0.20. All other voxels
+    together: +1.48. The sum of the parts is off by −0.02 logits. Of unweighted points it would be off by +0.31: smaller
+    parts are uncertain."
+    """
+    if not run.leads_with_evidence:
+        return []
+    accounts = [_of_leading_map(run, name) for name in ("evidence", "evidence_applied")]
+    regions, found = regions_of_scans(run), []
+    for scan in visits["scan_id"]:
+        account = [table.loc[[scan]] for table in accounts if scan in table.index]
+        if account and str(scan) in regions:
+            found.append(_sentence(run, str(scan), account[0].iloc[0], regions[str(scan)]))
+    return found
+
+
+def _of_leading_map(run: RunRecord, table: str) -> pd.DataFrame:
+    """Rows of the leading map by scan."""
+    if not run.has(table):
+        return pd.DataFrame()
+    rows = run.tables[table]
+    return rows[rows["map"] == run.leading_map].set_index("scan_id")
+
+
+def _sentence(run: RunRecord, scan: str, account: pd.Series, regions: ScanRegions) -> str:
+    above = account["evidence"] - account["reference_evidence"]
+    unit, parts = run.evidence_unit, regions.values
+    what = f"predicted {run.task.column}" if run.task.is_number else f"evidence for {run.task.explained}"
+    named = [f"{mid_sentence(group)} {signed(parts[group])}" for group in regions.largest]
+    places = {group: place_of(run, run.leading_map, group) for group in regions.headline}
+    leader = [f"the region that differs most between the classes, {mid_sentence(group)}"
+              f"{place.bracket if place else ''}, {signed(parts[group])}"
+              for group, place in places.items()]  # fmt: skip
+    drawn = account.get("sampling_error")
+    sampling = (
+        ""
+        if is_missing(drawn)
+        else f" Of unweighted points it would be off by {signed(drawn)}: smaller parts are uncertain."
+    )
+    rest = above + account["completeness_error"] - parts[list(regions.named)].sum()
+    return (
+        f"Scan {shortened(scan)}: the {what} is {signed(account['evidence'])} {unit}. "
+        f"The {count(int(account['n_reference']), 'training control')} that the map compares it with have "
+        f"{signed(account['reference_evidence'])} on average, a difference of {signed(above)}. "
+        f"Largest parts: {'; '.join([listing(named), *leader])}. All other voxels together: {signed(rest)}. "
+        f"The sum of the parts is off by {signed(account['completeness_error'])} {unit}.{sampling}"
+    )

@@ -1,7 +1,8 @@
-"""Portraits and viewer page of every scan: one unit of work each, made by the workers of a run.
+"""Pictures of single scans: drawn by the workers of a run, one unit of work each, and shown on the pages of people.
 
 Reading the images and coding them is what takes time, so it is done once per scan, when its maps are new, and never by
-``heatlas report``: the maps of a thousand scans make a gigabyte of pages. The page of a participant only leads there.
+``heatlas report``: the maps of a thousand scans make a gigabyte of pages. The page of a participant shows the portrait
+and leads to the page with the viewer.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from concurrent.futures import Executor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import nibabel as nib
 import numpy as np
@@ -28,19 +30,28 @@ from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.run.tables import write_text
 from heatlas.pipeline.run.work.digests import file_digest, unit_key
 from heatlas.pipeline.run.work.jobs import Job, Outcome, receipt_key, run_jobs
-from heatlas.reports.cautions.method_cautions import cautions_of_maps
-from heatlas.reports.cautions.records import Caution
-from heatlas.reports.figures.portrait import CUTS, Row, draw_portrait, region_row
+from heatlas.pipeline.statistics.normative.w_scores import ControlGroup
+from heatlas.reports.analyses.findings import small_regions
+from heatlas.reports.cautions.method_cautions import Caution, cautions_of_maps
+from heatlas.reports.figures.gallery import Picture, shown_in
+from heatlas.reports.figures.maps import CUTS, FAINT, MAPS, REGIONS, Row, draw_portrait, region_row
 from heatlas.reports.figures.slices import PERSON_PERCENTILES, SMOOTHED_MM, BrainImage, MapView, smoothed, view_of
-from heatlas.reports.frame.chapters import INDEX, PARTICIPANTS
-from heatlas.reports.frame.components import Component
-from heatlas.reports.frame.links import participant_file
-from heatlas.reports.frame.pages import TEMPLATES, Frame, render
-from heatlas.reports.people.regions import ScanRegions, regions_of_scans
+from heatlas.reports.frame.material import Material
+from heatlas.reports.frame.overviews import FLICKER
+from heatlas.reports.frame.pages import INDEX, PARTICIPANTS, TEMPLATES, Component, Frame, participant_file, render
+from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table
+from heatlas.reports.people.regions import ScanRegions, measure_of, regions_of_scans
+from heatlas.reports.read.people import ParticipantRecords
 from heatlas.reports.read.run_record import RunRecord
-from heatlas.reports.viewer.atlas import ViewingSpace, atlas_component
-from heatlas.reports.viewer.component import SCALE, ViewerMap, viewer_component, viewing_space
-from heatlas.reports.words.numbers import mid_sentence
+from heatlas.reports.viewer.component import (
+    SCALE,
+    ViewerMap,
+    ViewingSpace,
+    atlas_component,
+    viewer_component,
+    viewing_space,
+)
+from heatlas.reports.words.numbers import count, fixed, is_missing, listing, mid_sentence, percent, shortened
 
 STAGE = "scan-pictures"
 _TEMPLATES = (
@@ -214,3 +225,123 @@ def scan_page(
 def _labels_of(space: ViewingSpace) -> Component:
     """Labels without the template, once for all scans that a process makes pages of."""
     return atlas_component(space, with_brain=False)
+
+
+_SCALE = (
+    "Colours run from the 90th to the 99.5th percentile of the scan's own map, purple to yellow above 0 and blue to "
+    "white below"
+)
+
+
+@dataclass(frozen=True)
+class Portrait:
+    """One scan's maps on its own brain."""
+
+    smoothed: Picture
+    unsmoothed: Picture | None
+    regions: PageTable | None  # those that are numbered, with the person's place among controls
+
+
+def portraits_of(material: Material, people: ParticipantRecords, visits: pd.DataFrame) -> list[Portrait]:
+    """The scans' relevance on their own brains; empty where the run keeps no maps of single scans."""
+    if not material.run.keeps_single_maps:  # a picture of an earlier setting may still lie there
+        return []
+    found = [_portrait(material, people, row) for row in visits.to_dict("records")]
+    return [one for one in found if one is not None]
+
+
+def _portrait(material: Material, people: ParticipantRecords, row: Mapping[Any, Any]) -> Portrait | None:
+    run, files, name = material.run, material.run.files_of(row), _name_of(row)
+    content = material.picture(files.portrait)
+    if content is None:
+        return None
+    maps, groups = shown_in(content, MAPS) or run.main_maps, shown_in(content, REGIONS)
+    titles, leading = listing([map_title(one) for one in maps]), mid_sentence(map_title(maps[0]))
+    numbered = "; ".join(f"{place} {shortened(group)}" for place, group in enumerate(groups, start=1))
+    what = "evidence" if maps[0] in run.evidence_maps else "density"
+    why = "those named above" if run.leads_with_evidence else "those with the highest density"
+    of_page = regions_of_scans(run).get(str(row["scan_id"]))
+    outdated = maps[0] != run.leading_map or of_page is None or groups != of_page.named
+    again = " This picture is older than the numbers of this page; the command that made this run draws it again."
+    smoothed = Picture(
+        "", material.address(files.portrait), f"{len(CUTS)} slices of {name} with relevance: {titles}.",
+        f"{name}: {titles} on this person's own brain in template space, smoothed with a Gaussian of "
+        f"{SMOOTHED_MM:g} mm (full width at half maximum) for this picture only. {_SCALE}. The second row has every "
+        f"region in the colour of its {what} by {leading}; less than {percent(FAINT, 0)} of the largest is not drawn. "
+        f"Outlined, {why}: {numbered}. Left is left.{again if outdated else ''}", *_size_of(content),
+    )  # fmt: skip
+    raw = material.picture(files.unsmoothed_portrait)
+    unsmoothed = None if raw is None else Picture(
+        "", material.address(files.unsmoothed_portrait), f"{len(CUTS)} slices of {name}, not smoothed: {titles}.",
+        f"{name}: the same maps as they are. {_SCALE}.", *_size_of(raw),
+    )  # fmt: skip
+    table = _numbered(material, people, row, groups) if groups and not outdated else None
+    return Portrait(smoothed, unsmoothed, table)
+
+
+def _numbered(
+    material: Material, people: ParticipantRecords, row: Mapping[Any, Any], groups: tuple[str, ...]
+) -> PageTable | None:
+    """The numbered regions of a scan, with its place among controls."""
+    run, name = material.run, material.run.leading_map
+    wide, controls = people.values(name), people.controls(name, str(row["participant_id"]))
+    if row["scan_id"] not in wide.index:
+        return None
+    scan, measure, small = wide.loc[row["scan_id"]].reindex(list(groups)), measure_of(run, name), small_regions(run)
+    table = pd.DataFrame({"place": range(1, len(groups) + 1), "group": groups, "value": scan.to_numpy()})
+    table["page"] = pd.Series([material.links.region(group) for group in groups], dtype=object)
+    table["size"] = pd.Series([f"only {count(small[one], 'voxel')}" if one in small else None for one in groups])
+    columns = [Column("place", "In the picture"), Column("group", "Region", link="page"),
+               numeric("value", measure.title, measure.form)]  # fmt: skip
+    caption = f"The numbered regions of {_name_of(row)}"
+    if controls is not None:
+        table["mean"] = controls.mean.reindex(list(groups)).to_numpy()
+        table["score"] = controls.scores(scan).reindex(list(groups)).to_numpy()
+        table["below"] = _below(controls, scan)
+        columns += [numeric("mean", f"Mean of {run.negative}", measure.form),
+                    numeric("score", "Standard deviations from it", fixed),
+                    Column("below", "Controls below")]  # fmt: skip
+        caption += f", beside {controls.who} (this person is not among them)"
+    if table["size"].notna().any():
+        columns.append(Column("size", "Small region"))
+    return page_table(table, tuple(columns), f"{caption}.")
+
+
+def _name_of(row: Mapping[Any, Any]) -> str:
+    """Participant and session, as a reader sees them."""
+    return f"{shortened(row['participant_id'])}{'' if is_missing(row['session_id']) else ' ' + str(row['session_id'])}"
+
+
+def _below(controls: ControlGroup, scan: pd.Series) -> list[str]:
+    """How many controls have less than a scan, by region of the scan."""
+    known = controls.values.reindex(columns=scan.index).notna().sum()
+    below = controls.values.reindex(columns=scan.index).lt(scan, axis=1).sum()
+    return [f"{below[group]} of {known[group]}" for group in scan.index]
+
+
+def viewers_of(material: Material, visits: pd.DataFrame) -> list[tuple[str, str]]:
+    """Name of each scan that has a viewer page, and its address from the page of the participant."""
+    if not material.run.keeps_single_maps:
+        return []
+    files = [material.run.files_of(row) for row in visits.to_dict("records")]
+    return [(f.name, quote(f.viewer.relative_to(f.root).as_posix())) for f in files if f.viewer.is_file()]
+
+
+def overview_of(material: Material, row: Mapping[str, Any]) -> Picture | None:
+    """The registered scan under the contours of the template."""
+    path = material.run.files_of(row).overview
+    content = material.picture(path)
+    if content is None:
+        return None
+    name = _name_of(row)
+    return Picture(
+        "", material.address(path), f"Nine slices of {name} under the contours of the template.",
+        f"{name}: orange, the template's brain mask; blue, its white matter. Where the scan's own edges follow the "
+        f"lines, the registration is good. L and R are the person's sides.{FLICKER}", *_size_of(content),
+        material.template_overview,
+    )  # fmt: skip
+
+
+def _size_of(content: bytes) -> tuple[int, bool, int]:
+    """Width, that the page need not be dark around it, and height, from the IHDR chunk, which comes first."""
+    return int.from_bytes(content[16:20], "big"), False, int.from_bytes(content[20:24], "big")

@@ -25,10 +25,8 @@ from heatlas.pipeline.run.arguments import require_arguments
 from heatlas.pipeline.run.cells import REMEDY
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.reports.read.run_files import DECLARED, PREDICTIONS_OF, not_as_written, read_sound
 from heatlas.reports.read.run_record import RunRecord, read_run
-from heatlas.reports.read.table_faults import read_sound
-from heatlas.reports.read.written_images import not_as_written
-from heatlas.reports.read.written_tables import DECLARED, PREDICTIONS_OF
 
 if TYPE_CHECKING:
     from nibabel.nifti1 import Nifti1Image

@@ -12,8 +12,8 @@ from heatlas.pipeline.cohort.people.persons import name_of_person
 from heatlas.pipeline.statistics.data.features import VOLUME
 from heatlas.pipeline.statistics.data.values import with_shares
 from heatlas.pipeline.statistics.normative.w_scores import ControlGroup, comparable_controls
+from heatlas.reports.read.run_files import PREDICTIONS_OF
 from heatlas.reports.read.run_record import RunRecord
-from heatlas.reports.read.written_tables import PREDICTIONS_OF
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,8 @@ The exception is what was planted in synthetic people, which lies with the input
 A run may have stopped after any stage. A table that is not there, has no rows, is damaged or was written by another
 version of Heatlas is absent from the record, and the sections that need it say so. Messages name files as seen from
 the run folder, since they stand on the page.
+
+The leading map of a report is the one that the evaluation passed, or else the one that shows evidence.
 """
 
 from __future__ import annotations
@@ -35,9 +37,17 @@ from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.run.plain_text import counted, listed
 from heatlas.pipeline.run.work.steps import step_outputs
-from heatlas.reports.read.leading_map import leading_map
-from heatlas.reports.read.table_faults import MAKE_AGAIN, bad_cell, cut_row, read_checked
-from heatlas.reports.read.written_tables import HISTORIES_OF, PREDICTIONS_OF, TABLES, of_another_version, tables_of
+from heatlas.reports.read.run_files import (
+    HISTORIES_OF,
+    MAKE_AGAIN,
+    PREDICTIONS_OF,
+    TABLES,
+    bad_cell,
+    cut_row,
+    of_another_version,
+    read_checked,
+    tables_of,
+)
 
 OUTCOMES = ("TP", "FP", "TN", "FN")
 KEYS = ["participant_id", "scan_id"]
@@ -203,7 +213,7 @@ class RunRecord:
 
     @cached_property
     def leading_map(self) -> str:
-        """The map of the headline; see `reports.read.leading_map`."""
+        """The map of the headline; see `reports.read.run_record`."""
         usual = (self.lrp_names or self.map_names)[0]
         return leading_map(self.map_names, self.evidence_maps, usual, self.tables.get("verdicts"))
 
@@ -362,7 +372,7 @@ def _is_explained(layout: RunLayout, row: Mapping[Any, Any], failed: Collection[
 def read_usable(layout: RunLayout, name: str, path: Path, config: Config) -> tuple[pd.DataFrame, str]:
     """A table of the run and, where the report cannot use it, why.
 
-    `name`: of `reports.read.written_tables.TABLES`.
+    `name`: of `reports.read.run_files.TABLES`.
     """
     file = path.relative_to(layout.root).as_posix()
     try:
@@ -409,3 +419,53 @@ def _json(layout: RunLayout, path: Path, unreadable: dict[str, str]) -> Mapping[
     except BadInputError as error:
         unreadable[file] = str(error).replace(str(path), file)
         return {}
+
+
+FIRST = ("inherent", "expectedGradients")
+"""Evidence maps that lead before others: the exact one of networks that have it, then the one made by default."""
+
+
+def leading_map(names: Sequence[str], evidence: Collection[str], usual: str, verdicts: pd.DataFrame | None) -> str:
+    """Decide the leading map of a run.
+
+    Gives the first of the evidence maps (inherent and expected gradients first) and then `usual` that passed the
+    evaluation; without an evaluation, or if none of them passed, the first.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Maps of the run.
+    evidence : collection of str
+        Those that are in units of evidence, relative to controls.
+    usual : str
+        The map that leads without an evidence map.
+    verdicts : pandas.DataFrame or None
+        ``verdicts.tsv``; None where the run was not evaluated.
+
+    Examples
+    --------
+    >>> leading_map(["lrpB000", "gb", "expectedGradients"], {"expectedGradients"}, "lrpB000", None)
+    'expectedGradients'
+    >>> verdicts = pd.DataFrame({"map": ["deeplift", "expectedGradients"], "passed": [True, False]})
+    >>> leading_map(["lrpB000", "deeplift", "expectedGradients"], verdicts["map"].tolist(), "lrpB000", verdicts)
+    'deeplift'
+    """
+    places = {name: place for place, name in enumerate(FIRST)}
+    candidates = sorted((name for name in names if name in evidence), key=lambda name: places.get(name, len(FIRST)))
+    candidates.append(usual)
+    return next((name for name in candidates if has_passed(verdicts, name)), candidates[0])
+
+
+def has_passed(verdicts: pd.DataFrame | None, name: str) -> bool | None:
+    """Whether a map passed on every cohort where anything could be asked; None where nothing is known.
+
+    Examples
+    --------
+    >>> table = pd.DataFrame({"map": ["gb", "gb", "lrpB000"], "passed": ["true", None, "false"]})
+    >>> has_passed(table, "gb"), has_passed(table, "lrpB000"), has_passed(table, "occlusion"), has_passed(None, "gb")
+    (True, False, None, None)
+    """
+    if verdicts is None:
+        return None
+    known = verdicts.loc[verdicts["map"] == name, "passed"].dropna()
+    return None if known.empty else bool(known.astype(str).str.lower().eq("true").all())

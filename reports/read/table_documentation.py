@@ -8,7 +8,7 @@ from heatlas.pipeline.run.columns import unit_of
 from heatlas.pipeline.run.declared import CLASSES, Table
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.statistics.comparison.runs import MAP_AGREEMENT_TABLE, MAPS_TABLE, MCNEMAR_TABLE, RUNS_TABLE
-from heatlas.reports.read.written_tables import DECLARED
+from heatlas.reports.read.run_files import DECLARED
 
 _HEAD = """# Tables of a run
 

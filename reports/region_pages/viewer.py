@@ -23,15 +23,19 @@ from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.regions.maps import read_map
 from heatlas.pipeline.run.errors import HeatlasError
 from heatlas.reports.figures import slices
-from heatlas.reports.figures.gallery import Picture, inlined
-from heatlas.reports.figures.pictures import NIGHT, png, write
-from heatlas.reports.figures.portrait import GAP, HEAD, PIXELS, named
+from heatlas.reports.figures.gallery import NIGHT, Picture, inlined, png, write
+from heatlas.reports.figures.maps import GAP, HEAD, PIXELS, named
 from heatlas.reports.figures.slices import GROUP_PERCENTILES, ColourScale
-from heatlas.reports.frame.components import Component
 from heatlas.reports.frame.material import Material
-from heatlas.reports.viewer.atlas import ViewingSpace, atlas_component
-from heatlas.reports.viewer.component import ViewerMap, space_of, viewer_component
-from heatlas.reports.viewer.volumes import block_mean
+from heatlas.reports.frame.pages import Component
+from heatlas.reports.viewer.component import (
+    ViewerMap,
+    ViewingSpace,
+    atlas_component,
+    block_mean,
+    space_of,
+    viewer_component,
+)
 from heatlas.reports.words.numbers import shortened
 
 

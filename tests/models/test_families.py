@@ -19,8 +19,7 @@ from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.run.config.networks import NETWORKS
 from heatlas.pipeline.run.config.settings import Config, RegistrationConfig
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.reports.content.run.methods import _CITATION
-from heatlas.reports.words.references import REFERENCES
+from heatlas.reports.content.run.colophon import _CITATION, REFERENCES
 
 THREE_D = {"spatial_dims": 3, "in_channels": 1}
 MONAI = {

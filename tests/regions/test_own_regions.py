@@ -26,7 +26,7 @@ from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table
-from heatlas.reports.content.run.methods import methods_markdown
+from heatlas.reports.content.run.colophon import methods_markdown
 from heatlas.reports.read.run_record import read_run
 from heatlas.workflows.command_line import main
 from heatlas.workflows.preflight import _own_region_notes

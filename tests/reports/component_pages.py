@@ -15,10 +15,10 @@ from heatlas.atlases.spaces import template_grid
 from heatlas.pipeline.regions.tables import RELEVANCE_TABLE
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table
-from heatlas.reports.explorer.of_run import region_explorer
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.pages import Frame, render
 from heatlas.reports.viewer.component import group_viewer, shared_data
+from heatlas.reports.viewer.explorer import region_explorer
 
 HOSTILE_CLASS = '=C"N</script><b>'
 

@@ -15,7 +15,7 @@ from component_pages import make_component_page
 
 from heatlas.reports.content.relevance import maps as group_maps
 from heatlas.reports.figures import gallery
-from heatlas.reports.figures.style import new_figure
+from heatlas.reports.figures.gallery import new_figure
 from heatlas.reports.page import parts
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")

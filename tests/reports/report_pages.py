@@ -1,11 +1,11 @@
-"""The pages that hold the sections of a report: the index and the chapters of `reports.frame.chapters`."""
+"""The pages that hold the sections of a report: the index and the chapters of `reports.frame.pages`."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from heatlas.pipeline.run.layout.run_layout import RunLayout
-from heatlas.reports.frame.chapters import CHAPTERS, anchors_of
+from heatlas.reports.frame.pages import CHAPTERS, anchors_of
 
 
 def chapter_files(layout: RunLayout) -> list[Path]:

@@ -17,8 +17,8 @@ from run_factory import RESOLUTION
 from heatlas.atlases.templates import load_template
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table
-from heatlas.reports.frame.links import participant_file
 from heatlas.reports.frame.overviews import write_overview
+from heatlas.reports.frame.pages import participant_file
 from heatlas.reports.page.build import build_report
 from heatlas.reports.people.scan_pictures import draw_scans
 from heatlas.reports.read.run_record import read_run

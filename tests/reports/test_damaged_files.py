@@ -25,14 +25,14 @@ from heatlas.pipeline.run.tables import write_json
 from heatlas.pipeline.run.work.digests import stamp_of
 from heatlas.reports.cautions.all_cautions import find_cautions
 from heatlas.reports.content.run.summary import summarise
-from heatlas.reports.explorer.of_run import _relevance
 from heatlas.reports.figures import gallery
-from heatlas.reports.frame.links import Links
 from heatlas.reports.frame.material import Material
+from heatlas.reports.frame.pages import Links
 from heatlas.reports.page.parts import PARTS, finished_sections, people_pages, region_pages
 from heatlas.reports.page.sections import SECTIONS
+from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import FOUNDATIONS, WRITTEN_BEFORE, RunRecord, read_run, read_usable
-from heatlas.reports.read.written_tables import TABLES
+from heatlas.reports.viewer.explorer import _relevance
 from heatlas.workflows.command_line import main
 
 

@@ -15,10 +15,9 @@ from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.declared import CORRECTIONS, Table
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.statistics.stage import ANALYSES
-from heatlas.reports.analyses.columns import FORMS
+from heatlas.reports.frame.tables import FORMS
+from heatlas.reports.read.run_files import DECLARED, HISTORIES_OF, PREDICTIONS_OF, _allowed, bad_cell, tables_of
 from heatlas.reports.read.table_documentation import documentation
-from heatlas.reports.read.table_faults import _allowed, bad_cell
-from heatlas.reports.read.written_tables import DECLARED, HISTORIES_OF, PREDICTIONS_OF, tables_of
 
 NAMES = {table.name: table for table in DECLARED}
 

@@ -17,11 +17,10 @@ from heatlas.pipeline.evaluation.interactions.sides import INTERACTIONS_TABLE
 from heatlas.pipeline.evaluation.interactions.stage import SOURCES_TABLE
 from heatlas.pipeline.evaluation.representations.table import REPRESENTATIONS_TABLE
 from heatlas.pipeline.evaluation.retraining.stage import RETRAINING_TABLE
+from heatlas.reports.content.relevance.evaluation import EvaluationPart, _part, applies, shown_of_all
+from heatlas.reports.content.relevance.evaluation_grids import draw_shift_curves, draw_shifts
 from heatlas.reports.content.relevance.evaluation_networks import NAMED, ROWS
-from heatlas.reports.content.relevance.evaluation_parts import EvaluationPart, _part, applies, shown_of_all
-from heatlas.reports.content.relevance.evaluation_shifts import draw_shifts
 from heatlas.reports.figures import gallery
-from heatlas.reports.figures.grids import draw_shift_curves
 
 SHOWN = {one.table: one for one in shown_of_all()}
 GROUPS = [f"Region {place}" for place in range(20)]

@@ -17,24 +17,22 @@ from heatlas.pipeline.evaluation.bench.table import EVALUATION_TABLE
 from heatlas.pipeline.evaluation.bench.verdicts import DISTRACTORS_TABLE, VERDICTS_TABLE, verdict_table
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table, write_table
-from heatlas.reports.analyses.evaluation_verdict import NOT_EVALUATED, bench_sentence
-from heatlas.reports.analyses.evidence import evidence_differences, sum_error
-from heatlas.reports.analyses.planted_verdict import recovery
+from heatlas.reports.analyses.findings import evidence_differences, sum_error
+from heatlas.reports.analyses.map_verdicts import NOT_EVALUATED, bench_sentence, recovery
 from heatlas.reports.analyses.verdicts import comparisons
 from heatlas.reports.cautions.all_cautions import find_cautions
 from heatlas.reports.content.relevance import evaluation, regions
+from heatlas.reports.content.relevance.headline import WHERE
 from heatlas.reports.content.run.summary import summarise
-from heatlas.reports.content.run.where import WHERE
 from heatlas.reports.figures import gallery
 from heatlas.reports.frame.material import Material
 from heatlas.reports.page.build import report_inputs, write_report
 from heatlas.reports.people.page import person_content
-from heatlas.reports.read.leading_map import leading_map
 from heatlas.reports.read.people import ParticipantRecords
-from heatlas.reports.read.run_record import RunRecord, read_run
-from heatlas.reports.read.written_tables import of_another_version
-from heatlas.reports.region_pages.lead import lead_of
+from heatlas.reports.read.run_files import of_another_version
+from heatlas.reports.read.run_record import RunRecord, leading_map, read_run
 from heatlas.reports.region_pages.page import RegionMaterial, region_content
+from heatlas.reports.region_pages.results import lead_of
 from heatlas.reports.words.numbers import fixed, signed
 
 VOXELS = 100  # of every region of the made-up runs

@@ -107,8 +107,8 @@ def test_without_single_regions_or_tests_the_rest_is_there(tables):
 
 
 def test_a_run_without_statistics_has_no_explorer(tmp_path):
-    from heatlas.reports.explorer.of_run import region_explorer
     from heatlas.reports.frame.material import Material
+    from heatlas.reports.viewer.explorer import region_explorer
 
     material = Material.of(make_run(tmp_path / "run", RunPlan(until="training", people=2)))
     assert region_explorer(material) is None

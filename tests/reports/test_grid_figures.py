@@ -13,9 +13,15 @@ from matplotlib.colors import to_rgba
 from heatlas.pipeline.evaluation.grids.directions import GRIDS_TABLE
 from heatlas.pipeline.evaluation.grids.grid_scores import CONSTRUCTED
 from heatlas.pipeline.evaluation.grids.tables import agreement_table
-from heatlas.reports.content.relevance.evaluation_grids import agreement, depth_curves, draw_grids
+from heatlas.reports.content.relevance.evaluation_grids import (
+    LOOKS,
+    agreement,
+    depth_curves,
+    draw_agreement,
+    draw_depth_curves,
+    draw_grids,
+)
 from heatlas.reports.figures import gallery
-from heatlas.reports.figures.grids import LOOKS, draw_agreement, draw_depth_curves
 from heatlas.reports.frame.pages import render_part
 from heatlas.reports.page.sections import SECTIONS, BuiltSection
 

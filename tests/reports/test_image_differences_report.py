@@ -10,7 +10,7 @@ from heatlas.atlases.images import write_template_image
 from heatlas.atlases.spaces import template_grid
 from heatlas.pipeline.statistics.images.voxelwise import VOXELWISE_TABLES
 from heatlas.reports.content.relevance import differences, voxelwise
-from heatlas.reports.figures.differences import draw_differences, named
+from heatlas.reports.content.relevance.differences import draw_differences, named
 from heatlas.reports.frame.material import Material
 
 

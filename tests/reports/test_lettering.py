@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heatlas.reports.figures.pictures import font
+from heatlas.reports.figures.gallery import font
 
 
 def test_names_of_maps_are_written_with_letters_and_not_with_boxes():

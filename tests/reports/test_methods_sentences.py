@@ -29,7 +29,7 @@ def record(tables: dict[str, pd.DataFrame], **sections: dict[str, object]) -> Ru
 ])  # fmt: skip
 def test_networks_of_folds_are_held_as_the_table_says(held, said):
     tables = {"performance": pd.DataFrame({"a": [1]}), "group_comparisons": pd.DataFrame({"fold_held": held})}
-    assert said in methods._statistics(record(tables))
+    assert said in methods_statistics.statistics_text(record(tables))
 
 
 @pytest.mark.parametrize(("columns", "said"), [
@@ -70,7 +70,7 @@ def test_audit_names_only_places_that_were_there():
 def test_change_within_participants_is_described_where_it_is_known(r, said):
     association = pd.DataFrame({"unit": ["participant", WITHIN], "r": [-0.3, r]})
     tables = {"performance": pd.DataFrame({"a": [1]}), "volume_association": association}
-    text = methods._statistics(record(tables))
+    text = methods_statistics.statistics_text(record(tables))
     assert ("[@rmcorr], the signs of participants' change in relevance being flipped." in text) == said
 
 

@@ -10,8 +10,8 @@ from PIL import Image
 
 from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.spaces import template_grid
-from heatlas.reports.figures.pictures import shown_in
-from heatlas.reports.figures.portrait import (
+from heatlas.reports.figures.gallery import shown_in
+from heatlas.reports.figures.maps import (
     BAR,
     BAR_HEIGHT,
     CUTS,

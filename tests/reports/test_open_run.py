@@ -22,7 +22,7 @@ from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table, write_json, write_table
 from heatlas.pipeline.run.work.digests import stamp_of
-from heatlas.reports.read.written_tables import DECLARED
+from heatlas.reports.read.run_files import DECLARED
 
 
 @pytest.fixture(scope="module")

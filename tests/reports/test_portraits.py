@@ -17,16 +17,14 @@ from heatlas.atlases.templates import load_template
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table
 from heatlas.reports.content.relevance import patients
-from heatlas.reports.figures.pictures import shown_in
-from heatlas.reports.figures.portrait import FAINT, MAPS, REGIONS, region_row
+from heatlas.reports.figures.gallery import shown_in
+from heatlas.reports.figures.maps import FAINT, MAPS, REGIONS, region_row
 from heatlas.reports.figures.slices import BrainImage, ColourScale, smoothed
-from heatlas.reports.frame.links import participant_file
 from heatlas.reports.frame.material import Material
+from heatlas.reports.frame.pages import participant_file
 from heatlas.reports.page.build import build_report
-from heatlas.reports.people.evidence import evidence_sentences
-from heatlas.reports.people.pictures import portraits_of
-from heatlas.reports.people.regions import regions_of_scans
-from heatlas.reports.people.scan_pictures import draw_scans
+from heatlas.reports.people.regions import evidence_sentences, regions_of_scans
+from heatlas.reports.people.scan_pictures import draw_scans, portraits_of
 from heatlas.reports.read.people import ParticipantRecords
 from heatlas.reports.read.run_record import read_run
 from heatlas.reports.words.numbers import fixed, mid_sentence, signed

@@ -13,11 +13,11 @@ from heatlas.reports.analyses import catalogue
 from heatlas.reports.analyses.verdicts import primary
 from heatlas.reports.content.run.methods_statistics import analyses_text
 from heatlas.reports.content.run.summary import summarise
-from heatlas.reports.frame.chapters import CHAPTERS, INDEX
 from heatlas.reports.frame.material import Material
+from heatlas.reports.frame.pages import CHAPTERS, INDEX
 from heatlas.reports.page.sections import sections_of
+from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import RunRecord, read_run
-from heatlas.reports.read.written_tables import TABLES
 from heatlas.reports.words.numbers import fixed, p_value
 
 

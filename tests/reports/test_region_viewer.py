@@ -8,7 +8,7 @@ import pytest
 from run_factory import RESOLUTION
 
 from heatlas.reports.frame.tables import Column, footnote, numeric, page_table
-from heatlas.reports.region_pages.tables import side_means
+from heatlas.reports.region_pages.results import side_means
 from heatlas.reports.region_pages.viewer import MARGIN_MM, part_of, region_box
 from heatlas.reports.viewer.component import viewing_space
 

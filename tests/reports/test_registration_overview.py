@@ -16,7 +16,7 @@ from heatlas.atlases.images import write_template_image
 from heatlas.atlases.templates import load_template
 from heatlas.pipeline.cohort.records import ScanTable
 from heatlas.pipeline.run.layout.run_layout import RunLayout
-from heatlas.reports.figures.pictures import NIGHT
+from heatlas.reports.figures.gallery import NIGHT
 from heatlas.reports.figures.slices import BrainImage
 from heatlas.reports.frame.overviews import (
     BAR_PIXELS,

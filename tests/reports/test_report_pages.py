@@ -27,14 +27,14 @@ from heatlas.reports.analyses.verdicts import g_in_words
 from heatlas.reports.cautions.all_cautions import find_cautions
 from heatlas.reports.cautions.method_cautions import cautions_of_maps
 from heatlas.reports.figures.slices import BrainImage, view_of
-from heatlas.reports.frame.links import participant_file, region_files
 from heatlas.reports.frame.material import Material
+from heatlas.reports.frame.pages import participant_file, region_files
 from heatlas.reports.page.build import build_report, report_inputs, written_files
 from heatlas.reports.people.page import _maps_of_mistakes, _rightly
 from heatlas.reports.people.scan_pictures import scan_page
 from heatlas.reports.read.people import ParticipantRecords
+from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import read_run
-from heatlas.reports.read.written_tables import TABLES
 from heatlas.reports.region_pages.page import RegionMaterial, region_content
 from heatlas.reports.viewer.component import viewing_space
 from heatlas.reports.words.numbers import fixed, number, percent

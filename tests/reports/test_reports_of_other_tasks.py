@@ -8,9 +8,8 @@ import pytest
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.layout.folder import RunInput
 from heatlas.pipeline.run.layout.run_layout import RunLayout
-from heatlas.reports.analyses.evidence import follows_number
-from heatlas.reports.analyses.findings import ranking
-from heatlas.reports.content.relevance.evidence import _table
+from heatlas.reports.analyses.findings import follows_number, ranking
+from heatlas.reports.content.relevance.regions import _evidence_table
 from heatlas.reports.content.run.cohort import _demographics, _split
 from heatlas.reports.figures.gallery import Gallery
 from heatlas.reports.frame.material import Material
@@ -130,6 +129,6 @@ def test_evidence_leads_whatever_the_task(task: str, unit: str, mean: str) -> No
         [run.tables["relevance_bilateral"], own.assign(evidence=own["sum"])], ignore_index=True
     )
     assert (run.leading_map, run.main_maps[1], run.evidence_unit) == ("expectedGradients", "lrpB000", unit)
-    table = _table(Material(run, Gallery(Path("nowhere"))), run.leading_map)
+    table = _evidence_table(Material(run, Gallery(Path("nowhere"))), run.leading_map)
     assert [[cell.text for cell in row] for row in table.rows] == [["Hippocampus", mean, "900"]]
     assert table.columns[1].title == f"Evidence, {unit}"

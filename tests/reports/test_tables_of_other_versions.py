@@ -17,8 +17,8 @@ from heatlas.reports.content.run.summary import summarise
 from heatlas.reports.figures import gallery
 from heatlas.reports.page.build import build_report
 from heatlas.reports.page.sections import SECTIONS
+from heatlas.reports.read.run_files import TABLES, of_another_version
 from heatlas.reports.read.run_record import RunRecord, read_run
-from heatlas.reports.read.written_tables import TABLES, of_another_version
 
 REMEDY = "another version of Heatlas wrote it. Repeat the command that made this run"
 

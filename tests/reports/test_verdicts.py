@@ -14,7 +14,6 @@ from heatlas.pipeline.run.layout.folder import RunInput
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.statistics.associations.volume_association import ADJUSTED
 from heatlas.reports.analyses import audit_verdicts, verdicts
-from heatlas.reports.analyses.columns import columns_of
 from heatlas.reports.analyses.findings import (
     Estimate,
     leaders,
@@ -25,17 +24,17 @@ from heatlas.reports.analyses.verdicts import difference_in_words
 from heatlas.reports.analyses.views import View, show_view
 from heatlas.reports.cautions.audit_cautions import _gathered_outside
 from heatlas.reports.cautions.method_cautions import _several_networks
+from heatlas.reports.content.relevance.headline import smaller_shares
 from heatlas.reports.content.relevance.lrp import _by_chance, _hippocampus
 from heatlas.reports.content.run.cohort import _split, flow
 from heatlas.reports.content.run.summary import interval_against_p
-from heatlas.reports.content.run.where import smaller_shares
 from heatlas.reports.figures.gallery import Gallery
 from heatlas.reports.frame.material import Material
+from heatlas.reports.frame.tables import columns_of
 from heatlas.reports.read.run_record import RunRecord
-from heatlas.reports.region_pages.tables import associations_by_group
-from heatlas.reports.words.codes import worded
+from heatlas.reports.region_pages.results import associations_by_group
 from heatlas.reports.words.glossary import GLOSSARY, as_page, linked
-from heatlas.reports.words.wording import OWN, hippocampal_source
+from heatlas.reports.words.wording import OWN, hippocampal_source, worded
 
 FOLDER = Path("nowhere")
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heatlas.atlases.spaces import Grid, template_grid
-from heatlas.reports.viewer.volumes import LEVELS, Coded, block_grid, block_mean, packed
+from heatlas.reports.viewer.component import LEVELS, Coded, block_grid, block_mean, packed
 
 
 @given(hnp.arrays(np.float32, (3, 4, 5), elements=st.floats(-1e3, 1e3, width=32)))

@@ -15,7 +15,7 @@ from heatlas.pipeline.run.columns import MEANINGS, Form, described
 from heatlas.pipeline.run.declared import Inference, Table
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout, RunLayout
-from heatlas.reports.read.written_tables import DECLARED
+from heatlas.reports.read.run_files import DECLARED
 
 ROOT = Path(__file__).parents[2]
 

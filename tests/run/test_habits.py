@@ -41,8 +41,8 @@ import pytest
 import toy_part
 from heatlas.pipeline.evaluation.bench.stage import Bench
 from heatlas.pipeline.run.errors import UsageError
-from heatlas.reports.content.relevance import evaluation_parts as page
-from heatlas.reports.read.written_tables import ALL_TABLES
+from heatlas.reports.content.relevance import evaluation as page
+from heatlas.reports.read.run_files import ALL_TABLES
 from heatlas.reports.read.table_documentation import documentation
 from heatlas.workflows.command_documentation import documentation as commands
 from heatlas.workflows.command_line import build_parser
@@ -142,7 +142,7 @@ def test_a_family_of_networks_is_one_file_and_a_line(tmp_path) -> None:
 
 SECTION = """
 TOY = AnalysisSection(
-    "toy", "How sure is it?", "Toy", chapters.CLINICAL, "A toy asks.",
+    "toy", "How sure is it?", "Toy", pages.CLINICAL, "A toy asks.",
     (View("toy", "Mean probability of each class.", ("label", "probability", "p")),),
 )
 """

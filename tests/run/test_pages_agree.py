@@ -11,7 +11,7 @@ import yaml
 
 import heatlas
 from heatlas.pipeline.evaluation.bench.part import USUAL_METHODS
-from heatlas.reports.words.references import REFERENCES
+from heatlas.reports.content.run.colophon import REFERENCES
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -48,7 +48,7 @@ def test_version_licence_and_authors_are_those_of_the_package() -> None:
     assert re.search(r"Copyright \(c\) \d{4}, (.+)", (ROOT / "LICENSE").read_text())[1].lower() == author.lower()
     assert "BSD 3-Clause License" in (ROOT / "LICENSE").read_text()
     assert "Code: BSD 3-Clause." in text("README.md")
-    assert f"Cite the program: {author}. Heatlas" in (ROOT / "reports/content/run/methods.py").read_text()
+    assert f"Cite the program: {author}. Heatlas" in (ROOT / "reports/content/run/colophon.py").read_text()
 
 
 def test_the_changelog_begins_with_this_version_and_a_release_has_one_date() -> None:

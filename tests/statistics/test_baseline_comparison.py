@@ -14,7 +14,7 @@ from heatlas.pipeline.cohort.people.tasks import Task, task_of
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.statistics.performance.baselines import MEAN, areas_after_exchange, baselines_tables
-from heatlas.reports.analyses.baselines import comparison
+from heatlas.reports.analyses.audit_verdicts import against_baselines
 
 SETTINGS = load_config(overrides={"statistics": {"bootstrap_samples": 500}})
 TASK = task_of(SETTINGS.cohort)
@@ -196,7 +196,7 @@ def test_networks_that_do_not_beat_an_untrained_one_say_so(untrained: float, ver
     if said is None:
         best, said = "ridge regression on what an untrained network makes of the image", ""
     words = "no better than" if untrained < 0.79 else "worse than"
-    assert comparison(Run({"baselines": table})) == (
+    assert against_baselines(Run({"baselines": table})) == (
         f"The networks are {words} {best}, the best simple predictor on the same folds (area under the curve, within "
         f"folds: 0.76 against {max(untrained, 0.79):.2f}).{said}"
     )

@@ -23,7 +23,7 @@ from heatlas.pipeline.cohort.demo.cohort import write_demo_cohort
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table
 from heatlas.reports.content.relevance import maps as group_maps
-from heatlas.reports.figures.style import new_figure
+from heatlas.reports.figures.gallery import new_figure
 from heatlas.reports.page import parts
 from heatlas.reports.page.build import write_report
 from heatlas.workflows.command_line import main

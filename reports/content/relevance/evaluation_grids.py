@@ -1,19 +1,41 @@
-"""Grids: the shares of each method, how they change with depth, and which methods find the same grids easy."""
+"""Grids and moved scans in the evaluation: words, tables and figures.
+
+Grids: the shares of each method, how they change with depth, which methods find the same grids easy, and AggAtt, which
+shows mean maps of the best, the usual and the worst grids of every method, from the arrays of the bench. Moved scans:
+whether maps move with a scan, by how far it is moved.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from pathlib import Path
 
+import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
 from heatlas.pipeline.attribution.titles import method_title
 from heatlas.pipeline.evaluation.grids.directions import BY_CONSTRUCTION, KIND_OF
 from heatlas.pipeline.evaluation.grids.grid_scores import CONSTRUCTED
 from heatlas.pipeline.evaluation.grids.studies import IN_STEM
-from heatlas.pipeline.evaluation.grids.tables import ALL_METHODS
+from heatlas.pipeline.evaluation.grids.tables import ALL_METHODS, EDGES
+from heatlas.pipeline.evaluation.scores.faithfulness import LOST
+from heatlas.reports.analyses.map_verdicts import title_of
 from heatlas.reports.content.relevance.evaluation_networks import ROWS, named
-from heatlas.reports.figures.gallery import Picture
-from heatlas.reports.figures.grids import draw_agreement, draw_depth_curves
+from heatlas.reports.figures.gallery import (
+    BLUE,
+    GREY,
+    INK,
+    ORANGE,
+    VERMILION,
+    Gallery,
+    Picture,
+    house_style,
+    new_figure,
+    warm,
+)
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table
 from heatlas.reports.read.run_record import RunRecord
@@ -141,3 +163,179 @@ def draw_grids(material: Material) -> tuple[Picture, ...]:
 def _by_chance(grids: float) -> str:
     """How large rank correlations are by chance, in large samples; empty where a few grids allow any."""
     return f"Of unrelated methods about 95 % lie within ±{fixed(1.96 / math.sqrt(grids - 1))}. " if grids > 4 else ""
+
+
+LEFT_OUT = (
+    f"n/a: more than {100 * LOST:g} % of the brain leaves the volume when the scan is moved, so that the maps cannot "
+    "be compared. Scans of which this is true are left out."
+)
+
+
+def shifts(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable, ...]]:
+    """Correlation of every map with that of the moved scan, a column per shift; the steadiest first."""
+    wide = table.pivot_table(index="map", columns="shift", values="correlation", sort=False, dropna=False)
+    wide = wide[sorted(wide.columns)]
+    rows = pd.DataFrame({"title": [title_of(str(name)) for name in wide.index]})
+    columns = [Column("title", "Map")]
+    for shift in wide.columns:
+        rows[f"at_{shift}"] = wide[shift].to_numpy()
+        columns.append(numeric(f"at_{shift}", count(int(shift), "voxel"), fixed))
+    known = [f"at_{shift}" for shift in wide.columns if wide[shift].notna().any()]
+    if known:
+        rows = rows.sort_values(known[-1], ascending=False, kind="stable")
+    text = (
+        "The scans are moved along the diagonal, forward and back, and the maps of the moved scans are moved back. A "
+        "map that moves with its scan correlates by 1 with that of the scan as it is. A map "
+        "that stays in its place correlates by less."
+    )
+    fewest, most = int(table["n_participants"].min()), int(table["n_participants"].max())
+    people = ("" if fewest == most else "at most ") + count(most, "participant")
+    caption = f"Mean correlation over {people}. Intervals and cosines are in evaluation/shift_curve.tsv. {LEFT_OUT}"
+    return text, (page_table(rows, columns, caption, ROWS),)
+
+
+def draw_shifts(material: Material) -> tuple[Picture, ...]:
+    """Curves over shifts; nothing of one shift alone."""
+    table = material.run.tables["shift_curve"]
+    table = table[table["correlation"].notna()]
+    if table["shift"].nunique() < 2:
+        return ()
+    curves = table.assign(title=[shortened(title_of(str(name)), LONGEST) for name in table["map"]])
+    return (
+        material.gallery.add(
+            draw_shift_curves(curves.sort_values(["map", "shift"], kind="stable")), "shift_curve",
+            f"Curves of the correlation of {count(table['map'].nunique(), 'map')} with those of moved scans, by shift.",
+            "Correlation of a map with that of the moved scan, by how far it is moved; bars are 95 % intervals over "
+            "participants. Dashed: what the map would have if it stayed in its place. Shifts are left out by which "
+            f"more than {100 * LOST:g} % of the brain leaves the volume.",
+        ),
+    )  # fmt: skip
+
+
+FORMS = ("svg", "png")
+COLUMN, ROW = 1.25, 1.35
+"""Inches of one picture."""
+MIDDLE = 2
+"""The bin of which one grid is shown as an example: 5 to 50 %."""
+
+
+def draw_aggregated(arrays: Path, folder: Path) -> None:
+    """Draw one figure per setting from `pipeline.evaluation.grids.tables`; files ``aggregated_<setting>``.
+
+    Each picture is a grid seen along its last axis, the explained cell at the lower left; positive values summed. All
+    pictures of a method share one scale.
+    """
+    with np.load(arrays, allow_pickle=False) as file:
+        values = {name: file[name] for name in file.files}
+    gallery = Gallery(folder, FORMS)
+    for setting in dict.fromkeys(values["settings"].tolist()):
+        own = {name: one[values["settings"] == setting] for name, one in values.items()}
+        with house_style():
+            figure = _aggregated_figure(own, setting)
+            gallery.add(
+                figure, f"aggregated_{setting}", f"Mean maps of {len(own['names'])} methods in {setting} grids",
+                "Best grids at the left, worst at the right.",
+            )  # fmt: skip
+
+
+def _aggregated_figure(own: Mapping[str, NDArray], setting: str) -> Figure:  # type: ignore[type-arg]
+    bins, rows = len(EDGES) - 1, len(own["names"])
+    figure = Figure(figsize=(COLUMN * (bins + 1) + 0.6, ROW * rows + 0.5), layout="constrained")
+    axes = figure.subplots(rows, bins + 1, squeeze=False)
+    for row, name in enumerate(own["names"].tolist()):
+        limit = float(own["limits"][row]) or 1.0
+        pictures = [own["examples"][row, MIDDLE], *own["means"][row]]
+        labels = ["example", *(f"{share:.2f}" for share in own["shares"][row])]
+        for one, picture, label in zip(axes[row], pictures, labels, strict=True):
+            one.imshow(picture.T, origin="lower", cmap=warm(), vmin=0, vmax=limit, interpolation="nearest")
+            for side, line in zip(picture.shape, (one.axvline, one.axhline), strict=True):
+                line(side / 2 - 0.5, color="white", linewidth=0.6)
+            one.set(xticks=[], yticks=[])
+            one.grid(False)
+            one.set_xlabel(label, fontsize=7)
+        axes[row, 0].set_ylabel(f"{name}\nstage {own['stages'][row]}, n = {own['counts'][row]}", fontsize=6)
+    for column in range(bins):
+        axes[0, column + 1].set_title(f"{EDGES[column]}-{EDGES[column + 1]} %", fontsize=8)
+    figure.suptitle(f"{setting}: mean maps by rank of the grid; below each, its mean share", fontsize=9)
+    return figure
+
+
+LOOKS = {"GridPG": (BLUE, "o"), "DiFull": (VERMILION, "s"), "DiPart": (ORANGE, "^")}
+PER_ROW, CELL = 4, 0.25
+
+
+def draw_depth_curves(curves: pd.DataFrame) -> Figure:
+    """Share by relative depth, with intervals: a panel per method, a curve per setting, dashed what is chance.
+
+    `curves`: columns ``method``, ``title``, ``setting``, ``depth``, ``share``, ``ci_low``, ``ci_high`` and ``chance``;
+    deeper rows of a method later.
+    """
+    panels = list(curves.groupby("method", sort=False))
+    columns, rows = min(len(panels), PER_ROW), -(-len(panels) // PER_ROW)
+    figure = new_figure(2.2 * columns + 0.8, 1.9 * rows + 0.8)
+    axes = list(figure.subplots(rows, columns, squeeze=False, sharey=True).flat)
+    legend = {}
+    for ax, (_, own) in zip(axes, panels, strict=False):
+        for chance in own["chance"].unique():
+            ax.axhline(chance, color=GREY, lw=1, ls="--")
+        for setting, curve in own.groupby("setting", sort=False):
+            colour, marker = LOOKS[str(setting)]
+            errors = np.vstack([curve["share"] - curve["ci_low"], curve["ci_high"] - curve["share"]]).clip(min=0)
+            legend[str(setting)] = ax.errorbar(
+                curve["depth"], curve["share"], np.nan_to_num(errors), color=colour, marker=marker, ms=4, lw=1.3,
+                elinewidth=1, capsize=2,
+            )  # fmt: skip
+        ax.set_title(own["title"].iloc[0], fontsize=7.5)
+        ax.set(xlim=(-0.06, 1.06), ylim=(-0.03, 1.06), xticks=[0, 0.5, 1])
+    for ax in axes[len(panels) :]:
+        ax.set_visible(False)
+    figure.supxlabel("relative depth", fontsize=9)
+    figure.supylabel("share in the scan explained", fontsize=9)
+    figure.legend(list(legend.values()), list(legend), loc="outside upper center", ncols=len(legend))
+    return figure
+
+
+def draw_agreement(matrix: pd.DataFrame) -> Figure:
+    """Rank correlations of shares, -1 to 1, each map by each other one.
+
+    `matrix`: square, rows and columns named alike.
+    """
+    values, names = matrix.to_numpy(float), list(matrix.index)
+    side = CELL * len(names) + 2.2
+    figure = new_figure(side + 0.6, side)
+    ax = figure.subplots()
+    image = ax.imshow(values, cmap="RdBu_r", vmin=-1, vmax=1)
+    for (row, column), value in np.ndenumerate(values):
+        colour = "white" if abs(value) > 0.6 else INK
+        ax.text(column, row, fixed(value, 1), ha="center", va="center", fontsize=6, color=colour)
+    ax.set_xticks(range(len(names)), names, rotation=90, fontsize=6.5)
+    ax.set_yticks(range(len(names)), names, fontsize=6.5)
+    ax.grid(False)
+    ax.spines[:].set_visible(False)
+    figure.colorbar(image, ax=ax, label="rank correlation of shares", shrink=0.5)
+    return figure
+
+
+def draw_shift_curves(curves: pd.DataFrame) -> Figure:
+    """Likeness of the maps of moved scans by shift, with intervals, a panel per map; dashed, maps that stay in place.
+
+    `curves`: columns ``map``, ``title``, ``shift``, ``correlation``, ``correlation_low``, ``correlation_high`` and
+    ``in_place``, in rising order of shifts.
+    """
+    panels = list(curves.groupby("map", sort=False))
+    columns, rows = min(len(panels), PER_ROW), -(-len(panels) // PER_ROW)
+    figure = new_figure(2.2 * columns + 0.8, 1.9 * rows + 0.8)
+    axes = list(figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).flat)
+    for ax, (_, own) in zip(axes, panels, strict=False):
+        middle = own["correlation"]
+        errors = np.vstack([middle - own["correlation_low"], own["correlation_high"] - middle]).clip(min=0)
+        ax.axhline(0, color=GREY, lw=0.6)
+        ax.plot(own["shift"], own["in_place"], color=GREY, lw=1, ls="--")
+        ax.errorbar(own["shift"], middle, np.nan_to_num(errors), color=BLUE, marker="o", ms=4, lw=1.3, capsize=2)
+        ax.set_title(own["title"].iloc[0], fontsize=7.5)
+        ax.set(ylim=(min(-0.06, float(curves["correlation"].min()) - 0.06), 1.06))
+    for ax in axes[len(panels) :]:
+        ax.set_visible(False)
+    figure.supxlabel("shift along the diagonal, voxels", fontsize=9)
+    figure.supylabel("correlation of maps", fontsize=9)
+    return figure

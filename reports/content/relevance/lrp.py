@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from heatlas.pipeline.regions.ranking import METRICS
 from heatlas.pipeline.run.layout.map_names import beta_of
 from heatlas.reports.analyses.findings import volume_estimate
 from heatlas.reports.analyses.verdicts import CLEAR, rows_where
-from heatlas.reports.cautions.conserved import LOSSES, shares
-from heatlas.reports.figures.charts import draw_overlap
+from heatlas.reports.cautions.method_cautions import LOSSES, shares
+from heatlas.reports.figures.gallery import INK, new_figure
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import Column, numeric, page_table
 from heatlas.reports.read.run_record import RunRecord
@@ -110,3 +111,31 @@ def build_conservation(material: Material) -> Mapping[str, Any]:
     """One row per LRP map."""
     table = shares(material.run.tables["conservation"])
     return {"table": page_table(table, _COLUMNS, "Where the relevance went, per LRP map.")}
+
+
+def draw_overlap(matrices: Mapping[str, pd.DataFrame], top: int, people: Mapping[str, int]) -> Figure:
+    """Per metric, the share of the first `top` regions that two values of beta have in common, in per cent.
+
+    `matrices`: metric to a square table, beta by beta, values 0 to 100. `people`: participants that each metric is
+    ranked over.
+    """
+    figure = new_figure(max(2.9 * len(matrices), 3.4), 3.3)
+    axes = figure.subplots(1, len(matrices), squeeze=False)[0]
+    for ax, (metric, matrix) in zip(axes, matrices.items(), strict=True):
+        values = matrix.to_numpy(float)
+        image = ax.imshow(values, cmap="cividis", vmin=0, vmax=100)
+        for i in range(len(matrix)):
+            for j in range(len(matrix)):
+                value = float(values[i, j])
+                colour = INK if value > 55 else "white"
+                ax.text(j, i, "n/a" if value != value else f"{value:.0f}", ha="center", va="center", color=colour)
+        names = [f"{beta:g}" for beta in matrix.index]
+        ax.set_xticks(range(len(names)), names)
+        ax.set_yticks(range(len(names)), names)
+        ax.set_title(f"{metric.capitalize()}, n = {people[metric]}")
+        ax.set_xlabel("β")
+        ax.grid(False)
+        ax.spines[:].set_visible(False)
+    axes[0].set_ylabel("β")
+    figure.colorbar(image, ax=list(axes), label=f"overlap of the top {top}, %", shrink=0.75)
+    return figure

@@ -14,9 +14,18 @@ from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.run.config.settings import RegistrationConfig
 from heatlas.pipeline.run.errors import HeatlasError
 from heatlas.pipeline.run.template_name import axes_of, is_mni
-from heatlas.reports.figures.gallery import Picture
-from heatlas.reports.figures.maps import MapRow, Outlined, draw_map_grid, group_rows
-from heatlas.reports.figures.portrait import Tile, coronal_slice, draw_mosaic
+from heatlas.reports.figures.gallery import OUTCOME_NAMES, Picture
+from heatlas.reports.figures.maps import (
+    GroupMap,
+    MapRow,
+    Outlined,
+    Tile,
+    coronal_slice,
+    draw_group_maps,
+    draw_map_grid,
+    draw_mosaic,
+    group_rows,
+)
 from heatlas.reports.figures.slices import (
     HIPPOCAMPAL_CUTS,
     MAP_CUTS,
@@ -28,8 +37,6 @@ from heatlas.reports.figures.slices import (
     smoothed,
     view_of,
 )
-from heatlas.reports.figures.style import OUTCOME_NAMES
-from heatlas.reports.figures.surfaces import GroupMap, draw_group_maps
 from heatlas.reports.frame.material import Material
 from heatlas.reports.read.run_record import OUTCOMES, RunRecord, group_name
 from heatlas.reports.vector.drawing import fitted
@@ -38,7 +45,7 @@ from heatlas.reports.words.numbers import count, fixed, listing, mid_sentence
 
 
 def spaces(run: RunRecord) -> str:
-    """What readers should know about the views of `reports.figures.surfaces`."""
+    """What readers should know about the views of `reports.figures.maps`."""
     if not is_mni(run.layout.space):
         return f"No surface and no glass brain: both are drawn in MNI space, and the maps lie in {run.layout.space}."
     return _SPACES.format(space=run.layout.space)

@@ -1,4 +1,8 @@
-"""Sum, density and gain of the leading regions (figures 3 to 5 of the founding study), and the regions in numbers."""
+"""The leading regions in figures and tables: sum, density, gain (figures 3 to 5 of the founding study), and evidence.
+
+Evidence is in logits, of the leading map where it is an evidence map. Where networks see several kinds of images, a
+table says how much relevance lies in each.
+"""
 
 from __future__ import annotations
 
@@ -8,29 +12,35 @@ from typing import Any
 import pandas as pd
 
 from heatlas.pipeline.attribution.titles import map_title
+from heatlas.pipeline.regions.channels import RELEVANCE_CHANNELS_TABLE, shares_of_kinds
 from heatlas.pipeline.regions.ranking import METRICS, top_groups
 from heatlas.pipeline.regions.tables import ALL
 from heatlas.reports.analyses.catalogue import REGION_MEANS
-from heatlas.reports.analyses.evaluation_verdict import bench_sentence
 from heatlas.reports.analyses.findings import (
+    Leaders,
+    evidence_differences,
     leaders,
+    leading_evidence,
     map_shares,
+    place_columns,
     ranking,
     rule,
     small_regions,
+    sum_error,
     voxels_of,
     weak_in_controls,
 )
+from heatlas.reports.analyses.map_verdicts import bench_sentence
 from heatlas.reports.analyses.verdicts import rows_where
-from heatlas.reports.content.relevance.evidence import evidence_block
-from heatlas.reports.content.relevance.kinds import kinds_table
-from heatlas.reports.explorer.of_run import region_explorer
+from heatlas.reports.content.relevance.headline import regions_that_differ
 from heatlas.reports.figures.gallery import Picture
 from heatlas.reports.figures.regions import draw_regions
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table, remark
+from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import RunRecord
-from heatlas.reports.words.numbers import count, fixed, listing, percent
+from heatlas.reports.viewer.explorer import region_explorer
+from heatlas.reports.words.numbers import count, fixed, listing, p_cell, percent, signed
 
 TOP = 25
 FOUNDING_NUMBER = {"sum": 3, "density": 4, "gain": 5}
@@ -204,3 +214,112 @@ def build_table(material: Material) -> Mapping[str, Any]:
         f"{material.run.negative} of the same test fold. The table has all maps and groups of scans, and each side."
     )
     return {"lead": lead, "components": [explorer]}
+
+
+def evidence_block(material: Material) -> dict[str, Any]:
+    """What evidence is, the figure of the leading regions, and the table of all of them."""
+    run, name = material.run, material.run.leading_map
+    what = f"the predicted {run.task.column}" if run.task.is_number else f"{run.task.explained}"
+    missed = sum_error(run, name)
+    off = "" if missed is None else f": {missed.in_words}"
+    meaning = (
+        f"{regions_that_differ(run)} Evidence is what a region adds to the evidence for {what}, compared with controls "
+        f"of the training part of the scan's network, in {run.evidence_unit}: the sum of {map_title(name)} over the "
+        "region. It is signed, and all regions and the unlabelled rest add up to the evidence of the scan less that of "
+        f"its reference, up to the error that group/evidence.tsv has of each scan{off}."
+    )
+    return {
+        "title": f"Evidence, {map_title(name)}", "meaning": meaning.strip(), "figure": _evidence_figure(material, name),
+        "table": _evidence_table(material, name),
+    }  # fmt: skip
+
+
+def _shown(run: RunRecord, name: str) -> tuple[Leaders, str]:
+    """The regions of the figure and how they are ranked: by Hedges' g, or by the mean without two classes."""
+    found = leading_evidence(run, name, TOP)
+    if found.regions:
+        return found, f"Hedges' g between {run.positive} and {run.negative}, within test folds"
+    means, scans = ranking(run, name, "sum")
+    return leaders(run, means, name, "evidence", TOP), f"mean evidence over participants ({scans})"
+
+
+def _evidence_figure(material: Material, name: str) -> Picture | None:
+    run = material.run
+    found, ranked = _shown(run, name)
+    if not found.regions:
+        return None
+    values = run.region_values
+    values = values[values["map"] == name]
+    labels = (ALL,) if run.task.is_number else tuple(reversed(run.task.outputs))
+    figure, axis = draw_regions(values, "sum", found.regions, labels, f"evidence ({run.evidence_unit})")
+    scans, people = values["scan_id"].nunique(), values["participant_id"].nunique()
+    title = map_title(name)
+    return material.gallery.add(
+        figure,
+        f"region-evidence_{name}",
+        f"{title}, evidence in {count(len(found.regions), 'region')}. First: {listing(found.regions[:5])}.",
+        f"{title}: evidence in the {len(found.regions)} leading bilateral groups, ranked by {ranked}. Boxes are "
+        "quartiles over scans, whiskers reach 1.5 times their range. "
+        f"{count(scans, 'scan')} of {count(people, 'participant')} in all.{' ' * bool(axis)}{axis}{found.sentence}",
+    )
+
+
+def _evidence_table(material: Material, name: str) -> PageTable | None:
+    """Every region: mean evidence of the classes, their difference with its interval, Hedges' g, corrected p."""
+    run = material.run
+    tested = evidence_differences(run, name)
+    if tested.empty:
+        means, scans = ranking(run, name, "sum")
+        if means.empty:
+            return None
+        rows = pd.DataFrame({"group": top_groups(means, len(means))})
+        rows["mean"] = rows["group"].map(means)
+        columns = [numeric("mean", f"Evidence, {run.evidence_unit}", signed)]
+        caption = f"Mean evidence over participants ({scans}), largest first."
+    else:
+        rows = tested.reset_index()
+        columns = [
+            numeric("mean_first", f"{run.positive}, logits", signed),
+            numeric("mean_second", f"{run.negative}, logits", signed),
+            numeric("difference", "Difference, logits", signed), numeric("ci_low", "from", signed),
+            numeric("ci_high", "to", signed), numeric("hedges_g", "Hedges' g", fixed),
+            numeric("hedges_g_low", "from", fixed), numeric("hedges_g_high", "to", fixed),
+            numeric("p_fwe", "Corrected p (family-wise)", p_cell), *place_columns(tested),
+        ]  # fmt: skip
+        first = tested.iloc[0]
+        caption = (
+            f"Evidence of {count(int(first['n_first']), 'participant')} of {run.positive} and "
+            f"{int(first['n_second'])} of {run.negative}, largest Hedges' g first; "
+            f"{100 * run.config.statistics.confidence:g} % intervals. Difference, g and their intervals are within "
+            f"test folds. {TABLES['group_comparisons'].tests}"
+        )
+    rows = rows.assign(
+        page=rows["group"].map(material.links.region).astype(object), voxels=rows["group"].map(voxels_of(run))
+    )
+    return page_table(
+        rows,
+        (Column("group", "Region", link="page"), *columns, numeric("voxels", "Voxels")),
+        f"{map_title(name)}. {caption}",
+    )
+
+
+def kinds_table(material: Material) -> PageTable | None:
+    """The share of each kind of image by map and class; None where networks see one."""
+    run = material.run
+    if not run.config.cohort.further_suffixes or not RELEVANCE_CHANNELS_TABLE.path(run.layout).is_file():
+        return None
+    scans = run.region_values.drop_duplicates("scan_id").set_index("scan_id")
+    labels = {str(scan): str(label) for scan, label in scans["label"].dropna().items()}
+    found = shares_of_kinds(RELEVANCE_CHANNELS_TABLE.read(run.layout), labels)
+    found = found.assign(title=found["map"].map(map_title))
+    columns = (
+        Column("title", "Map"), Column("image", "Image"), Column("label", "Class"), numeric("n", "Participants"),
+        numeric("share", "Share of relevance", lambda x: percent(x, 1)), numeric("sum", "Sum", signed),
+    )  # fmt: skip
+    return page_table(
+        found,
+        columns,
+        "How much relevance lies in each kind of image. Share: the absolute sums of all regions by one kind, divided "
+        "by those of all kinds; mean over participants. A kind whose voxels vary more can have more relevance without "
+        f"telling more: compare with a network of each kind alone. By region: {RELEVANCE_CHANNELS_TABLE.file}.",
+    )

@@ -1,24 +1,27 @@
-"""Relevance of the hippocampus against its volume (figure 8 of the founding study)."""
+"""Relevance of the hippocampus against its volume (figure 8 of the founding study): correlations and their charts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.run.layout.map_names import beta_of
 from heatlas.pipeline.statistics.associations.volume_association import ADJUSTED, WITHIN
-from heatlas.reports.analyses.columns import columns_of
 from heatlas.reports.analyses.findings import VOLUME_TITLES, primary_volume, volume_estimate, volume_row, within_folds
 from heatlas.reports.analyses.verdicts import CLEAR
-from heatlas.reports.figures.charts import draw_beta_curve, draw_volume_scatter
-from heatlas.reports.figures.gallery import Picture
+from heatlas.reports.figures.gallery import BLUE, GREY, INK, VERMILION, Picture, new_figure
 from heatlas.reports.frame.material import Material
-from heatlas.reports.frame.tables import page_table
+from heatlas.reports.frame.tables import columns_of, page_table
+from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import RunRecord
-from heatlas.reports.read.written_tables import TABLES
 from heatlas.reports.words import wording as volume_sources
 from heatlas.reports.words.numbers import count, fixed, interval, listing, number, p_value
 
@@ -183,3 +186,62 @@ def _curve(material: Material) -> Picture | None:
         f"The same correlation for each β{within}, with its interval; n = {count(n, 'participant')}, volumes: "
         f"{volume_sources.hippocampal_source(run)}. Corrected p values are in the table.",
     )
+
+
+def draw_volume_scatter(
+    points: Mapping[str, pd.DataFrame],
+    texts: Mapping[str, str],
+    units: Mapping[str, str],
+    volume_title: str,
+    centred: Collection[str] = (),
+    beside: Mapping[str, pd.DataFrame] = MappingProxyType({}),
+) -> Figure:
+    """Relevance of the hippocampus against its volume, one panel per map, one point per participant.
+
+    `points`: title of a panel to columns ``volume`` and ``relevance``. `texts`: coefficient, interval, p and n of each
+    panel. `units`: of the relevance in each. `volume_title`: with its unit. `centred`: titles of the panels whose
+    values are deviations from the means of test folds. `beside`: false positives, which neither r nor the line has.
+    """
+    figure = new_figure(4.3 * len(points), 3.6)
+    axes = figure.subplots(1, len(points), squeeze=False)[0]
+    for ax, (title, frame) in zip(axes, points.items(), strict=True):
+        ax.scatter(frame["volume"], frame["relevance"], s=26, color=VERMILION, alpha=0.8, linewidths=0)
+        others = beside.get(title, pd.DataFrame())
+        if len(others):
+            ax.scatter(others["volume"], others["relevance"], s=30, marker="D", facecolors="none", edgecolors=BLUE)
+        _fit_line(ax, frame["volume"].to_numpy(float), frame["relevance"].to_numpy(float))
+        ax.set_title(f"{title}\n{texts[title]}", fontsize=8.5, fontweight="normal")
+        ax.xaxis.set_major_locator(MaxNLocator(4))
+        less = "\nminus the mean of the test fold" if title in centred else ""
+        ax.set_xlabel(volume_title + less)
+        ax.set_ylabel(f"{units[title]}, hippocampus" + less)
+    return figure
+
+
+def _fit_line(ax: Axes, x: np.ndarray, y: np.ndarray) -> None:
+    """Least-squares line, to guide the eye."""
+    if len(x) > 2 and np.ptp(x) > 0:
+        slope, offset = np.polyfit(x, y, 1)
+        ends = np.array([x.min(), x.max()])
+        ax.plot(ends, offset + slope * ends, color=INK, lw=1)
+
+
+def draw_beta_curve(betas: Sequence[float], curves: Mapping[str, pd.DataFrame]) -> Figure:
+    """Correlation with volume by beta.
+
+    `curves`: name of a coefficient to columns ``estimate``, ``low``, ``high``, in the order of `betas`.
+    """
+    figure = new_figure(5.2, 3.2)
+    ax = figure.subplots()
+    width = 0.012 * (max(betas) - min(betas) or 1)
+    for shift, (name, curve), colour, marker in zip((-1, 1), curves.items(), (VERMILION, BLUE), "os", strict=False):
+        x = np.asarray(betas) + shift * width
+        errors = np.vstack([curve["estimate"] - curve["low"], curve["high"] - curve["estimate"]]).clip(min=0)
+        ax.errorbar(x, curve["estimate"], np.nan_to_num(errors), color=colour, marker=marker, ms=5, lw=1.4,
+                    elinewidth=1, capsize=2, label=name)  # fmt: skip
+    ax.axhline(0, color=GREY, lw=1)
+    ax.set_xticks(list(betas))
+    ax.set_xlabel("β")
+    ax.set_ylabel("correlation with hippocampal volume")
+    figure.legend(loc="outside lower center", ncols=2)  # anywhere inside, intervals cross it
+    return figure

@@ -15,17 +15,15 @@ from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.template_name import is_mni
 from heatlas.pipeline.statistics.data.values import MEASURES
 from heatlas.pipeline.statistics.images.voxelwise import CLEAR
-from heatlas.reports.analyses.columns import columns_of
 from heatlas.reports.analyses.verdicts import Verdict
 from heatlas.reports.content.relevance.maps import spaces
 from heatlas.reports.figures.gallery import Picture
+from heatlas.reports.figures.maps import GroupMap, draw_group_maps
 from heatlas.reports.figures.slices import BrainImage, ColourScale
-from heatlas.reports.figures.surfaces import GroupMap, draw_group_maps
 from heatlas.reports.frame.material import Material
-from heatlas.reports.frame.tables import PageTable, page_table
+from heatlas.reports.frame.tables import PageTable, columns_of, page_table
+from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import RunRecord
-from heatlas.reports.read.written_tables import TABLES
-from heatlas.reports.words.codes import worded
 from heatlas.reports.words.numbers import (
     count,
     fixed,
@@ -36,7 +34,7 @@ from heatlas.reports.words.numbers import (
     p_value,
     sentence_case,
 )
-from heatlas.reports.words.wording import covariates_in_words
+from heatlas.reports.words.wording import covariates_in_words, worded
 
 TESTS, CLUSTERS = "voxel_tests", "voxel_clusters"
 _NAMED = 4

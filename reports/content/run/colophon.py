@@ -1,15 +1,212 @@
-"""Glossary, methods, provenance and credits: what words mean, how the run was made and whom to thank."""
+"""How the run was made and whom to thank: the works cited, the methods text as files, glossary, provenance and credits.
+
+Sentences of the methods text are in `reports.content.run.methods`. Here their citations are numbered, and the text is
+written with its references for ``logs/CITATION.md`` and ``logs/CITATION.bib``. A line in ``references.tsv`` adds a
+work that can be cited.
+"""
 
 from __future__ import annotations
 
+import csv
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from heatlas.pipeline.run.layout.private_paths import last_part, without_folders
-from heatlas.reports.content.run.methods import credits, methods_text
+from heatlas.pipeline.run.plain_text import plain
+from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE
+from heatlas.reports.content.run.methods import PARAGRAPHS, recorded_source, version_of
 from heatlas.reports.frame.material import Material
+from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.glossary import GLOSSARY
+
+
+@dataclass(frozen=True)
+class CitedWork:
+    """One work."""
+
+    key: str  # in citations and in BibTeX
+    authors: str  # ``Family IN, Family IN``; may end with ``et al.``
+    year: int
+    title: str
+    venue: str
+    volume: str  # empty where there is none
+    number: str
+    pages: str
+    identifier: str  # DOI, or an address
+
+    @property
+    def link(self) -> str:
+        """Permanent address."""
+        return self.identifier if self.identifier.startswith("http") else f"https://doi.org/{self.identifier}"
+
+    @property
+    def text(self) -> str:
+        """The work as a line of a list of references."""
+        issue = self.volume + (f"({self.number})" if self.number else "")
+        place = ":".join(filter(None, (issue, self.pages)))
+        authors = self.authors.removesuffix(".")
+        dot = "." if self.authors.endswith(".") else ""
+        return f"{authors}{dot} ({self.year}). {self.title}. {' '.join(filter(None, (self.venue, place)))}."
+
+    @property
+    def bibtex(self) -> str:
+        """The work as a BibTeX entry.
+
+        Examples
+        --------
+        >>> print(REFERENCES["adam"].bibtex)
+        @inproceedings{adam,
+          author = {Kingma, D. P. and Ba, J.},
+          title = {{Adam: a method for stochastic optimization}},
+          booktitle = {ICLR},
+          year = {2015},
+          url = {https://arxiv.org/abs/1412.6980}
+        }
+        """
+        article = bool(self.volume)
+        identifier = ("url", self.link) if self.identifier.startswith("http") else ("doi", self.identifier)
+        fields = [
+            ("author", " and ".join(_name(name) for name in self.authors.split(", "))),
+            ("title", f"{{{self.title}}}"),
+            ("journal" if article else "booktitle", self.venue),
+            ("year", str(self.year)),
+            ("volume", self.volume),
+            ("number", self.number),
+            ("pages", self.pages.replace("-", "--")),
+            identifier,
+        ]
+        lines = ",\n".join(f"  {name} = {{{value}}}" for name, value in fields if value)
+        return f"@{'article' if article else 'inproceedings'}{{{self.key},\n{lines}\n}}"
+
+
+def _name(name: str) -> str:
+    """An author as BibTeX reads names: family, initials.
+
+    Examples
+    --------
+    >>> _name("Müller K-R"), _name("Babington Smith B"), _name("et al.")
+    ('Müller, K.-R.', 'Babington Smith, B.', 'others')
+    """
+    if name == "et al.":
+        return "others"
+    family, _, initials = name.rpartition(" ")
+    letters = [f"{letter}." for letter in initials if letter != "-"]
+    return f"{family}, {'-'.join(letters) if '-' in initials else ' '.join(letters)}"
+
+
+def _read() -> dict[str, CitedWork]:
+    with (Path(__file__).parent / "references.tsv").open(encoding="utf-8", newline="") as lines:
+        rows = list(csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE))
+    known = [{name: "" if value == "n/a" else value for name, value in row.items()} for row in rows]
+    return {row["key"]: CitedWork(**{**row, "year": int(row["year"])}) for row in known}  # type: ignore[arg-type]
+
+
+REFERENCES: Mapping[str, CitedWork] = _read()  # those of ``references.tsv`` by key; one line there adds a work
+
+
+_CITATION = re.compile(r"\[@(\w+)\]")
+
+
+@dataclass(frozen=True)
+class MethodsText:
+    """Paragraphs with numbered citations, and the works cited, in order of first mention."""
+
+    paragraphs: tuple[tuple[str, str], ...]
+    references: tuple[CitedWork, ...]
+
+
+def methods_text(run: RunRecord) -> MethodsText:
+    """The methods of a run; citations are written ``[@key]`` in the sources and numbered here."""
+    written = [(title, text) for title, write in PARAGRAPHS if (text := write(run))]
+    keys: list[str] = []
+    paragraphs = []
+    for title, text in written:
+        keys = list(dict.fromkeys([*keys, *_CITATION.findall(text)]))
+        paragraphs.append((title, _numbered(text, keys)))
+    return MethodsText(tuple(paragraphs), tuple(REFERENCES[key] for key in keys))
+
+
+def _numbered(text: str, keys: Sequence[str]) -> str:
+    return _CITATION.sub(lambda found: f"[{keys.index(found[1]) + 1}]", text)
+
+
+def methods_markdown(run: RunRecord) -> str:
+    """The same as Markdown, for ``logs/CITATION.md``."""
+    text = methods_text(run)
+    parts = ["# Methods", "*Written from the settings and results of this run. Use it freely (CC0).*"]
+    parts += [f"**{title}.** {_as_markdown(body)}" for title, body in text.paragraphs]
+    parts += ["## References", "\n".join(f"{i}. {r.text} <{r.link}>" for i, r in enumerate(text.references, 1))]
+    parts += ["## Credits", "\n".join(f"- {_as_markdown(credit)}" for credit in credits(run))]
+    return "\n\n".join(parts) + "\n"
+
+
+def _as_markdown(text: str) -> str:
+    r"""A text on one line that holds no HTML, link or picture: names of classes and columns come from the input.
+
+    Examples
+    --------
+    >>> _as_markdown("p < .05 for <b>AD</b> and ![x](http://x)")
+    'p < .05 for &lt;b>AD&lt;/b> and ![x]\\(http://x)'
+    """
+    return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", plain(" ".join(text.split()))).replace("](", r"]\(")
+
+
+def methods_bibtex(run: RunRecord) -> str:
+    """The works cited, for ``logs/CITATION.bib``."""
+    version = version_of(run, "heatlas").strip()
+    program = (
+        "@misc{heatlas,\n  author = {{The Heatlas developers}},\n"
+        "  title = {{Heatlas: from brain scans to a region-relevance report}},\n"
+        f"  note = {{Software{', version ' * bool(version)}{version}}}\n}}"
+    )
+    return "\n\n".join([program, *(reference.bibtex for reference in methods_text(run).references)]) + "\n"
+
+
+def how_to_cite(run: RunRecord) -> str:
+    """What to cite, beside the works that the methods text names."""
+    return (
+        f"Cite the program: The Heatlas developers. Heatlas{version_of(run, 'heatlas')}: from brain scans to a "
+        f"region-relevance report. Software. And the study that it follows: {REFERENCES['founding'].text} "
+        f"{REFERENCES['founding'].link} The methods text and all works that it cites are in logs/CITATION.md and "
+        "logs/CITATION.bib."
+    )
+
+
+def credits(run: RunRecord) -> list[str]:
+    """Acknowledgements and licence notes that go with the results."""
+    atlas = recorded_source(run, "atlas")
+    lines = [how_to_cite(run)]
+    if atlas.get("credit"):
+        lines.append(f"Atlas {atlas.get('title', atlas.get('name', ''))}: {atlas['credit']}")
+    if run.is_synthetic:
+        lines.append(
+            "The people of this run are synthetic: warped copies of the template brain with planted tissue loss. No "
+            "data of ADNI or of any real person were used."
+        )
+    elif run.provenance.get("sources", {}).get("input_layout") == "adni":
+        lines.append(
+            "Data were obtained from the Alzheimer's Disease Neuroimaging Initiative (ADNI) database "
+            "(adni.loni.usc.edu). The ADNI investigators contributed to the design and implementation of ADNI or "
+            "provided data, but took no part in this analysis. ADNI is funded by the National Institutes of Health "
+            "(U01 AG024904, U19 AG024904) and the Department of Defense (W81XWH-12-2-0012). Before publication, take "
+            "the current wording that ADNI's data use agreement asks for from its web site."
+        )
+    elif run.provenance.get("sources", {}).get("input_layout") == "oasis":
+        lines.append(
+            "Data were provided by OASIS (oasis-brains.org), principal investigators D. Marcus, R. Buckner, J. "
+            "Csernansky and J. Morris: P50 AG05681, P01 AG03991, P01 AG026276, R01 AG021910, P20 MH071616, U24 "
+            "RR021382. Cite Marcus et al. 2007 (OASIS-1, doi:10.1162/jocn.2007.19.9.1498) or 2010 (OASIS-2, "
+            "doi:10.1162/jocn.2009.21407). Nobody may be identified, and these terms go with the data."
+        )
+    lines.append(
+        "Template: ICBM 152 nonlinear asymmetric 2009c, McConnell Brain Imaging Centre, McGill University."
+        if run.layout.space == DEFAULT_TEMPLATE
+        else f"Template {run.layout.space}: {recorded_source(run, 'template').get('credit', 'see its authors')}"
+    )
+    return lines
 
 
 def build_glossary(material: Material) -> Mapping[str, Any]:

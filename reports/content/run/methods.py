@@ -6,9 +6,7 @@ not described. The text may be used freely (CC0).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from heatlas.pipeline.attribution.titles import map_title
@@ -21,125 +19,21 @@ from heatlas.pipeline.run.config.image_kinds import all_images
 from heatlas.pipeline.run.config.networks import ModelConfig
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.layout.map_names import GUIDED_MAP
-from heatlas.pipeline.run.plain_text import plain
 from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE
-from heatlas.pipeline.statistics.associations.volume_association import WITHIN
 from heatlas.pipeline.training.objectives.map_settings import map_settings
 from heatlas.pipeline.training.objectives.maps_in_training import ATTENTION
-from heatlas.reports.content.run.methods_statistics import analyses_text
+from heatlas.reports.content.run.methods_statistics import analyses_text, statistics_text
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import count, listing, number, percent
-from heatlas.reports.words.references import REFERENCES, CitedWork
 from heatlas.reports.words.wording import variable_in_words
 
-_CITATION = re.compile(r"\[@(\w+)\]")
 
-
-@dataclass(frozen=True)
-class MethodsText:
-    """Paragraphs with numbered citations, and the works cited, in order of first mention."""
-
-    paragraphs: tuple[tuple[str, str], ...]
-    references: tuple[CitedWork, ...]
-
-
-def methods_text(run: RunRecord) -> MethodsText:
-    """The methods of a run; citations are written ``[@key]`` in the sources and numbered here."""
-    written = [(title, text) for title, write in _PARAGRAPHS if (text := write(run))]
-    keys: list[str] = []
-    paragraphs = []
-    for title, text in written:
-        keys = list(dict.fromkeys([*keys, *_CITATION.findall(text)]))
-        paragraphs.append((title, _numbered(text, keys)))
-    return MethodsText(tuple(paragraphs), tuple(REFERENCES[key] for key in keys))
-
-
-def _numbered(text: str, keys: Sequence[str]) -> str:
-    return _CITATION.sub(lambda found: f"[{keys.index(found[1]) + 1}]", text)
-
-
-def methods_markdown(run: RunRecord) -> str:
-    """The same as Markdown, for ``logs/CITATION.md``."""
-    text = methods_text(run)
-    parts = ["# Methods", "*Written from the settings and results of this run. Use it freely (CC0).*"]
-    parts += [f"**{title}.** {_as_markdown(body)}" for title, body in text.paragraphs]
-    parts += ["## References", "\n".join(f"{i}. {r.text} <{r.link}>" for i, r in enumerate(text.references, 1))]
-    parts += ["## Credits", "\n".join(f"- {_as_markdown(credit)}" for credit in credits(run))]
-    return "\n\n".join(parts) + "\n"
-
-
-def _as_markdown(text: str) -> str:
-    r"""A text on one line that holds no HTML, link or picture: names of classes and columns come from the input.
-
-    Examples
-    --------
-    >>> _as_markdown("p < .05 for <b>AD</b> and ![x](http://x)")
-    'p < .05 for &lt;b>AD&lt;/b> and ![x]\\(http://x)'
-    """
-    return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", plain(" ".join(text.split()))).replace("](", r"]\(")
-
-
-def methods_bibtex(run: RunRecord) -> str:
-    """The works cited, for ``logs/CITATION.bib``."""
-    version = _version(run, "heatlas").strip()
-    program = (
-        "@misc{heatlas,\n  author = {{The Heatlas developers}},\n"
-        "  title = {{Heatlas: from brain scans to a region-relevance report}},\n"
-        f"  note = {{Software{', version ' * bool(version)}{version}}}\n}}"
-    )
-    return "\n\n".join([program, *(reference.bibtex for reference in methods_text(run).references)]) + "\n"
-
-
-def how_to_cite(run: RunRecord) -> str:
-    """What to cite, beside the works that the methods text names."""
-    return (
-        f"Cite the program: The Heatlas developers. Heatlas{_version(run, 'heatlas')}: from brain scans to a "
-        f"region-relevance report. Software. And the study that it follows: {REFERENCES['founding'].text} "
-        f"{REFERENCES['founding'].link} The methods text and all works that it cites are in logs/CITATION.md and "
-        "logs/CITATION.bib."
-    )
-
-
-def credits(run: RunRecord) -> list[str]:
-    """Acknowledgements and licence notes that go with the results."""
-    atlas = _source(run, "atlas")
-    lines = [how_to_cite(run)]
-    if atlas.get("credit"):
-        lines.append(f"Atlas {atlas.get('title', atlas.get('name', ''))}: {atlas['credit']}")
-    if run.is_synthetic:
-        lines.append(
-            "The people of this run are synthetic: warped copies of the template brain with planted tissue loss. No "
-            "data of ADNI or of any real person were used."
-        )
-    elif run.provenance.get("sources", {}).get("input_layout") == "adni":
-        lines.append(
-            "Data were obtained from the Alzheimer's Disease Neuroimaging Initiative (ADNI) database "
-            "(adni.loni.usc.edu). The ADNI investigators contributed to the design and implementation of ADNI or "
-            "provided data, but took no part in this analysis. ADNI is funded by the National Institutes of Health "
-            "(U01 AG024904, U19 AG024904) and the Department of Defense (W81XWH-12-2-0012). Before publication, take "
-            "the current wording that ADNI's data use agreement asks for from its web site."
-        )
-    elif run.provenance.get("sources", {}).get("input_layout") == "oasis":
-        lines.append(
-            "Data were provided by OASIS (oasis-brains.org), principal investigators D. Marcus, R. Buckner, J. "
-            "Csernansky and J. Morris: P50 AG05681, P01 AG03991, P01 AG026276, R01 AG021910, P20 MH071616, U24 "
-            "RR021382. Cite Marcus et al. 2007 (OASIS-1, doi:10.1162/jocn.2007.19.9.1498) or 2010 (OASIS-2, "
-            "doi:10.1162/jocn.2009.21407). Nobody may be identified, and these terms go with the data."
-        )
-    lines.append(
-        "Template: ICBM 152 nonlinear asymmetric 2009c, McConnell Brain Imaging Centre, McGill University."
-        if run.layout.space == DEFAULT_TEMPLATE
-        else f"Template {run.layout.space}: {_source(run, 'template').get('credit', 'see its authors')}"
-    )
-    return lines
-
-
-def _source(run: RunRecord, name: str) -> dict[str, Any]:
+def recorded_source(run: RunRecord, name: str) -> dict[str, Any]:
     source = run.provenance.get("sources", {}).get(name, {})
     return dict(source) if isinstance(source, dict) else {}
 
 
-def _version(run: RunRecord, package: str) -> str:
+def version_of(run: RunRecord, package: str) -> str:
     version = run.provenance.get("packages", {}).get(package)
     return f" {version}" if version and version != "absent" else ""
 
@@ -232,7 +126,7 @@ def _registration(run: RunRecord) -> str:
     settings, parts = run.config.registration, []
     sources = set(run.tables["registration"].get("brain_extraction", [])) - {None}
     if "deepbet" in sources:
-        parts.append(f"Brains were extracted with deepbet{_version(run, 'deepbet')} [@deepbet].")
+        parts.append(f"Brains were extracted with deepbet{version_of(run, 'deepbet')} [@deepbet].")
     if "stripped" in sources:
         parts.append("Scans without skull were used as they were.")
     if "given" in sources:
@@ -257,7 +151,7 @@ def _registration(run: RunRecord) -> str:
         )
     parts.append(
         f"{'T1-weighted scans' if through else 'Scans'} were registered with ANTs "
-        f"(ANTsPy{_version(run, 'antspyx')} [@antsx]; rigid, affine and SyN stages "
+        f"(ANTsPy{version_of(run, 'antspyx')} [@antsx]; rigid, affine and SyN stages "
         f"with the parameters of {settings.transform} [@syn], one thread, fixed seed) to the brain of "
         f"{of_template} at {number(settings.resolution_mm)} mm."
     )
@@ -325,8 +219,8 @@ def _fitting(run: RunRecord) -> str:
         weighted = ", weighted by class" if training.balance_classes and not run.task.is_number else ""
         return (
             " Its weights were solved exactly from the training and validation parts of each fold, of voxels "
-            f"standardised over their scans{weighted}, by scikit-learn{_version(run, 'scikit-learn')} [@sklearn]; the "
-            "penalty was that with the least loss in five inner folds of whole participants."
+            f"standardised over their scans{weighted}, by scikit-learn{version_of(run, 'scikit-learn')} [@sklearn]; "
+            "the penalty was that with the least loss in five inner folds of whole participants."
         )
     text = (
         f" Training used Adam [@adam] (learning rate "
@@ -339,7 +233,7 @@ def _fitting(run: RunRecord) -> str:
     best = "lowest validation mean absolute error" if run.task.is_number else "highest validation balanced accuracy"
     text += (
         f", batches of {training.batch_size}, left-right flips with probability {training.flip_probability:g} and "
-        f"shifts up to {count(training.max_shift_voxels, 'voxel')}, in PyTorch{_version(run, 'torch')} [@torch]. It "
+        f"shifts up to {count(training.max_shift_voxels, 'voxel')}, in PyTorch{version_of(run, 'torch')} [@torch]. It "
         f"ended when the validation loss had not fallen for {training.patience} epochs after the first "
         f"{training.min_epochs}, at most after {training.max_epochs}; the epoch with the {best} "
         "was kept, among equals the one with the lowest validation loss, then the first."
@@ -479,7 +373,7 @@ def _verb(maps: int) -> str:
 def _regions(run: RunRecord) -> str:
     if not run.has("relevance_bilateral"):
         return ""
-    atlas = _source(run, "atlas")
+    atlas = recorded_source(run, "atlas")
     groups = run.tables["relevance_bilateral"]["group"].nunique()
     over = "participants, each by the mean of their scans" * (run.config.regions.gain_reference == "participants")
     own = OWN_REGIONS_TABLE.path(run.layout).is_file()
@@ -492,58 +386,12 @@ def _regions(run: RunRecord) -> str:
     )
 
 
-def _statistics(run: RunRecord) -> str:
-    if not run.has("performance"):
-        return ""
-    settings = run.config.statistics
-    text = (
-        f"The participant is the unit of inference: {100 * settings.confidence:g} % intervals of differences and "
-        "correlations are made with the critical value of the permuted statistic, those of means with Student's t "
-        "corrected for skewness [@hall], and those of performance on a logit scale with the standard error of "
-        f"{number(settings.bootstrap_samples)} bootstrap samples of participants within test folds and classes [@raowu]"
-    )
-    if run.has("volume_association"):
-        text += (
-            f", and the correlation of relevance with hippocampal volume is tested by {number(settings.permutations)} "
-            "permutations of participants, p = (b + 1) / (m + 1) [@permutation]" + _change_within(run)
-        )
-    text += "."
-    if run.has("group_comparisons"):
-        text += (
-            " Relevance of the classes is compared region by region over participants, whose scans are averaged "
-            f"first: Welch's t, {number(settings.permutations)} permutations of participants, the largest |t| over "
-            "all maps and regions for the family-wise p, Benjamini and Hochberg's false discovery rate [@fdr] beside "
-            f"it. {_networks(run)}"
-        )
-    return text
-
-
-def _change_within(run: RunRecord) -> str:
-    table = run.tables["volume_association"]
-    if table.loc[table["unit"] == WITHIN, "r"].isna().all():
-        return ""
-    return (
-        ", and whether the two change together over the visits of a person by the repeated-measures correlation "
-        "[@rmcorr], the signs of participants' change in relevance being flipped"
-    )
-
-
-def _networks(run: RunRecord) -> str:
-    """What the comparison of the classes does about each fold having its own network."""
-    if run.tables["group_comparisons"]["fold_held"].fillna(False).astype(bool).any():
-        return (
-            "Each fold has its own network: the test fold is a factor of the model, and participants are reassigned "
-            "within their fold only [@freedman_lane] [@winkler]."
-        )
-    return "The test fold is not in the model."
-
-
-_PARAGRAPHS: Sequence[tuple[str, Callable[[RunRecord], str]]] = (
+PARAGRAPHS: Sequence[tuple[str, Callable[[RunRecord], str]]] = (
     ("Participants", _data),
     ("Registration", _registration),
     ("Classifier", _training),
     ("Explanation", _attribution),
     ("Regions", _regions),
-    ("Statistics", _statistics),
+    ("Statistics", statistics_text),
     ("Further analyses", analyses_text),
 )

@@ -1,14 +1,60 @@
-"""Sentences of the methods text about the analyses of the statistics stage; only of those that gave a table."""
+"""Sentences of the methods text about the statistics, and about each further analysis that gave a table."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from heatlas.pipeline.statistics.associations.volume_association import WITHIN
 from heatlas.reports.analyses.verdicts import primary_question
 from heatlas.reports.read.run_record import RunRecord
-from heatlas.reports.words.codes import worded
 from heatlas.reports.words.numbers import is_missing, listing, number
-from heatlas.reports.words.wording import covariates_in_words
+from heatlas.reports.words.wording import covariates_in_words, worded
+
+
+def statistics_text(run: RunRecord) -> str:
+    if not run.has("performance"):
+        return ""
+    settings = run.config.statistics
+    text = (
+        f"The participant is the unit of inference: {100 * settings.confidence:g} % intervals of differences and "
+        "correlations are made with the critical value of the permuted statistic, those of means with Student's t "
+        "corrected for skewness [@hall], and those of performance on a logit scale with the standard error of "
+        f"{number(settings.bootstrap_samples)} bootstrap samples of participants within test folds and classes [@raowu]"
+    )
+    if run.has("volume_association"):
+        text += (
+            f", and the correlation of relevance with hippocampal volume is tested by {number(settings.permutations)} "
+            "permutations of participants, p = (b + 1) / (m + 1) [@permutation]" + _change_within(run)
+        )
+    text += "."
+    if run.has("group_comparisons"):
+        text += (
+            " Relevance of the classes is compared region by region over participants, whose scans are averaged "
+            f"first: Welch's t, {number(settings.permutations)} permutations of participants, the largest |t| over "
+            "all maps and regions for the family-wise p, Benjamini and Hochberg's false discovery rate [@fdr] beside "
+            f"it. {_networks(run)}"
+        )
+    return text
+
+
+def _change_within(run: RunRecord) -> str:
+    table = run.tables["volume_association"]
+    if table.loc[table["unit"] == WITHIN, "r"].isna().all():
+        return ""
+    return (
+        ", and whether the two change together over the visits of a person by the repeated-measures correlation "
+        "[@rmcorr], the signs of participants' change in relevance being flipped"
+    )
+
+
+def _networks(run: RunRecord) -> str:
+    """What the comparison of the classes does about each fold having its own network."""
+    if run.tables["group_comparisons"]["fold_held"].fillna(False).astype(bool).any():
+        return (
+            "Each fold has its own network: the test fold is a factor of the model, and participants are reassigned "
+            "within their fold only [@freedman_lane] [@winkler]."
+        )
+    return "The test fold is not in the model."
 
 
 def _curves(run: RunRecord) -> str:

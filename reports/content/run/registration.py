@@ -1,4 +1,4 @@
-"""How well the scans lie on the template."""
+"""How well the scans lie on the template: the numbers of every scan, the doubtful ones by eye, and a chart of all."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any
 from urllib.parse import quote
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from heatlas.pipeline.registration.quality.flags import MIN_COHORT
-from heatlas.reports.cautions.doubtful_scans import (
+from heatlas.reports.cautions.method_cautions import (
     mirrored_scans,
     mostly_flagged,
     outlying_scans,
@@ -18,8 +19,7 @@ from heatlas.reports.cautions.doubtful_scans import (
     roughly_extracted,
     sides_unknown,
 )
-from heatlas.reports.figures.charts import draw_registration
-from heatlas.reports.figures.gallery import Picture
+from heatlas.reports.figures.gallery import BLUE, INK, VERMILION, Picture, new_figure
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.overviews import FLICKER
 from heatlas.reports.frame.tables import Column, numeric, page_table, remark
@@ -126,3 +126,24 @@ def _overviews(doubtful: pd.DataFrame, material: Material) -> list[Picture]:
         )
         pictures.append(replace(picture, template=material.template_overview))
     return pictures
+
+
+def draw_registration(quality: pd.DataFrame, outlying: pd.Series, named: bool = True) -> Figure:
+    """Every scan by overlap and correlation with the template brain.
+
+    `quality`: columns ``dice`` and ``correlation``. `outlying`: scans to mark, and to name if `named`.
+    """
+    figure = new_figure(5.2, 3.2)
+    ax = figure.subplots()
+    good, bad = quality[~outlying], quality[outlying]
+    ax.scatter(good["dice"], good["correlation"], s=22, color=BLUE, alpha=0.8, label=f"as expected, n = {len(good)}")
+    if len(bad):
+        label = f"to be looked at, n = {len(bad)}"
+        ax.scatter(bad["dice"], bad["correlation"], s=46, color=VERMILION, marker="X", label=label)
+        for row in bad.head(8 if named else 0).itertuples():
+            name, place = shortened(row.participant_id, 30), (row.dice, row.correlation)
+            ax.annotate(name, place, xytext=(6, 3), textcoords="offset points", fontsize=7, color=INK)
+    ax.set_xlabel("Dice overlap of brain masks (scan and template)")
+    ax.set_ylabel("correlation with template")
+    ax.legend(loc="best")
+    return figure

@@ -10,9 +10,7 @@ from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.cohort.people.tasks import TWO_CLASSES
 from heatlas.pipeline.run.config.image_kinds import all_images
 from heatlas.pipeline.statistics.associations.volume_association import ADJUSTED, REGION
-from heatlas.reports.analyses.audit_verdicts import LARGELY, PARTLY, correlation_of_folds
-from heatlas.reports.analyses.baselines import comparison
-from heatlas.reports.analyses.evaluation_verdict import bench_sentence
+from heatlas.reports.analyses.audit_verdicts import LARGELY, PARTLY, against_baselines, correlation_of_folds
 from heatlas.reports.analyses.findings import (
     Estimate,
     performance_estimate,
@@ -20,14 +18,20 @@ from heatlas.reports.analyses.findings import (
     volume_estimate,
     within_folds,
 )
-from heatlas.reports.analyses.planted_verdict import other_leaders, planted_leaders
+from heatlas.reports.analyses.map_verdicts import bench_sentence, other_leaders, planted_leaders
 from heatlas.reports.analyses.verdicts import CLEAR, primary, primary_quantity, primary_question
-from heatlas.reports.content.relevance.headline import count_not_planted, regions_that_differ
-from heatlas.reports.content.run.where import WHERE, Answer, leading_regions, smaller_shares, where_it_looks
-from heatlas.reports.frame.faults import Faults
+from heatlas.reports.content.relevance.headline import (
+    WHERE,
+    Answer,
+    count_not_planted,
+    leading_regions,
+    regions_that_differ,
+    smaller_shares,
+    where_it_looks,
+)
+from heatlas.reports.frame.material import Faults
+from heatlas.reports.read.run_files import PREDICTIONS_OF
 from heatlas.reports.read.run_record import RunRecord
-from heatlas.reports.read.written_tables import PREDICTIONS_OF
-from heatlas.reports.words.codes import worded
 from heatlas.reports.words.numbers import (
     count,
     fixed,
@@ -40,7 +44,7 @@ from heatlas.reports.words.numbers import (
     sentence_case,
     shortened,
 )
-from heatlas.reports.words.wording import hippocampal_source
+from heatlas.reports.words.wording import hippocampal_source, worded
 
 
 @dataclass(frozen=True)
@@ -134,7 +138,7 @@ def _found(run: RunRecord) -> str:
             f"Networks told {run.positive} from {run.negative} in people {run.in_whom} with a balanced accuracy of "
             f"{fixed(estimate.value)}."
         )
-    sentences.append(comparison(run))
+    sentences.append(against_baselines(run))
     if run.task.kind.name == TWO_CLASSES:
         sentences.append(regions_that_differ(run))
     if primary(run) is not None and not is_missing(run.tables["primary"].iloc[0]["p"]):
@@ -201,7 +205,7 @@ def _other_task(run: RunRecord) -> Answer:
             f"Networks predicted {run.task.column} of people {run.in_whom} with a mean absolute error of "
             f"{fixed(best['estimate'])} ({span}), where predicting the mean of all gives "
             f"{fixed(rows.loc['mae_of_mean', 'estimate'])}; the correlation of predicted with true values is "
-            f"{fixed(rows.loc['r', 'estimate'])}. {people} {comparison(run)}"
+            f"{fixed(rows.loc['r', 'estimate'])}. {people} {against_baselines(run)}"
         ).strip()
         return Answer(_HOW_PREDICTED, text, fixed(best["estimate"]), "mean absolute error")
     text = (
@@ -249,7 +253,7 @@ def _classifier(run: RunRecord) -> Answer:
         f"Networks told {run.positive} from {run.negative} in people {run.in_whom} with a balanced accuracy of "
         f"{fixed(estimate.value)} ({interval(estimate.low, estimate.high, 2, confidence)}), where 0.50 is guessing; "
         f"{listing(others)}. This rests on {count(estimate.scans, 'scan')} of "
-        f"{count(estimate.participants, 'participant')}. {comparison(run)}"
+        f"{count(estimate.participants, 'participant')}. {against_baselines(run)}"
     ).strip()
     return Answer(_HOW_GOOD, text, fixed(estimate.value), f"balanced accuracy, n = {number(estimate.participants)}")
 

@@ -18,7 +18,7 @@ from heatlas.pipeline.run.config.documentation import documentation
 from heatlas.pipeline.run.config.files import config_to_toml, load_config, read_config
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout, FoldFiles
-from heatlas.reports.content.run.methods import methods_markdown
+from heatlas.reports.content.run.colophon import methods_markdown
 from heatlas.reports.read.run_record import read_run
 from heatlas.workflows.estimates import measured_step
 from heatlas.workflows.models import described

@@ -9,12 +9,12 @@ from pathlib import Path
 from run_factory import RunPlan, make_run
 
 from heatlas.pipeline.run.tables import read_table
-from heatlas.reports.frame.chapters import CLINICAL
 from heatlas.reports.frame.material import Material
+from heatlas.reports.frame.pages import CLINICAL
 from heatlas.reports.page.parts import finished_sections
 from heatlas.reports.page.sections import SECTIONS, sections_of
+from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.table_documentation import documentation
-from heatlas.reports.read.written_tables import TABLES
 
 LAYOUT = make_run(Path(sys.argv[1]) / "run", RunPlan(people=6, betas=(0.0,), guided=False))
 PATH = LAYOUT.root / "group" / "statistics" / "toy.tsv"

@@ -23,15 +23,12 @@ from heatlas.pipeline.statistics.groups.region_summary import (
     method_and_beta,
 )
 from heatlas.reports.analyses.verdicts import classes_compared
+from heatlas.reports.figures.gallery import OUTCOME_NAMES
 from heatlas.reports.figures.slices import Plane
-from heatlas.reports.figures.style import OUTCOME_NAMES
-from heatlas.reports.frame.components import Component, embedded_json
 from heatlas.reports.frame.material import Material
-from heatlas.reports.frame.pages import render_part, template_text
+from heatlas.reports.frame.pages import Component, embedded_json, render_part, template_text
 from heatlas.reports.read.run_record import OUTCOMES, RunRecord
-from heatlas.reports.viewer.atlas import LIBRARY
-from heatlas.reports.viewer.component import space_of
-from heatlas.reports.viewer.volumes import packed
+from heatlas.reports.viewer.component import LIBRARY, packed, space_of
 from heatlas.reports.words.numbers import count, number, p_cell
 
 CORTICAL: tuple[tuple[Plane, float], ...] = (
@@ -78,7 +75,7 @@ COLUMNS = [
 
 
 def explorer_component(explored: Explored) -> Component:
-    """Make the explorer; the page also needs `reports.viewer.atlas.atlas_component`, once.
+    """Make the explorer; the page also needs `reports.viewer.component.atlas_component`, once.
 
     Without scripts it is a plain table: bilateral groups by the first map in the first group of scans.
     """
