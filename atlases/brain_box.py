@@ -18,12 +18,7 @@ from heatlas.pipeline.run.errors import BadInputError
 class Box:
     """A block of voxels.
 
-    Parameters
-    ----------
-    start : tuple of int
-        First voxel.
-    shape : tuple of int
-        Sides, in voxels.
+    `start`: first voxel. `shape`: sides, in voxels.
 
     Examples
     --------
@@ -76,11 +71,8 @@ class Box:
 def brain_box(template: Template, margin_mm: float = 6.0) -> Box:
     """Bounding box of the template brain with a margin, clipped to the grid.
 
-    Parameters
-    ----------
-    margin_mm : float
-        Kept on every side, rounded up to whole voxels; room for registration error and for the few border voxels
-        that unpadded convolutions do not see in full.
+    `margin_mm`: kept on every side, rounded up to whole voxels; room for registration error and for the few border
+    voxels that unpadded convolutions do not see in full.
     """
     starts, sides = [], []
     for axis, voxel_size in enumerate(template.grid.voxel_sizes_mm):

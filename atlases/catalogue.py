@@ -71,18 +71,9 @@ def _plugged() -> dict[str, PluggedAtlas]:
 def find_atlas(name: str) -> AtlasSource:
     """Find an atlas by its name in the catalogue or by the path of its label image.
 
-    Parameters
-    ----------
-    name : str
-        A name of `atlas_names`, or the path of a ``.nii`` or ``.nii.gz`` label image with its table beside it
-        (same name, ``.tsv``, columns ``index`` and ``name``).
-
-    Raises
-    ------
-    UsageError
-        For an unknown name, or a path without image or table.
-    MissingDataError
-        If a carrying package lacks a file.
+    `name`: a name of `atlas_names`, or the path of a ``.nii`` or ``.nii.gz`` label image with its table beside it (same
+    name, ``.tsv``, columns ``index`` and ``name``). Raises UsageError for an unknown name, or a path without image or
+    table. Raises MissingDataError if a carrying package lacks a file.
     """
     entry = _catalogue().get(name.lower())
     if entry is not None:

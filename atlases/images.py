@@ -30,19 +30,9 @@ def write_template_image(path: Path, values: np.ndarray, grid: Grid, title: str 
     The gzip stream has the lowest compression level (several times faster than the default, about a tenth larger)
     and neither time nor name, so that equal values give equal bytes.
 
-    Parameters
-    ----------
-    values : numpy.ndarray
-        Shape of `grid`; booleans are stored as uint8, all else as float32.
-    grid : Grid
-        Its affine is stored as sform and qform with code 4 (MNI152).
-    title : str
-        For the description field of the header: cut at its 79 characters, each that is not ASCII written as ``?``.
-
-    Raises
-    ------
-    ValueError
-        If the values do not lie on the grid.
+    `values`: shape of `grid`; booleans are stored as uint8, all else as float32. `grid`: its affine is stored as sform
+    and qform with code 4 (MNI152). `title`: for the description field of the header: cut at its 79 characters, each
+    that is not ASCII written as ``?``. Raises ValueError if the values do not lie on the grid.
     """
     if values.shape != tuple(grid.shape):
         raise ValueError(f"{path.name}: image has shape {values.shape}, the template grid {tuple(grid.shape)}.")

@@ -33,17 +33,9 @@ def resample_labels(labels: NDArray[np.integer], source: Grid, target: Grid) -> 
     Each target voxel takes the label of the source voxel that holds its centre, so no number arises that was not
     there, and volumes are kept up to sampling error.
 
-    Parameters
-    ----------
-    labels : ndarray of int, shape ``source.shape``
-    source, target : Grid
-        Any orientation, also oblique; the same world space.
-
-    Raises
-    ------
-    BadInputError
-        If the target's field of view misses a label altogether, which means that the two are not in one space or
-        the target is cropped too tightly.
+    `source`, `target`: any orientation, also oblique; the same world space. Raises BadInputError if the target's field
+    of view misses a label altogether, which means that the two are not in one space or the target is cropped too
+    tightly.
     """
     if labels.shape != source.shape:
         raise BadInputError(f"labels of shape {labels.shape} cannot lie on the grid {source}.")

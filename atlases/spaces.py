@@ -60,17 +60,9 @@ TOLERANCE_MM = 0.01
 class Grid:
     """Where the voxels of an array lie.
 
-    Parameters
-    ----------
-    shape : tuple of int
-        Three sides, in voxels.
-    affine : ndarray (4, 4)
-        Voxel indices to world millimetres (RAS+); kept as a read-only copy in double precision.
-
-    Raises
-    ------
-    BadInputError
-        If the shape is not three positive sides or the affine cannot be inverted.
+    `shape`: three sides, in voxels. `affine`: (4, 4), voxel indices to world millimetres (RAS+); kept as a read-only
+    copy in double precision. Raises BadInputError if the shape is not three positive sides or the affine cannot be
+    inverted.
     """
 
     shape: tuple[int, int, int]
@@ -169,15 +161,8 @@ class Grid:
 def require_same_grid(a: Grid, b: Grid, what: str) -> None:
     """Refuse two grids that differ.
 
-    Parameters
-    ----------
-    what : str
-        Which two things were to be put together, e.g. ``"relevance map and atlas"``.
-
-    Raises
-    ------
-    BadInputError
-        With both grids in the message.
+    `what`: which two things were to be put together, e.g. ``"relevance map and atlas"``. Raises BadInputError with both
+    grids in the message.
     """
     if not a.same_as(b):
         raise BadInputError(f"{what} lie on different grids: {a} against {b}. Resample one of them through its affine.")

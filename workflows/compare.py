@@ -162,12 +162,7 @@ PAIRS = (
 def comparison_page(runs: pd.DataFrame, maps: pd.DataFrame, regions: pd.DataFrame, pairs: pd.DataFrame) -> str:
     """The page as HTML, from the tables of a comparison.
 
-    Parameters
-    ----------
-    runs, maps, regions : DataFrame
-        Of `pipeline.statistics.comparison.families`.
-    pairs : DataFrame
-        ``mcnemar.tsv``.
+    `runs`, `maps`, `regions`: of `pipeline.statistics.comparison.families`. `pairs`: ``mcnemar.tsv``.
     """
     known = runs[runs["balanced_accuracy"].notna()]
     rows = [

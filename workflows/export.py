@@ -123,20 +123,8 @@ def _exportable(run: RunLayout) -> tuple[Config, Mapping[int, LoadedModel]]:
 def write_bundle(run: RunLayout, config: Config, networks: Mapping[int, LoadedModel], made: BundleLayout) -> Bundle:
     """Write the folder of a run.
 
-    Parameters
-    ----------
-    run : RunLayout
-    config : Config
-        Of the run.
-    networks : mapping of int to LoadedModel
-        By fold.
-    made : BundleLayout
-        Does not exist yet.
-
-    Raises
-    ------
-    BadInputError
-        If the run has too few controls, or one of its files is missing.
+    `config`: of the run. `networks`: by fold. `made`: does not exist yet. Raises BadInputError if the run has too few
+    controls, or one of its files is missing.
     """
     spec, task, split = configured_input(config), task_of(config.cohort), Split.read(run)
     of_run = dataclasses.replace(config.training, networks_of=str(run.root))
@@ -192,10 +180,7 @@ def _people_of_class(run: RunLayout, task: Task) -> Iterable[str]:
 def nameless(description: Mapping[str, Any], where: str, salt: str) -> dict[str, Any]:
     """The description of a network with digests in place of people, counts in place of scans, and no path.
 
-    Raises
-    ------
-    BadInputError
-        If it does not say whom the network was trained with.
+    Raises BadInputError if it does not say whom the network was trained with.
     """
 
     def hidden(part: str) -> list[str]:
@@ -300,10 +285,7 @@ def inference(folds: Iterable[int]) -> dict[str, Any]:
 def require_nameless(folder: Path, run: RunLayout) -> None:
     """Refuse a folder in which a participant (in texts: in any spelling) or scan, or the place of the run, is named.
 
-    Raises
-    ------
-    BadInputError
-        Naming the file and what to change.
+    Raises BadInputError, naming the file and what to change.
     """
     scans = ScanTable.read(run).scans
     names = {name for scan in scans for name in (scan.participant_id, scan.name)}

@@ -49,12 +49,7 @@ def figures_command(arguments: argparse.Namespace) -> int:
 def write_figures(layout: RunLayout, gallery: Gallery, executor: Executor) -> list[str]:
     """Write all figures; return what could not be drawn, each in a sentence.
 
-    Parameters
-    ----------
-    layout : RunLayout
-    gallery : Gallery
-        With the folder and the formats.
-    executor : concurrent.futures.Executor
+    `gallery`: with the folder and the formats.
     """
     run = read_run(layout)
     names = run.map_names if run.keeps_mean_maps and run.has("relevance_bilateral") else ()

@@ -23,14 +23,8 @@ from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 class RunContext:
     """What a run provides to a method.
 
-    Parameters
-    ----------
-    atlas : PackedAtlas
-        Atlas regions.
-    box : Box or None
-        The part of the template grid that the network sees.
-    reference : Reference or None
-        Training controls of the network; None if no method needs them.
+    `atlas`: atlas regions. `box`: the part of the template grid that the network sees. `reference`: training controls
+    of the network; None if no method needs them.
     """
 
     atlas: PackedAtlas

@@ -36,21 +36,9 @@ class CheckedSettings:
 def read_settings(method: str, record: type, texts: Sequence[str], where: str = "--setting") -> dict[str, Setting]:
     """Settings by name, each of the type of its field, only those that differ from the default.
 
-    Parameters
-    ----------
-    method : str
-        For messages.
-    record : type
-        A dataclass.
-    texts : sequence of str
-        ``key=value``.
-    where : str
-        Option or setting that they come from, for messages.
-
-    Raises
-    ------
-    UsageError
-        For a text without ``=``, an unknown or repeated setting, or a value of another type or outside of its range.
+    `method`: for messages. `record`: a dataclass. `texts`: ``key=value``. `where`: option or setting that they come
+    from, for messages. Raises UsageError for a text without ``=``, an unknown or repeated setting, or a value of
+    another type or outside of its range.
     """
     given: dict[str, Any] = {}
     for text in texts:
@@ -101,10 +89,7 @@ def settable(record: type, prefix: str = "") -> Iterator[tuple[str, Field]]:
 def build_record(record: type, settings: Mapping[str, Setting], given: Mapping[str, Any]) -> Any:
     """Create a record from its settings and from values provided by the run.
 
-    Raises
-    ------
-    UsageError
-        For a value that the record refuses.
+    Raises UsageError for a value that the record refuses.
     """
     kinds, values = kinds_of(record), dict(given)
     for name, value in settings.items():

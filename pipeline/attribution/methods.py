@@ -98,21 +98,8 @@ def require_defined(
 ) -> None:
     """Refuse a method that is not defined for a network, using an empty volume; before any scan is read.
 
-    Parameters
-    ----------
-    model : nn.Module
-    shape : tuple of int
-        Voxels of its input.
-    method : Method
-    stage, start
-        As for `attribute`.
-    channels : int
-        Of its input.
-
-    Raises
-    ------
-    UsageError
-        From the method, with the layers it found and the remedy.
+    `shape`: voxels of its input. `stage`, `start`: as for `attribute`. `channels`: of its input. Raises UsageError from
+    the method, with the layers it found and the remedy.
     """
     if isinstance(method, Conditional):
         model, own = members_of(model)[0], for_member(method, 0)

@@ -32,26 +32,11 @@ BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 class NetworkView:
     """One output of a network as a function of the features at a boundary.
 
-    Parameters
-    ----------
-    volumes : Tensor
-        (B, 1, D, H, W).
-    features : Tensor
-        (B, C, d, h, w), values at the boundary; detached.
-    target : int
-        Output unit.
-    start : {"logit", "probability", "evidence"}
-        Value of the target that is explained.
-    before, after : tuple of (str, nn.Module)
-        The layers on either side of the boundary, by name. `before` is empty at the input.
-    model : nn.Module
-        The whole network, which LRP needs.
-    stage : int or str
-        The boundary as requested.
-    own_score : Tensor
-        (B,), the value of the target for the volumes themselves.
-    pooling : PoolsByAttention or None
-        The stage whose attention is right behind the boundary; None for all other boundaries.
+    `volumes`: (B, 1, D, H, W). `features`: (B, C, d, h, w), values at the boundary; detached. `target`: output unit.
+    `start`: value of the target that is explained. `before`, `after`: the layers on either side of the boundary, by
+    name. `before` is empty at the input. `model`: the whole network, which LRP needs. `stage`: the boundary as
+    requested. `own_score`: (B,), the value of the target for the volumes themselves. `pooling`: the stage whose
+    attention is right behind the boundary; None for all other boundaries.
     """
 
     volumes: Tensor
@@ -94,25 +79,11 @@ def explaining(
 ) -> Iterator[NetworkView]:
     """Open a network at a boundary: exact float32, deterministic, restored afterwards.
 
-    Parameters
-    ----------
-    model : nn.Module
-        In evaluation mode. Boundaries other than 0 need a `StagedModel` or an `nn.Sequential`.
-    volumes : Tensor
-        (B, 1, D, H, W), in the precision and on the device of the model.
-    target : int
-        Output unit.
-    stage : int or str
-        Boundary: a number of stages (of a `StagedModel`) or children (of an `nn.Sequential`), or the name of a layer,
-        meaning right after it.
-    start : {"logit", "probability", "evidence"}
-
-    Raises
-    ------
-    UsageError
-        For a boundary or target that does not exist, or a layer that is in training mode or works in place.
-    BadInputError
-        For volumes that do not fit the model or are not finite.
+    `model`: in evaluation mode. Boundaries other than 0 need a `StagedModel` or an `nn.Sequential`. `volumes`: (B, 1,
+    D, H, W), in the precision and on the device of the model. `target`: output unit. `stage`: boundary: a number of
+    stages (of a `StagedModel`) or children (of an `nn.Sequential`), or the name of a layer, meaning right after it.
+    Raises UsageError for a boundary or target that does not exist, or a layer that is in training mode or works in
+    place. Raises BadInputError for volumes that do not fit the model or are not finite.
     """
     require_unchanging(model)
     require_explainable(model, volumes)
@@ -145,10 +116,7 @@ def placed_layers(layers: Layers) -> Layers:
 def require_unchanging(model: nn.Module) -> None:
     """Refuse a model whose forward pass depends on the batch or changes its own activations.
 
-    Raises
-    ------
-    UsageError
-        Naming the first module in training mode, working in place, or normalising by the current batch.
+    Raises UsageError, naming the first module in training mode, working in place, or normalising by the current batch.
     """
     for name, module in model.named_modules():
         where = f"layer {name or 'model'} ({type(module).__name__})"

@@ -16,10 +16,7 @@ import torch
 def exact_float32(device: torch.device) -> Iterator[None]:
     """Context with full float32 precision and deterministic convolutions; settings are restored afterwards.
 
-    Parameters
-    ----------
-    device : torch.device
-        Device of the computation; autocast is disabled there.
+    `device`: device of the computation; autocast is disabled there.
     """
     matmul = torch.backends.cuda.matmul
     allowed = matmul.allow_tf32

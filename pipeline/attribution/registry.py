@@ -118,16 +118,8 @@ METHODS: Mapping[str, Entry] = {**OWN, **{entry.name: entry for entry in plugged
 def find_method(name: str, where: str = "--method") -> Entry:
     """The entry of a method.
 
-    Parameters
-    ----------
-    name : str
-    where : str
-        Option or setting that names it, for the message.
-
-    Raises
-    ------
-    UsageError
-        For an unknown name; the message lists the known ones.
+    `where`: option or setting that names it, for the message. Raises UsageError for an unknown name; the message lists
+    the known ones.
     """
     if name not in METHODS:
         raise UsageError(f"{where} {name}: unknown; known are {', '.join(sorted(METHODS))}.")

@@ -71,10 +71,8 @@ def start_values(logits: Tensor, target: int, start: StartValue) -> Tensor:
 def require_explainable(model: nn.Module, volumes: Tensor) -> None:
     """Refuse volumes that the model cannot take or that are not finite.
 
-    Raises
-    ------
-    BadInputError
-        For a wrong number of axes, a precision or device other than the model's, or values that are not finite.
+    Raises BadInputError for a wrong number of axes, a precision or device other than the model's, or values that are
+    not finite.
     """
     if volumes.dim() != 5 or not len(volumes):
         raise BadInputError(f"volumes must be (batch, channel, D, H, W) and are {tuple(volumes.shape)}.")

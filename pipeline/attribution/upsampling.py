@@ -35,10 +35,7 @@ Centres = tuple[tuple[float, float], ...]
 def receptive_centres(layers: Sequence[tuple[str, nn.Module]]) -> Centres:
     """Offset and step, per axis, so that feature i has its receptive field's centre at voxel ``offset + step i``.
 
-    Raises
-    ------
-    UsageError
-        For a layer with unknown geometry; the message names it.
+    Raises UsageError for a layer with unknown geometry; the message names it.
 
     Examples
     --------
@@ -116,10 +113,7 @@ class OwnGeometry(Protocol):
 def to_input_grid(maps: Tensor, view: NetworkView) -> Tensor:
     """Bring maps (B, 1, d, h, w) of a boundary to the grid of the volumes, (B, 1, D, H, W).
 
-    Raises
-    ------
-    UsageError
-        As `receptive_centres`.
+    Raises UsageError as `receptive_centres`.
     """
     return interpolated(maps, view.before, view.volumes.shape[-3:])
 

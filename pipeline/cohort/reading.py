@@ -58,23 +58,10 @@ Layout = Literal["adni", "bids", "oasis", "caps", "freesurfer", "table", "image"
 class InputCohort:
     """An input folder as the pipeline sees it.
 
-    Parameters
-    ----------
-    root : Path
-        Resolved; `Scan.file` is relative to it.
-    layout : {"adni", "bids", "oasis", "caps", "freesurfer", "table", "image"}
-    table : ScanTable
-        One row per image found.
-    notes : tuple of str
-        What the rows do not show: table rows without a scan, absent columns, links not followed.
-    problem : str
-        Why the cohort has no labels; empty if it has.
-    matches : tuple of Match
-        Results for the images of a manifest; empty without one.
-    clinical : Clinical or None
-        Further clinical columns of the scans that are used.
-    same_images : str
-        The note on scans with the same image; empty if there are none.
+    `root`: resolved; `Scan.file` is relative to it. `table`: one row per image found. `notes`: what the rows do not
+    show: table rows without a scan, absent columns, links not followed. `problem`: why the cohort has no labels; empty
+    if it has. `matches`: results for the images of a manifest; empty without one. `clinical`: further clinical columns
+    of the scans that are used. `same_images`: the note on scans with the same image; empty if there are none.
     """
 
     root: Path
@@ -96,20 +83,10 @@ class InputCohort:
 class ScanSelection:
     """Which scans of an input are used, and how they are anonymised.
 
-    Parameters
-    ----------
-    participants : tuple of str
-        Use only these (with or without ``sub-``, or as PTID); empty for all.
-    manifest : Manifest or None
-        Use only these images.
-    disguise : Disguise or None
-        How records are anonymised.
-    entities : mapping
-        Values by entity of BIDS, which names of images must have.
-    template : str
-        The one whose space images may be in, as in the settings.
-    follow_links : bool
-        Whether links to folders, and to files outside the input folder, are followed.
+    `participants`: use only these (with or without ``sub-``, or as PTID); empty for all. `manifest`: use only these
+    images. `disguise`: how records are anonymised. `entities`: values by entity of BIDS, which names of images must
+    have. `template`: the one whose space images may be in, as in the settings. `follow_links`: whether links to
+    folders, and to files outside the input folder, are followed.
     """
 
     participants: tuple[str, ...] = ()
@@ -131,16 +108,8 @@ def read_cohort(
     Gives all images found; if none is kept, the table gives the reasons. If scans cannot be labelled, because the
     contrast names a column or value that does not occur, they are still read, and `InputCohort.problem` says why.
 
-    Parameters
-    ----------
-    root : Path
-        The input folder.
-    config : CohortConfig
-        Which contrast to label, and whether to shuffle the labels as a control.
-    seed : int
-        For the shuffle only.
-    selection : ScanSelection or sequence of str
-        Which scans; a sequence names participants.
+    `root`: the input folder. `config`: which contrast to label, and whether to shuffle the labels as a control. `seed`:
+    for the shuffle only. `selection`: which scans; a sequence names participants.
     """
     if not isinstance(selection, ScanSelection):
         selection = ScanSelection(tuple(selection))

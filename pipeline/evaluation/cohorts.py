@@ -31,16 +31,9 @@ SEVERITY = "severity_"
 class Distractor:
     """Something in the image that does not tell the classes apart, and that no good map marks.
 
-    Parameters
-    ----------
-    name : str
-    kind : {"both classes", "correlated", "marker"}
-        A change as large in both classes, an untouched region that goes with a planted one, or a bright spot outside
-        the brain.
-    group : str
-        Bilateral group where it is; empty for a marker.
-    scans : frozenset of str
-        Names of the scans that have it.
+    `kind`: a change as large in both classes, an untouched region that goes with a planted one, or a bright spot
+    outside the brain. `group`: bilateral group where it is; empty for a marker. `scans`: names of the scans that have
+    it.
     """
 
     name: str
@@ -53,13 +46,7 @@ class Distractor:
 class Truth:
     """Where the classes differ, known because the difference was planted.
 
-    Parameters
-    ----------
-    groups : tuple of str
-        Bilateral groups.
-    severity : mapping of str to float
-        Severity of the change, by scan id.
-    distractors : tuple of Distractor
+    `groups`: bilateral groups. `severity`: severity of the change, by scan id.
     """
 
     groups: tuple[str, ...]
@@ -71,26 +58,12 @@ class Truth:
 class JudgedCohort:
     """A cohort on which maps are judged.
 
-    Parameters
-    ----------
-    name : str
-        `RUN` or `PLANTED`; with a suffix where other networks explain its scans.
-    layout : EvaluationLayout
-        Where its scans are read and its true networks lie.
-    scans : tuple of Scan
-        Labelled, registered, each in the test part of a fold with a network.
-    split : Split
-    config : Config
-    atlas : PackedAtlas
-    truth : Truth or None
-        None where nobody knows.
-    compared_with : tuple of Scan
-        Scans that controls are taken from: all labelled and registered scans of the run (with a single split, `scans`
-        holds nobody that the network was trained with), or untouched copies (a person with two copies is a control).
-    labelled : tuple of Scan
-        All labelled and registered scans, from which networks learn.
-    untrained : frozenset of Path
-        Weights of networks on shuffled labels whose training failed: they explain nothing.
+    `name`: `RUN` or `PLANTED`; with a suffix where other networks explain its scans. `layout`: where its scans are read
+    and its true networks lie. `scans`: labelled, registered, each in the test part of a fold with a network. `truth`:
+    None where nobody knows. `compared_with`: scans that controls are taken from: all labelled and registered scans of
+    the run (with a single split, `scans` holds nobody that the network was trained with), or untouched copies (a person
+    with two copies is a control). `labelled`: all labelled and registered scans, from which networks learn.
+    `untrained`: weights of networks on shuffled labels whose training failed: they explain nothing.
     """
 
     name: str
@@ -148,17 +121,9 @@ class JudgedCohort:
 def truth_of_input(truth_json: Path, groups: Sequence[str]) -> Truth | None:
     """What was planted in the input of a run; None if it has no such file.
 
-    Parameters
-    ----------
-    truth_json : Path
-        ``truth/planted.json`` of the input; ``severity.tsv`` beside it is read if it is there.
-    groups : sequence of str
-        Groups of the atlas of the run; planted groups that it does not have cannot be looked for.
-
-    Raises
-    ------
-    BadInputError
-        If the file cannot be read, or the atlas has none of the planted groups.
+    `truth_json`: ``truth/planted.json`` of the input; ``severity.tsv`` beside it is read if it is there. `groups`:
+    groups of the atlas of the run; planted groups that it does not have cannot be looked for. Raises BadInputError if
+    the file cannot be read, or the atlas has none of the planted groups.
     """
     if not truth_json.is_file():
         return None

@@ -16,12 +16,7 @@ MARKER_OFFSET = 2
 def marker(shape: tuple[int, ...], start: tuple[int, int, int]) -> NDArray[np.bool_]:
     """A cube near the first corner of what networks see.
 
-    Parameters
-    ----------
-    shape : tuple of int
-        Shape of the grid.
-    start : tuple of int
-        First voxel that networks see.
+    `shape`: shape of the grid. `start`: first voxel that networks see.
     """
     cube = np.zeros(shape, bool)
     cube[tuple(slice(first + MARKER_OFFSET, first + MARKER_OFFSET + MARKER_VOXELS) for first in start)] = True
@@ -31,10 +26,7 @@ def marker(shape: tuple[int, ...], start: tuple[int, int, int]) -> NDArray[np.bo
 def with_marker(volume: Array, brain: NDArray[np.bool_], cube: NDArray[np.bool_]) -> tuple[Array, NDArray[np.bool_]]:
     """Volume and mask with a marker as bright as the brightest voxel of the brain.
 
-    Raises
-    ------
-    BadInputError
-        If the brain reaches into it.
+    Raises BadInputError if the brain reaches into it.
     """
     if (cube & brain).any():
         raise BadInputError("the corner of what the networks see lies inside the brain: no marker can be put there.")

@@ -59,15 +59,8 @@ IMAGE_MAPS: Mapping[str, str] = {
 def image_maps(volume: Volume, mean_control: Volume | None, seed: int, scan: str) -> dict[str, Volume]:
     """All of `IMAGE_MAPS` of one scan.
 
-    Parameters
-    ----------
-    volume : array, shape (D, H, W)
-        What a network sees of the scan.
-    mean_control : array of the same shape, or None
-        None where a fold has no training control: there is no difference map then.
-    seed : int
-    scan : str
-        Names the stream of random numbers.
+    `volume`: (D, H, W), what a network sees of the scan. `mean_control`: None where a fold has no training control:
+    there is no difference map then. `scan`: names the stream of random numbers.
     """
     uniform = np.ones_like(volume)
     fake = uniform.copy()
@@ -117,10 +110,7 @@ def with_swapped_labels(scans: Sequence[Scan], fold: Fold, config: CohortConfig,
     of both classes, half exchange their own two labels. All names of a person change together. Where there are several
     classes, or numbers, see `least_associated`.
 
-    Raises
-    ------
-    BadInputError
-        If the training part has fewer than `FEWEST` people of a class.
+    Raises BadInputError if the training part has fewer than `FEWEST` people of a class.
     """
     if task_of(config).kind.name != TWO_CLASSES:
         return _with_labels_of_others(scans, fold, task_of(config), seed)
@@ -229,15 +219,8 @@ def networks_of(cohort: JudgedCohort, name: str) -> EvaluationLayout:
 def shuffled_jobs(cohort: JudgedCohort, numbers: Sequence[int], digests: DigestCache) -> list[Job]:
     """Trainings on swapped labels, with the recipe of the run; one per swap and fold that has a true network.
 
-    Parameters
-    ----------
-    numbers : sequence of int
-        Numbers of the swaps, from 1.
-
-    Raises
-    ------
-    BadInputError
-        If a training part has too few people of a class to exchange labels.
+    `numbers`: numbers of the swaps, from 1. Raises BadInputError if a training part has too few people of a class to
+    exchange labels.
     """
     jobs, scans = [], cohort.labelled
     versions = registered_versions(cohort.layout, scans, cohort.config, digests)
@@ -281,15 +264,10 @@ def layers_with_parameters(model: nn.Module) -> list[str]:
 def randomised(loaded: LoadedModel, layers: int | None, seed: int, volumes: Tensor | None = None) -> LoadedModel:
     """A copy of a network with parameters drawn anew.
 
-    Parameters
-    ----------
-    layers : int or None
-        How many layers with parameters, counted from the head, are drawn anew. Buffers, such as the statistics of
-        batch normalisation, stay. None: an untrained network, buffers included.
-    seed : int
-    volumes : Tensor, optional
-        (B, 1, D, H, W), from which an untrained network takes the constants that training would start from. Without
-        them the signals of a deep B-cos network vanish, and its map would be no null but nothing.
+    `layers`: how many layers with parameters, counted from the head, are drawn anew. Buffers, such as the statistics of
+    batch normalisation, stay. None: an untrained network, buffers included. `volumes`: (B, 1, D, H, W), from which an
+    untrained network takes the constants that training would start from. Without them the signals of a deep B-cos
+    network vanish, and its map would be no null but nothing.
     """
     model = copy.deepcopy(loaded.model)
     with torch.random.fork_rng(devices=[]):

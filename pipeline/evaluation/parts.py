@@ -142,10 +142,7 @@ BENCH_TABLES = (*VERDICT_TABLES, *(table for part in PARTS for table in part.tab
 def chosen_parts(names: Sequence[str]) -> tuple[Part, ...]:
     """Parts by their names; the usual ones for none.
 
-    Raises
-    ------
-    UsageError
-        For an unknown name.
+    Raises UsageError for an unknown name.
     """
     known = {part.name: part for part in PARTS}
     for name in names:
@@ -155,12 +152,7 @@ def chosen_parts(names: Sequence[str]) -> tuple[Part, ...]:
 
 
 def require_task(parts: Sequence[Part], config: Config, split: Split) -> None:
-    """Refuse parts that are not defined for the task, the images or the networks of a run.
-
-    Raises
-    ------
-    UsageError
-    """
+    """Refuse parts that are not defined for the task, the images or the networks of a run."""
     of_one = [part.name for part in parts if not part.several_images]
     if config.cohort.further_suffixes and of_one:
         known = ", ".join(part.name for part in PARTS if part.several_images)

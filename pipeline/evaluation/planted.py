@@ -62,21 +62,9 @@ PLANTED_RECOVERY_TABLE = Table(
 def planted_recovery(bilateral: pd.DataFrame, planted: Sequence[str], metric: str, top: int = TOP) -> dict[str, object]:
     """Which planted groups are among the first by one metric: columns of `PLANTED_RECOVERY_TABLE`.
 
-    Parameters
-    ----------
-    bilateral : pandas.DataFrame
-        Rows of ``relevance_bilateral.tsv`` of one map and the scans looked at.
-    planted : sequence of str
-        Bilateral groups with planted disease.
-    metric : str
-        ``sum``, ``density`` or ``gain``.
-    top : int
-        Length of the list.
-
-    Raises
-    ------
-    BadInputError
-        If a planted group is not in the table.
+    `bilateral`: rows of ``relevance_bilateral.tsv`` of one map and the scans looked at. `planted`: bilateral groups
+    with planted disease. `metric`: ``sum``, ``density`` or ``gain``. `top`: length of the list. Raises BadInputError if
+    a planted group is not in the table.
 
     Examples
     --------
@@ -105,22 +93,10 @@ def planted_recovery(bilateral: pd.DataFrame, planted: Sequence[str], metric: st
 def localisation(bilateral: pd.DataFrame, planted: Sequence[str]) -> dict[str, float]:
     """How concentrated positive relevance is in planted groups: columns of `PLANTED_RECOVERY_TABLE`.
 
-    Parameters
-    ----------
-    bilateral : pandas.DataFrame
-        Rows of ``relevance_bilateral.tsv`` of one map and the scans looked at. A group's sum counts as far as it is
-        positive; relevance outside all groups is left aside, as is their volume.
-    planted : sequence of str
-
-    Returns
-    -------
-    dict
-        Shares per scan, averaged over a participant's scans, then over participants; NaN without positive relevance.
-
-    Raises
-    ------
-    BadInputError
-        If a planted group is not in the table.
+    `bilateral`: rows of ``relevance_bilateral.tsv`` of one map and the scans looked at. A group's sum counts as far as
+    it is positive; relevance outside all groups is left aside, as is their volume. Returns shares per scan, averaged
+    over a participant's scans, then over participants; NaN without positive relevance. Raises BadInputError if a
+    planted group is not in the table.
     """
     _groups_with_planted(bilateral, planted)
     table = bilateral.assign(positive=bilateral["sum"].clip(lower=0), hit=bilateral["group"].isin(list(planted)))
@@ -136,23 +112,10 @@ def localisation(bilateral: pd.DataFrame, planted: Sequence[str]) -> dict[str, f
 def evaluate_planted(layout: RunLayout, truth_json: Path) -> pd.DataFrame:
     """Compare a run's heatmaps with what was planted, and write ``group/statistics/planted_recovery.tsv``.
 
-    Parameters
-    ----------
-    layout : RunLayout
-        With ``relevance_bilateral.tsv`` and ``predictions.tsv``.
-    truth_json : Path
-        ``truth/planted.json`` of the cohort.
-
-    Returns
-    -------
-    pandas.DataFrame
-        The table written: a row per map and metric. It has no rows if there is no true positive, or if the atlas
-        of the run has none of the planted groups; where it has some, those are looked for.
-
-    Raises
-    ------
-    BadInputError
-        If a table or the truth is missing or not readable.
+    `layout`: with ``relevance_bilateral.tsv`` and ``predictions.tsv``. `truth_json`: ``truth/planted.json`` of the
+    cohort. Returns the table written: a row per map and metric. It has no rows if there is no true positive, or if the
+    atlas of the run has none of the planted groups; where it has some, those are looked for. Raises BadInputError if a
+    table or the truth is missing or not readable.
     """
     bilateral = RELEVANCE_BILATERAL_TABLE.read(
         layout, ["participant_id", "scan_id", "map", "group", "n_voxels", *METRICS]
@@ -179,10 +142,7 @@ def evaluate_planted(layout: RunLayout, truth_json: Path) -> pd.DataFrame:
 def read_planted(path: Path) -> tuple[str, ...]:
     """Names of the planted bilateral groups.
 
-    Raises
-    ------
-    BadInputError
-        If the file is missing or does not name groups.
+    Raises BadInputError if the file is missing or does not name groups.
     """
     planted = read_json(path, 'It must hold {"planted": [group, ...]}.').get("planted")
     if not isinstance(planted, list) or not planted or len(set(map(str, planted))) < len(planted):

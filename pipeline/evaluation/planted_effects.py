@@ -61,28 +61,12 @@ PLANTED_EFFECTS_TABLE = Table(
 class Question:
     """Where an effect should show.
 
-    Parameters
-    ----------
-    table : str
-        Name of a table of ``group/statistics``.
-    rows : mapping of str to str
-        Column and value of the rows to look at; ``{map}`` stands for the first map, ``{variable}`` for the effect's,
-        ``{positive}`` and ``{negative}`` for the classes.
-    groups : bool
-        Only the groups that the effect names.
-    p : str
-        Column with the p.
-    estimate : str
-        Column with the estimate; its sign is compared with the planted one, if there is one.
-    neutral : float
-        Estimate without any effect.
-    interval : tuple of str
-        Columns with its interval; empty for none.
-    expected : bool or None
-        What to expect here; None for what the effect says.
-    fewest_events : int
-        Events (``n_events`` of the row) below which the question is open.
-    note : str
+    `table`: name of a table of ``group/statistics``. `rows`: column and value of the rows to look at; ``{map}`` stands
+    for the first map, ``{variable}`` for the effect's, ``{positive}`` and ``{negative}`` for the classes. `groups`:
+    only the groups that the effect names. `p`: column with the p. `estimate`: column with the estimate; its sign is
+    compared with the planted one, if there is one. `neutral`: estimate without any effect. `interval`: columns with its
+    interval; empty for none. `expected`: what to expect here; None for what the effect says. `fewest_events`: events
+    (``n_events`` of the row) below which the question is open.
     """
 
     table: str
@@ -153,27 +137,10 @@ def evaluate_effects(
 ) -> pd.DataFrame:
     """Compare the statistics of a run with what was planted, and write ``group/statistics/planted_effects.tsv``.
 
-    Parameters
-    ----------
-    layout : RunLayout
-        With the tables of the statistics stage; one that is missing gives rows that say so.
-    truth_json : Path
-        ``truth/effects.json`` of the cohort.
-    map_name : str
-        Relevance map that is asked.
-    classes : tuple of str
-        Negative, positive.
-
-    Returns
-    -------
-    pandas.DataFrame
-        The table written.
-
-    Raises
-    ------
-    BadInputError
-        If the truth is not readable, names an effect that no analysis is known for, or a table of statistics lacks a
-        column.
+    `layout`: with the tables of the statistics stage; one that is missing gives rows that say so. `truth_json`:
+    ``truth/effects.json`` of the cohort. `map_name`: relevance map that is asked. `classes`: negative, positive.
+    Returns the table written. Raises BadInputError if the truth is not readable, names an effect that no analysis is
+    known for, or a table of statistics lacks a column.
     """
     rows: list[dict[str, object]] = []
     words = {"map": map_name, "negative": classes[0], "positive": classes[1]}
@@ -195,10 +162,7 @@ def evaluate_effects(
 def read_effects(path: Path) -> list[dict[str, Any]]:
     """What was planted; see `pipeline.cohort.demo.effects.PlantedEffect`.
 
-    Raises
-    ------
-    BadInputError
-        If the file is missing or an effect lacks an entry.
+    Raises BadInputError if the file is missing or an effect lacks an entry.
     """
     needed = ("effect", "planted", "variable", "groups", "direction", "magnitude", "magnitude_unit", "expected")
     remedy = f'It must hold {{"effects": [...]}}, each with {", ".join(needed)}.'

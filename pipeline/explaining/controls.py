@@ -29,20 +29,10 @@ from heatlas.pipeline.run.work.seeds import derived_seed
 class ReferencePool:
     """Scans that may be a reference, one per person.
 
-    Parameters
-    ----------
-    by_fold : mapping of int to tuple of Scan
-        Scans of each fold's training part, in the order in which they are taken.
-    size : int
-        Scans of a reference.
-    match : tuple of str
-        Columns in which they are to be like the scan that is explained.
-    wanted : str
-        Whom a reference is made of, for messages.
-    layout : RunLayout or None
-        Where their images are; None for the run itself.
-    mean : MeanControls or None
-        The only reference, where there are no scans of single controls (networks of an exported run).
+    `by_fold`: scans of each fold's training part, in the order in which they are taken. `size`: scans of a reference.
+    `match`: columns in which they are to be like the scan that is explained. `wanted`: whom a reference is made of, for
+    messages. `layout`: where their images are; None for the run itself. `mean`: the only reference, where there are no
+    scans of single controls (networks of an exported run).
     """
 
     by_fold: Mapping[int, tuple[Scan, ...]]
@@ -70,10 +60,7 @@ class ReferencePool:
         With `match`, those who differ from the scan in the fewest of sex and site come first, among them those nearest
         in age; what is unknown of either counts as a difference.
 
-        Raises
-        ------
-        BadInputError
-            If the training part of the fold has nobody to compare with.
+        Raises BadInputError if the training part of the fold has nobody to compare with.
         """
         found = tuple(one for one in self.by_fold.get(fold, ()) if one.participant_id != scan.participant_id)
         if not found:
@@ -104,12 +91,7 @@ def controls_of(scans: Sequence[Scan], split: Split, config: Config) -> Referenc
     is no control. The first visit represents a person. The order of people is drawn by the seed of the run and is the
     same in all folds, so that folds share as many controls as they can; it does not depend on who else there is.
 
-    Parameters
-    ----------
-    scans : sequence of Scan
-        Registered scans of the run.
-    split : Split
-    config : Config
+    `scans`: registered scans of the run.
     """
     task, other, together, attribution = task_of(config.cohort), None, False, config.attribution
     if config.training.networks_of:  # of another cohort, whose controls these networks know
@@ -147,10 +129,7 @@ def _learned_from(split: Split, scans: Sequence[Scan], config: Config) -> Split:
 def mean_controls(bundle: Bundle) -> MeanControls:
     """The reference of an exported run.
 
-    Raises
-    ------
-    BadInputError
-        If its file is missing or altered.
+    Raises BadInputError if its file is missing or altered.
     """
     path = bundle.layout.mean_controls
     if not path.is_file() or file_digest(path) != bundle.mean_digest:

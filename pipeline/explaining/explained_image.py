@@ -77,21 +77,9 @@ class Explained:
     def regions(self, atlas: str = ATLAS) -> pd.DataFrame:
         """The map summed over the regions of an atlas; the image must be in MNI152NLin2009cAsym.
 
-        Parameters
-        ----------
-        atlas : str
-            A name of `atlases.catalogue`, or the path of a label image in that space.
-
-        Returns
-        -------
-        pandas.DataFrame
-            One row per region: number, name, hemisphere, bilateral group, voxels, sum and density; the largest density
-            first.
-
-        Raises
-        ------
-        UsageError
-            If nothing says where the voxels of the image are.
+        `atlas`: a name of `atlases.catalogue`, or the path of a label image in that space. Returns one row per region:
+        number, name, hemisphere, bilateral group, voxels, sum and density; the largest density first. Raises UsageError
+        if nothing says where the voxels of the image are.
         """
         require_arguments(atlas=atlas)
         if self.nowhere:
@@ -110,15 +98,7 @@ class Explained:
         Maps of single channels are ``channel-0.nii.gz`` and so on. There are no regions of an image that is in no
         space, and no ledger of methods without.
 
-        Parameters
-        ----------
-        folder : str or Path
-            Made if it does not exist.
-
-        Raises
-        ------
-        UsageError
-            If the folder holds a map already, or cannot be written.
+        `folder`: made if it does not exist. Raises UsageError if the folder holds a map already, or cannot be written.
         """
         require_arguments(folder=folder)
         into = Path(folder)

@@ -54,18 +54,9 @@ EVIDENCE_ACCOUNT = (
 class ScanToExplain:
     """All that a worker needs to explain one scan.
 
-    Parameters
-    ----------
-    scan : Scan
-    files : ScanFiles
-    networks : tuple of Network
-        None has seen the participant. With several, the maps are means; see `pipeline.attribution.ensembles`. Each with
-        the controls that it compares the scan with.
-    explanations : tuple of Explanation
-    training : TrainingConfig
-        For the device, which the worker chooses: it may see a GPU where the process that makes the jobs sees none.
-    atlas : PackedAtlas
-        Regions that the maps are summed over.
+    `networks`: None has seen the participant. With several, the maps are means; see `pipeline.attribution.ensembles`.
+    Each with the controls that it compares the scan with. `training`: for the device, which the worker chooses: it may
+    see a GPU where the process that makes the jobs sees none. `atlas`: regions that the maps are summed over.
     """
 
     scan: Scan
@@ -111,24 +102,10 @@ def map_outputs(explanations: Sequence[Explanation], place: Callable[[str], Path
 def explain_scan(outputs: Mapping[str, Path], task: ScanToExplain) -> Mapping[str, Any]:
     """Explain one scan; the work of one job.
 
-    Parameters
-    ----------
-    outputs : mapping of str to Path
-        ``regions``, and what is wanted of ``audit``, ``ledger``, ``channels``, each map (by its name) and its sidecar.
-    task : ScanToExplain
-
-    Returns
-    -------
-    mapping
-        ``<map>.target`` and ``<map>.start_value`` of each map; ``<map>.map_sum`` and losses of one with a ledger;
-        `EVIDENCE_ACCOUNT` of an evidence map.
-
-    Raises
-    ------
-    BadInputError
-        If a network or the scan cannot be read or do not fit, or a network has seen the participant.
-    UsageError
-        If a method is not defined for the network.
+    `outputs`: ``regions``, and what is wanted of ``audit``, ``ledger``, ``channels``, each map (by its name) and its
+    sidecar. Returns ``<map>.target`` and ``<map>.start_value`` of each map; ``<map>.map_sum`` and losses of one with a
+    ledger; `EVIDENCE_ACCOUNT` of an evidence map. Raises BadInputError if a network or the scan cannot be read or do
+    not fit, or a network has seen the participant. Raises UsageError if a method is not defined for the network.
     """
     explained = explained_scan(task)
     for explanation in task.explanations:

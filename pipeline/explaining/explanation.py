@@ -25,22 +25,10 @@ PREDICTED = "predicted"
 class Explanation:
     """What is asked.
 
-    Parameters
-    ----------
-    entry : Entry
-        The method.
-    settings : mapping
-        Those that differ from the method's defaults.
-    target : str
-        A class, or `PREDICTED`.
-    stage : int or str or None
-        Boundary at which it is asked; None for where the method is usually asked.
-    start : {"logit", "probability", "evidence"}
-        Value of the target that is explained.
-    label : str
-        Names tables and units of work.
-    names : tuple of str
-        Names of the maps, in the order in which the method makes them.
+    `entry`: the method. `settings`: those that differ from the method's defaults. `target`: a class, or `PREDICTED`.
+    `stage`: boundary at which it is asked; None for where the method is usually asked. `start`: value of the target
+    that is explained. `label`: names tables and units of work. `names`: names of the maps, in the order in which the
+    method makes them.
     """
 
     entry: Entry
@@ -78,12 +66,8 @@ def asked_for(
 ) -> Explanation:
     """An explanation asked for by hand, named by its method and by all that is not usual.
 
-    Parameters
-    ----------
-    entry, settings, target, stage, start
-        As of `Explanation`.
-    usual : mapping
-        ``target``, ``stage`` and ``start`` where nothing else is asked for.
+    `entry`, `settings`, `target`, `stage`, `start`: as of `Explanation`. `usual`: ``target``, ``stage`` and ``start``
+    where nothing else is asked for.
     """
     asked: dict[str, Setting] = {"target": target, "stage": stage, "start": start}
     unusual = {name: value for name, value in asked.items() if value != usual.get(name)}

@@ -25,14 +25,8 @@ Image = Any
 class GivenImage:
     """An image as the network takes it.
 
-    Parameters
-    ----------
-    volume : Tensor
-        (1, C, D, H, W).
-    affine : numpy.ndarray
-        From voxels to millimetres; of an array, from voxels to voxels.
-    nowhere : str
-        Why nothing says where its voxels are; empty if the image does.
+    `volume`: (1, C, D, H, W). `affine`: from voxels to millimetres; of an array, from voxels to voxels. `nowhere`: why
+    nothing says where its voxels are; empty if the image does.
     """
 
     volume: Tensor
@@ -43,10 +37,7 @@ class GivenImage:
 def given_image(image: Image, like: Tensor, name: str = "image") -> GivenImage:
     """Read an image, in the precision and on the device of `like`.
 
-    Raises
-    ------
-    BadInputError
-        If it cannot be read, has the wrong number of axes or values that are no finite numbers.
+    Raises BadInputError if it cannot be read, has the wrong number of axes or values that are no finite numbers.
     """
     affine, nowhere = np.eye(4), "the image was an array, and nothing says where its voxels are. Give an image"
     if isinstance(image, str | Path):
@@ -112,10 +103,7 @@ def _without_place(header: Any) -> str:
 def given_controls(reference: Sequence[Image], image: GivenImage) -> Reference | None:
     """The reference of an image, of a sequence of images; None if it is empty.
 
-    Raises
-    ------
-    BadInputError
-        If one of them lies on another grid than the image, or cannot be used.
+    Raises BadInputError if one of them lies on another grid than the image, or cannot be used.
     """
     if not reference:
         return None

@@ -45,14 +45,7 @@ class ReferenceScan:
 class MeanControls:
     """The mean of controls as networks see them, where no scan of a single one is at hand.
 
-    Parameters
-    ----------
-    path : Path
-        On the template grid.
-    digest : str
-        Of the file.
-    count : int
-        Control scans, one per person.
+    `path`: on the template grid. `digest`: of the file. `count`: control scans, one per person.
     """
 
     path: Path
@@ -75,14 +68,7 @@ Control = ReferenceScan | MeanControls
 class Network:
     """A trained network by its files, and the controls that a scan is compared with.
 
-    Parameters
-    ----------
-    fold : int
-    files : FoldFiles
-    weights_digest : str
-        Digest of its weights.
-    controls : tuple of ReferenceScan or MeanControls
-        Empty where nothing that is asked compares with controls.
+    `weights_digest`: digest of its weights. `controls`: empty where nothing that is asked compares with controls.
     """
 
     fold: int
@@ -97,10 +83,7 @@ class Network:
     def reference(self, device: torch.device) -> Reference | None:
         """Volumes of the controls and what the network answers to them; None without controls.
 
-        Raises
-        ------
-        BadInputError
-            If the network was not trained with one of them, or a scan cannot be read.
+        Raises BadInputError if the network was not trained with one of them, or a scan cannot be read.
         """
         if not self.controls:
             return None

@@ -69,19 +69,11 @@ EXPLAINED_BILATERAL_TABLE = Table(
 class ExplanationRequest:
     """A request as typed.
 
-    Parameters
-    ----------
-    methods, settings : tuple of str
-        Names, and ``key=value`` for all of them; ``method:key=value`` for one.
-    target : str or None
-        A class, ``predicted``, or None for the class that the run explains.
-    stage : str or None
-        Number or layer; None for where each method is usually asked.
-    start : {"logit", "probability", "evidence"} or None
-        None for what the run starts from (LRP and guided backpropagation), the evidence (methods relative to controls)
-        or the logit (all others).
-    participants, scans : tuple of str
-        Participants with or without ``sub-``; scan ids or BIDS names. Both empty: every scan.
+    `methods`, `settings`: names, and ``key=value`` for all of them; ``method:key=value`` for one. `target`: a class,
+    ``predicted``, or None for the class that the run explains. `stage`: number or layer; None for where each method is
+    usually asked. `start`: None for what the run starts from (LRP and guided backpropagation), the evidence (methods
+    relative to controls) or the logit (all others). `participants`, `scans`: participants with or without ``sub-``;
+    scan ids or BIDS names. Both empty: every scan.
     """
 
     methods: tuple[str, ...]
@@ -107,12 +99,9 @@ def show_scans(
 
     Nothing is written before the whole request has been checked.
 
-    Raises
-    ------
-    UsageError
-        For a method, setting, target, stage or scan that does not exist, or a scan that no network may explain.
-    BadInputError
-        If a network cannot be read, or was trained on one of its test participants in ``splits.tsv``.
+    Raises UsageError for a method, setting, target, stage or scan that does not exist, or a scan that no network may
+    explain. Raises BadInputError if a network cannot be read, or was trained on one of its test participants in
+    ``splits.tsv``.
     """
     able, closed = explainable(layout, scans, split, config)
     chosen = chosen_scans(request, scans, able, closed)
@@ -154,10 +143,8 @@ def chosen_scans(
 ) -> list[Scan]:
     """Scans of a request, in the order of the run; `able` and `shut` as from `explainable`.
 
-    Raises
-    ------
-    UsageError
-        For a participant or scan that the run does not have or may not explain, or if there is none at all.
+    Raises UsageError for a participant or scan that the run does not have or may not explain, or if there is none at
+    all.
     """
     found = {scan.participant_id for scan in scans}
     people = {participant_named(name, found) for name in request.participants}
@@ -194,10 +181,7 @@ def _not_kept(option: str, name: str, known: Sequence[str]) -> str:
 def checked_explanations(request: ExplanationRequest, loaded: LoadedModel, config: Config) -> list[Explanation]:
     """One explanation per method, each checked against its record and the layers of the network.
 
-    Raises
-    ------
-    UsageError
-        For an unknown method, setting, target or stage.
+    Raises UsageError for an unknown method, setting, target or stage.
     """
     target = request.target or task_of(config.cohort).explained
     if target != PREDICTED and target not in loaded.classes:

@@ -78,16 +78,9 @@ def own_rows(
 ) -> pd.DataFrame:  # fmt: skip
     """Rows of one scan, without its names: every map, the rest and every region of the segmentation.
 
-    Parameters
-    ----------
-    maps : mapping of str to array
-        On one grid.
-    labels : array of int
-        The segmentation on this grid.
-    volumes : mapping of int to float
-        Volume in mm³ of every region of the segmentation as given, also of those that this grid does not hold.
-    names : mapping of int to tuple of str
-        Name and hemisphere of the numbers that have one.
+    `maps`: on one grid. `labels`: the segmentation on this grid. `volumes`: volume in mm³ of every region of the
+    segmentation as given, also of those that this grid does not hold. `names`: name and hemisphere of the numbers that
+    have one.
 
     Examples
     --------
@@ -150,20 +143,9 @@ def add_own_regions(
 ) -> list[Outcome]:
     """Write ``relevance_own_regions.tsv`` of all scans that have a segmentation; remove it where none has.
 
-    Parameters
-    ----------
-    layout : RunLayout
-    input_root : Path
-        Folder that the image paths of the scans start from.
-    scans : sequence of Scan
-        Explained, with the paths of their images.
-    map_names, config, executor, digests
-        As of `pipeline.regions.stage.aggregate_relevance`.
-
-    Returns
-    -------
-    list of Outcome
-        One per scan with a segmentation.
+    `input_root`: folder that the image paths of the scans start from. `scans`: explained, with the paths of their
+    images. `map_names`, `config`, `executor`, `digests`: as of `pipeline.regions.stage.aggregate_relevance`. Returns
+    one per scan with a segmentation.
     """
     kept = scans if config.attribution.keep_maps == "all" else []
     found = {scan.scan_id: path for scan in kept

@@ -109,16 +109,8 @@ def explain_in_parts(
 def explain_part(outputs: Mapping[str, Path], task: PartToExplain) -> Mapping[str, Any]:
     """Explain the scans of a part and add up their maps; the work of one job.
 
-    Parameters
-    ----------
-    outputs : mapping of str to Path
-        ``sums``, and ``scans`` for the tables of each scan, or the reason why there are none.
-    task : PartToExplain
-
-    Returns
-    -------
-    mapping
-        ``failed``, how many scans, and ``failed_scans``, their names as JSON.
+    `outputs`: ``sums``, and ``scans`` for the tables of each scan, or the reason why there are none. Returns
+    ``failed``, how many scans, and ``failed_scans``, their names as JSON.
     """
     sums: dict[str, Tensor] = {}
     box: Box | None = None
@@ -149,15 +141,8 @@ def explain_part(outputs: Mapping[str, Path], task: PartToExplain) -> Mapping[st
 def take_scan(outputs: Mapping[str, Path], archive: Path, name: str) -> Mapping[str, Any]:
     """Put the tables of one scan of a part in their place; the work of one job.
 
-    Returns
-    -------
-    mapping
-        As from `explain_scan`.
-
-    Raises
-    ------
-    HeatlasError
-        What went wrong with this scan, as it was raised while the part was explained.
+    Returns as from `explain_scan`. Raises HeatlasError: what went wrong with this scan, as it was raised while the part
+    was explained.
     """
     try:
         with zipfile.ZipFile(archive) as stored:

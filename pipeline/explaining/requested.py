@@ -28,11 +28,8 @@ from heatlas.pipeline.run.layout.map_names import LRP, names_of, settings_for
 def explanations_of_run(config: Config) -> tuple[Explanation, ...]:
     """What ``[attribution]`` asks of every scan.
 
-    Raises
-    ------
-    UsageError
-        For a method or setting that does not exist, a value that the method refuses, or settings of a method that is
-        not listed.
+    Raises UsageError for a method or setting that does not exist, a value that the method refuses, or settings of a
+    method that is not listed.
     """
     attribution = config.attribution
     require_listed(attribution.methods, attribution.settings, "configuration: attribution.settings:")
@@ -61,12 +58,7 @@ def usual_start(entry: Entry, config: Config) -> StartValue:
 
 
 def require_start(config: Config) -> None:
-    """Refuse LRP from the evidence of a network that no linear layer ends, before the network is trained.
-
-    Raises
-    ------
-    UsageError
-    """
+    """Refuse LRP from the evidence of a network that no linear layer ends, before the network is trained."""
     attribution, task = config.attribution, task_of(config.cohort)
     asked = attribution.start_value == "evidence" and LRP in attribution.methods and len(task.outputs) > 1
     if not asked or config.training.networks_of:  # whose run was checked by itself
@@ -85,10 +77,7 @@ def require_explained(config: Config) -> None:
 
     Those that only ask for many outputs, of masked volumes or of an atlas' regions, take every network.
 
-    Raises
-    ------
-    UsageError, BadInputError
-        As a method refuses the network.
+    Raises UsageError, BadInputError as a method refuses the network.
     """
     task, spec = task_of(config.cohort), configured_input(config)
     network = build_network(config.model, spec.shape, len(task.outputs), spec.channels)
@@ -107,12 +96,7 @@ def require_explained(config: Config) -> None:
 
 
 def require_listed(methods: Sequence[str], settings: Sequence[str], where: str) -> None:
-    """Refuse settings of a method that is not among `methods`.
-
-    Raises
-    ------
-    UsageError
-    """
+    """Refuse settings of a method that is not among `methods`."""
     for text in settings:
         name, colon, _ = text.partition("=")[0].partition(":")
         if colon and name.strip() not in methods:

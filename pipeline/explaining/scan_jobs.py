@@ -48,10 +48,7 @@ class JobMaker:
     ) -> Job:
         """A job that explains a scan; its key holds the code of the methods asked for, and of no other method.
 
-        Raises
-        ------
-        BadInputError
-            If something that is asked compares with controls, and a network was trained without any.
+        Raises BadInputError if something that is asked compares with controls, and a network was trained without any.
         """
         files = self.files(scan)
         inputs = {"seen": self.digests.joined(files.seen)}
@@ -83,10 +80,7 @@ def require_all_defined(
 ) -> None:
     """Refuse methods that are not defined for a network, before any scan is read; its weights do not matter.
 
-    Raises
-    ------
-    UsageError
-        As the method raises it.
+    Raises UsageError as the method raises it.
     """
     for asked in explanations:
         method, stage = asked.build(RunContext(atlas, spec.box)), asked.stage_in(model)

@@ -56,14 +56,8 @@ NORMS_TABLE = Table(
 def norms_of_controls(bilateral: pd.DataFrame, controls: Sequence[str], fewest: int) -> pd.DataFrame:
     """Mean and spread over controls of the density of each map in each bilateral group, by map and group.
 
-    Parameters
-    ----------
-    bilateral : DataFrame
-        ``relevance_bilateral.tsv``.
-    controls : sequence of str
-        Each counts once, by the mean of their scans.
-    fewest : int
-        Groups with fewer of them have no row.
+    `bilateral`: ``relevance_bilateral.tsv``. `controls`: each counts once, by the mean of their scans. `fewest`: groups
+    with fewer of them have no row.
 
     Examples
     --------
@@ -83,10 +77,7 @@ def norms_of_controls(bilateral: pd.DataFrame, controls: Sequence[str], fewest: 
 def read_norms(bundle: Bundle) -> pd.DataFrame | None:
     """The norms of an exported run; None if it had no regions.
 
-    Raises
-    ------
-    BadInputError
-        If the table is missing or altered, has no row, or a cell of it is no number.
+    Raises BadInputError if the table is missing or altered, has no row, or a cell of it is no number.
     """
     path = bundle.layout.norms
     if bundle.norms_digest and (not path.is_file() or file_digest(path) != bundle.norms_digest):

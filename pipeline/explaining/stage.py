@@ -113,35 +113,12 @@ def explain_scans(
 ) -> list[Outcome]:
     """Write region tables, ledgers, the tables of accounts and the maps that are kept, of labelled scans.
 
-    Parameters
-    ----------
-    layout : RunLayout
-    scans : sequence of Scan
-        Registered scans. Those outside the contrast, and those in no test set (of a single split), have no network
-        that may explain them and are left out.
-    split : Split
-    predictions : pandas.DataFrame
-        ``predictions.tsv``; partial sums are taken by outcome.
-    atlas : Atlas
-        On the template grid.
-    config : Config
-    executor : concurrent.futures.Executor
-    digests : DigestCache
-    labelled : sequence of Scan, optional
-        Registered, with a label; the scans that the networks were trained with are among them. By default `scans`.
-
-    Returns
-    -------
-    list of Outcome
-        One per scan explained.
-
-    Raises
-    ------
-    UsageError
-        If ``[attribution]`` names a method or setting that does not exist.
-    BadInputError
-        If maps are to be added up by outcome and a scan has no prediction, or if a method compares with controls and
-        a network was trained without any.
+    `scans`: registered scans. Those outside the contrast, and those in no test set (of a single split), have no network
+    that may explain them and are left out. `predictions`: ``predictions.tsv``; partial sums are taken by outcome.
+    `atlas`: on the template grid. `labelled`: registered, with a label; the scans that the networks were trained with
+    are among them. By default `scans`. Returns one per scan explained. Raises UsageError if ``[attribution]`` names a
+    method or setting that does not exist. Raises BadInputError if maps are to be added up by outcome and a scan has no
+    prediction, or if a method compares with controls and a network was trained without any.
     """
     folds = {scan.scan_id: split.fold_of_test(scan.participant_id) for scan in scans if scan.label is not None}
     tested = {scan_id: (fold.index,) for scan_id, fold in folds.items() if fold is not None}
@@ -174,22 +151,10 @@ def explain_applied(
 ) -> list[Outcome]:
     """Write the same of scans outside the contrast.
 
-    Parameters
-    ----------
-    layout : RunLayout
-    scans : sequence of Scan
-        Registered, without a label, and in ``predictions_applied.tsv``: the networks that answered explain them.
-    labelled : sequence of Scan
-        Registered, with a label; the scans that the networks were trained with are among them.
-    split, atlas, executor, digests
-        As of `explain_scans`.
-    config : Config
-        With ``keep_maps = "group"`` no map is kept: mean maps are of labelled scans.
-
-    Returns
-    -------
-    list of Outcome
-        One per scan.
+    `scans`: registered, without a label, and in ``predictions_applied.tsv``: the networks that answered explain them.
+    `labelled`: registered, with a label; the scans that the networks were trained with are among them. `split`,
+    `atlas`, `executor`, `digests`: as of `explain_scans`. `config`: with ``keep_maps = "group"`` no map is kept: mean
+    maps are of labelled scans. Returns one per scan.
     """
     answered = (
         networks_that_answered(PREDICTIONS_APPLIED_TABLE.path(layout), [scan.scan_id for scan in scans])

@@ -42,10 +42,7 @@ class PoolsByAttention(Protocol):
 def kept_attention(network: nn.Module) -> Iterator[list[Tensor]]:
     """Keep the weights of all passes, in the order of computation and with their graph; hooks are removed on exit.
 
-    Yields
-    ------
-    list of Tensor
-        Filled by each pass: (B, heads, queries, keys) of each layer.
+    Yields filled by each pass: (B, heads, queries, keys) of each layer.
     """
     kept: list[Tensor] = []
 

@@ -24,10 +24,7 @@ def chosen_device(config: TrainingConfig) -> torch.device:
 def require_device(config: TrainingConfig) -> None:
     """Refuse a configured GPU that this machine does not have, or that PyTorch cannot use.
 
-    Raises
-    ------
-    UsageError
-        With the reason: PyTorch without CUDA, a driver that is too old, or no GPU.
+    Raises UsageError with the reason: PyTorch without CUDA, a driver that is too old, or no GPU.
     """
     if config.device != "cuda":
         return

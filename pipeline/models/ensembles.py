@@ -29,10 +29,7 @@ class MeanOfNetworks(nn.Module):
 class Ensemble(StagedModel):
     """Networks of the same architecture, whose logits are averaged.
 
-    Parameters
-    ----------
-    members : sequence of StagedModel
-        At least two.
+    `members`: at least two.
     """
 
     def __init__(self, members: Sequence[StagedModel]) -> None:

@@ -38,21 +38,12 @@ PERCENTILES = (0.5, 99.5)
 class NetworkInput:
     """What a network sees of a scan in template space.
 
-    Parameters
-    ----------
-    resolution_mm : float
-        Voxel size of the template grid.
-    box : Box or None
-        Part of the template grid that is seen; None for all of it.
-    normalisation : str
-        ``minmax-brain``: minimum and maximum inside the brain mask become 0 and 1, the background 0.
-        ``percentile-brain``: the same with the `PERCENTILES` inside; what lies beyond becomes 0 or 1.
-        ``binary-brain``: 1 inside the brain mask, 0 outside: the control of Tinauer et al. (2025), whose networks see
-        nothing but the contour of the brain extraction.
-    span : tuple
-        Of the template (`atlases.spaces.Span`), which the template grid is made from.
-    images : tuple of str
-        Suffixes of the kinds of images that enter, one channel each; empty for one image of any kind.
+    `resolution_mm`: voxel size of the template grid. `box`: part of the template grid that is seen; None for all of it.
+    `normalisation`: ``minmax-brain``: minimum and maximum inside the brain mask become 0 and 1, the background 0.
+    ``percentile-brain``: the same with the `PERCENTILES` inside; what lies beyond becomes 0 or 1. ``binary-brain``: 1
+    inside the brain mask, 0 outside: the control of Tinauer et al. (2025), whose networks see nothing but the contour
+    of the brain extraction. `span`: of the template (`atlases.spaces.Span`), which the template grid is made from.
+    `images`: suffixes of the kinds of images that enter, one channel each; empty for one image of any kind.
     """
 
     resolution_mm: float
@@ -115,23 +106,8 @@ def scale_in_mask(
 ) -> np.ndarray:  # fmt: skip
     """Map two percentiles inside the mask, usually minimum and maximum, to 0 and 1, and everything outside to 0.
 
-    Parameters
-    ----------
-    volume : array
-        Intensities, any scale.
-    mask : array of bool
-        Brain voxels, of the same shape.
-    percentiles : tuple of float
-        Values beyond are cut off.
-
-    Returns
-    -------
-    array of float32
-
-    Raises
-    ------
-    BadInputError
-        If shapes differ, the mask is empty, or the intensities inside are not finite or all the same.
+    `volume`: intensities, any scale. `mask`: brain voxels, of the same shape. `percentiles`: values beyond are cut off.
+    Raises BadInputError if shapes differ, the mask is empty, or the intensities inside are not finite or all the same.
     """
     if volume.shape != mask.shape:
         raise BadInputError(f"image has shape {volume.shape} but its brain mask {mask.shape}; register the scan again.")
@@ -151,22 +127,8 @@ def scale_in_mask(
 def to_network(volume: np.ndarray, mask: np.ndarray, spec: NetworkInput) -> np.ndarray:
     """What the network sees of one scan.
 
-    Parameters
-    ----------
-    volume : array, shape of the template grid
-        Intensities of one image in template space.
-    mask : array, shape of the template grid
-        The scan's brain mask in template space; voxels > 0.5 are brain.
-    spec : NetworkInput
-
-    Returns
-    -------
-    array of float32, shape ``spec.shape``
-
-    Raises
-    ------
-    BadInputError
-        If the volume is not on the template grid or cannot be scaled; see `scale_in_mask`.
+    `volume`: intensities of one image in template space. `mask`: the scan's brain mask in template space; voxels > 0.5
+    are brain. Raises BadInputError if the volume is not on the template grid or cannot be scaled; see `scale_in_mask`.
     """
     if volume.shape != spec.template_grid.shape:
         raise BadInputError(
@@ -204,11 +166,8 @@ def read_channels(files: ScanFiles, spec: NetworkInput) -> np.ndarray:
     Each image is scaled by itself, inside the one brain mask. Voxels of ``files.tissue``, if there is such a file, are
     replaced last, on the network's own scale.
 
-    Raises
-    ------
-    BadInputError
-        If a file is missing or unreadable, lies on another grid, cannot be scaled, or is not the one that was
-        registered; names the file.
+    Raises BadInputError if a file is missing or unreadable, lies on another grid, cannot be scaled, or is not the one
+    that was registered; names the file.
     """
     there = (files.suffix, *files.further)
     if len(there) != spec.channels or (spec.images and there != spec.images):

@@ -33,14 +33,7 @@ STORED = torch.float16
 class KeptVolumes:
     """Volumes of some scans, read when they are asked for, as a tensor (N, C, D, H, W) of float16 would be.
 
-    Parameters
-    ----------
-    paths : tuple of Path
-        One file per scan; see `keep_volumes`.
-    shape : tuple of int
-        (N, C, D, H, W).
-    device : torch.device
-        Where batches are put.
+    `paths`: one file per scan; see `keep_volumes`. `shape`: (N, C, D, H, W). `device`: where batches are put.
     """
 
     paths: tuple[Path, ...]
@@ -69,24 +62,9 @@ def keep_volumes(
 ) -> KeptVolumes:
     """Write the volumes that are not yet in a folder.
 
-    Parameters
-    ----------
-    files : sequence of ScanFiles
-        Registered scans; only read.
-    spec : NetworkInput
-    folder : Path
-        Made if absent. Several processes may use it at a time.
-    device : torch.device
-        Where batches are put.
-    threads : int
-        Files read at a time.
-
-    Raises
-    ------
-    BadInputError
-        If a scan cannot be read; the message names the file.
-    OSError
-        If the disk is full; no partial file is left.
+    `files`: registered scans; only read. `folder`: made if absent. Several processes may use it at a time. `device`:
+    where batches are put. `threads`: files read at a time. Raises BadInputError if a scan cannot be read; the message
+    names the file. Raises OSError if the disk is full; no partial file is left.
     """
     folder.mkdir(parents=True, exist_ok=True)
     paths = tuple(folder / f"{_key(one, spec)}.npy" for one in files)

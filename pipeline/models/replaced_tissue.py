@@ -17,14 +17,8 @@ from heatlas.pipeline.run.errors import BadInputError
 def write_tissue(path: Path, replaced: NDArray[np.bool_], tissue: NDArray[np.floating]) -> None:
     """Write the voxels to be replaced and what replaces them.
 
-    Parameters
-    ----------
-    path : Path
-        NPZ.
-    replaced : array of bool, shape (D, H, W)
-        On the grid that the network sees.
-    tissue : array, shape (D, H, W)
-        Intensities as the network sees them.
+    `path`: NPZ. `replaced`: (D, H, W), on the grid that the network sees. `tissue`: (D, H, W), intensities as the
+    network sees them.
     """
     with path.open("wb") as handle:
         np.savez(
@@ -35,10 +29,7 @@ def write_tissue(path: Path, replaced: NDArray[np.bool_], tissue: NDArray[np.flo
 def with_tissue(volume: NDArray[np.float32], path: Path) -> NDArray[np.float32]:
     """A volume in which the voxels of a file from `write_tissue` are replaced.
 
-    Raises
-    ------
-    BadInputError
-        If the file is of another grid.
+    Raises BadInputError if the file is of another grid.
     """
     with np.load(path, allow_pickle=False) as file:
         shape = tuple(file["shape"].tolist())

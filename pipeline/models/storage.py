@@ -67,18 +67,9 @@ def save_model(
 ) -> None:
     """Write weights and description.
 
-    Parameters
-    ----------
-    files : FoldFiles
-        Its ``weights`` and ``description`` are written.
-    model : StagedModel
-        Of a family.
-    spec : NetworkInput
-        What the network was trained on.
-    classes : tuple of str
-        Names of the output units; of two classes the negative one first.
-    extra : mapping
-        Further entries of the description, such as participants and seeds.
+    `files`: its ``weights`` and ``description`` are written. `model`: of a family. `spec`: what the network was trained
+    on. `classes`: names of the output units; of two classes the negative one first. `extra`: further entries of the
+    description, such as participants and seeds.
     """
     files.folder.mkdir(parents=True, exist_ok=True)
     state = {name: on_host(value).contiguous() for name, value in model.state_dict().items()}
@@ -154,12 +145,7 @@ def load_model(files: FoldFiles, device: torch.device | str = "cpu") -> LoadedMo
 
 
 def require_family(loaded: LoadedModel, settings: ModelConfig, files: FoldFiles) -> None:
-    """Refuse a network of another family than that of the run.
-
-    Raises
-    ------
-    BadInputError
-    """
+    """Refuse a network of another family than that of the run."""
     if loaded.settings.architecture != settings.architecture:
         raise BadInputError(
             f"{files.description}: the network is a {loaded.settings.architecture}, and the run has model.architecture "

@@ -54,28 +54,11 @@ def aggregate_applied(
 ) -> bool:
     """Write ``relevance_applied.tsv`` and ``relevance_applied_bilateral.tsv``; remove them where there is no such scan.
 
-    Parameters
-    ----------
-    layout : RunLayout
-    scans : sequence of Scan
-        Scans that have been explained and are in ``predictions_applied.tsv``.
-    predictions : tuple of Path
-        ``predictions.tsv`` of the labelled scans, and ``predictions_applied.tsv``.
-    map_names : sequence of str
-    config : Config
-    digests : DigestCache
-    run : RunLayout, optional
-        Run whose networks are applied, with tables of labelled scans; by default `layout`.
-
-    Returns
-    -------
-    bool
-        Whether tables were written or removed; False if they were still valid.
-
-    Raises
-    ------
-    BadInputError
-        If a scan has no row in ``predictions_applied.tsv``, or its region table is missing or lacks a map.
+    `scans`: scans that have been explained and are in ``predictions_applied.tsv``. `predictions`: ``predictions.tsv``
+    of the labelled scans, and ``predictions_applied.tsv``. `run`: run whose networks are applied, with tables of
+    labelled scans; by default `layout`. Returns whether tables were written or removed; False if they were still valid.
+    Raises BadInputError if a scan has no row in ``predictions_applied.tsv``, or its region table is missing or lacks a
+    map.
     """
     of_stage = (RELEVANCE_APPLIED_TABLE, RELEVANCE_APPLIED_BILATERAL_TABLE)
     if not scans:
@@ -115,14 +98,8 @@ def network_references(layout: RunLayout, predictions: Path) -> pd.DataFrame:
 def applied_bilateral(relevance: pd.DataFrame, networks: pd.DataFrame, references: pd.DataFrame) -> pd.DataFrame:
     """Regions pooled over hemispheres, with gain.
 
-    Parameters
-    ----------
-    relevance : pandas.DataFrame
-        `RELEVANCE_TABLE` of the scans outside the contrast.
-    networks : pandas.DataFrame
-        ``scan_id`` and ``fold``: a row per scan and network that explains it.
-    references : pandas.DataFrame
-        ``fold``, ``map``, ``group`` and ``reference_sum``.
+    `relevance`: `RELEVANCE_TABLE` of the scans outside the contrast. `networks`: ``scan_id`` and ``fold``: a row per
+    scan and network that explains it. `references`: ``fold``, ``map``, ``group`` and ``reference_sum``.
     """
     identity = ["participant_id", "session_id", "scan_id", "map"]
     table = bilateral_sums(relevance, identity)

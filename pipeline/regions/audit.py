@@ -72,11 +72,7 @@ RELEVANCE_AUDIT_TABLE = Table(
 class Compartments:
     """Parts of a scan, all of one shape.
 
-    Parameters
-    ----------
-    masks : mapping of str to (str, Mask)
-        Reference and voxels of each compartment.
-    references : mapping of str to Mask
+    `masks`: reference and voxels of each compartment.
     """
 
     masks: Mapping[str, tuple[str, Mask]]
@@ -177,10 +173,7 @@ def write_audit_table(
     Maps (D, H, W, by name) and the volume that the network saw are on the grid of `box`, the part of the template grid
     `grid` that the network sees (None for all of it); the scan's own brain mask is on `grid`.
 
-    Raises
-    ------
-    BadInputError
-        If the mask cannot be read or lies on another grid.
+    Raises BadInputError if the mask cannot be read or lies on another grid.
     """
     brain = read_brain(brain_mask, grid)
     brain = brain if box is None else box.crop(brain)

@@ -60,17 +60,8 @@ def write_channel_table(
 ) -> None:
     """Sum the map of each kind of image of one scan over all regions, and write the table and its dictionary.
 
-    Parameters
-    ----------
-    maps : mapping of str to Tensor
-        (C, D, H, W) by name, on the grid of `box`, the part of the template grid that they cover.
-    images : sequence of str
-        Suffix of each channel.
-
-    Raises
-    ------
-    BadInputError
-        If the grids differ, or a map holds NaN or infinite values.
+    `maps`: (C, D, H, W) by name, on the grid of `box`, the part of the template grid that they cover. `images`: suffix
+    of each channel. Raises BadInputError if the grids differ, or a map holds NaN or infinite values.
     """
     require_same_grid(grid, atlas.grid, "the network's template grid and the atlas")
     identity = {"participant_id": scan.participant_id, "session_id": scan.session_id, "scan_id": scan.scan_id}
@@ -91,17 +82,8 @@ def shares_of_kinds(table: pd.DataFrame, labels: Mapping[str, str]) -> pd.DataFr
     The share of a scan is the sum over regions of the absolute sums of one kind, divided by that of all kinds, so that
     relevance for and against does not cancel between regions.
 
-    Parameters
-    ----------
-    table : DataFrame
-        As `RELEVANCE_CHANNELS_TABLE`.
-    labels : mapping of str to str
-        Class by ``scan_id``; other scans are left out.
-
-    Returns
-    -------
-    DataFrame
-        With the columns of `SHARES`.
+    `table`: as `RELEVANCE_CHANNELS_TABLE`. `labels`: class by ``scan_id``; other scans are left out. Returns with the
+    columns of `SHARES`.
 
     Examples
     --------

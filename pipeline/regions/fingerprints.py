@@ -45,16 +45,8 @@ FINGERPRINTS_TABLE = Table(
 def most_different_pair(vectors: NDArray[np.float64], participants: Sequence[str]) -> tuple[int, int, float] | None:
     """Rows of two different participants with the largest cosine distance.
 
-    Parameters
-    ----------
-    vectors : array, shape (scans, groups)
-        A row of zeros has no direction and is in no pair.
-    participants : sequence of str, length scans
-
-    Returns
-    -------
-    tuple of int, int, float or None
-        Two rows (the first such pair on a tie) and their distance; None if no pair can be formed.
+    `vectors`: (scans, groups), a row of zeros has no direction and is in no pair. Returns two rows (the first such pair
+    on a tie) and their distance; None if no pair can be formed.
     """
     names = np.asarray(participants)
     has_direction = np.linalg.norm(vectors, axis=1) > 0
@@ -70,19 +62,10 @@ def most_different_pair(vectors: NDArray[np.float64], participants: Sequence[str
 def fingerprint_table(table: pd.DataFrame, map_names: Sequence[str], least_voxels: int = 0) -> pd.DataFrame:
     """The pair of each map, one row per patient and group; one row with a note where there is no pair.
 
-    Parameters
-    ----------
-    table : pandas.DataFrame
-        A row per scan, map and group, with ``target`` and ``probability`` of the scan and ``density``.
-    map_names : sequence of str
-    least_voxels : int
-        Regions of fewer voxels (``n_voxels``) are left out, unless there is no other: a slight misregistration moves
-        their relevance, so that two people would differ in registration.
-
-    Returns
-    -------
-    pandas.DataFrame
-        Columns of `FINGERPRINTS_TABLE`.
+    `table`: a row per scan, map and group, with ``target`` and ``probability`` of the scan and ``density``.
+    `least_voxels`: regions of fewer voxels (``n_voxels``) are left out, unless there is no other: a slight
+    misregistration moves their relevance, so that two people would differ in registration. Returns columns of
+    `FINGERPRINTS_TABLE`.
     """
     rows = [row for name in map_names for row in _pair_rows(table[table["map"] == name], name, least_voxels)]
     return FINGERPRINTS_TABLE.frame(rows)

@@ -28,16 +28,8 @@ from heatlas.pipeline.run.tables import write_json
 class MapSum:
     """A file that holds the sum of the maps of its scans.
 
-    Parameters
-    ----------
-    path : Path
-        The map of one scan, or a partial sum of several.
-    outcome : str
-        Outcome of the predictions of its scans.
-    sources : tuple of str
-        For sidecars: one file of the run per scan.
-    participants : tuple of str
-        One per scan.
+    `path`: the map of one scan, or a partial sum of several. `outcome`: outcome of the predictions of its scans.
+    `sources`: for sidecars: one file of the run per scan. `participants`: one per scan.
     """
 
     path: Path
@@ -50,13 +42,7 @@ class MapSum:
 class MapsToAverage:
     """All maps of one method.
 
-    Parameters
-    ----------
-    map_name : str
-    parts : tuple of MapSum
-    groups : mapping of str to tuple of str
-        Outcomes that make up each group, e.g. ``{"AD": ("TP", "FN"), "TP": ("TP",)}``; only groups with scans.
-    grid : Grid
+    `groups`: outcomes that make up each group, e.g. ``{"AD": ("TP", "FN"), "TP": ("TP",)}``; only groups with scans.
     """
 
     map_name: str
@@ -80,11 +66,7 @@ def groups_of(outcomes: Sequence[str], negative: str, positive: str) -> dict[str
 def average_maps(outputs: Mapping[str, Path], task: MapsToAverage) -> Mapping[str, Any]:
     """Write the mean map of each group and its sidecar; the function of a job.
 
-    Parameters
-    ----------
-    outputs : mapping of str to Path
-        ``GROUP`` and ``GROUP_sidecar`` of every group.
-    task : MapsToAverage
+    `outputs`: ``GROUP`` and ``GROUP_sidecar`` of every group.
     """
     sums: dict[str, NDArray[np.float64]] = {}
     for part in task.parts:

@@ -25,20 +25,8 @@ def load_whole(path: Path) -> Any:
 def read_map(path: Path, grid: Grid) -> NDArray[np.float32]:
     """Values of a map that must lie on a grid.
 
-    Parameters
-    ----------
-    path : Path
-    grid : Grid
-        Grid of the atlas.
-
-    Returns
-    -------
-    array of float32, shape of `grid`, in Fortran order as in the file
-
-    Raises
-    ------
-    BadInputError
-        If the file is missing, damaged, on another grid, or holds NaN or infinite values.
+    `grid`: grid of the atlas. Raises BadInputError if the file is missing, damaged, on another grid, or holds NaN or
+    infinite values.
     """
     try:
         image = load_whole(path)

@@ -43,19 +43,10 @@ def negative_class_reference(table: pd.DataFrame, over: GainReference) -> pd.Ser
 
     Only scans of one fold were explained by one network, so only they are on one scale.
 
-    Parameters
-    ----------
-    table : pandas.DataFrame
-        With ``participant_id``, ``fold``, ``target`` (0 = negative class), ``map``, ``group`` and ``sum``; a row per
-        scan, map and group.
-    over : {"participants", "scans"}
-        Mean over participants, each by the mean of their scans, so that a control with five scans counts once; or over
-        scans, as in the founding study.
-
-    Returns
-    -------
-    pandas.Series
-        Aligned with `table`; NaN in a fold without such a scan.
+    `table`: with ``participant_id``, ``fold``, ``target`` (0 = negative class), ``map``, ``group`` and ``sum``; a row
+    per scan, map and group. `over`: mean over participants, each by the mean of their scans, so that a control with
+    five scans counts once; or over scans, as in the founding study. Returns aligned with `table`; NaN in a fold without
+    such a scan.
     """
     keys = ["fold", "map", "group"]
     controls = table[table["target"] == 0]

@@ -46,18 +46,8 @@ def top_overlap(a: Sequence[str], b: Sequence[str]) -> float:
 def overlap_table(table: pd.DataFrame, map_names: Sequence[str], top: int = TOP) -> pd.DataFrame:
     """Overlap matrices, one row per metric and ordered pair of maps.
 
-    Parameters
-    ----------
-    table : pandas.DataFrame
-        A row per scan, map and group, with ``target`` and ``outcome`` of the scan and the three metrics.
-    map_names : sequence of str
-        LRP maps, in the order of beta.
-    top : int
-
-    Returns
-    -------
-    pandas.DataFrame
-        Columns of `BETA_OVERLAP_TABLE`.
+    `table`: a row per scan, map and group, with ``target`` and ``outcome`` of the scan and the three metrics.
+    `map_names`: LRP maps, in the order of beta. Returns columns of `BETA_OVERLAP_TABLE`.
     """
     rows = [row for metric in METRICS for row in _matrix(table, metric, map_names, top)]
     return BETA_OVERLAP_TABLE.frame(rows)

@@ -28,13 +28,7 @@ from heatlas.pipeline.run.work.host import on_host
 class PackedAtlas:
     """An atlas, under 1 MB pickled.
 
-    Parameters
-    ----------
-    labels : PackedLabels
-    regions : RegionTable
-    grid : Grid
-    version : str
-        Digest of the other three.
+    `version`: digest of the other three.
     """
 
     labels: PackedLabels
@@ -71,10 +65,7 @@ def write_region_table(
     of it). Sums of those named in `evidence` are evidence; sums of `errors` are the standard errors of a map.
     The standard deviation of sums is written for `members`, the maps (M, D, H, W) of the members of an ensemble.
 
-    Raises
-    ------
-    BadInputError
-        If the grids differ or a map holds NaN or infinite values.
+    Raises BadInputError if the grids differ or a map holds NaN or infinite values.
     """
     require_same_grid(grid, atlas.grid, "the network's template grid and the atlas")
     errors = errors or {}

@@ -32,17 +32,8 @@ class PackedLabels:
 def pack_labels(labels: NDArray[np.integer], numbers: Sequence[int]) -> PackedLabels:
     """Compress a label volume.
 
-    Parameters
-    ----------
-    labels : array of int
-        0 = unlabelled.
-    numbers : sequence of int
-        All regions of the table, in the order wanted, whether they have voxels or not.
-
-    Raises
-    ------
-    BadInputError
-        If a voxel has a label that no region of the table has.
+    `labels`: 0 = unlabelled. `numbers`: all regions of the table, in the order wanted, whether they have voxels or not.
+    Raises BadInputError if a voxel has a label that no region of the table has.
     """
     known = np.array([REST, *numbers])
     unknown = np.setdiff1d(np.unique(labels), known)

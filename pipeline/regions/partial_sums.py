@@ -38,13 +38,7 @@ PARTIAL_TABLE = Table(
 def write_sums(path: Path, sums: Mapping[str, NDArray[np.float64]], box: Box | None) -> None:
     """Write sums by map name.
 
-    Parameters
-    ----------
-    path : Path
-        Ends in ``.npz``.
-    sums : mapping of str to array, shape of the box
-    box : Box or None
-        Part of the template grid that the sums cover; None for all of it.
+    `path`: ends in ``.npz``. `box`: part of the template grid that the sums cover; None for all of it.
     """
     place = [] if box is None else [box.start, box.shape]
     arrays: dict[str, Any] = {"box": np.array(place, np.int64)}
@@ -58,10 +52,7 @@ def write_sums(path: Path, sums: Mapping[str, NDArray[np.float64]], box: Box | N
 def add_part(into: NDArray[np.float64], path: Path, map_name: str, grid: Grid) -> None:
     """Add a part to a sum on the template grid: a partial sum, or the map of one scan.
 
-    Raises
-    ------
-    BadInputError
-        If the file is missing, damaged, on another grid, or holds NaN or infinite values.
+    Raises BadInputError if the file is missing, damaged, on another grid, or holds NaN or infinite values.
     """
     if path.suffix != ".npz":
         into += read_map(path, grid)

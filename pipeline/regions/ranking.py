@@ -27,16 +27,8 @@ def least_voxels(resolution_mm: float) -> int:
 def mean_over_participants(table: pd.DataFrame, metric: str) -> pd.Series:
     """Mean of a metric per map and bilateral group.
 
-    Parameters
-    ----------
-    table : pandas.DataFrame
-        With ``participant_id``, ``map``, ``group`` and the metric; a row per scan, map and group. Missing values are
-        left out; a group without any value has NaN.
-
-    Returns
-    -------
-    pandas.Series
-        Indexed by map and group, in the order of `table`.
+    `table`: with ``participant_id``, ``map``, ``group`` and the metric; a row per scan, map and group. Missing values
+    are left out; a group without any value has NaN. Returns indexed by map and group, in the order of `table`.
     """
     per_participant = table.groupby(["participant_id", "map", "group"], sort=False)[metric].mean()
     return per_participant.groupby(level=["map", "group"], sort=False).mean()

@@ -29,20 +29,11 @@ ROW = 512
 class DeviceLabels:
     """A label volume cut to a box, laid out for summing on a device.
 
-    Parameters
-    ----------
-    shape : tuple of int
-        Shape of the box.
-    numbers : tuple of int
-        Label number of each sum: the unlabelled rest, then the regions in the order of their table.
-    n_voxels : array of int64, shape (numbers,)
-        On the whole grid: voxels outside the box count, with a relevance of 0.
-    voxels : Tensor of int64, shape (rows, `ROW`)
-        Positions in the flattened box, the voxels of one region in each row.
-    filled : Tensor of bool, shape (rows, `ROW`)
-        False where a row is padded.
-    rows : Tensor of int64, shape (numbers, most rows of a region)
-        Rows of each region; the number of rows stands for "none".
+    `shape`: shape of the box. `numbers`: label number of each sum: the unlabelled rest, then the regions in the order
+    of their table. `n_voxels`: (numbers,), on the whole grid: voxels outside the box count, with a relevance of 0.
+    `voxels`: (rows, `ROW`), positions in the flattened box, the voxels of one region in each row. `filled`: (rows,
+    `ROW`), False where a row is padded. `rows`: (numbers, most rows of a region), rows of each region; the number of
+    rows stands for "none".
     """
 
     shape: tuple[int, int, int]
@@ -56,18 +47,8 @@ class DeviceLabels:
 def lay_out_labels(packed: PackedLabels, box: Box | None, device: torch.device) -> DeviceLabels:
     """Labels of a box, on a device.
 
-    Parameters
-    ----------
-    packed : PackedLabels
-        On the template grid.
-    box : Box or None
-        Part of that grid that maps cover; None for all of it.
-    device : torch.device
-
-    Raises
-    ------
-    BadInputError
-        If the box reaches beyond the labels.
+    `packed`: on the template grid. `box`: part of that grid that maps cover; None for all of it. Raises BadInputError
+    if the box reaches beyond the labels.
     """
     whole = unpack_rows(packed)
     inside = whole if box is None else box.crop(whole)
@@ -102,21 +83,9 @@ def device_labels(packed: PackedLabels, box: Box | None, device: torch.device) -
 def device_region_sums(maps: Tensor, labels: DeviceLabels) -> Tensor:
     """Sum of each map over each region, in float64.
 
-    Parameters
-    ----------
-    maps : Tensor
-        (M, D, H, W) or (M, V), on the device and the box of `labels`; V counts in C order. Float32 or float64.
-    labels : DeviceLabels
-
-    Returns
-    -------
-    Tensor of float64, (M, numbers)
-        In the order of ``labels.numbers``; they add to the total of each map. The same on every call.
-
-    Raises
-    ------
-    BadInputError
-        If a map holds NaN or infinite values.
+    `maps`: (M, D, H, W) or (M, V), on the device and the box of `labels`; V counts in C order. Float32 or float64.
+    Returns (M, numbers). In the order of ``labels.numbers``; they add to the total of each map. The same on every call.
+    Raises BadInputError if a map holds NaN or infinite values.
 
     Examples
     --------

@@ -56,31 +56,9 @@ def aggregate_relevance(
 ) -> tuple[bool, list[Outcome]]:
     """Write the relevance tables, fingerprints, overlap between betas, and mean maps.
 
-    Parameters
-    ----------
-    layout : RunLayout
-    scans : sequence of Scan
-        Scans that have been explained and predicted.
-    predictions : pandas.DataFrame
-        ``predictions.tsv``.
-    map_names : sequence of str
-    grid : Grid
-        Grid of the maps.
-    config : Config
-    executor : concurrent.futures.Executor
-    digests : DigestCache
-
-    Returns
-    -------
-    bool
-        Whether tables were written; False if they were still valid.
-    list of Outcome
-        One per map whose means are kept.
-
-    Raises
-    ------
-    BadInputError
-        If there is no scan, a scan has no prediction or two, or its region table is missing or lacks a map.
+    `scans`: scans that have been explained and predicted. `predictions`: ``predictions.tsv``. `grid`: grid of the maps.
+    Returns whether tables were written; False if they were still valid. one per map whose means are kept. Raises
+    BadInputError if there is no scan, a scan has no prediction or two, or its region table is missing or lacks a map.
     """
     if not scans or not map_names:
         raise BadInputError("regions: no scan with relevance and a prediction. Run training and attribution first.")

@@ -106,21 +106,10 @@ def scan_rows(
 ) -> pd.DataFrame:
     """Rows of one scan: every map, the unlabelled rest and every region of the table.
 
-    Parameters
-    ----------
-    identity : mapping
-        ``participant_id``, ``session_id`` and ``scan_id``.
-    sums : mapping of str to array
-        Region sums by map name, in the order of ``index.numbers``.
-    index : RegionIndex
-    regions : RegionTable
-        Joined by label number.
-    evidence : collection of str
-        Names of those maps whose sums are evidence.
-    errors : mapping of str to array, or None
-        Standard errors of the sums by map name, of maps that have some.
-    members : mapping of str to array, or None
-        (M, regions), sums of the members of an ensemble by map name.
+    `identity`: ``participant_id``, ``session_id`` and ``scan_id``. `sums`: region sums by map name, in the order of
+    ``index.numbers``. `regions`: joined by label number. `evidence`: names of those maps whose sums are evidence.
+    `errors`: standard errors of the sums by map name, of maps that have some. `members`: (M, regions), sums of the
+    members of an ensemble by map name.
     """
     names = regions.frame().set_index("number")[["name", "hemisphere", "group"]]
     names.loc[REST] = [REST_NAME, None, None]
@@ -162,19 +151,9 @@ def bilateral_sums(relevance: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame
 def bilateral_rows(relevance: pd.DataFrame, predictions: pd.DataFrame, gain_reference: GainReference) -> pd.DataFrame:
     """Regions pooled over hemispheres, with gain.
 
-    Parameters
-    ----------
-    relevance : pandas.DataFrame
-        `RELEVANCE_TABLE`.
-    predictions : pandas.DataFrame
-        One row per scan, at least `PREDICTION_COLUMNS`.
-    gain_reference : {"participants", "scans"}
-        What gain divides by; see `negative_class_reference`.
-
-    Returns
-    -------
-    pandas.DataFrame
-        Columns of `RELEVANCE_BILATERAL_TABLE` and then `PREDICTION_COLUMNS`, for use by the rankings.
+    `relevance`: `RELEVANCE_TABLE`. `predictions`: one row per scan, at least `PREDICTION_COLUMNS`. `gain_reference`:
+    what gain divides by; see `negative_class_reference`. Returns columns of `RELEVANCE_BILATERAL_TABLE` and then
+    `PREDICTION_COLUMNS`, for use by the rankings.
     """
     table = bilateral_sums(relevance, [*_SCAN_COLUMNS])
     table = table.merge(predictions[list(PREDICTION_COLUMNS)], on="scan_id", how="left")
@@ -203,10 +182,7 @@ def with_outcomes(predictions: pd.DataFrame) -> pd.DataFrame:
 def predictions_of(scan_ids: Sequence[str], predictions: pd.DataFrame) -> pd.DataFrame:
     """Rows of some scans.
 
-    Raises
-    ------
-    BadInputError
-        If a column is missing, a scan has no row, or two, or an outcome is not one of the four.
+    Raises BadInputError if a column is missing, a scan has no row, or two, or an outcome is not one of the four.
     """
     predictions = with_outcomes(predictions)
     missing = [name for name in PREDICTION_COLUMNS if name not in predictions.columns]

@@ -250,20 +250,10 @@ def resample(
 ) -> np.ndarray:
     """Resample a scan, or an image in its space, on a grid of template space in one interpolation.
 
-    Parameters
-    ----------
-    moving : Volume
-        In any orientation.
-    shape, affine
-        The grid.
-    interpolation : {"linear", "genericLabel", "nearestNeighbor"}
-        The others for label images: each voxel takes the label with the largest share (ITK's
-        ``LabelImageGenericInterpolateImageFunction``), or that of the voxel in which its centre lies.
-
-    Returns
-    -------
-    numpy.ndarray
-        float32; 0 outside the scan. Voxels are computed independently, so the number of threads does not matter.
+    `moving`: in any orientation. `shape`, `affine`: the grid. `interpolation`: the others for label images: each voxel
+    takes the label with the largest share (ITK's ``LabelImageGenericInterpolateImageFunction``), or that of the voxel
+    in which its centre lies. Returns float32; 0 outside the scan. Voxels are computed independently, so the number of
+    threads does not matter.
     """
     import ants
 

@@ -124,10 +124,7 @@ def place_beside(image: T1wImage, first: PlacedScan, template: Template, kind: I
 
     Of a stripped image, the brain is where it is not 0: elsewhere it says nothing, and 0 would be the darkest tissue.
 
-    Raises
-    ------
-    BadInputError
-        If the image lies elsewhere, or misses more than `MAX_MISSING` of the brain.
+    Raises BadInputError if the image lies elsewhere, or misses more than `MAX_MISSING` of the brain.
     """
     i, j, k = image.data.shape
     source = Grid((i, j, k), image.affine)

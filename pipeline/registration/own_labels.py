@@ -88,10 +88,7 @@ def carry(outputs: dict[str, Path], task: OwnLabels) -> Mapping[str, int | str]:
     Each voxel takes the label that has the largest share of it, by linear interpolation, or none. Without a voxel of
     one of the regions nothing is marked: a map would be kept out of a region that the person does have.
 
-    Returns
-    -------
-    mapping
-        The number of labels, and why there is none (``lacking``, empty if there are).
+    Returns the number of labels, and why there is none (``lacking``, empty if there are).
     """
     grid = template_grid(task.files.resolution_mm, span_of(task.files.template))
     with shown_as(task.labels, "the label image of the scan"):
@@ -146,23 +143,9 @@ def carry_labels(
 ) -> list[Outcome]:  # fmt: skip
     """Write the regions of ``[objective]`` of all scans that have labels of their own; remove those of others.
 
-    Parameters
-    ----------
-    layout : RunLayout
-    input_root : Path
-        Folder that the image paths of the scans start from.
-    scans : sequence of Scan
-        Registered, with the paths of their images.
-    config, executor, digests
-    kept : sequence of Scan
-        All kept scans of the input, as of `labels_of_scans`.
-    seen : Box or None
-        What the network sees; None for everything.
-
-    Returns
-    -------
-    list of Outcome
-        One per scan with labels; nothing where the settings do not ask for them.
+    `input_root`: folder that the image paths of the scans start from. `scans`: registered, with the paths of their
+    images. `kept`: all kept scans of the input, as of `labels_of_scans`. `seen`: what the network sees; None for
+    everything. Returns one per scan with labels; nothing where the settings do not ask for them.
     """
     if not config.objective.own_anatomy:
         if layout.failures.is_file() and STAGE in set(FAILURES_TABLE.read(layout.failures)["stage"]):
@@ -203,27 +186,10 @@ def require_own_labels(
 ) -> list[str]:
     """Refuse label images that cannot guide maps, by their headers and tables, before any work starts.
 
-    Parameters
-    ----------
-    config : Config
-    input_root : Path
-    scans : sequence of Scan
-        With a label.
-    split : Split
-    kept : sequence of Scan
-        All kept scans of the input, as of `labels_of_scans`.
-
-    Returns
-    -------
-    list of str
-        Notes: how many have labels of their own, and what was left out.
-
-    Raises
-    ------
-    UsageError
-        For an unknown region, or a fold in which no map would be guided.
-    BadInputError
-        If no scan has labels, a table is missing, or an image cannot be read or lies on another grid than its scan.
+    `scans`: with a label. `kept`: all kept scans of the input, as of `labels_of_scans`. Returns notes: how many have
+    labels of their own, and what was left out. Raises UsageError for an unknown region, or a fold in which no map would
+    be guided. Raises BadInputError if no scan has labels, a table is missing, or an image cannot be read or lies on
+    another grid than its scan.
     """
     found, longitudinal = labels_of_scans(input_root, scans, config, kept), n_longitudinal(config)
     left_out = [

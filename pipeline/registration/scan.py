@@ -71,27 +71,12 @@ def register_image(
 ) -> RegisteredScan:
     """Bring one scan to template space, and with it images of other kinds of the same session.
 
-    Parameters
-    ----------
-    path : Path
-        T1-weighted NIfTI image; only read.
-    template : Template
-        On the grid of the result.
-    prefix : Path
-        Start of the names of the transform files, in a folder that exists.
-    entry : {"scan", "brain"}
-        ``brain`` for an image that is declared brain-extracted (`pipeline.cohort.records.Scan.entry`).
-    mask_path : Path, optional
-        Path of a mask of this scan, existing or not (`pipeline.registration.images.given_masks`).
-    others : sequence of (Path, ImageKind)
-        Images that are registered through the scan (`pipeline.registration.through_t1w`); only read.
-
-    Raises
-    ------
-    BadInputError
-        If the image or its mask cannot be used.
-    RegistrationError
-        If no transform is found.
+    `path`: t1-weighted NIfTI image; only read. `template`: on the grid of the result. `prefix`: start of the names of
+    the transform files, in a folder that exists. `entry`: ``brain`` for an image that is declared brain-extracted
+    (`pipeline.cohort.records.Scan.entry`). `mask_path`: path of a mask of this scan, existing or not
+    (`pipeline.registration.images.given_masks`). `others`: images that are registered through the scan
+    (`pipeline.registration.through_t1w`); only read. Raises BadInputError if the image or its mask cannot be used.
+    Raises RegistrationError if no transform is found.
     """
     image = load_t1w(path)
     model = Path(config.synthstrip_model) if config.synthstrip_model else None

@@ -70,29 +70,13 @@ def register_scans(
 
     The tables are updated with finished scans while others are still being registered.
 
-    Parameters
-    ----------
-    input_root : Path
-        Folder that the image paths of the scans start from; only read.
-    scans : sequence of Scan
-        Dropped scans are passed over.
-    seed : int
-        Seed of the run; the seed of each scan is derived from it and its name.
-    executor : concurrent.futures.Executor
-        Workers with one ITK thread (`pipeline.run.work.executors.open_executor`).
-    atlas : str
-        For the quality per region; as `atlases.labels.load_atlas`.
-    followers : callable, optional
-        Units that the worker does right after each registration; picklable.
-    on_tables : callable, optional
-        Called with the scans registered so far whenever the tables are updated before the end.
-
-    Returns
-    -------
-    registrations : list of Outcome
-        One per kept scan, in their order; a failed scan does not affect the others.
-    regions : list of Outcome
-        Outcomes of the quality per region, one per registered scan.
+    `input_root`: folder that the image paths of the scans start from; only read. `scans`: dropped scans are passed
+    over. `seed`: seed of the run; the seed of each scan is derived from it and its name. `executor`: workers with one
+    ITK thread (`pipeline.run.work.executors.open_executor`). `atlas`: for the quality per region; as
+    `atlases.labels.load_atlas`. `followers`: units that the worker does right after each registration; picklable.
+    `on_tables`: called with the scans registered so far whenever the tables are updated before the end. Returns
+    `registrations`: one per kept scan, in their order; a failed scan does not affect the others. `regions`: outcomes of
+    the quality per region, one per registered scan.
     """
     kept = [scan for scan in scans if scan.kept]
     if config.brain_extraction == "synthstrip":

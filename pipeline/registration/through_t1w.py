@@ -63,30 +63,11 @@ def carry(
 ) -> CarriedImage:
     """Bring one image to template space.
 
-    Parameters
-    ----------
-    path : Path
-        The image; only read.
-    kind : ImageKind
-    head, brain : Volume
-        The T1-weighted image of the session and its brain mask, on one grid.
-    transforms : Transforms
-        From template to the T1-weighted image.
-    grid : Grid
-        Of the result.
-    correct : bool
-        Whether intensities of MRI are corrected.
-    seed : int
-        For ANTs.
-    prefix : Path
-        Start of the names of the transform files, in a folder that exists.
-
-    Raises
-    ------
-    BadInputError
-        If the image cannot be read or misses a part of the brain.
-    RegistrationError
-        If no rigid map is found.
+    `path`: the image; only read. `head`, `brain`: the T1-weighted image of the session and its brain mask, on one grid.
+    `transforms`: from template to the T1-weighted image. `grid`: of the result. `correct`: whether intensities of MRI
+    are corrected. `seed`: for ANTs. `prefix`: start of the names of the transform files, in a folder that exists.
+    Raises BadInputError if the image cannot be read or misses a part of the brain. Raises RegistrationError if no rigid
+    map is found.
     """
     image = load_t1w(path)
     whole = closest_ras(Volume(image.data, image.affine))

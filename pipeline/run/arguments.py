@@ -18,14 +18,7 @@ from heatlas.pipeline.run.errors import UsageError
 def require_arguments(**given: Any) -> None:
     """Refuse an argument that cannot be what its name says.
 
-    Parameters
-    ----------
-    **given
-        Arguments by the names of `ARGUMENTS`.
-
-    Raises
-    ------
-    UsageError
+    `**given`: arguments by the names of `ARGUMENTS`.
 
     Examples
     --------

@@ -67,12 +67,8 @@ def described(*names: str) -> dict[str, str]:
 class DescribedColumn:
     """A column of a table.
 
-    Parameters
-    ----------
-    meaning : str
-        Its description in the data dictionary; empty in `KNOWN`, as each table has its own.
-    title : str
-        Heading on pages, where ``{positive}`` and ``{negative}`` are the classes; empty for one made from its name.
+    `meaning`: its description in the data dictionary; empty in `KNOWN`, as each table has its own. `title`: heading on
+    pages, where ``{positive}`` and ``{negative}`` are the classes; empty for one made from its name.
     """
 
     meaning: str

@@ -46,13 +46,9 @@ def warn_once(text: str) -> None:
 class Inference:
     """What the tests of a table are for.
 
-    Parameters
-    ----------
-    role : {"primary", "secondary", "exploratory"}
-        Primary: the one outcome named before any result. Secondary: answers one question of the study, corrected over
-        all of its tests. Exploratory: several questions or audits side by side, not corrected for each other.
-    family : str
-        The tests that a correction is over.
+    `role`: primary: the one outcome named before any result. Secondary: answers one question of the study, corrected
+    over all of its tests. Exploratory: several questions or audits side by side, not corrected for each other.
+    `family`: the tests that a correction is over.
     """
 
     role: Literal["primary", "secondary", "exploratory"]
@@ -182,17 +178,8 @@ class Table:
     def write(self, where: RunLayout | Path, rows: pd.DataFrame | Iterable[Any]) -> Path:
         """Write the table and its data dictionary; in a run also a receipt, by which `not_as_written` knows it.
 
-        Parameters
-        ----------
-        where : RunLayout or Path
-            See `path`.
-        rows : pandas.DataFrame or iterable
-            Columns in any order; or rows, as mappings or in the order of the columns. Those of `later` may be missing.
-
-        Raises
-        ------
-        ValueError
-            If a column is missing or not declared.
+        `where`: see `path`. `rows`: columns in any order; or rows, as mappings or in the order of the columns. Those of
+        `later` may be missing. Raises ValueError if a column is missing or not declared.
         """
         frame = rows if isinstance(rows, pd.DataFrame) else self.frame(rows)
         described = self.dictionary

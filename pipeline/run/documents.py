@@ -29,10 +29,8 @@ _LONG_KEY = re.compile(rf"(?<![\w-]){_PART}(?:[ \t]*\.[ \t]*{_PART}){{{DEEPEST}}
 def json_object(text: str | bytes) -> dict[str, Any]:
     """The object that a JSON text holds.
 
-    Raises
-    ------
-    ValueError
-        If it is not UTF-8 or not JSON, holds NaN or infinity, is nested deeper than `DEEPEST`, or is no object.
+    Raises ValueError if it is not UTF-8 or not JSON, holds NaN or infinity, is nested deeper than `DEEPEST`, or is no
+    object.
 
     Examples
     --------
@@ -56,16 +54,8 @@ def json_object(text: str | bytes) -> dict[str, Any]:
 def read_json(path: Path, remedy: str) -> dict[str, Any]:
     """The object in a JSON file.
 
-    Parameters
-    ----------
-    path : Path
-    remedy : str
-        A sentence: what to do if it cannot be read.
-
-    Raises
-    ------
-    BadInputError
-        If the file is missing, no regular file, larger than `LARGEST_JSON`, or not as `json_object` wants it.
+    `remedy`: a sentence: what to do if it cannot be read. Raises BadInputError if the file is missing, no regular file,
+    larger than `LARGEST_JSON`, or not as `json_object` wants it.
     """
     try:
         return json_object(read_regular(path, LARGEST_JSON))
@@ -86,10 +76,8 @@ def known_json(path: Path) -> Mapping[str, Any]:
 def toml_document(text: str) -> dict[str, Any]:
     r"""What a TOML text holds.
 
-    Raises
-    ------
-    ValueError
-        If it is not TOML, longer than `LARGEST_TOML`, or has values or keys of more than `DEEPEST` levels.
+    Raises ValueError if it is not TOML, longer than `LARGEST_TOML`, or has values or keys of more than `DEEPEST`
+    levels.
 
     Examples
     --------
@@ -113,12 +101,8 @@ def toml_document(text: str) -> dict[str, Any]:
 def read_toml(path: Path) -> dict[str, Any]:
     """What a TOML file in UTF-8 holds.
 
-    Raises
-    ------
-    OSError
-        If it cannot be read, is no regular file or is longer than `LARGEST_TOML` bytes.
-    ValueError
-        As `toml_document`.
+    Raises OSError if it cannot be read, is no regular file or is longer than `LARGEST_TOML` bytes. Raises ValueError as
+    `toml_document`.
     """
     return toml_document(read_regular(path, LARGEST_TOML).decode("utf-8-sig"))
 

@@ -16,10 +16,7 @@ _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u206
 def plain(text: str, lines: bool = True) -> str:
     r"""Escape characters that a terminal would execute or cannot show, as Python does.
 
-    Parameters
-    ----------
-    lines : bool
-        Whether to keep line feeds and tabs.
+    `lines`: whether to keep line feeds and tabs.
 
     Examples
     --------

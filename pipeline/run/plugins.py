@@ -24,13 +24,8 @@ _origin: dict[tuple[str, str], str] = {}
 def plugged_in(group: Group, kind: type[Record], taken: Collection[str]) -> tuple[Record, ...]:
     """Records that other distributions add to a registry, in the order of their names.
 
-    Parameters
-    ----------
-    group : {"methods", "networks", "atlases", "parts"}
-    kind : type
-        What a record must be; it has a ``name``. An entry point gives one of them, or a sequence.
-    taken : collection of str
-        Names that the registry has; a plug-in cannot replace what they stand for.
+    `kind`: what a record must be; it has a ``name``. An entry point gives one of them, or a sequence. `taken`: names
+    that the registry has; a plug-in cannot replace what they stand for.
     """
     found: dict[str, Record] = {}
     for point in sorted(metadata.entry_points(group=PREFIX + group), key=lambda one: (_distribution(one), one.name)):

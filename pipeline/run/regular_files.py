@@ -19,10 +19,7 @@ _KINDS = {
 def irregular_kind(path: Path | str) -> str | None:
     """Kind of a path that is not a file or a link to one, such as ``a named pipe``; None for a file.
 
-    Raises
-    ------
-    OSError
-        If it does not exist or cannot be accessed.
+    Raises OSError if it does not exist or cannot be accessed.
     """
     return _KINDS.get(stat.S_IFMT(Path(path).stat().st_mode))
 
@@ -37,10 +34,7 @@ def require_regular(path: Path) -> None:
 def read_regular(path: Path, most: int | None = None) -> bytes:
     """The content of a file; `most` is the largest number of bytes that is read.
 
-    Raises
-    ------
-    OSError
-        If it cannot be read, is not a file or is too large; ``strerror`` says what it is instead.
+    Raises OSError if it cannot be read, is not a file or is too large; ``strerror`` says what it is instead.
     """
     require_regular(path)
     with path.open("rb") as file:

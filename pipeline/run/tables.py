@@ -101,18 +101,9 @@ def _with_text(frame: pd.DataFrame, change: Callable[[str], str]) -> pd.DataFram
 def read_table(path: Path, required: Sequence[str] = (), text_columns: Sequence[str] = ()) -> pd.DataFrame:
     """Read a table written by `write_table` or by any BIDS tool.
 
-    Parameters
-    ----------
-    required : sequence of str
-        Columns that must exist.
-    text_columns : sequence of str
-        Columns kept as text even where they look like numbers (identifiers such as ``0012``) or truth values; every
-        ``*_id`` column and those of `CLASS_COLUMNS` are always text.
-
-    Raises
-    ------
-    BadInputError
-        If the file is missing, not a table, lacks a required column or has a column twice.
+    `required`: columns that must exist. `text_columns`: columns kept as text even where they look like numbers
+    (identifiers such as ``0012``) or truth values; every ``*_id`` column and those of `CLASS_COLUMNS` are always text.
+    Raises BadInputError if the file is missing, not a table, lacks a required column or has a column twice.
     """
     if not path.is_file():
         what = "not a file" if path.exists() else "no such table"

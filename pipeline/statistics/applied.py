@@ -43,18 +43,8 @@ NO_LABELS = (
 class ControlNorms:
     """What is usual in the controls of a run, in one source (a map, or `VOLUME`).
 
-    Parameters
-    ----------
-    source : str
-    groups : tuple of str
-        Bilateral groups.
-    values : array, shape (controls, groups)
-        One scan each.
-    frame : DataFrame
-        Facts of these scans.
-    formula : str
-        Covariates.
-    min_freedom : int
+    `groups`: bilateral groups. `values`: (controls, groups), one scan each. `frame`: facts of these scans. `formula`:
+    covariates.
     """
 
     source: str

@@ -132,10 +132,7 @@ def require_names(config: Config, scans: Sequence[Scan], clinical: Clinical | No
 
     `scans`: scans of the contrast; `groups`: bilateral groups of the atlas.
 
-    Raises
-    ------
-    BadInputError
-        Naming the setting, the unknown name and the nearest known one.
+    Raises BadInputError, naming the setting, the unknown name and the nearest known one.
     """
     settings, frame = config.statistics, _frame(scans, clinical)
     known = {*map(str, frame.columns), *MEASURES, *TIMES}

@@ -113,14 +113,7 @@ class Analysis:
     family. A simulation without effect (``benchmarks/type_one_error_tables.py``) must find the level near 5 %, with
     repeated scans per person.
 
-    Parameters
-    ----------
-    name : str
-    function : callable
-    tables : tuple of Table
-        Tables that it may write.
-    tasks : frozenset of str
-        Kinds of tasks that it is defined for.
+    `tables`: tables that it may write. `tasks`: kinds of tasks that it is defined for.
     """
 
     name: str

@@ -84,13 +84,7 @@ PREDICTIONS_APPLIED_TABLE = Table(
 class NetworkTask:
     """Input of a worker that applies one network.
 
-    Parameters
-    ----------
-    layout : RunLayout
-    fold : int
-    scans : tuple of Scan
-        Registered; of participants the network was not trained or selected with.
-    config : Config
+    `scans`: registered; of participants the network was not trained or selected with.
     """
 
     layout: RunLayout
@@ -110,30 +104,11 @@ def apply_networks(
 ) -> list[Outcome]:
     """Predict kept scans outside the contrast.
 
-    Parameters
-    ----------
-    layout : RunLayout
-    scans : sequence of Scan
-        Registered, without a label. Scans without an applicable network have no row (with a single split, if their
-        participant's labelled scans were used for training; or if the only applicable network could not be trained);
-        they are counted in the log.
-    split : Split
-    trained : sequence of int
-        Folds with a trained network.
-    config : Config
-    executor : concurrent.futures.Executor
-    digests : DigestCache
-
-    Returns
-    -------
-    list of Outcome
-        One per network. ``predictions_applied.tsv`` has the predicted scans, averaged over networks, which each row
-        names. It is removed if there are none.
-
-    Raises
-    ------
-    BadInputError
-        If a scan has a label.
+    `scans`: registered, without a label. Scans without an applicable network have no row (with a single split, if their
+    participant's labelled scans were used for training; or if the only applicable network could not be trained); they
+    are counted in the log. `trained`: folds with a trained network. Returns one per network.
+    ``predictions_applied.tsv`` has the predicted scans, averaged over networks, which each row names. It is removed if
+    there are none. Raises BadInputError if a scan has a label.
     """
     labelled = [scan.name for scan in scans if scan.label is not None]
     if labelled:
@@ -184,17 +159,8 @@ def _not_of_backbone(model: FoldFiles, scans: tuple[Scan, ...]) -> tuple[Scan, .
 def mean_over_networks(answers: pd.DataFrame, classes: tuple[str, str]) -> pd.DataFrame:
     """Average the logits of the networks, as those of an ensemble are; one row per scan.
 
-    Parameters
-    ----------
-    answers : pandas.DataFrame
-        `NETWORK_COLUMNS`, one row per scan and network.
-    classes : tuple of str
-        Negative, positive.
-
-    Returns
-    -------
-    pandas.DataFrame
-        `APPLIED_COLUMNS`, sorted as the scan table.
+    `answers`: `NETWORK_COLUMNS`, one row per scan and network. `classes`: negative, positive. Returns
+    `APPLIED_COLUMNS`, sorted as the scan table.
     """
     answers = answers.sort_values("fold")
     by_scan = answers.groupby(list(_IDENTITY), dropna=False, sort=False)
@@ -227,10 +193,7 @@ def _job(layout: RunLayout, fold: int, scans: tuple[Scan, ...], config: Config, 
 def ask_network(outputs: Mapping[str, Path], task: NetworkTask) -> None:
     """Predict all scans of a task by its network; the function of a `Job`.
 
-    Raises
-    ------
-    BadInputError
-        If a scan cannot be read, or the network was trained or selected with its participant.
+    Raises BadInputError if a scan cannot be read, or the network was trained or selected with its participant.
     """
     model = task.layout.fold(task.fold)
     device = chosen_device(task.config.training)

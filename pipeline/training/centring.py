@@ -31,11 +31,7 @@ effect; where they do not, many offsets are equally good, and it chooses the mid
 def balanced_offsets(logits: Floats, targets: NDArray[np.int64]) -> Floats:
     """Offsets (C,), with a mean of 0, that give the least cross-entropy with each class weighted alike.
 
-    Parameters
-    ----------
-    logits : array, shape (scans, C)
-    targets : array, shape (scans,)
-        Classes, 0 to C - 1.
+    `logits`: (scans, C). `targets`: (scans,), classes, 0 to C - 1.
 
     Examples
     --------
@@ -62,19 +58,8 @@ def balanced_offsets(logits: Floats, targets: NDArray[np.int64]) -> Floats:
 def centre(model: nn.Module, part: LabelledVolumes, batch_size: int) -> list[float]:
     """Add the offsets of each class, fitted to some scans, to the last constant of a network; they are returned.
 
-    Parameters
-    ----------
-    model : nn.Module
-        In evaluation mode; its last `LogitLayer` is changed.
-    part : LabelledVolumes
-        Scans that the network knows, with classes as targets.
-    batch_size : int
-        Scans asked at a time.
-
-    Raises
-    ------
-    UsageError
-        For a network without such a constant.
+    `model`: in evaluation mode; its last `LogitLayer` is changed. `part`: scans that the network knows, with classes as
+    targets. `batch_size`: scans asked at a time. Raises UsageError for a network without such a constant.
     """
     layers = [module for module in model.modules() if isinstance(module, LogitLayer)]
     if not layers:

@@ -42,17 +42,9 @@ class EpochRecord:
 class Checkpoint:
     """State of a training after some epochs.
 
-    Parameters
-    ----------
-    selection : BestEpoch
-        Includes the number of epochs done.
-    history : tuple of EpochRecord
-    weights, best_weights : mapping of str to Tensor
-        Current state of the network, and that of the best epoch (empty if there is none yet).
-    moments : mapping of int to mapping of str to Tensor
-        State of the optimiser per parameter.
-    average : mapping of str to Tensor
-        State of the moving average of the weights; empty if there is none.
+    `selection`: includes the number of epochs done. `weights`, `best_weights`: current state of the network, and that
+    of the best epoch (empty if there is none yet). `moments`: state of the optimiser per parameter. `average`: state of
+    the moving average of the weights; empty if there is none.
     """
 
     selection: BestEpoch

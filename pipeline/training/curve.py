@@ -29,11 +29,7 @@ class CurveOnTerminal:
     Every `SECONDS_BETWEEN_LINES`, a line for each training with a new epoch: above the progress bar on a terminal,
     otherwise in the log of the run, or on standard output if no log is open.
 
-    Parameters
-    ----------
-    trainings : sequence of (str, Path)
-        Name and checkpoint of each.
-    max_epochs : int
+    `trainings`: name and checkpoint of each.
     """
 
     def __init__(self, trainings: Sequence[tuple[str, Path]], max_epochs: int) -> None:

@@ -15,10 +15,7 @@ class TensorBoardEvents:
 
     What an earlier, interrupted training wrote stays; of epochs that are trained again, the later ones are shown.
 
-    Parameters
-    ----------
-    folder : Path
-        Made with the first epoch.
+    `folder`: made with the first epoch.
     """
 
     def __init__(self, folder: Path) -> None:

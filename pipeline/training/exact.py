@@ -36,12 +36,7 @@ EXACT = "exact solution"
 
 
 def require_plain(config: Config) -> None:
-    """Refuse settings of a training that a ridge regression has no place for.
-
-    Raises
-    ------
-    UsageError
-    """
+    """Refuse settings of a training that a ridge regression has no place for."""
     training = config.training
     asked = {
         'objective.kind = "task"': config.objective.kind != "task",
@@ -61,9 +56,7 @@ def require_plain(config: Config) -> None:
 class Columns:
     """Standardised values of scans, read from a file in parts.
 
-    Parameters
-    ----------
-    values : array of float32, shape (scans, columns)
+    `values`: (scans, columns).
     """
 
     values: NDArray[np.float32]
@@ -87,10 +80,7 @@ class Columns:
     def weights(self, rotated: Floats, intercepts: Floats) -> tuple[Floats, Floats]:
         """Weights (outputs, columns) and intercepts (outputs,) of the values as they are.
 
-        Parameters
-        ----------
-        rotated : array, shape (scans, outputs)
-            Weights of the standardised columns are their inner products with it.
+        `rotated`: (scans, outputs), weights of the standardised columns are their inner products with it.
         """
         found, moved = np.empty((rotated.shape[1], self.values.shape[1])), intercepts.copy()
         for part, own, mean, spread in self.parts():
@@ -111,30 +101,11 @@ def solved(
 ) -> Trained:
     """Solve the last layer of a network on all parts together.
 
-    Parameters
-    ----------
-    model : StagedModel
-        Its last layer is linear; changed in place.
-    parts : sequence of LabelledVolumes
-        Training and validation part. No epoch is chosen, so the validation part is learned from as well.
-    people : sequence of str
-        Of all scans, in order.
-    objective : Objective
-        For the loss and the score of the history, and the scale of a number.
-    seed : int
-        Of the inner folds, by which the penalty is chosen.
-    folder : Path
-        For a file of all columns.
-
-    Returns
-    -------
-    Trained
-        With one epoch, whose validation loss and score are those of the inner folds.
-
-    Raises
-    ------
-    BadInputError
-        If there are too few people of a class.
+    `model`: its last layer is linear; changed in place. `parts`: training and validation part. No epoch is chosen, so
+    the validation part is learned from as well. `people`: of all scans, in order. `objective`: for the loss and the
+    score of the history, and the scale of a number. `seed`: of the inner folds, by which the penalty is chosen.
+    `folder`: for a file of all columns. Returns with one epoch, whose validation loss and score are those of the inner
+    folds. Raises BadInputError if there are too few people of a class.
     """
     targets = torch.cat([part.targets for part in parts])
     wanted = _in_units(targets, objective)

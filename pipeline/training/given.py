@@ -47,11 +47,8 @@ AS_THEY_WERE = "not trained here"
 def require_usable(config: Config) -> None:
     """Refuse networks that cannot be used as they are, before any work.
 
-    Raises
-    ------
-    UsageError, BadInputError
-        If code, weights or answers of the user's network are not as its description says, or the run that the networks
-        are taken from does not fit.
+    Raises UsageError, BadInputError if code, weights or answers of the user's network are not as its description says,
+    or the run that the networks are taken from does not fit.
     """
     task, spec = task_of(config.cohort), configured_input(config)
     if config.training.networks_of:
@@ -66,12 +63,7 @@ def require_usable(config: Config) -> None:
 def networks_of_run(folder: str) -> list[LoadedModel]:
     """The networks of all folds of a finished run, or of its export.
 
-    Raises
-    ------
-    UsageError
-        If it has none.
-    BadInputError
-        If one cannot be read.
+    Raises UsageError if it has none. Raises BadInputError if one cannot be read.
     """
     layout, bundle = RunLayout(Path(folder)), open_bundle(Path(folder))
     files = bundle.networks if bundle else [layout.fold(fold.index) for fold in Split.read(layout).folds]
@@ -123,10 +115,7 @@ def copy_network(outputs: Mapping[str, Path], files: FoldFiles) -> None:
 def members_to_apply(config: Config, task: Task, spec: NetworkInput) -> tuple[list[StagedModel], list[str]]:
     """The networks of the run in ``training.networks_of``, and whom they were trained with.
 
-    Raises
-    ------
-    UsageError
-        If they tell other classes or see another grid.
+    Raises UsageError if they tell other classes or see another grid.
     """
     folder, members, people = config.training.networks_of, list[StagedModel](), set[str]()
     for loaded in networks_of_run(folder):

@@ -21,10 +21,7 @@ def keep_backbone(layout: RunLayout, settings: ProbeConfig, folds: Iterable[int]
 
     One that was pre-trained is copied once, a file of weights under a name of its own.
 
-    Raises
-    ------
-    UsageError
-        If there is none (`backbone_files`).
+    Raises UsageError if there is none (`backbone_files`).
     """
     wanted = _copies(layout.kept_backbone, settings.backbone, folds)
     for path in layout.kept_backbone.rglob("*"):

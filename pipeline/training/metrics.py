@@ -10,12 +10,8 @@ from sklearn.metrics import balanced_accuracy_score
 def balanced_accuracy(targets: np.ndarray, logits: np.ndarray) -> float:
     """Mean recall over classes (for two classes the mean of sensitivity and specificity).
 
-    Parameters
-    ----------
-    targets : array of int, shape (N,)
-        Class numbers; all must occur.
-    logits : array, shape (N, classes)
-        The largest is predicted; the first in case of ties.
+    `targets`: (N,), class numbers; all must occur. `logits`: (N, classes), the largest is predicted; the first in case
+    of ties.
     """
     return float(balanced_accuracy_score(targets, predicted_class(logits)))
 

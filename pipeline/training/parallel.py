@@ -89,12 +89,7 @@ def device_of_rank(device: torch.device, ranks: Ranks) -> torch.device:
 
 
 def require_devices(count: int, device: torch.device) -> None:
-    """Refuse more GPUs than there are.
-
-    Raises
-    ------
-    UsageError
-    """
+    """Refuse more GPUs than there are."""
     if device.type == "cuda" and count > torch.cuda.device_count():
         raise UsageError(
             f"training.devices = {count}: this machine has {torch.cuda.device_count()} usable GPUs. Set at most that."
@@ -104,10 +99,7 @@ def require_devices(count: int, device: torch.device) -> None:
 def in_processes(count: int, device: torch.device, function: Callable[..., None], *arguments: Any) -> None:
     """Call ``function(ranks, *arguments)`` in `count` connected processes and wait for all.
 
-    Raises
-    ------
-    torch.multiprocessing.ProcessRaisedException
-        With the traceback of the process that failed.
+    Raises torch.multiprocessing.ProcessRaisedException with the traceback of the process that failed.
     """
     require_devices(count, device)
     with tempfile.TemporaryDirectory(prefix="heatlas-") as folder:

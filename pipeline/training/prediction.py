@@ -140,26 +140,9 @@ def predict_test_part(
 
     Volumes are read one by one in float32, without the rounding of those used in training, exactly as for attribution.
 
-    Parameters
-    ----------
-    layout : RunLayout
-    loaded : LoadedModel
-    task : Task
-    fold : Fold
-    scans : sequence of Scan
-        Labelled and registered; those of other participants are ignored.
-    device : torch.device
-        Device of the model.
-
-    Returns
-    -------
-    pandas.DataFrame
-        With the columns of `predictions_table`.
-
-    Raises
-    ------
-    BadInputError
-        If a participant is in two parts of the fold, or the model was trained or selected with one.
+    `scans`: labelled and registered; those of other participants are ignored. `device`: device of the model. Returns
+    with the columns of `predictions_table`. Raises BadInputError if a participant is in two parts of the fold, or the
+    model was trained or selected with one.
     """
     require_disjoint(fold)
     require_unseen(loaded.description, f"fold {fold.index}", fold.test)

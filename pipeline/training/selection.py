@@ -16,18 +16,9 @@ from heatlas.pipeline.run.config.settings import TrainingConfig
 class BestEpoch:
     """State after `epoch` epochs.
 
-    Parameters
-    ----------
-    epoch : int
-        Epochs done.
-    lowest_loss : float or None
-        Lowest validation loss of the epochs that count.
-    stale_epochs : int
-        Epochs since the lowest loss.
-    best_epoch : int or None
-        Epoch to keep: best validation score; on ties the lowest validation loss, then the first.
-    best_score, best_loss : float or None
-        Score and loss of the best epoch; a higher score is better.
+    `epoch`: epochs done. `lowest_loss`: lowest validation loss of the epochs that count. `stale_epochs`: epochs since
+    the lowest loss. `best_epoch`: epoch to keep: best validation score; on ties the lowest validation loss, then the
+    first. `best_score`, `best_loss`: score and loss of the best epoch; a higher score is better.
     """
 
     epoch: int = 0

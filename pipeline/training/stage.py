@@ -103,18 +103,8 @@ PREDICTIONS_REPEATS_TABLE = replace(
 class FoldTask:
     """Input of a worker that trains one fold; picklable.
 
-    Parameters
-    ----------
-    layout : RunLayout
-    fold : Fold
-    scans : tuple of Scan
-        Labelled and registered scans of the participants of the fold.
-    spec : NetworkInput
-    config : Config
-    seed : int
-        Of this fold and repeat.
-    repeat : int
-        From 1.
+    `scans`: labelled and registered scans of the participants of the fold. `seed`: of this fold and repeat. `repeat`:
+    from 1.
     """
 
     layout: RunLayout
@@ -159,27 +149,10 @@ def train_folds(
 ) -> list[Outcome]:
     """Train one network per fold and repeat, and predict its test participants.
 
-    Parameters
-    ----------
-    layout : RunLayout
-    scans : sequence of Scan
-        Labelled and registered, i.e. without scans whose registration failed.
-    split : Split
-    config : Config
-    executor : concurrent.futures.Executor
-    digests : DigestCache
-
-    Returns
-    -------
-    list of Outcome
-        One per fold, then those of further repeats. Predictions of the folds that succeeded are in
-        ``predictions.tsv``, and those of all repeats, if several, in ``predictions_repeats.tsv``.
-
-    Raises
-    ------
-    BadInputError
-        Before any training: if the grid is too small for the network, a label is outside the contrast, or a
-        participant is in two parts of a fold.
+    `scans`: labelled and registered, i.e. without scans whose registration failed. Returns one per fold, then those of
+    further repeats. Predictions of the folds that succeeded are in ``predictions.tsv``, and those of all repeats, if
+    several, in ``predictions_repeats.tsv``. Raises BadInputError before any training: if the grid is too small for the
+    network, a label is outside the contrast, or a participant is in two parts of a fold.
     """
     spec = configured_input(config)
     family_of(config.model).require_fits(spec.shape, config.model)
@@ -234,16 +207,9 @@ def fold_job(
 ) -> Job:
     """The training of one fold as a unit of work.
 
-    Parameters
-    ----------
-    layout : RunLayout
-        Location of scans, and of the network and its predictions.
-    scans : sequence of Scan
-        Labelled and registered; those of other participants are ignored.
-    versions : mapping of str to str
-        From `registered_versions`.
-    prefix : str
-        Prefix of the unit's name, for several networks per fold.
+    `layout`: location of scans, and of the network and its predictions. `scans`: labelled and registered; those of
+    other participants are ignored. `versions`: from `registered_versions`. `prefix`: prefix of the unit's name, for
+    several networks per fold.
     """
     fold = training_part(config, fold, scans)
     members = {*fold.train, *fold.validation, *fold.test}

@@ -47,13 +47,7 @@ class Resumption:
 class Trained:
     """Result of a training.
 
-    Parameters
-    ----------
-    selection : BestEpoch
-        Final state, including the epoch that was kept.
-    history : tuple of EpochRecord
-    weights : mapping of str to Tensor
-        Network state at the epoch kept.
+    `selection`: final state, including the epoch that was kept. `weights`: network state at the epoch kept.
     """
 
     selection: BestEpoch
@@ -65,17 +59,7 @@ class Trained:
 class TrainingSetup:
     """What is constant over the epochs of a training.
 
-    Parameters
-    ----------
-    objective : Objective
-    context : Context
-        For the objective.
-    config : TrainingConfig
-    seed : int
-    ranks : Ranks
-        The processes that train together.
-    average : AveragedModel or None
-        Moving average of the weights.
+    `context`: for the objective. `ranks`: the processes that train together. `average`: moving average of the weights.
     """
 
     objective: Objective
@@ -112,10 +96,7 @@ def learning_rate(config: TrainingConfig, epoch: int) -> float:
 def parameter_groups(model: nn.Module, head: float) -> list[dict[str, Any]]:
     """What is learned, by its factor of the learning rate: `head` for the last stage, 1 for the rest.
 
-    Raises
-    ------
-    UsageError
-        If a factor is asked for and nothing is learned in the last stage.
+    Raises UsageError if a factor is asked for and nothing is learned in the last stage.
     """
     learning = [weight for weight in model.parameters() if weight.requires_grad]
     if head == 1:
@@ -144,28 +125,11 @@ def train(
 ) -> Trained:
     """Train until early stopping or the last epoch.
 
-    Parameters
-    ----------
-    model : nn.Module
-        Freshly initialised, on the device of the data; changed in place.
-    training, validation : LabelledVolumes
-        With all classes in each, or more than one value of a number.
-    objective : Objective
-    config : TrainingConfig
-    seed : int
-    resumption : Resumption
-        An existing checkpoint is resumed, and replaced after every epoch.
-    context : Context
-        For the objective.
-    ranks : Ranks
-        The processes that train together, each called with the same arguments.
-    on_epoch : callable, optional
-        Called by the first process with every finished epoch that is stored.
-
-    Raises
-    ------
-    UsageError
-        If the loss is no longer finite.
+    `model`: freshly initialised, on the device of the data; changed in place. `training`, `validation`: with all
+    classes in each, or more than one value of a number. `resumption`: an existing checkpoint is resumed, and replaced
+    after every epoch. `context`: for the objective. `ranks`: the processes that train together, each called with the
+    same arguments. `on_epoch`: called by the first process with every finished epoch that is stored. Raises UsageError
+    if the loss is no longer finite.
     """
     channels_last(model)
     groups = parameter_groups(model, config.head_learning_rate_factor)

@@ -24,11 +24,8 @@ SHARE_OF_GPU = 0.5
 class LabelledVolumes:
     """Volumes and their targets.
 
-    Parameters
-    ----------
-    volumes : Tensor or KeptVolumes, of float16, shape (N, C, D, H, W)
-    targets : Tensor, shape (N,)
-        Class numbers (int64; for two classes 0 negative, 1 positive) or numbers (float32); on the same device.
+    `volumes`: (N, C, D, H, W). `targets`: (N,), class numbers (int64; for two classes 0 negative, 1 positive) or
+    numbers (float32); on the same device.
     """
 
     volumes: torch.Tensor | KeptVolumes
@@ -55,24 +52,9 @@ def load_volumes(
 ) -> LabelledVolumes:
     """Registered scans for training.
 
-    Parameters
-    ----------
-    files : sequence of ScanFiles
-    targets : Tensor
-        Class or number of each scan.
-    spec : NetworkInput
-    folder : Path
-        For uncompressed volumes, on the disk of the run.
-    device : torch.device
-    threads : int
-        Files read at a time.
-
-    Raises
-    ------
-    BadInputError
-        If a scan cannot be read; the message names the file.
-    OSError
-        If the disk is full.
+    `targets`: class or number of each scan. `folder`: for uncompressed volumes, on the disk of the run. `threads`:
+    files read at a time. Raises BadInputError if a scan cannot be read; the message names the file. Raises OSError if
+    the disk is full.
     """
     kept = keep_volumes(files, spec, folder, device, threads)
     if device.type != "cuda" or kept.bytes > SHARE_OF_GPU * torch.cuda.mem_get_info(device)[0]:

@@ -101,18 +101,7 @@ CHARACTERS = 100  # of a line below the slices
 def draw_overviews(layout: RunLayout, scans: Sequence[Scan], resolution_mm: float, executor: Executor) -> list[Outcome]:
     """Draw the overview of every registered scan that has none, or one of another registration.
 
-    Parameters
-    ----------
-    layout : RunLayout
-    scans : sequence of Scan
-        Registered ones.
-    resolution_mm : float
-    executor : concurrent.futures.Executor
-
-    Returns
-    -------
-    list of Outcome
-        One per scan.
+    `scans`: registered ones. Returns one per scan.
     """
     quality = REGISTRATION_TABLE.read(layout)
     by_id = {str(row["scan_id"]): row for row in quality.to_dict("records")}

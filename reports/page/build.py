@@ -138,20 +138,8 @@ def write_report(layout: RunLayout, executor: Executor | None = None) -> Report:
     Works for a run that stopped after any stage, and for one with damaged files; what is missing is said in the report
     and in the log. No image of a single scan is read, so a finished run's report is built again in seconds.
 
-    Parameters
-    ----------
-    layout : RunLayout
-    executor : concurrent.futures.Executor, optional
-        Workers that make the parts of the report at the same time.
-
-    Returns
-    -------
-    Report
-
-    Raises
-    ------
-    UsageError
-        If the folder is not a run.
+    `executor`: workers that make the parts of the report at the same time. Raises UsageError if the folder is not a
+    run.
     """
     material = Material.of(layout)
     made = make_parts(material, executor)

@@ -87,13 +87,9 @@ class OpenRun:
     def table(self, name: str) -> pd.DataFrame:
         """One table by its name in ``docs/tables.md``, ``n/a`` as missing values.
 
-        Raises
-        ------
-        UsageError
-            For a name that this run has no table of; lists similar names.
-        BadInputError
-            If the file is not what the run wrote: a column is missing or doubled, a row is repeated or cut short, a
-            cell cannot be right, or scans are gone.
+        Raises UsageError for a name that this run has no table of; lists similar names. Raises BadInputError if the
+        file is not what the run wrote: a column is missing or doubled, a row is repeated or cut short, a cell cannot be
+        right, or scans are gone.
         """
         _require_text("table", name)
         if name not in self.tables:
@@ -141,23 +137,10 @@ class OpenRun:
     def evidence(self, region: str, map_name: str | None = None) -> pd.DataFrame:
         """Evidence of one region in every scan, relative to controls.
 
-        Parameters
-        ----------
-        region : str
-            A bilateral group, or a region with its side; letter case does not matter.
-        map_name : str or None
-            One of `maps`; None for the leading evidence map.
-
-        Returns
-        -------
-        pandas.DataFrame
-            One row per scan: participant, session, scan, label, diagnosis, age, sex, site, and ``evidence`` in logits
-            (for regression in the unit of the target).
-
-        Raises
-        ------
-        UsageError
-            For an unknown region or map, or a map that is no evidence.
+        `region`: a bilateral group, or a region with its side; letter case does not matter. `map_name`: one of `maps`;
+        None for the leading evidence map. Returns one row per scan: participant, session, scan, label, diagnosis, age,
+        sex, site, and ``evidence`` in logits (for regression in the unit of the target). Raises UsageError for an
+        unknown region or map, or a map that is no evidence.
         """
         _require_text("region", region)
         _require_text("map", map_name, optional=True)
@@ -181,22 +164,10 @@ class OpenRun:
     def map(self, map_name: str | None = None, group: str | None = None, participant: str | None = None) -> Nifti1Image:
         """A mean map over a group of scans, or the map of a participant's first explained scan, in template space.
 
-        Parameters
-        ----------
-        map_name : str or None
-            One of `maps`; None for the leading one.
-        group : str or None
-            A class, or TP, FP, TN, FN; None for the explained class.
-        participant : str or None
-            With or without ``sub-``. Not together with `group`.
-
-        Raises
-        ------
-        UsageError
-            For an unknown map or participant, or both a group and a participant.
-        BadInputError
-            If the run has not made or kept that map, or the file is not the one it wrote (another person's, say), or
-            is damaged, on another grid or not finite.
+        `map_name`: one of `maps`; None for the leading one. `group`: a class, or TP, FP, TN, FN; None for the explained
+        class. `participant`: with or without ``sub-``. Not together with `group`. Raises UsageError for an unknown map
+        or participant, or both a group and a participant. Raises BadInputError if the run has not made or kept that
+        map, or the file is not the one it wrote (another person's, say), or is damaged, on another grid or not finite.
         """
         for what, value in (("map", map_name), ("group", group), ("participant", participant)):
             _require_text(what, value, optional=True)
@@ -233,15 +204,8 @@ class OpenRun:
     def network(self, participant: str) -> StagedModel:
         """The network that tested a participant, whom it was not trained with; in evaluation mode, on the CPU.
 
-        Parameters
-        ----------
-        participant : str
-            With or without ``sub-``. Its first explained scan counts, as in `image`.
-
-        Raises
-        ------
-        UsageError
-            For an unknown participant.
+        `participant`: with or without ``sub-``. Its first explained scan counts, as in `image`. Raises UsageError for
+        an unknown participant.
         """
         _require_text("participant", participant)
         return self._network_of(self._first_scan(participant)).model
@@ -266,14 +230,7 @@ class OpenRun:
     ) -> Any:
         """Show a map on the template by `nilearn.plotting.plot_stat_map`; takes what `map` takes.
 
-        Parameters
-        ----------
-        **options
-            For `plot_stat_map`: ``display_mode``, ``cut_coords``, ``threshold``, ``output_file`` and so on.
-
-        Returns
-        -------
-        nilearn display
+        `**options`: for `plot_stat_map`: ``display_mode``, ``cut_coords``, ``threshold``, ``output_file`` and so on.
         """
         from nilearn.plotting import plot_stat_map
 

@@ -431,16 +431,8 @@ def leading_map(names: Sequence[str], evidence: Collection[str], usual: str, ver
     Gives the first of the evidence maps (inherent and expected gradients first) and then `usual` that passed the
     evaluation; without an evaluation, or if none of them passed, the first.
 
-    Parameters
-    ----------
-    names : sequence of str
-        Maps of the run.
-    evidence : collection of str
-        Those that are in units of evidence, relative to controls.
-    usual : str
-        The map that leads without an evidence map.
-    verdicts : pandas.DataFrame or None
-        ``verdicts.tsv``; None where the run was not evaluated.
+    `names`: maps of the run. `evidence`: those that are in units of evidence, relative to controls. `usual`: the map
+    that leads without an evidence map. `verdicts`: ``verdicts.tsv``; None where the run was not evaluated.
 
     Examples
     --------

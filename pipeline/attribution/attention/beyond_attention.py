@@ -34,10 +34,8 @@ def divided(relevance: Tensor, total: Tensor) -> Tensor:
 def by_positive_shares(x: Tensor, weight: Tensor, relevance: Tensor) -> Tensor:
     """Relevance (..., J) of the inputs of a linear layer by positive contributions ``(x_j w_ij)^+`` (eq. 2, 3).
 
-    Parameters
-    ----------
-    x, weight, relevance : Tensor
-        Inputs (..., J), weights (I, J), relevance of the outputs (..., I). The bias takes no part.
+    `x`, `weight`, `relevance`: inputs (..., J), weights (I, J), relevance of the outputs (..., I). The bias takes no
+    part.
 
     Examples
     --------
@@ -152,14 +150,8 @@ def followed(layers: Sequence[Tensor]) -> Tensor:
 def relevant_attention(layers: Sequence[nn.Module], features: Tensor, target: int) -> list[Tensor]:
     """``mean over heads of (gradient * relevance)^+`` of the attention of each block, first to last, (B, N, N).
 
-    Parameters
-    ----------
-    layers : sequence of nn.Module
-        Blocks, the last norm and the linear layer.
-    features : Tensor
-        (B, N, C).
-    target : int
-        Class whose logit is explained; relevance starts from 1.
+    `layers`: blocks, the last norm and the linear layer. `features`: (B, N, C). `target`: class whose logit is
+    explained; relevance starts from 1.
     """
     *blocks, norm, linear = layers
     assert isinstance(linear, nn.Linear)
@@ -200,10 +192,7 @@ class Cgw1:
     def _layers(self, view: NetworkView) -> list[nn.Module]:
         """Blocks, norm and linear layer behind the boundary.
 
-        Raises
-        ------
-        UsageError
-            If anything else follows, or not the logit is explained.
+        Raises UsageError if anything else follows, or not the logit is explained.
         """
         require_tokens(view, self.name)
         if view.start != "logit":

@@ -19,12 +19,7 @@ from heatlas.pipeline.run.errors import UsageError
 
 
 def require_tokens(view: NetworkView, method: str) -> None:
-    """Refuse a network without attention behind the boundary.
-
-    Raises
-    ------
-    UsageError
-    """
+    """Refuse a network without attention behind the boundary."""
     if not any(attention_layers(layer) for _, layer in view.after):
         raise UsageError(
             f"{method} explains vision transformers, and there is no attention between tokens after stage "
@@ -36,10 +31,7 @@ def require_tokens(view: NetworkView, method: str) -> None:
 def attention_after(view: NetworkView, method: str) -> tuple[Tensor, ...]:
     """Attention weights of each layer behind the boundary, (B, heads, N, N); rows sum to 1.
 
-    Raises
-    ------
-    UsageError
-        Without attention there, or where the features of the boundary are not the tokens.
+    Raises UsageError without attention there, or where the features of the boundary are not the tokens.
     """
     require_tokens(view, method)
     with kept_attention(view.model) as kept:

@@ -39,17 +39,8 @@ def cosine_distances(masks: Tensor) -> Tensor:
 def merged_masks(features: Tensor, threshold: float) -> Tensor:
     """Masks of one volume: its channels in [0, 1], those within `threshold` of each other summed and scaled again.
 
-    Parameters
-    ----------
-    features : Tensor
-        (K, d, h, w).
-    threshold : float
-        Largest cosine distance of two channels in one mask (complete linkage).
-
-    Returns
-    -------
-    Tensor
-        (M, d, h, w), M at most K.
+    `features`: (K, d, h, w). `threshold`: largest cosine distance of two channels in one mask (complete linkage).
+    Returns (M, d, h, w), M at most K.
     """
     masks = by_range(features.unsqueeze(1))
     if len(masks) == 1:
@@ -69,19 +60,9 @@ def causal_scores(
 
     The second and third term take away what the noise e alone does to the score; without noise they cancel.
 
-    Parameters
-    ----------
-    view : NetworkView
-    volume : int
-        Index of the volume.
-    masks : Tensor
-        (M, d, h, w) on the grid of the boundary.
-    masking : Masking
-        The value b of hidden voxels.
-    noise : float
-        Standard deviation of e, drawn per mask, in units of intensity.
-    seed, batch : int
-        Of the noise; volumes evaluated at once.
+    `volume`: index of the volume. `masks`: (M, d, h, w) on the grid of the boundary. `masking`: the value b of hidden
+    voxels. `noise`: standard deviation of e, drawn per mask, in units of intensity. `seed`, `batch`: of the noise;
+    volumes evaluated at once.
     """
     generator = torch.Generator().manual_seed(seed)
     x = view.volumes[volume : volume + 1]
@@ -103,20 +84,10 @@ def causal_scores(
 class ViTCX(CheckedSettings):
     """Mean worth of the masks that show a place; see `causal_scores`.
 
-    Parameters
-    ----------
-    threshold : float
-        Largest cosine distance of channels that make one mask, as published.
-    noise : float
-        Standard deviation of the noise in hidden voxels. Published is a tenth of the spread of intensities, and scans
-        scaled to [0, 1] have a spread of about 0.2. 0 for none.
-    score : {"probability", "start"}
-        Softmax probability of the target, as published, or the value explained by `attribute`.
-    seed : int
-    masking : Masking
-        Value of hidden voxels.
-    batch : int
-        Volumes evaluated at once; affects memory, not the map.
+    `threshold`: largest cosine distance of channels that make one mask, as published. `noise`: standard deviation of
+    the noise in hidden voxels. Published is a tenth of the spread of intensities, and scans scaled to [0, 1] have a
+    spread of about 0.2. 0 for none. `score`: softmax probability of the target, as published, or the value explained by
+    `attribute`. `masking`: value of hidden voxels. `batch`: volumes evaluated at once; affects memory, not the map.
     """
 
     name: ClassVar[str] = "vit-cx"

@@ -19,15 +19,7 @@ ROUNDINGS = 64
 def by_range(maps: Tensor) -> Tensor:
     """``(A - min A) / (max A - min A)`` of each map, 0 for a constant one; ties share the gradient of min and max.
 
-    Parameters
-    ----------
-    maps : Tensor
-        (B, 1, D, H, W).
-
-    Returns
-    -------
-    Tensor
-        Same shape.
+    `maps`: (B, 1, D, H, W). Returns same shape.
 
     Examples
     --------

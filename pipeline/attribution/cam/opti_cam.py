@@ -54,24 +54,11 @@ class OptiCam(CheckedSettings):
 
     Maps are the mixtures of features; the mask that is optimised is their upsampled, normalised form.
 
-    Parameters
-    ----------
-    normalisation : {"range", "max", "sigmoid"}
-        How a map becomes a mask; `sigmoid` hides little, since all values are above 0.5.
-    objective : {"mask", "diff"}
-        See `objective_of`.
-    learning_rate : float
-        Of Adam.
-    iterations : int
-        Maximum number of steps.
-    tolerance : float
-        A volume stops when its objective changes by less than this in one step.
-    keep : {"best", "last"}
-        Return the best weights found, or the last (as published).
-    masking : Masking
-        Value of hidden voxels; air by default.
-    batch : int
-        Volumes optimised at once; affects memory, not the map.
+    `normalisation`: how a map becomes a mask; `sigmoid` hides little, since all values are above 0.5. `objective`: see
+    `objective_of`. `learning_rate`: of Adam. `iterations`: maximum number of steps. `tolerance`: a volume stops when
+    its objective changes by less than this in one step. `keep`: return the best weights found, or the last (as
+    published). `masking`: value of hidden voxels; air by default. `batch`: volumes optimised at once; affects memory,
+    not the map.
     """
 
     name: ClassVar[str] = "opti-cam"

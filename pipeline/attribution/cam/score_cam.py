@@ -28,18 +28,7 @@ def increase_of_score(view: NetworkView, masking: Masking, batch: int) -> Tensor
 
     ``u_k = f(b + n(up(A^k)) (x - b)) - f(b)``; a constant channel shows nothing and has u = 0.
 
-    Parameters
-    ----------
-    view : NetworkView
-    masking : Masking
-        Value of hidden voxels.
-    batch : int
-        Masked volumes evaluated at once.
-
-    Returns
-    -------
-    Tensor
-        (B, K).
+    `masking`: value of hidden voxels. `batch`: masked volumes evaluated at once. Returns (B, K).
     """
     features, volumes = view.features, view.volumes
     hidden = masking.hidden(volumes).expand_as(volumes)
@@ -58,11 +47,7 @@ def drop_of_score(view: NetworkView, batch: int) -> Tensor:
     Divided by the absolute score: the published division by y inverts the map where the logit is negative, as it is for
     the patient class in most controls. The absolute score is at least the numerical precision.
 
-    Parameters
-    ----------
-    view : NetworkView
-    batch : int
-        Ablated feature volumes evaluated at once.
+    `batch`: ablated feature volumes evaluated at once.
     """
     features = view.features
     score = view.score(features)
@@ -79,15 +64,9 @@ def drop_of_score(view: NetworkView, batch: int) -> Tensor:
 class ScoreCam(CheckedSettings):
     """Score-CAM (Wang et al. 2020): channels weighted by the score of the volume masked with them, then ReLU.
 
-    Parameters
-    ----------
-    channel_softmax : bool
-        Use the softmax of the increases over channels (as published: all positive, possibly dominated by one channel)
-        or the increases themselves.
-    masking : Masking
-        Value of hidden voxels; air by default.
-    batch : int
-        Volumes evaluated at once; affects memory, not the map.
+    `channel_softmax`: use the softmax of the increases over channels (as published: all positive, possibly dominated by
+    one channel) or the increases themselves. `masking`: value of hidden voxels; air by default. `batch`: volumes
+    evaluated at once; affects memory, not the map.
     """
 
     name: ClassVar[str] = "score-cam"
@@ -110,10 +89,7 @@ class AblationCam(CheckedSettings):
     The relative drop makes the scale of a map depend on how close its logit is to 0: compare the shapes of maps between
     volumes, not their magnitudes.
 
-    Parameters
-    ----------
-    batch : int
-        Ablated feature volumes evaluated at once; affects memory, not the map.
+    `batch`: ablated feature volumes evaluated at once; affects memory, not the map.
     """
 
     name: ClassVar[str] = "ablation-cam"

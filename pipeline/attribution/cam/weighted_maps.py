@@ -164,11 +164,8 @@ class LayerCam:
 class HiResCam:
     """HiRes-CAM (Draelos & Carin 2020): features times gradient, voxel by voxel.
 
-    Parameters
-    ----------
-    relu : bool
-        Keep only positive values. Otherwise the map is input x gradient at the boundary; with a linear head it sums to
-        the logit minus its bias.
+    `relu`: keep only positive values. Otherwise the map is input x gradient at the boundary; with a linear head it sums
+    to the logit minus its bias.
     """
 
     name: ClassVar[str] = "hires-cam"

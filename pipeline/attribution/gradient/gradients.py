@@ -50,10 +50,7 @@ def score_gradient(score: Score, features: Tensor) -> Tensor:
 
     Works within `torch.no_grad` and `torch.inference_mode`, and leaves no ``.grad`` behind.
 
-    Raises
-    ------
-    UsageError
-        If the score does not depend on the features in a way that PyTorch can differentiate.
+    Raises UsageError if the score does not depend on the features in a way that PyTorch can differentiate.
 
     Examples
     --------

@@ -32,20 +32,12 @@ from heatlas.pipeline.run.work.host import on_host
 class IntegratedGradients(CheckedSettings):
     """Integrated gradients, signed, summed over channels.
 
-    Parameters
-    ----------
-    masking : Masking
-        Baseline: the volume with everything hidden (air by default). At a later stage the baseline is the features of
-        the baseline volume, so that the map sums to the same difference at every stage and is exactly 0 where the
-        features are those of air. ``Masking(inner="zero")`` uses zero features instead, as Rao, Böhle & Schiele (2022)
-        do.
-    steps : int
-        Points on the path.
-    batch : int
-        Volumes evaluated at once; affects memory, not the map.
-    tolerance : float
-        Largest completeness error accepted, as a share of the total variation of the score along the path;
-        ``math.inf`` accepts any.
+    `masking`: baseline: the volume with everything hidden (air by default). At a later stage the baseline is the
+    features of the baseline volume, so that the map sums to the same difference at every stage and is exactly 0 where
+    the features are those of air. ``Masking(inner="zero")`` uses zero features instead, as Rao, Böhle & Schiele (2022)
+    do. `steps`: points on the path. `batch`: volumes evaluated at once; affects memory, not the map. `tolerance`:
+    largest completeness error accepted, as a share of the total variation of the score along the path; ``math.inf``
+    accepts any.
     """
 
     name: ClassVar[str] = "integrated-gradients"
@@ -58,10 +50,7 @@ class IntegratedGradients(CheckedSettings):
     def maps(self, view: NetworkView) -> Tensor:
         """Maps (B, 1, d, h, w) that sum to ``score(features) - score(baseline)``.
 
-        Raises
-        ------
-        UsageError
-            If the completeness error of a volume exceeds `tolerance`.
+        Raises UsageError if the completeness error of a volume exceeds `tolerance`.
         """
         baseline = self.masking.hidden_features(view)
         path = path_integral(view.score, view.features, baseline, self.steps, self.batch)
@@ -75,12 +64,8 @@ class IntegratedGradients(CheckedSettings):
 class PathIntegral:
     """Integral of the gradient along the path.
 
-    Parameters
-    ----------
-    attributions : Tensor
-        (B, C, d, h, w).
-    variation : Tensor
-        (B,), total variation of the score along the path; at least the absolute difference between its ends.
+    `attributions`: (B, C, d, h, w). `variation`: (B,), total variation of the score along the path; at least the
+    absolute difference between its ends.
     """
 
     attributions: Tensor
@@ -123,10 +108,7 @@ def require_complete(
 
     The variation is at least the difference between the ends of the path, and does not vanish with it.
 
-    Raises
-    ------
-    UsageError
-        With the error of the first such volume and the remedy.
+    Raises UsageError with the error of the first such volume and the remedy.
     """
     error = completeness_delta(path.attributions, score, score_of_baseline).abs()
     # allow for rounding of the scores, which is the only error if the score does not change

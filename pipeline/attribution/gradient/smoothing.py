@@ -39,12 +39,9 @@ Mapped = Callable[[Tensor, slice], Tensor]
 class SmoothInputTimesGradient(CheckedSettings, InputTimesGradient):
     """S-IxG: input times gradient, signed and channel-summed, then smoothed.
 
-    Parameters
-    ----------
-    kernel : int
-        Odd size K of the Gaussian in voxels *of the map's grid*; sigma = K / 4, so its full width at half maximum
-        is 0.59 K: 15 smooths 1 mm voxels by 9 mm, as is usual in morphometry. Choose a smaller one at a later stage.
-        Localisation scores depend strongly on it: compare only maps with the same size.
+    `kernel`: odd size K of the Gaussian in voxels *of the map's grid*; sigma = K / 4, so its full width at half maximum
+    is 0.59 K: 15 smooths 1 mm voxels by 9 mm, as is usual in morphometry. Choose a smaller one at a later stage.
+    Localisation scores depend strongly on it: compare only maps with the same size.
     """
 
     name: ClassVar[str] = "smooth-input-x-gradient"
@@ -59,12 +56,7 @@ class SmoothInputTimesGradient(CheckedSettings, InputTimesGradient):
 class SmoothIntegratedGradients(IntegratedGradients):
     """S-IntGrad: integrated gradients, signed and channel-summed, then smoothed.
 
-    Parameters
-    ----------
-    masking, steps, batch, tolerance
-        As in `IntegratedGradients`.
-    kernel : int
-        As in `SmoothInputTimesGradient`.
+    `masking`, `steps`, `batch`, `tolerance`: as in `IntegratedGradients`. `kernel`: as in `SmoothInputTimesGradient`.
     """
 
     name: ClassVar[str] = "smooth-integrated-gradients"
@@ -81,25 +73,14 @@ class SmoothGrad(CheckedSettings):
 
     Noise is added to air and tissue alike, so the network sees volumes unlike any scan.
 
-    Parameters
-    ----------
-    samples : int
-        Noisy copies.
-    noise : float
-        Standard deviation of the noise, as a share of the range (maximum - minimum) of each volume's features.
-    seed : int
-        All volumes get the same noise, scaled to their range: maps differ because volumes do, and do not depend on
-        which volumes share a batch.
-    batch : int
-        Volumes evaluated at once; affects memory, not the map.
-    of : {"gradient", "input-x-gradient", "integrated-gradients"}
-        What is averaged. The mean of the gradient is made absolute, then channel-summed; the others are signed. Input
-        times gradient is that of the noisy copy; integrated gradients lead from the volume's own baseline to it, so
-        that their mean sums to the mean score of the copies less that of the baseline.
-    steps : int
-        Points on each path of integrated gradients. That maps are complete is not checked.
-    masking : Masking
-        Baseline of integrated gradients, as in `IntegratedGradients`.
+    `samples`: noisy copies. `noise`: standard deviation of the noise, as a share of the range (maximum - minimum) of
+    each volume's features. `seed`: all volumes get the same noise, scaled to their range: maps differ because volumes
+    do, and do not depend on which volumes share a batch. `batch`: volumes evaluated at once; affects memory, not the
+    map. `of`: what is averaged. The mean of the gradient is made absolute, then channel-summed; the others are signed.
+    Input times gradient is that of the noisy copy; integrated gradients lead from the volume's own baseline to it, so
+    that their mean sums to the mean score of the copies less that of the baseline. `steps`: points on each path of
+    integrated gradients. That maps are complete is not checked. `masking`: baseline of integrated gradients, as in
+    `IntegratedGradients`.
     """
 
     name: ClassVar[str] = "smoothgrad"
@@ -177,10 +158,7 @@ def gaussian_smooth(maps: Tensor, kernel: int) -> Tensor:
 def gaussian_weights(kernel: int) -> list[float]:
     """Weights of `kernel` voxels, sigma = `kernel` / 4, sum 1.
 
-    Raises
-    ------
-    UsageError
-        If `kernel` is not a positive odd number.
+    Raises UsageError if `kernel` is not a positive odd number.
 
     Examples
     --------

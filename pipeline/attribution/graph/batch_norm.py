@@ -17,14 +17,7 @@ def folded(weight: Tensor, bias: Tensor | None, norm: nn.BatchNorm3d) -> tuple[T
 
     The modules are not changed.
 
-    Parameters
-    ----------
-    weight : Tensor
-        (C_out, C_in / groups, k, k, k).
-    bias : Tensor or None
-        (C_out,).
-    norm : nn.BatchNorm3d
-        With running statistics.
+    `weight`: (C_out, C_in / groups, k, k, k). `bias`: (C_out,). `norm`: with running statistics.
     """
     if norm.running_var is None or norm.running_mean is None:
         raise ValueError("batch normalisation without running statistics cannot be folded.")

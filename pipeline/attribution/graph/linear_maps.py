@@ -59,11 +59,7 @@ class LinearMap(Protocol):
 class Convolution:
     """The linear map of a 3D convolution; input (B, C, D, H, W), zero padding.
 
-    Parameters
-    ----------
-    stride, padding, dilation : tuple of int
-        Per axis.
-    groups : int
+    `stride`, `padding`, `dilation`: per axis.
     """
 
     stride: tuple[int, ...] = (1, 1, 1)

@@ -63,15 +63,8 @@ FOLLOWERS = (
 class Weights:
     """A layer with weights as used by the rules.
 
-    Parameters
-    ----------
-    linear : LinearMap
-    weight : Tensor
-        Batch normalisation folded in if so planned.
-    bias : Tensor or None
-        Broadcastable to the units; likewise.
-    first : bool
-        Whether its input is the volume.
+    `weight`: batch normalisation folded in if so planned. `bias`: broadcastable to the units; likewise. `first`:
+    whether its input is the volume.
     """
 
     linear: LinearMap
@@ -84,20 +77,9 @@ class Weights:
 class PlannedStep:
     """Part of the network that redistributes relevance once.
 
-    Parameters
-    ----------
-    name : str
-        Of the layer that redistributes relevance; otherwise of the last operation.
-    operations : tuple of Operation
-        Operations of the forward pass, in order, before the max-pooling.
-    inputs : tuple of str
-        Values that relevance is passed to; empty for operations without relevance.
-    value : str
-        Name of the output value.
-    weights : Weights or None
-    averaging : Averaging or None
-    pool : MaxPool or AdaptiveMaxPool or None
-        Max-pooling at the end of the step.
+    `name`: of the layer that redistributes relevance; otherwise of the last operation. `operations`: operations of the
+    forward pass, in order, before the max-pooling. `inputs`: values that relevance is passed to; empty for operations
+    without relevance. `value`: name of the output value. `pool`: max-pooling at the end of the step.
     """
 
     name: str
@@ -118,14 +100,8 @@ class PlannedStep:
 class RelevancePlan:
     """All steps of a model, in order of computation.
 
-    Parameters
-    ----------
-    steps : tuple of PlannedStep
-    program : Program
-    boundary : str
-        The value at which relevance is wanted: the volumes, or the features of a stage.
-    batch_norm : {"fold", "identity"}
-        What is done with batch normalisation.
+    `boundary`: the value at which relevance is wanted: the volumes, or the features of a stage. `batch_norm`: what is
+    done with batch normalisation.
     """
 
     steps: tuple[PlannedStep, ...]
@@ -137,17 +113,8 @@ class RelevancePlan:
 def plan_forward(model: nn.Module, others: tuple[type[nn.Module], ...] = ()) -> Program:
     """Operations of a model, checked to be supported where they can carry relevance or a gradient.
 
-    Parameters
-    ----------
-    model : nn.Module
-    others : tuple of type
-        Modules that the method supports besides those that all do.
-
-    Raises
-    ------
-    UsageError
-        For a model that cannot be traced, an unknown operation or option, or a layer in training mode; the message
-        names it.
+    `others`: modules that the method supports besides those that all do. Raises UsageError for a model that cannot be
+    traced, an unknown operation or option, or a layer in training mode; the message names it.
     """
     program, carrying = traced(model)
     for operation in carrying.values():
@@ -170,19 +137,9 @@ def traced(model: nn.Module) -> tuple[Program, dict[str, Operation]]:
 def plan_relevance(model: nn.Module, batch_norm: BatchNormMode, stage: int | str = 0) -> RelevancePlan:
     """Plan LRP through a model.
 
-    Parameters
-    ----------
-    model : nn.Module
-        With logits as output.
-    batch_norm : {"auto", "fold", "identity"}
-    stage : int or str
-        Where relevance is wanted; see `pipeline.attribution.network_view.explaining`.
-
-    Raises
-    ------
-    UsageError
-        As `plan_forward`; if folding is requested but a batch normalisation does not follow a convolution; and for
-        a stage that does not exist.
+    `model`: with logits as output. `stage`: where relevance is wanted; see
+    `pipeline.attribution.network_view.explaining`. Raises UsageError as `plan_forward`; if folding is requested but a
+    batch normalisation does not follow a convolution; and for a stage that does not exist.
     """
     if batch_norm not in get_args(BatchNormMode):
         raise UsageError(f"batch_norm = {batch_norm!r}: allowed are 'auto', 'fold' and 'identity'.")
@@ -292,10 +249,7 @@ def _norm_to_fold(chain: Sequence[Operation]) -> nn.BatchNorm3d | None:
 def boundary_value(model: nn.Module, program: Program, stage: int | str) -> str:
     """Name of the value that crosses the boundary of a stage.
 
-    Raises
-    ------
-    UsageError
-        For a stage that does not exist or is the output.
+    Raises UsageError for a stage that does not exist or is the output.
     """
     if stage == 0:
         return program.source

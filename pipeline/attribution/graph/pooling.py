@@ -58,12 +58,7 @@ def gather(x: Tensor, winners: Tensor) -> Tensor:
 def scatter(values: Tensor, winners: Tensor, shape: Sequence[int]) -> Tensor:
     """Return values to the winning voxels; a voxel that won several overlapping windows gets their sum.
 
-    Parameters
-    ----------
-    values, winners : Tensor
-        (B, C, d, h, w).
-    shape : sequence of int
-        Of the tensor that was pooled, (B, C, D, H, W).
+    `values`, `winners`: (B, C, d, h, w). `shape`: of the tensor that was pooled, (B, C, D, H, W).
 
     Examples
     --------

@@ -43,16 +43,7 @@ def is_linear(operation: Operation) -> bool:
 def require_known(operation: Operation, others: tuple[type[nn.Module], ...] = ()) -> None:
     """Refuse an operation that relevance cannot be propagated through correctly.
 
-    Parameters
-    ----------
-    operation : Operation
-    others : tuple of type
-        Modules that the method supports besides `KNOWN`.
-
-    Raises
-    ------
-    UsageError
-        Naming the operation.
+    `others`: modules that the method supports besides `KNOWN`. Raises UsageError, naming the operation.
     """
     module = operation.module
     known: tuple[type[nn.Module], ...] = (*KNOWN, *(kind for kind in others if kind not in KNOWN))
@@ -77,16 +68,8 @@ def require_known(operation: Operation, others: tuple[type[nn.Module], ...] = ()
 def require_private_in_place(operation: Operation, program: Program) -> None:
     """Refuse in-place operations on values that other layers read, since these then see the changed values.
 
-    Parameters
-    ----------
-    operation : Operation
-        Any, including those without relevance: ``out.add_(x)`` changes `out` for all later readers.
-    program : Program
-
-    Raises
-    ------
-    UsageError
-        Naming the operation.
+    `operation`: any, including those without relevance: ``out.add_(x)`` changes `out` for all later readers. Raises
+    UsageError, naming the operation.
     """
     if not _works_in_place(operation):
         return
@@ -138,10 +121,7 @@ def _unsupported_option(module: nn.Module) -> str:
 def require_evaluation_mode(operation: Operation) -> None:
     """Refuse a layer that behaves differently than in prediction.
 
-    Raises
-    ------
-    UsageError
-        Naming the layer.
+    Raises UsageError, naming the layer.
     """
     if isinstance(operation.module, MODAL) and operation.module.training:
         raise UsageError(f"layer {labelled(operation)} is in training mode; call model.eval() first.")

@@ -32,17 +32,9 @@ NOT_IN_PLACE: Mapping[Any, Callable[..., Any]] = {
 class Record:
     """One step of the forward pass.
 
-    Parameters
-    ----------
-    step : PlannedStep
-    inputs : tuple of Tensor
-        Inputs of the step; tensors without memory replace inputs whose values no rule needs.
-    unit_shape : torch.Size
-        Of the step's output before its max-pooling.
-    winners : Tensor or None
-        Winners of the max-pooling.
-    local : Tensor or None
-        Output of an operation whose relevance goes back through its derivative; `inputs` are its leaves.
+    `inputs`: inputs of the step; tensors without memory replace inputs whose values no rule needs. `unit_shape`: of the
+    step's output before its max-pooling. `winners`: winners of the max-pooling. `local`: output of an operation whose
+    relevance goes back through its derivative; `inputs` are its leaves.
     """
 
     step: PlannedStep
@@ -63,16 +55,7 @@ class Tape:
 def record_forward(plan: RelevancePlan, volumes: Tensor) -> Tape:
     """Run the model's forward pass and keep what LRP needs.
 
-    Parameters
-    ----------
-    plan : RelevancePlan
-    volumes : Tensor
-        (B, C, D, H, W).
-
-    Raises
-    ------
-    BadInputError
-        If the volumes do not fit a layer; the message names it.
+    `volumes`: (B, C, D, H, W). Raises BadInputError if the volumes do not fit a layer; the message names it.
     """
     values = Values(plan.program, volumes)
     records = []
@@ -113,12 +96,7 @@ def _pooled(step: PlannedStep, inputs: tuple[Tensor, ...], a: Tensor, values: Va
 class Values:
     """Values of a forward pass by name; each is dropped after its last use.
 
-    Parameters
-    ----------
-    program : Program
-    volumes : Tensor
-    relu : callable
-        Implementation of ReLU; guided backpropagation has its own.
+    `relu`: implementation of ReLU; guided backpropagation has its own.
     """
 
     def __init__(self, program: Program, volumes: Tensor, relu: Callable[[Tensor], Tensor] = torch.relu) -> None:

@@ -59,12 +59,7 @@ def contrast(first: int, second: int) -> Callable[[Tensor], Tensor]:
 class Inherent(CheckedSettings):
     """Contributions by W(x), signed, summed over channels.
 
-    Parameters
-    ----------
-    reference : Reference or None
-        Given by the run.
-    compare : {"controls", "nothing"}
-        Less the mean map of the controls, or the contributions of the scan alone.
+    `reference`: given by the run. `compare`: less the mean map of the controls, or the contributions of the scan alone.
     """
 
     name: ClassVar[str] = "inherent"
@@ -110,12 +105,7 @@ class Inherent(CheckedSettings):
 
 
 def require_dynamic(model: nn.Module, at_input: bool) -> None:
-    """Refuse a network that is not one linear map of its features, or at the input of its voxels.
-
-    Raises
-    ------
-    UsageError
-    """
+    """Refuse a network that is not one linear map of its features, or at the input of its voxels."""
     if not dynamic_layers(model):
         raise UsageError(
             "inherent explains networks that are one linear map for each input (B-cos, CoDA), and this one is not. "

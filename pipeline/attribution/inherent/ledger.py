@@ -25,14 +25,8 @@ from heatlas.pipeline.models.families.bcos.vit import Positions
 class InherentLedger:
     """Where a value comes from; every number is float64 of shape (B,).
 
-    Parameters
-    ----------
-    value : Tensor
-        What is explained.
-    positive, negative : Tensor
-        Sums of the contributions above and below 0.
-    shares : mapping of str to Tensor
-        What the constants of each layer add to the value, by name of the layer, from the input on.
+    `value`: what is explained. `positive`, `negative`: sums of the contributions above and below 0. `shares`: what the
+    constants of each layer add to the value, by name of the layer, from the input on.
     """
 
     value: Tensor
@@ -61,13 +55,8 @@ def inherent_ledger(model: nn.Module, value: Value, features: Tensor) -> Inheren
     With dynamic factors held, a network is a sum over paths from its input and from the constants of its layers. The
     constant of a layer is its answer to nothing, and what it adds is this times the gradient behind the layer.
 
-    Parameters
-    ----------
-    model : nn.Module
-        In evaluation mode; holds all modules that `value` runs through.
-    value : callable
-        What is explained, (B,), of features (B, ...).
-    features : Tensor
+    `model`: in evaluation mode; holds all modules that `value` runs through. `value`: what is explained, (B,), of
+    features (B, ...).
     """
     passed: dict[str, tuple[nn.Module, Tensor, Tensor]] = {}
 

@@ -36,14 +36,8 @@ def product_relevance(product: Tensor, factors: Sequence[Tensor], message: Tenso
 
     Source: Achtibat et al. 2024, proposition 3.3.
 
-    Parameters
-    ----------
-    product : Tensor
-        ``f(a, b)``, linear in both, with its graph.
-    factors : sequence of Tensor
-        a and b, leaves of that graph.
-    message : Tensor
-        s, relevance per unit of the product.
+    `product`: ``f(a, b)``, linear in both, with its graph. `factors`: a and b, leaves of that graph. `message`: s,
+    relevance per unit of the product.
     """
     halves = back(product, factors, message / 2)
     return [factor.detach() * half for factor, half in zip(factors, halves, strict=True)]

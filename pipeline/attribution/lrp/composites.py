@@ -41,16 +41,8 @@ UNWEIGHTED = EpsilonRule(1e-6, bias=False)
 class Composite:
     """Rules by kind of layer.
 
-    Parameters
-    ----------
-    name : str
-        For sidecars; with its settings.
-    first : Rule
-        For layers with weights whose input is the volume.
-    convolution, linear : Rule
-        For all other convolutions, and for fully connected layers.
-    unweighted : Rule
-        For average poolings and sums.
+    `name`: for sidecars; with its settings. `first`: for layers with weights whose input is the volume. `convolution`,
+    `linear`: for all other convolutions, and for fully connected layers. `unweighted`: for average poolings and sums.
     """
 
     name: str

@@ -26,14 +26,8 @@ from heatlas.pipeline.run.work.host import on_host
 class Contributors:
     """Inputs of a layer arranged so that its contributions are the products of `x` and `weight`.
 
-    Parameters
-    ----------
-    x : Tensor
-        Non-negative. Has `copies` times the channels of the layer's input, side by side within each group.
-    weight : Tensor
-        Weights that go with `x`.
-    copies : int
-        1 or 2; the relevance of the copies of an input is added (`merge_copies`).
+    `x`: non-negative. Has `copies` times the channels of the layer's input, side by side within each group. `weight`:
+    weights that go with `x`. `copies`: 1 or 2; the relevance of the copies of an input is added (`merge_copies`).
     """
 
     x: Tensor
@@ -45,16 +39,9 @@ class Contributors:
 class Messages:
     """Relevance per unit of contribution, and relevance not passed on; all with the shape of the units.
 
-    Parameters
-    ----------
-    positive : Tensor
-        ``s+``.
-    negative : Tensor or None
-        ``s-``; None if it is all zero. The same tensor as `positive` if both signs are treated alike.
-    lost : Tensor or None
-        Relevance of units without a contribution that the rule uses; None if there can be none.
-    bias, stabiliser : Tensor or None
-        Relevance absorbed by them; None if there can be none.
+    `positive`: ``s+``. `negative`: ``s-``; None if it is all zero. The same tensor as `positive` if both signs are
+    treated alike. `lost`: relevance of units without a contribution that the rule uses; None if there can be none.
+    `bias`, `stabiliser`: relevance absorbed by them; None if there can be none.
     """
 
     positive: Tensor
@@ -79,19 +66,9 @@ class Rule(Protocol):
     def messages(self, positive: Tensor, negative: Tensor | None, bias: Tensor | None, relevance: Tensor) -> Messages:
         """Divide the relevance of each unit.
 
-        Parameters
-        ----------
-        positive, negative : Tensor
-            ``z+`` >= 0 and ``z-`` <= 0 of each unit; `negative` may be None if the rule does not use it.
-        bias : Tensor or None
-            ``b``, broadcastable to the units; None for layers without.
-        relevance : Tensor
-            Of each unit.
-
-        Returns
-        -------
-        Messages
-            ``z+ s+ + z- s- + lost + bias + stabiliser = relevance`` for each unit, up to rounding.
+        `positive`, `negative`: ``z+`` >= 0 and ``z-`` <= 0 of each unit; `negative` may be None if the rule does not
+        use it. `bias`: ``b``, broadcastable to the units; None for layers without. `relevance`: of each unit. Returns
+        ``z+ s+ + z- s- + lost + bias + stabiliser = relevance`` for each unit, up to rounding.
         """
         ...
 

@@ -91,13 +91,7 @@ def constant_entry(layer: str, relevance: Tensor) -> LedgerEntry:
 class Ledger:
     """Balances of all layers with weights, from output to input, and of the whole network.
 
-    Parameters
-    ----------
-    start_value : Tensor
-        (B,), value that relevance started from.
-    map_sum : Tensor
-        (B,), float64 sum of the finished map.
-    entries : tuple of LedgerEntry
+    `start_value`: (B,), value that relevance started from. `map_sum`: (B,), float64 sum of the finished map.
     """
 
     start_value: Tensor

@@ -23,20 +23,11 @@ from heatlas.pipeline.run.config.ranges import at_least, naming
 class Lrp(CheckedSettings):
     """Layer-wise relevance propagation; relevance summed over the channels of the stage.
 
-    Parameters
-    ----------
-    rules : {"founding", "focus", "composite"}
-        See `pipeline.attribution.lrp.composites`. Bounds of zB are [0, 1] inside the brain and 0 outside, voxel by
-        voxel.
-    beta : float or tuple of float
-        Of the β-rule (*founding*); one map per value.
-    gamma, epsilon : float
-        For the rules that have them.
-    bias : bool
-        Whether biases stand in the denominators and absorb relevance, as in the literature (not for *founding*).
-    batch_norm : {"auto", "fold", "identity"}
-        Folded into the convolution before it, or passed; ``auto`` folds where the network allows it. Maps name what
-        was done.
+    `rules`: see `pipeline.attribution.lrp.composites`. Bounds of zB are [0, 1] inside the brain and 0 outside, voxel by
+    voxel. `beta`: of the β-rule (*founding*); one map per value. `gamma`, `epsilon`: for the rules that have them.
+    `bias`: whether biases stand in the denominators and absorb relevance, as in the literature (not for *founding*).
+    `batch_norm`: folded into the convolution before it, or passed; ``auto`` folds where the network allows it. Maps
+    name what was done.
     """
 
     rules: Literal["founding", "focus", "composite"] = "founding"

@@ -30,24 +30,9 @@ def propagate(
 ) -> tuple[Relevance, list[tuple[LedgerEntry, ...]], list[Tensor]]:
     """Propagate relevance from the output to the boundary of the plan.
 
-    Parameters
-    ----------
-    plan : RelevancePlan
-    tape : Tape
-    seed : Tensor
-        (B, K), relevance of the outputs.
-    composites : sequence of Composite
-
-    Returns
-    -------
-    tuple of (list of Tensor, list of tuple of LedgerEntry, list of Tensor)
-        Per composite: relevance at the boundary, the balance of each step that redistributes relevance, and the sign
-        (B,) of the relevance that speaks for the output (`pipeline.attribution.lrp.composites`).
-
-    Raises
-    ------
-    UsageError
-        If relevance bypasses the boundary on another path.
+    `seed`: (B, K), relevance of the outputs. Returns per composite: relevance at the boundary, the balance of each step
+    that redistributes relevance, and the sign (B,) of the relevance that speaks for the output
+    (`pipeline.attribution.lrp.composites`). Raises UsageError if relevance bypasses the boundary on another path.
     """
     at: dict[str, Relevance] = {plan.program.result: [seed] * len(composites)}
     entries: list[list[LedgerEntry]] = [[] for _ in composites]

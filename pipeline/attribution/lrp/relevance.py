@@ -96,10 +96,7 @@ def lrp(
 def last_layer(plan: RelevancePlan) -> Weights:
     """The linear layer that gives the logits, which relevance from the evidence starts at.
 
-    Raises
-    ------
-    UsageError
-        If something else gives them: a sum or a mean, or an activation after the layer.
+    Raises UsageError if something else gives them: a sum or a mean, or an activation after the layer.
     """
     last = plan.steps[-1]
     unchanged = all(isinstance(one.module, (nn.Dropout, nn.Dropout3d, nn.Identity)) for one in last.operations[1:])

@@ -37,10 +37,7 @@ class BetaRule:
       bias) lose their relevance, since no input can receive it.
     - *No stabiliser.* The two sums have no cancellation, so each is either zero or a sound denominator.
 
-    Parameters
-    ----------
-    beta : float
-        Any real number.
+    `beta`: any real number.
 
     Examples
     --------
@@ -88,10 +85,7 @@ class BetaRule:
 class ZPlusRule:
     """The z+ rule: positive contributions only. Without bias it equals β = 0.
 
-    Parameters
-    ----------
-    bias : bool
-        Let positive biases absorb their share of the relevance (as zennit does); reported in the ledger.
+    `bias`: let positive biases absorb their share of the relevance (as zennit does); reported in the ledger.
     """
 
     bias: bool = False
@@ -114,12 +108,8 @@ class ZPlusRule:
 class EpsilonRule:
     """The ε-rule: ``R_ij = z_ij R_j / (z_j + ε sign(z_j))``; LRP-0 for ε = 0.
 
-    Parameters
-    ----------
-    epsilon : float
-        >= 0; the relevance it absorbs is reported in the ledger.
-    bias : bool
-        Whether the bias is part of ``z_j`` and absorbs relevance, as in the literature; reported in the ledger.
+    `epsilon`: >= 0; the relevance it absorbs is reported in the ledger. `bias`: whether the bias is part of ``z_j`` and
+    absorbs relevance, as in the literature; reported in the ledger.
     """
 
     epsilon: float = 1e-6
@@ -153,12 +143,8 @@ class GammaRule:
     For ``z_j > 0``: shares in proportion to ``(1 + γ) z+_ij + z-_ij``; for ``z_j < 0``: to ``z+_ij + (1 + γ) z-_ij``;
     units with ``z_j = 0`` lose theirs. γ = 0 is LRP-0, γ → ∞ the z+ rule (of the output's sign).
 
-    Parameters
-    ----------
-    gamma : float
-        >= 0.
-    bias : bool
-        Whether the bias is part of ``z_j``, and is weighted and absorbs relevance like a contribution.
+    `gamma`: >= 0. `bias`: whether the bias is part of ``z_j``, and is weighted and absorbs relevance like a
+    contribution.
     """
 
     gamma: float = 0.25
@@ -195,10 +181,7 @@ class ZBoxRule:
     Within the bounds no share is negative. Scalar bounds of [0, 1] give relevance to a background of 0 in proportion to
     ``|w-|``; bounds per voxel with ``low = high = 0`` in the background give it none.
 
-    Parameters
-    ----------
-    low, high : float or Tensor
-        Smallest and largest possible input; scalar, or broadcastable to the input (per voxel).
+    `low`, `high`: smallest and largest possible input; scalar, or broadcastable to the input (per voxel).
     """
 
     low: float | Tensor = 0.0

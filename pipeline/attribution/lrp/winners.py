@@ -47,23 +47,9 @@ def winner_sums(
 ) -> tuple[Tensor, Tensor]:
     """Sums of positive and of negative contributions, ``z+`` and ``z-``, at the winners.
 
-    Parameters
-    ----------
-    x : Tensor
-        (B, C_in, D, H, W), >= 0.
-    weight : Tensor
-        (C_out, C_in, k, k, k).
-    linear : Convolution
-        Without groups or dilation.
-    winners : Tensor
-        (B, C_out, d, h, w), flat indices into the units.
-    units : sequence of int
-        Spatial shape of the units (of what was pooled).
-
-    Returns
-    -------
-    tuple of Tensor
-        Both of the shape of `winners`.
+    `x`: (B, C_in, D, H, W), >= 0. `weight`: (C_out, C_in, k, k, k). `linear`: without groups or dilation. `winners`:
+    (B, C_out, d, h, w), flat indices into the units. `units`: spatial shape of the units (of what was pooled). Returns
+    both of the shape of `winners`.
     """
     rows, positive, negative = _rows(x, linear), *_row_weights(weight)
     sums = [torch.zeros(winners.shape, dtype=x.dtype) for _ in range(2)]
@@ -92,23 +78,10 @@ def winner_messages(
 ) -> list[Tensor]:
     """Messages of the winners at the inputs, ``W+^T s+ + W-^T s-``, for several rules at once.
 
-    Parameters
-    ----------
-    messages : iterable of (Tensor, Tensor or None)
-        ``s+`` and ``s-`` per rule, each of the shape of `winners`; None is 0.
-    count : int
-        Number of rules.
-    weight, linear, winners, units
-        As for `winner_sums`.
-    pool : MaxPool
-        Pooling that determined the winners.
-    input_shape : sequence of int
-        (B, C_in, D, H, W).
-
-    Returns
-    -------
-    list of Tensor
-        Per rule, of shape `input_shape`; views of one tensor.
+    `messages`: (Tensor, Tensor or None), ``s+`` and ``s-`` per rule, each of the shape of `winners`; None is 0.
+    `count`: number of rules. `weight`, `linear`, `winners`, `units`: as for `winner_sums`. `pool`: pooling that
+    determined the winners. `input_shape`: (B, C_in, D, H, W). Returns per rule, of shape `input_shape`; views of one
+    tensor.
     """
     run = input_shape[1]
     positive, negative = _row_weights(weight)

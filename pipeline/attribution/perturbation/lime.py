@@ -34,16 +34,9 @@ from heatlas.pipeline.run.work.seeds import derived_seed
 class LocalFit:
     """The linear model of one volume.
 
-    Parameters
-    ----------
-    supervoxels : Tensor
-        (D, H, W), 1 to K inside the brain, 0 in air.
-    coefficients : Tensor
-        (K,), float64: change of the score when a supervoxel is shown.
-    intercept : float
-        Predicted score with everything hidden.
-    r_squared : float
-        Share of the kernel-weighted variance of the scores explained by the linear model; NaN if they do not vary.
+    `supervoxels`: (D, H, W), 1 to K inside the brain, 0 in air. `coefficients`: (K,), float64: change of the score when
+    a supervoxel is shown. `intercept`: predicted score with everything hidden. `r_squared`: share of the
+    kernel-weighted variance of the scores explained by the linear model; NaN if they do not vary.
     """
 
     supervoxels: Tensor
@@ -125,29 +118,12 @@ class Lime(CheckedSettings):
 
     At the input only. `fits` gives the coefficients and R² behind the map.
 
-    Parameters
-    ----------
-    segments : int
-        Target number of supervoxels.
-    compactness : float
-        Difference of intensity, as a share of its range in the brain, that is equivalent to the distance between
-        supervoxels; larger values give rounder supervoxels.
-    samples : int
-        Random samples, each one evaluation; use several per supervoxel.
-    kernel_width : float
-        Of the kernel on the cosine distance.
-    ridge : float
-        Penalty on the squared coefficients, above 0.
-    spread : {"coefficient", "per-voxel"}
-        Give each voxel the coefficient of its supervoxel, as in the paper, or an equal share of it, so that sums over
-        regions are in units of the score.
-    air : float
-        Voxels of exactly this value are not brain.
-    seed : int
-    masking : Masking
-        Value of hidden voxels.
-    batch : int
-        Volumes evaluated at once.
+    `segments`: target number of supervoxels. `compactness`: difference of intensity, as a share of its range in the
+    brain, that is equivalent to the distance between supervoxels; larger values give rounder supervoxels. `samples`:
+    random samples, each one evaluation; use several per supervoxel. `kernel_width`: of the kernel on the cosine
+    distance. `ridge`: penalty on the squared coefficients, above 0. `spread`: give each voxel the coefficient of its
+    supervoxel, as in the paper, or an equal share of it, so that sums over regions are in units of the score. `air`:
+    voxels of exactly this value are not brain. `masking`: value of hidden voxels. `batch`: volumes evaluated at once.
     """
 
     name: ClassVar[str] = "lime"
@@ -165,12 +141,7 @@ class Lime(CheckedSettings):
     def fits(self, view: NetworkView) -> tuple[LocalFit, ...]:
         """The linear model of every volume.
 
-        Raises
-        ------
-        UsageError
-            At a stage other than the input.
-        BadInputError
-            For a volume without a voxel of brain.
+        Raises UsageError at a stage other than the input. Raises BadInputError for a volume without a voxel of brain.
         """
         if not view.at_input:
             raise UsageError("lime hides supervoxels of the volume; explain at stage 0.")

@@ -36,13 +36,9 @@ ROUNDING = 1e-5
 class Masking(CheckedSettings):
     """How voxels are hidden.
 
-    Parameters
-    ----------
-    baseline : float
-        Value of a hidden voxel; air by default.
-    inner : {"baseline", "zero"}
-        Value of a hidden feature at a later stage: the feature of the baseline volume at that place (default; has the
-        same meaning at every stage), or 0 (as in the literature; means "nothing detected" only after a ReLU).
+    `baseline`: value of a hidden voxel; air by default. `inner`: value of a hidden feature at a later stage: the
+    feature of the baseline volume at that place (default; has the same meaning at every stage), or 0 (as in the
+    literature; means "nothing detected" only after a ReLU).
 
     Examples
     --------
@@ -77,10 +73,7 @@ class Masking(CheckedSettings):
 def mixed(x: Tensor, keep: Tensor, hidden: Tensor) -> Tensor:
     """``hidden + keep (x - hidden)``, exact at both ends; all three broadcast.
 
-    Raises
-    ------
-    BadInputError
-        If `keep` leaves [0, 1] or is NaN.
+    Raises BadInputError if `keep` leaves [0, 1] or is NaN.
     """
     low, high = on_host(torch.stack(torch.aminmax(keep.detach()))).tolist()
     if not (low >= -ROUNDING and high <= 1 + ROUNDING):
@@ -93,22 +86,9 @@ def masked_scores(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Scores of one volume of a view under many masks, a few at a time.
 
-    Parameters
-    ----------
-    view : NetworkView
-    volume : int
-        Index of the volume.
-    keeps : iterable of Tensor
-        Masks (d, h, w) on the grid of the features; drawn only as needed.
-    hidden : Tensor
-        Values of hidden features, (B, C, d, h, w); see `Masking.hidden_features`.
-    batch : int
-        Masked volumes evaluated, and held, at once.
-
-    Yields
-    ------
-    Tensor, Tensor
-        Up to `batch` masks (m, d, h, w) and their scores (m,).
+    `volume`: index of the volume. `keeps`: masks (d, h, w) on the grid of the features; drawn only as needed. `hidden`:
+    values of hidden features, (B, C, d, h, w); see `Masking.hidden_features`. `batch`: masked volumes evaluated, and
+    held, at once. Yields up to `batch` masks (m, d, h, w) and their scores (m,).
     """
     remaining = iter(keeps)
     while chunk := list(islice(remaining, batch)):

@@ -59,10 +59,7 @@ def occlusion(
     number of voxels of b on the grid (all channels of a feature are hidden together). captum's `Occlusion` is the same
     without the division by |b|.
 
-    Returns
-    -------
-    Tensor
-        (B, 1, d, h, w) on the grid of the features.
+    Returns (B, 1, d, h, w) on the grid of the features.
     """
     grid = view.features.shape[-3:]
     cover = boxes(tuple(grid), size, stride)
@@ -84,15 +81,9 @@ def occlusion(
 class Occlusion(CheckedSettings):
     """Drop of the score, per voxel, when a box is hidden; see `occlusion`.
 
-    Parameters
-    ----------
-    size, stride : int or tuple of 3 int
-        Edge of the boxes and distance between them, in voxels of the explained grid. 16 and 8 suit the input
-        at 1 mm; at an inner stage take 3 to 5, and 1 or 2.
-    masking : Masking
-        Value of hidden voxels.
-    batch : int
-        Volumes evaluated at once.
+    `size`, `stride`: edge of the boxes and distance between them, in voxels of the explained grid. 16 and 8 suit the
+    input at 1 mm; at an inner stage take 3 to 5, and 1 or 2. `masking`: value of hidden voxels. `batch`: volumes
+    evaluated at once.
     """
 
     name: ClassVar[str] = "occlusion"
@@ -118,12 +109,7 @@ class Occlusion(CheckedSettings):
 class RegionLabels:
     """Regions to hide, on the grid of the volumes.
 
-    Parameters
-    ----------
-    name : str
-        The atlas; goes into sidecars with a digest of the labels.
-    labels : Tensor
-        (D, H, W), integers; 0 for no region.
+    `name`: the atlas; goes into sidecars with a digest of the labels. `labels`: (D, H, W), integers; 0 for no region.
     """
 
     name: str
@@ -143,14 +129,9 @@ class RegionLabels:
 class RegionDrops:
     """Drop of the score for each hidden region.
 
-    Parameters
-    ----------
-    numbers : tuple of int
-        Labels with at least one voxel on the grid, ascending; other atlas regions are ``n/a``.
-    voxels : Tensor
-        (R,), voxels of each region.
-    drops : Tensor
-        (B, R), score minus score without the region; positive if the region supports the target.
+    `numbers`: labels with at least one voxel on the grid, ascending; other atlas regions are ``n/a``. `voxels`: (R,),
+    voxels of each region. `drops`: (B, R), score minus score without the region; positive if the region supports the
+    target.
     """
 
     numbers: tuple[int, ...]
@@ -180,13 +161,7 @@ def region_drops(view: NetworkView, labels: Tensor, masking: Masking, batch: int
 class RegionOcclusion(CheckedSettings):
     """Drop of the score when an atlas region is hidden, divided evenly among its voxels; at the input only.
 
-    Parameters
-    ----------
-    regions : RegionLabels
-    masking : Masking
-        Value of hidden voxels.
-    batch : int
-        Volumes evaluated at once.
+    `masking`: value of hidden voxels. `batch`: volumes evaluated at once.
     """
 
     name: ClassVar[str] = "region-occlusion"
@@ -203,12 +178,7 @@ class RegionOcclusion(CheckedSettings):
     def drops(self, view: NetworkView) -> RegionDrops:
         """Drop of every region.
 
-        Raises
-        ------
-        UsageError
-            At a stage other than the input.
-        BadInputError
-            For labels on another grid.
+        Raises UsageError at a stage other than the input. Raises BadInputError for labels on another grid.
         """
         grid, label_grid = tuple(view.volumes.shape[-3:]), tuple(self.regions.labels.shape)
         if not view.at_input:

@@ -31,10 +31,7 @@ def interpolation(length: int, cells: int, shift: int) -> Tensor:
 
     The cells are upsampled to ``(cells + 1) ceil(length / cells)`` voxels, of which `length` from `shift` on are taken.
 
-    Returns
-    -------
-    Tensor
-        (length, cells), float64; rows sum to 1.
+    Returns (length, cells), float64; rows sum to 1.
 
     Examples
     --------
@@ -69,10 +66,7 @@ def rise(
     With the control variate, ``mean score (sum of mask / (M p) - 1)``, whose expectation is 0 up to O(1 / M), is
     subtracted.
 
-    Returns
-    -------
-    Tensor
-        (B, 1, d, h, w) on the grid of the features.
+    Returns (B, 1, d, h, w) on the grid of the features.
     """
     grid = tuple(view.features.shape[-3:])
     hidden = masking.hidden_features(view)
@@ -98,23 +92,10 @@ def rise(
 class Rise(CheckedSettings):
     """Mean score of random masks that show a voxel; see `rise`.
 
-    Parameters
-    ----------
-    masks : int
-        Number of random masks, each one evaluation.
-    cells : int
-        Cells of the coarse grid along each axis.
-    p : float
-        Probability that a cell is shown.
-    score : {"probability", "start"}
-        Softmax probability of the target, as in the paper, or the value explained by `attribute`.
-    control_variate : bool
-        Remove the noise due to the masks' coverage; changes the expectation by O(1 / masks) only.
-    seed : int
-    masking : Masking
-        Value of hidden voxels.
-    batch : int
-        Volumes evaluated at once.
+    `masks`: number of random masks, each one evaluation. `cells`: cells of the coarse grid along each axis. `p`:
+    probability that a cell is shown. `score`: softmax probability of the target, as in the paper, or the value
+    explained by `attribute`. `control_variate`: remove the noise due to the masks' coverage; changes the expectation by
+    O(1 / masks) only. `masking`: value of hidden voxels. `batch`: volumes evaluated at once.
     """
 
     name: ClassVar[str] = "rise"

@@ -58,10 +58,7 @@ OTHERS = (*ACTIVATIONS, *NORMALISATIONS, Product, Scaled, Shifted, MatrixProduct
 def plan_deeplift(model: nn.Module) -> Program:
     """Operations of a model, each checked to be one that the rescale rule is defined for.
 
-    Raises
-    ------
-    UsageError
-        Naming the operation.
+    Raises UsageError, naming the operation.
     """
     require_unchanging(model)
     program = traced(model)[0]

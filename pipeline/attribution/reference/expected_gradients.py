@@ -60,14 +60,9 @@ def stratified_alphas(references: int, per_reference: int, seed: int) -> Tensor:
 class PathSample:
     """What points on the paths to one volume contribute: sums over the points, not the points.
 
-    Parameters
-    ----------
-    mean : Tensor
-        (C, d, h, w), the mean contribution of a point, which is the plain map.
-    leaning : Tensor
-        (C, d, h, w), covariance over the points of a voxel's contribution with the slope.
-    slopes : Tensor
-        (K,), float64: sum of the contribution of each point, the slope of the score there along its path.
+    `mean`: (C, d, h, w), the mean contribution of a point, which is the plain map. `leaning`: (C, d, h, w), covariance
+    over the points of a voxel's contribution with the slope. `slopes`: (K,), float64: sum of the contribution of each
+    point, the slope of the score there along its path.
     """
 
     mean: Tensor
@@ -181,10 +176,7 @@ class ExpectedGradients(CheckedSettings):
 
         Where the points stand for too little of the paths to be weighted, more are taken, up to `MOST` times as many.
 
-        Raises
-        ------
-        UsageError
-            If the completeness error of a volume still exceeds `tolerance`.
+        Raises UsageError if the completeness error of a volume still exceeds `tolerance`.
         """
         reference = fitting(self.reference, view.volumes, self.name)
         baselines, base = features_of(reference.volumes, view), mean_value(reference, view)
@@ -216,16 +208,8 @@ class ExpectedGradients(CheckedSettings):
 class IntegratedGradientsFromMean(CheckedSettings):
     """Integrated gradients on the straight path from the mean of the controls, signed, summed over channels.
 
-    Parameters
-    ----------
-    reference : Reference or None
-        Given by the run.
-    steps : int
-        Points on the path.
-    batch : int
-        Volumes evaluated at once. Does not change the map; memory grows with it.
-    tolerance : float
-        As of `ExpectedGradients`.
+    `reference`: given by the run. `steps`: points on the path. `batch`: volumes evaluated at once. Does not change the
+    map; memory grows with it. `tolerance`: as of `ExpectedGradients`.
     """
 
     name: ClassVar[str] = "integrated-gradients-from-mean"
@@ -243,10 +227,7 @@ class IntegratedGradientsFromMean(CheckedSettings):
     def maps(self, view: NetworkView) -> Tensor:
         """Maps (B, C, d, h, w) that sum to ``score(features)`` less the score of the mean control, about.
 
-        Raises
-        ------
-        UsageError
-            If the completeness error of a volume exceeds `tolerance`.
+        Raises UsageError if the completeness error of a volume exceeds `tolerance`.
         """
         mean = fitting(self.reference, view.volumes, self.name).mean
         baseline = features_of(mean, view)

@@ -98,12 +98,7 @@ class Reference:
 def fitting(reference: Reference | None, volumes: Tensor, method: str) -> Reference:
     """The reference of a method in the precision and on the device of the volumes that it explains.
 
-    Raises
-    ------
-    UsageError
-        If there is none.
-    BadInputError
-        If it lies on another grid.
+    Raises UsageError if there is none. Raises BadInputError if it lies on another grid.
     """
     if reference is None:
         raise UsageError(
@@ -128,10 +123,7 @@ def fitting(reference: Reference | None, volumes: Tensor, method: str) -> Refere
 def features_of(volumes: Tensor, view: NetworkView) -> Tensor:
     """Features (R, C, d, h, w) of reference volumes at the boundary of a view; one pass each.
 
-    Raises
-    ------
-    UsageError
-        Right before a pooling by attention, where what follows depends on the volume as well.
+    Raises UsageError: right before a pooling by attention, where what follows depends on the volume as well.
     """
     if view.at_input:
         return volumes

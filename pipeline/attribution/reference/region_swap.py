@@ -40,18 +40,10 @@ REST = -1
 class RegionEvidence:
     """Evidence of the regions of one volume.
 
-    Parameters
-    ----------
-    numbers : tuple of int
-        Labels in which the volume differs from the mean control, ascending; `REST` first where there is a rest.
-    voxels : Tensor
-        (N,), voxels of each.
-    evidence : Tensor
-        (N,), in units of the score.
-    standard_error : Tensor
-        (N,), of the evidence over random orders; 0 where nothing is drawn, NaN for a single pair of orders.
-    labels : Tensor
-        (D, H, W), the regions of this volume, `REST` included.
+    `numbers`: labels in which the volume differs from the mean control, ascending; `REST` first where there is a rest.
+    `voxels`: (N,), voxels of each. `evidence`: (N,), in units of the score. `standard_error`: (N,), of the evidence
+    over random orders; 0 where nothing is drawn, NaN for a single pair of orders. `labels`: (D, H, W), the regions of
+    this volume, `REST` included.
     """
 
     numbers: tuple[int, ...]
@@ -87,11 +79,7 @@ def shapley_orders(count: int, pairs: int, seed: int) -> Tensor:
 class OfRegions(CheckedSettings):
     """What both methods share: regions, a reference, and maps painted from the evidence of regions.
 
-    Parameters
-    ----------
-    reference : Reference or None
-    regions : RegionLabels or None
-        Both given by the run.
+    `regions`: both given by the run.
     """
 
     name: ClassVar[str]
@@ -128,12 +116,7 @@ class RegionSwap(OfRegions):
 
     At the input only. Positive where the person's own tissue speaks for the target.
 
-    Parameters
-    ----------
-    reference, regions
-        As of `OfRegions`.
-    batch : int
-        Volumes evaluated at once.
+    `reference`, `regions`: as of `OfRegions`. `batch`: volumes evaluated at once.
     """
 
     name: ClassVar[str] = "region-swap"
@@ -156,16 +139,8 @@ class RegionShapley(OfRegions):
 
     At the input only. Sums to the score less that of the mean control, whatever the number of orders.
 
-    Parameters
-    ----------
-    reference, regions
-        As of `OfRegions`.
-    pairs : int
-        Antithetic pairs of orders; each costs two forward passes per region.
-    seed : int
-        Draws the orders; the same for every volume.
-    batch : int
-        Volumes evaluated at once.
+    `reference`, `regions`: as of `OfRegions`. `pairs`: antithetic pairs of orders; each costs two forward passes per
+    region. `seed`: draws the orders; the same for every volume. `batch`: volumes evaluated at once.
     """
 
     name: ClassVar[str] = "region-shapley"
@@ -206,12 +181,8 @@ def _prepared(
 ) -> tuple[Tensor, Tensor]:
     """The mean control (1, 1, D, H, W) and the labels, both on the grid and device of the volumes.
 
-    Raises
-    ------
-    UsageError
-        At a stage other than the input, or without regions or reference.
-    BadInputError
-        For regions or a reference on another grid.
+    Raises UsageError at a stage other than the input, or without regions or reference. Raises BadInputError for regions
+    or a reference on another grid.
     """
     if not view.at_input:
         raise UsageError(f"{name} replaces regions of the volume; explain at stage 0.")

@@ -89,21 +89,10 @@ def write_demo_cohort(
 
     Gives `folder`, ready to be read as an ADNI download.
 
-    Parameters
-    ----------
-    folder : Path
-        New, empty, or holding the same cohort.
-    seed : int
-        Equal seeds give byte-identical files.
-    participants : int
-        People with AD or CN, half of each; 30 give 35 scans, and six more images come from five people with MCI and
-        a person without a row in the clinical table.
-    resolution_mm : float
-        Typical voxel size.
-    executor : concurrent.futures.Executor, optional
-        Makes people in parallel.
-    longitudinal : bool
-        Three scans each, a year apart, of the participants and of half as many with MCI.
+    `folder`: new, empty, or holding the same cohort. `seed`: equal seeds give byte-identical files. `participants`:
+    people with AD or CN, half of each; 30 give 35 scans, and six more images come from five people with MCI and a
+    person without a row in the clinical table. `resolution_mm`: typical voxel size. `executor`: makes people in
+    parallel. `longitudinal`: three scans each, a year apart, of the participants and of half as many with MCI.
     """
     if participants < 4 or not 1 <= resolution_mm <= 4:
         raise UsageError("demo cohort: needs 4 participants or more and a resolution of 1 to 4 mm.")

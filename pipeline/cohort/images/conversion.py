@@ -62,23 +62,11 @@ def convert_scans(
 ) -> tuple[list[Scan], list[Outcome]]:
     """Convert every kept scan that is a DICOM series or an Analyze pair.
 
-    Parameters
-    ----------
-    input_root : Path
-        Folder that the image paths of the scans start from; only read.
-    scans : sequence of Scan
-        NIfTI images and dropped scans are passed through.
-    max_voxel_mm : float
-        Series with thicker slices fail, as in the check.
-    changed : callable, optional
-        Gives another job for the conversion of a scan, as `pipeline.registration.images.faces.without_face` does.
-
-    Returns
-    -------
-    scans : list of Scan
-        The same scans without those that failed; `Scan.location` of a converted scan is its NIfTI image.
-    outcomes : list of Outcome
-        One per series; a failed one is a row of ``failures.tsv``.
+    `input_root`: folder that the image paths of the scans start from; only read. `scans`: NIfTI images and dropped
+    scans are passed through. `max_voxel_mm`: series with thicker slices fail, as in the check. `changed`: gives another
+    job for the conversion of a scan, as `pipeline.registration.images.faces.without_face` does. Returns `scans`: the
+    same scans without those that failed; `Scan.location` of a converted scan is its NIfTI image. `outcomes`: one per
+    series; a failed one is a row of ``failures.tsv``.
     """
     series = {scan.name: scan for scan in scans if scan.kept and scan.image is not None and not is_image(scan.file)}
     jobs = [_job(layout, input_root.resolve(), scan, max_voxel_mm) for scan in series.values()]
@@ -103,16 +91,8 @@ def convert_one(outputs: dict[str, Path], root: Path, file: str, source: str, ma
     BadInputError if the series or pair is not complete, or dcm2niix does not make one volume of it. MissingDataError if
     dcm2niix is not installed.
 
-    Parameters
-    ----------
-    outputs : dict of str to Path
-        image (``.nii.gz``) and sidecar.
-    root : Path
-        Input folder, resolved.
-    file : str
-        One file of the series, or the image of the pair, relative to `root`.
-    source : str
-        What messages and sidecar call it.
+    `outputs`: image (``.nii.gz``) and sidecar. `root`: input folder, resolved. `file`: one file of the series, or the
+    image of the pair, relative to `root`. `source`: what messages and sidecar call it.
     """
     if is_pair(file):
         return _convert_pair(outputs, root, file, source)

@@ -40,14 +40,8 @@ _UNITS = {1: ("metres", 1e3), 3: ("micrometres", 1e-3)}
 class Orientation:
     """The affine that is used, and what was corrected.
 
-    Parameters
-    ----------
-    affine : numpy.ndarray
-        4x4, float64, voxel indices to world RAS+ in mm.
-    source : str
-        ``sform`` or ``qform``, or ``MGZ`` for an image of FreeSurfer.
-    repairs : tuple of str
-        Errors of the header that are ignored or converted; empty for a valid header.
+    `affine`: 4x4, float64, voxel indices to world RAS+ in mm. `source`: ``sform`` or ``qform``, or ``MGZ`` for an image
+    of FreeSurfer. `repairs`: errors of the header that are ignored or converted; empty for a valid header.
     """
 
     affine: np.ndarray

@@ -23,12 +23,7 @@ def visits_and_tables(
     The tables are ``--table``, else ``participants.tsv`` in the folder or one above. A file of that name brings the
     sessions tables beside it along.
 
-    Parameters
-    ----------
-    root : Path
-    named : mapping
-        Participant and session by the name of each subject.
-    config : CohortConfig
+    `named`: participant and session by the name of each subject.
     """
     if config.table and (file := find_table(config.table, root)).name != PARTICIPANTS:
         table = read_people(file, named)

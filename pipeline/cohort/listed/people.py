@@ -90,12 +90,8 @@ def find_table(text: str, root: Path) -> Path:
 def read_people(file: Path, subjects: Mapping[str, tuple[str, str | None]] | None = None) -> PeopleTable:
     """Read a table (CSV, TSV or workbook); BadInputError if a column is missing or could be either of two.
 
-    Parameters
-    ----------
-    file : Path
-    subjects : mapping, optional
-        Participant and session by the name of each folder of a subject. The table may have a column of these names in
-        place of paths.
+    `subjects`: participant and session by the name of each folder of a subject. The table may have a column of these
+    names in place of paths.
     """
     frame, notes = read_sheet(file)
     rows = filled_rows(frame)

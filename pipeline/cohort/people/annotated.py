@@ -15,10 +15,7 @@ from heatlas.pipeline.run.work.seeds import derived_seed
 def annotated_people(people: Sequence[str], share: float, seed: int) -> frozenset[str]:
     """A share of some people, drawn by a seed; the same person has the same rank in every fold.
 
-    Raises
-    ------
-    UsageError
-        If it is nobody.
+    Raises UsageError if it is nobody.
 
     Examples
     --------
@@ -46,20 +43,8 @@ def training_part(config: Config, fold: Fold, scans: Sequence[Scan]) -> Fold:
 def guided_people(config: Config, fold: Fold, scans: Sequence[Scan], segmented: Collection[str]) -> frozenset[str]:
     """The annotated people of a training part who have labels of their own.
 
-    Parameters
-    ----------
-    config : Config
-    fold : Fold
-        With the people who train, of all or a share.
-    scans : sequence of Scan
-        With a label.
-    segmented : collection of str
-        Who has labels of their own with all regions.
-
-    Raises
-    ------
-    UsageError
-        If no map would be guided.
+    `fold`: with the people who train, of all or a share. `scans`: with a label. `segmented`: who has labels of their
+    own with all regions. Raises UsageError if no map would be guided.
     """
     wanted = config.objective
     known = [name for name in fold.train if name in segmented]

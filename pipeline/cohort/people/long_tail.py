@@ -25,16 +25,9 @@ GROUPS = (HEAD, MID, TAIL)
 class LongTailedParts:
     """Who is in which part.
 
-    Parameters
-    ----------
-    classes : tuple of str
-        From the most frequent to the rarest in `training`.
-    training : mapping of str to tuple of str
-        Participants of each class, with a long tail.
-    few : mapping of str to tuple of str
-        Participants of `training`, as many of each class as the smallest has.
-    test : mapping of str to tuple of str
-        Others, as many of each class.
+    `classes`: from the most frequent to the rarest in `training`. `training`: participants of each class, with a long
+    tail. `few`: participants of `training`, as many of each class as the smallest has. `test`: others, as many of each
+    class.
     """
 
     classes: tuple[str, ...]
@@ -57,17 +50,9 @@ def long_tailed_counts(sizes: Sequence[int], ratio: float) -> tuple[int, ...]:
 
     n is the largest for which no class needs more participants than there are.
 
-    Parameters
-    ----------
-    sizes : sequence of int, length C
-        Participants that each class has, in the order of the long tail.
-    ratio : float
-        Participants of the first class over those of the last.
-
-    Raises
-    ------
-    UsageError
-        If the ratio is less than 1, there are fewer than two classes, or the last class would be empty.
+    `sizes`: participants that each class has, in the order of the long tail. `ratio`: participants of the first class
+    over those of the last. Raises UsageError if the ratio is less than 1, there are fewer than two classes, or the last
+    class would be empty.
 
     Examples
     --------
@@ -110,12 +95,8 @@ def groups_of(classes: Sequence[str]) -> dict[str, tuple[str, ...]]:
 def by_class(class_of: Mapping[str, str], classes: Sequence[str] = ()) -> dict[str, tuple[str, ...]]:
     """Participants of each class, sorted; without given `classes`, the largest class first.
 
-    Raises
-    ------
-    UsageError
-        If participants have a class that is not among those given, or a class is given twice.
-    BadInputError
-        If a class has no participant.
+    Raises UsageError if participants have a class that is not among those given, or a class is given twice. Raises
+    BadInputError if a class has no participant.
     """
     members: dict[str, list[str]] = {}
     for person in sorted(class_of):
@@ -140,20 +121,9 @@ def long_tailed(
 ) -> dict[str, tuple[str, ...]]:
     """Participants of each class whose number falls exponentially, drawn from all who have one of the classes.
 
-    Parameters
-    ----------
-    class_of : mapping of str to str
-        Class of each participant; those of other classes are left out.
-    ratio : float
-        Participants of the first class over those of the last, up to rounding.
-    classes : sequence of str
-        From the most frequent to the rarest.
-    seed : int
-
-    Raises
-    ------
-    UsageError, BadInputError
-        See `by_class` and `long_tailed_counts`.
+    `class_of`: class of each participant; those of other classes are left out. `ratio`: participants of the first class
+    over those of the last, up to rounding. `classes`: from the most frequent to the rarest. Raises UsageError,
+    BadInputError: see `by_class` and `long_tailed_counts`.
 
     Examples
     --------
@@ -180,22 +150,11 @@ def long_tailed_parts(
 ) -> LongTailedParts:
     """Draw a balanced test part, a long-tailed training part, and the few-shot part of it.
 
-    Parameters
-    ----------
-    class_of : mapping of str to str
-        Class of each participant.
-    ratio : float
-        Participants of the first class over those of the last, in training; up to rounding.
-    test_share : float
-        Share of the participants of the smallest class who are tested; as many are of each other class.
-    classes : sequence of str
-        From the most frequent to the rarest; by the number of participants if empty.
-    seed : int
-
-    Raises
-    ------
-    UsageError, BadInputError
-        See `by_class` and `long_tailed_counts`; also if the smallest class has a single participant.
+    `class_of`: class of each participant. `ratio`: participants of the first class over those of the last, in training;
+    up to rounding. `test_share`: share of the participants of the smallest class who are tested; as many are of each
+    other class. `classes`: from the most frequent to the rarest; by the number of participants if empty. Raises
+    UsageError, BadInputError: see `by_class` and `long_tailed_counts`; also if the smallest class has a single
+    participant.
 
     Examples
     --------

@@ -127,10 +127,7 @@ class Split:
 def require_disjoint(fold: Fold) -> None:
     """Refuse a fold with a participant in two parts; checked again before every prediction.
 
-    Raises
-    ------
-    BadInputError
-        Naming the participants and the parts.
+    Raises BadInputError, naming the participants and the parts.
     """
     for one, other in combinations(PARTS, 2):
         both = sorted(set(getattr(fold, one)) & set(getattr(fold, other)))

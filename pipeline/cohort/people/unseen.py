@@ -76,10 +76,7 @@ def known_to_network(description: Mapping[str, Any], where: str) -> list[str]:
 def require_unseen(description: Mapping[str, Any], where: str, participants: Sequence[str]) -> None:
     """Refuse to predict someone with whom the network was trained or selected, whatever the split in memory says.
 
-    Raises
-    ------
-    BadInputError
-        Naming the participant; also as `people_of`.
+    Raises BadInputError, naming the participant; also as `people_of`.
     """
     overlap = known_among(participants, known_to_network(description, where))
     if overlap:

@@ -30,13 +30,7 @@ _OF_LABELS = ("desc", "label", "seg", "atlas")
 def segmentation_of(input_root: Path, scan: Scan, pattern: str) -> Path | None:
     """The segmentation of a scan; None if there is none.
 
-    Parameters
-    ----------
-    input_root : Path
-    scan : Scan
-        With an image.
-    pattern : str
-        As `RegionsConfig.own_labels`.
+    `scan`: with an image. `pattern`: as `RegionsConfig.own_labels`.
     """
     if pattern:
         names = {"participant_id": scan.participant_id, "session_id": scan.session_id or "", "name": scan.name}
@@ -56,19 +50,8 @@ def labels_of_scans(
     BIDS derivatives; else in ``cohort.freesurfer_folder``, whose subjects are found as for volumes, but without
     longitudinal results (``X.long.Y``), which lie in the space of their base template.
 
-    Parameters
-    ----------
-    input_root : Path
-    scans : sequence of Scan
-        Those whose labels are wanted.
-    config : Config
-    kept : sequence of Scan
-        All kept scans of the input: only among these a subject or file may be of the one visit of a person.
-
-    Raises
-    ------
-    BadInputError
-        If an image has several, or several scans would have the same.
+    `scans`: those whose labels are wanted. `kept`: all kept scans of the input: only among these a subject or file may
+    be of the one visit of a person. Raises BadInputError if an image has several, or several scans would have the same.
     """
     pattern, folder = config.regions.own_labels, config.cohort.freesurfer_folder
     if pattern:
@@ -108,12 +91,7 @@ def region_numbers(labels: Path, input_root: Path, names: Sequence[str]) -> tupl
     The table of ``_dseg.nii.gz`` is that of the same name, or the nearest above it that is inherited; anything else has
     the numbers of FreeSurfer.
 
-    Raises
-    ------
-    UsageError
-        For a name that the table lacks.
-    BadInputError
-        If there is no table, or it cannot be read.
+    Raises UsageError for a name that the table lacks. Raises BadInputError if there is no table, or it cannot be read.
     """
     table, said = _table_of(labels, input_root)
     known = {**table.groups, **{region.name: (region.number,) for region in table.regions}}

@@ -49,19 +49,9 @@ LEAST_SPREAD = 1e-6
 class CohortMaps:
     """Scores and sums of all scans of a cohort.
 
-    Parameters
-    ----------
-    scores : pandas.DataFrame
-        CohortMaps of `pipeline.evaluation.bench.scan_job`, with ``scan_id``.
-    sums : mapping of (str, str) to mapping of str to array
-        By network and map, then by scan id: sums over bilateral groups. A scan without a finite map is missing.
-    n_voxels : array
-        Voxels of each group.
-    groups : tuple of str
-    methods : mapping of str to str
-        Method by map.
-    intensity : mapping of str to array
-        By scan id: mean intensity of each group, as networks see it.
+    `scores`: CohortMaps of `pipeline.evaluation.bench.scan_job`, with ``scan_id``. `sums`: (str, str), by network and
+    map, then by scan id: sums over bilateral groups. A scan without a finite map is missing. `n_voxels`: voxels of each
+    group. `methods`: method by map. `intensity`: by scan id: mean intensity of each group, as networks see it.
     """
 
     scores: pd.DataFrame
@@ -99,12 +89,7 @@ def class_difference(table: pd.DataFrame, paired: bool) -> Floats:
 
     Where a number is predicted: the slope on it, per standard deviation, in the same unit.
 
-    Parameters
-    ----------
-    table : pandas.DataFrame
-        From `densities`.
-    paired : bool
-        Whether everyone has a copy of either class.
+    `table`: from `densities`. `paired`: whether everyone has a copy of either class.
     """
     level = table.index.get_level_values("participant_id" if paired else "fold")
     outcome = table.index.get_level_values("outcome").to_numpy(float)
@@ -143,17 +128,10 @@ CASCADE_STEPS = 4
 class Extent:
     """How much is asked beside the maps of the true networks and those made without a network; nothing by default.
 
-    Parameters
-    ----------
-    shuffles : int
-        Swaps of labels, each with networks of its own.
-    nulls : bool
-        Whether untrained networks and cascades are asked, in one positive scan per fold.
-    faithful : bool
-        Whether faithfulness is measured: all of it in a few positive scans per fold (``[evaluation] scans``),
-        recognition through the map in every one.
-    controls : bool
-        Whether every fold must have controls, whatever the methods need.
+    `shuffles`: swaps of labels, each with networks of its own. `nulls`: whether untrained networks and cascades are
+    asked, in one positive scan per fold. `faithful`: whether faithfulness is measured: all of it in a few positive
+    scans per fold (``[evaluation] scans``), recognition through the map in every one. `controls`: whether every fold
+    must have controls, whatever the methods need.
     """
 
     shuffles: int = 0
@@ -163,15 +141,7 @@ class Extent:
 
 
 class Judge:
-    """Makes the jobs of a cohort.
-
-    Parameters
-    ----------
-    cohort : JudgedCohort
-    explanations : tuple of Explanation
-    extent : Extent
-    digests : DigestCache
-    """
+    """Makes the jobs of a cohort."""
 
     def __init__(
         self, cohort: JudgedCohort, explanations: tuple[Explanation, ...], extent: Extent, digests: DigestCache
@@ -186,12 +156,7 @@ class Judge:
         self._thorough = {scan for scans in by_fold.values() for scan in scans[:wanted]}
 
     def require_controls(self) -> None:
-        """Refuse folds without a training control, if something that is asked compares with controls.
-
-        Raises
-        ------
-        BadInputError
-        """
+        """Refuse folds without a training control, if something that is asked compares with controls."""
         if self.extent.controls or any(asked.entry.needs_reference for asked in self.explanations):
             for scan in self.cohort.scans:
                 if self._controls.mean is None:
@@ -271,17 +236,7 @@ def judged_rows(
 ) -> tuple[JudgedCohort, CohortMaps, list[Outcome]]:
     """Judge every scan of a cohort, and gather what was found; scans that failed are left out and listed.
 
-    Returns
-    -------
-    JudgedCohort
-        The cohort without scans that failed.
-    CohortMaps
-    list of Outcome
-
-    Raises
-    ------
-    BadInputError
-        If every scan of a class failed.
+    Returns the cohort without scans that failed. Raises BadInputError if every scan of a class failed.
     """
     jobs = Judge(cohort, explanations, extent, digests).jobs()
     outcomes = run_jobs(cohort.layout, jobs, executor, f"maps of the {_TITLES[cohort.name]}")
@@ -295,10 +250,7 @@ _TITLES = {"run": "run", PLANTED: "planted copies"}
 def those_judged(cohort: JudgedCohort, outcomes: Sequence[Outcome]) -> JudgedCohort:
     """A cohort without the scans that failed, which must not take the rankings of all maps with them.
 
-    Raises
-    ------
-    BadInputError
-        If a class has no scan left.
+    Raises BadInputError if a class has no scan left.
     """
     failed = {one.job.arguments[0].scan.scan_id for one in outcomes if not one.ok}
     left = tuple(scan for scan in cohort.scans if scan.scan_id not in failed)
@@ -338,10 +290,7 @@ def map_jobs(
 ) -> list[Job]:
     """One unit per scan: its maps by the networks of the cohort, summed over regions.
 
-    Parameters
-    ----------
-    stage : str
-        Names receipts and failures, which are kept apart from those of other parts.
+    `stage`: names receipts and failures, which are kept apart from those of other parts.
     """
     untold = dataclasses.replace(cohort, truth=None)  # regions are scored, voxels are not
     jobs = Judge(untold, explanations, Extent(), digests).jobs()

@@ -33,14 +33,8 @@ def _nothing(*_: Any) -> None:
 class Shown:
     """A table of a part in the report.
 
-    Parameters
-    ----------
-    title : str
-        The question it answers.
-    table : str
-        Name of its declaration.
-    command : str
-        What makes it, after ``heatlas evaluate OUT``; empty for ``--parts`` with the name of the part.
+    `title`: the question it answers. `table`: name of its declaration. `command`: what makes it, after ``heatlas
+    evaluate OUT``; empty for ``--parts`` with the name of the part.
     """
 
     title: str
@@ -113,17 +107,10 @@ SHUFFLES = 3
 class BenchRequest:
     """What is asked of the bench.
 
-    Parameters
-    ----------
-    methods : tuple of str
-        Empty for `USUAL_METHODS` and the methods of the run, less those not defined for the family of networks.
-    parts : tuple of Part
-    quick : bool
-        One swap of labels instead of three, and less of other parts.
-    families : tuple of str
-        Further families of networks, for parts that ask other networks.
-    draws : int or None
-        Draws of random regions, for parts that draw some; None for as many as usual.
+    `methods`: empty for `USUAL_METHODS` and the methods of the run, less those not defined for the family of networks.
+    `quick`: one swap of labels instead of three, and less of other parts. `families`: further families of networks, for
+    parts that ask other networks. `draws`: draws of random regions, for parts that draw some; None for as many as
+    usual.
     """
 
     methods: tuple[str, ...] = ()
@@ -146,10 +133,7 @@ class BenchRequest:
 def methods_of(request: BenchRequest, config: Config) -> tuple[str, ...]:
     """Names of the methods that are judged.
 
-    Raises
-    ------
-    UsageError
-        For a method that does not exist, or one asked for by name that is not defined for the family.
+    Raises UsageError for a method that does not exist, or one asked for by name that is not defined for the family.
     """
     family = family_of(config.model)
     for name in request.methods:

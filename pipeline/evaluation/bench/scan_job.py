@@ -77,18 +77,9 @@ SHIFTED = {
 class NullNetwork:
     """A network that explains the scan.
 
-    Parameters
-    ----------
-    name : str
-        ``real``, ``shuffled-1``, ``cascade-2``, ``untrained``.
-    network : Network
-        By its files, with the controls of its fold.
-    changed : bool
-        Whether parameters are drawn anew after reading.
-    layers : int or None
-        How many layers from the head, if so; None for all, buffers included.
-    seed : int
-        Seed of the draw.
+    `name`: ``real``, ``shuffled-1``, ``cascade-2``, ``untrained``. `network`: by its files, with the controls of its
+    fold. `changed`: whether parameters are drawn anew after reading. `layers`: how many layers from the head, if so;
+    None for all, buffers included. `seed`: seed of the draw.
     """
 
     name: str
@@ -102,27 +93,11 @@ class NullNetwork:
 class ScanToJudge:
     """All that a worker needs to judge the maps of one scan.
 
-    Parameters
-    ----------
-    scan : Scan
-    files : ScanFiles
-    networks : tuple of NullNetwork
-        The true one first.
-    explanations : tuple of Explanation
-    training : TrainingConfig
-        For the device.
-    atlas : PackedAtlas
-    truth : tuple of int
-        Label numbers of the regions in which the scan differs from controls; empty where nobody knows, or nothing is.
-    marked : bool
-        Whether the scan has the bright spot outside the brain (`pipeline.evaluation.marker`).
-    seen : bool
-        Whether the scan is recognised through its maps (two forward passes each).
-    faithful : bool
-        Whether all of faithfulness is measured (many forward passes).
-    settings : EvaluationConfig
-    seed : int
-        Seed of random maps.
+    `networks`: the true one first. `training`: for the device. `truth`: label numbers of the regions in which the scan
+    differs from controls; empty where nobody knows, or nothing is. `marked`: whether the scan has the bright spot
+    outside the brain (`pipeline.evaluation.marker`). `seen`: whether the scan is recognised through its maps (two
+    forward passes each). `faithful`: whether all of faithfulness is measured (many forward passes). `seed`: seed of
+    random maps.
     """
 
     scan: Scan
@@ -153,10 +128,7 @@ class OneMap:
 def judge_scan(outputs: Mapping[str, Path], task: ScanToJudge) -> Mapping[str, Any]:
     """Write ``scores`` (TSV) and ``sums`` (NPZ) of all maps of a scan; the function of a `Job`.
 
-    Raises
-    ------
-    BadInputError
-        If the scan or a network cannot be read or do not fit.
+    Raises BadInputError if the scan or a network cannot be read or do not fit.
     """
     device = chosen_device(task.training)
     first = task.networks[0].network.load(device)
@@ -349,18 +321,8 @@ def located(
 ) -> dict[str, float]:
     """Scores against the true regions; for SM the network sees what lies in the box of the map, and air.
 
-    Parameters
-    ----------
-    values : array, shape (D, H, W)
-        The map.
-    places : ScanMasks
-        With true regions.
-    loaded : LoadedModel
-        The true network.
-    volume : Tensor
-        The scan as it sees it, (1, C, D, H, W).
-    target : int
-        Number of the class that is explained.
+    `values`: (D, H, W), the map. `places`: with true regions. `loaded`: the true network. `volume`: the scan as it sees
+    it, (1, C, D, H, W). `target`: number of the class that is explained.
     """
     seen, box = volume.clone(), attended_box(np.where(places.brain, values, 0))
     if box is not None:

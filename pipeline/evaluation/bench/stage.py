@@ -195,10 +195,8 @@ class Bench:
     def _with_nulls(self, cohort: JudgedCohort, extent: Extent) -> tuple[JudgedCohort, list[Outcome]]:
         """Train networks on labels that say nothing; a network that cannot be trained is missing from the nulls.
 
-        Raises
-        ------
-        BadInputError
-            Before any training: if a fold lacks controls that are needed, or people to exchange labels.
+        Raises BadInputError before any training: if a fold lacks controls that are needed, or people to exchange
+        labels.
         """
         Judge(cohort, self.explanations(cohort.config), extent, self.digests).require_controls()
         jobs = shuffled_jobs(cohort, range(1, extent.shuffles + 1), self.digests)

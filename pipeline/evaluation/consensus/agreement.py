@@ -220,17 +220,9 @@ CONSENSUS_TABLES = (CONSENSUS_TABLE, NETWORKS_TABLE, REGIONS_TABLE)
 class Evidence:
     """One map by one set of networks.
 
-    Parameters
-    ----------
-    networks, kind : str
-        As of `pipeline.evaluation.consensus.networks.Networks`.
-    densities : pandas.DataFrame
-        Per participant and class (`pipeline.evaluation.bench.judging.participant_densities`).
-    paired : bool
-        Whether everyone has a copy of either class.
-    accuracy : mapping of str to float
-        ``balanced_accuracy`` and ``auc``.
-    n_undefined : int
+    `networks`, `kind`: as of `pipeline.evaluation.consensus.networks.Networks`. `densities`: per participant and class
+    (`pipeline.evaluation.bench.judging.participant_densities`). `paired`: whether everyone has a copy of either class.
+    `accuracy`: ``balanced_accuracy`` and ``auc``.
     """
 
     networks: str
@@ -329,10 +321,7 @@ def region_rows(found: Sequence[Evidence], planted: Sequence[str]) -> list[dict[
 def better_line(name: str, rows: pd.DataFrame, seed: int) -> str:
     """Whether better classifiers give better evidence by one map, as printed.
 
-    Parameters
-    ----------
-    rows : pandas.DataFrame
-        Rows of ``consensus_networks.tsv`` of this map.
+    `rows`: rows of ``consensus_networks.tsv`` of this map.
     """
     of = {"AUROC of planted regions": "auroc_difference", "agreement with other networks": "agreement"}
     found = trends(rows, seed)
@@ -365,18 +354,9 @@ def agree(
 ) -> list[Outcome]:
     """Train the networks that are missing, explain every scan by every set, and write the tables.
 
-    Parameters
-    ----------
-    cohort : JudgedCohort
-    explanations_of : callable
-        What is asked of networks with a recipe; methods not defined for its family are left out.
-    seeds, families, quick
-        As of `pipeline.evaluation.consensus.networks.sets_of_networks`.
-
-    Raises
-    ------
-    UsageError, BadInputError
-        Before any training: for an unknown family or setting, or a fold without controls.
+    `explanations_of`: what is asked of networks with a recipe; methods not defined for its family are left out.
+    `seeds`, `families`, `quick`: as of `pipeline.evaluation.consensus.networks.sets_of_networks`. Raises UsageError,
+    BadInputError before any training: for an unknown family or setting, or a fold without controls.
     """
     found = sets_of_networks(cohort, seeds, families, quick)
     map_jobs(found[0].explaining(cohort), explanations_of(cohort.config), digests, STAGE)  # refuses a lack of controls

@@ -35,20 +35,9 @@ QUICK_EPOCHS = (1, 4)
 class Networks:
     """One set of networks.
 
-    Parameters
-    ----------
-    name : str
-        ``run``, ``repeat-2``, ``epochs-4``, ``family-resnet10``.
-    kind : str
-        `OWN`, `SEED`, `EPOCHS` or `FAMILY`.
-    layout : EvaluationLayout
-        Whose folds they are.
-    config : Config
-        Recipe.
-    repeat : int
-        Which training of the fold: further seeds are those that ``[training] repeats`` would take.
-    made : bool
-        Whether the run has trained them.
+    `name`: ``run``, ``repeat-2``, ``epochs-4``, ``family-resnet10``. `kind`: `OWN`, `SEED`, `EPOCHS` or `FAMILY`.
+    `layout`: whose folds they are. `config`: recipe. `repeat`: which training of the fold: further seeds are those that
+    ``[training] repeats`` would take. `made`: whether the run has trained them.
     """
 
     name: str
@@ -66,12 +55,8 @@ class Networks:
 def family_settings(text: str, config: Config) -> ModelConfig:
     """Settings of a family as typed: ``resnet10`` or ``resnet10:width=0.25:stem_stride=4``.
 
-    Raises
-    ------
-    UsageError
-        For an unknown family, setting or value, or a setting that is given twice.
-    BadInputError
-        If the grid of the run is too small for it.
+    Raises UsageError for an unknown family, setting or value, or a setting that is given twice. Raises BadInputError if
+    the grid of the run is too small for it.
     """
     name, *texts = text.split(":")
     values: dict[str, object] = {"architecture": name.strip()}
@@ -96,10 +81,7 @@ def require_different(families: Sequence[str], config: Config) -> None:
 
     Its networks have the same seeds, so they are the same networks, and would count twice.
 
-    Raises
-    ------
-    UsageError, BadInputError
-        For such a family, or as `family_settings`.
+    Raises UsageError, BadInputError for such a family, or as `family_settings`.
     """
     known = {config.model: "the networks of the run"}
     for text in dict.fromkeys(families):
@@ -123,14 +105,8 @@ def powers_of_two(epochs: int) -> tuple[int, ...]:
 def sets_of_networks(cohort: JudgedCohort, seeds: int, families: Sequence[str], quick: bool) -> tuple[Networks, ...]:
     """The run's own networks first, then the others.
 
-    Parameters
-    ----------
-    seeds : int
-        Further trainings of each fold; those that the run has are used, all of them.
-    families : sequence of str
-        As of `family_settings`.
-    quick : bool
-        `QUICK_EPOCHS` instead of every power of two below the epochs of the run.
+    `seeds`: further trainings of each fold; those that the run has are used, all of them. `families`: as of
+    `family_settings`. `quick`: `QUICK_EPOCHS` instead of every power of two below the epochs of the run.
     """
     config, layout = cohort.config, cohort.layout
     found = [Networks("run", OWN, layout, config, made=True)]

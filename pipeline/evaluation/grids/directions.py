@@ -112,12 +112,8 @@ class Claim:
 def claims(kernels: Sequence[int], pooled: bool) -> tuple[Claim, ...]:
     """What Rao et al. found, for methods under the names of `pipeline.evaluation.grids.studies`.
 
-    Parameters
-    ----------
-    kernels : sequence of int
-        Kernels of the smoothing study, in ascending order; the literature recommends the last but one.
-    pooled : bool
-        Whether the network pools its last map globally; some claims are about such networks only.
+    `kernels`: kernels of the smoothing study, in ascending order; the literature recommends the last but one. `pooled`:
+    whether the network pools its last map globally; some claims are about such networks only.
     """
     ixg, intgrad, cam, focus = "input-x-gradient", "integrated-gradients", "grad-cam", "lrp focus"
     smooth = [f"smooth-{name} kernel={kernels[-2:][0]}" for name in (ixg, intgrad)]
@@ -185,14 +181,8 @@ def summary_of_grids(scores: pd.DataFrame, participants: Mapping[int, str], seed
 
     Undefined maps count as 0, so that a method gains nothing by having none.
 
-    Parameters
-    ----------
-    scores : pandas.DataFrame
-        Scores from `pipeline.evaluation.grids.grid_scores.grid_scores`.
-    participants : mapping of int to str
-        Participant of each scan.
-    seed : int
-        Seed of the intervals.
+    `scores`: scores from `pipeline.evaluation.grids.grid_scores.grid_scores`. `participants`: participant of each scan.
+    `seed`: seed of the intervals.
     """
     rows = []
     places = ["setting", "kind", "method", "stage"]
@@ -220,25 +210,9 @@ def directions(
 ) -> pd.DataFrame:
     """A row per claim: the paired difference with its interval, and whether the claim holds.
 
-    Parameters
-    ----------
-    scores : pandas.DataFrame
-        Scores from `pipeline.evaluation.grids.grid_scores.grid_scores`.
-    participants : mapping of int to str
-        Participant of each scan.
-    asked : sequence of Claim
-    seed : int
-        Seed of the intervals.
-
-    Returns
-    -------
-    pandas.DataFrame
-        `DIRECTIONS_TABLE`; the cohort is empty.
-
-    Raises
-    ------
-    BadInputError
-        For a scan without a participant.
+    `scores`: scores from `pipeline.evaluation.grids.grid_scores.grid_scores`. `participants`: participant of each scan.
+    `seed`: seed of the intervals. Returns `DIRECTIONS_TABLE`; the cohort is empty. Raises BadInputError for a scan
+    without a participant.
     """
     made = scores[scores["grid"].notna()]
     unknown = set(made["scan"].astype(int)) - set(participants)

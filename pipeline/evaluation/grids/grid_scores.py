@@ -93,21 +93,9 @@ class PerCell(nn.Module):
 def network_of(model: nn.Module, layout: Layout, cells: Tensor, cell: int, setting: Setting) -> StagedModel:
     """The network that looks at a whole grid, with the model's own layers; its logits are those of one cell.
 
-    Parameters
-    ----------
-    model : nn.Module
-        `StagedModel` or `nn.Sequential` in evaluation mode; not changed.
-    layout : Layout
-    cells : Tensor
-        (n, 1, D, H, W).
-    cell : int
-        The cell whose class is explained; GridPG has one logit for the whole grid and does not use it.
-    setting : {"GridPG", "DiFull", "DiPart"}
-
-    Raises
-    ------
-    UsageError
-        For a network that the setting is not defined for; says why.
+    `model`: `StagedModel` or `nn.Sequential` in evaluation mode; not changed. `cells`: (n, 1, D, H, W). `cell`: the
+    cell whose class is explained; GridPG has one logit for the whole grid and does not use it. Raises UsageError for a
+    network that the setting is not defined for; says why.
     """
     if setting == "GridPG":
         a, b, c = cells.shape[-3:]
@@ -140,24 +128,11 @@ def grid_maps(
 ) -> list[Tensor]:  # fmt: skip
     """The maps (D, H, W) that a method makes of a whole grid, on the grid of the input; most make one.
 
-    Parameters
-    ----------
-    model, layout, cells, cell, setting
-        See `network_of`.
-    target : int
-        Output unit to explain.
-    method : Method
-        One that compares with controls has those of a cell; a grid is compared with a grid of the same control.
-    stage, start
-        Boundary of the *model* at which to explain, and the value explained; see
-        `pipeline.attribution.methods.attribute`.
-
-    Raises
-    ------
-    UsageError
-        Where setting, method or stage is not defined for the network.
-    BadInputError
-        For a map that is not finite.
+    `model`, `layout`, `cells`, `cell`, `setting`: see `network_of`. `target`: output unit to explain. `method`: one
+    that compares with controls has those of a cell; a grid is compared with a grid of the same control. `stage`,
+    `start`: boundary of the *model* at which to explain, and the value explained; see
+    `pipeline.attribution.methods.attribute`. Raises UsageError where setting, method or stage is not defined for the
+    network. Raises BadInputError for a map that is not finite.
     """
     if setting == "DiFull" and isinstance(method, Propagation):
         alone = [one.speaking_for for one in attribute_all(model, cells[cell : cell + 1], target, method, stage, start)]
@@ -193,10 +168,7 @@ def is_local(model: nn.Module, layout: Layout, cells: Tensor, cell: int, setting
     DiFull: the logits stay the same bit by bit when noise takes the place of the other cells, and no gradient reaches
     these. DiPart: no gradient lies farther from the cell than the receptive field reaches.
 
-    Raises
-    ------
-    UsageError
-        Where the setting promises nothing (GridPG), or is not defined for the network.
+    Raises UsageError where the setting promises nothing (GridPG), or is not defined for the network.
     """
     if setting == "GridPG":
         raise UsageError("GridPG lets the whole grid change the logit; there is nothing to check.")
@@ -252,21 +224,9 @@ GRID_COLUMNS: Mapping[str, str] = {
 class GridMethod:
     """A method asked at one stage, under the names that its maps have in tables.
 
-    Parameters
-    ----------
-    name : str
-    method : Method
-    stage : int or str
-    start : {"logit", "probability", "evidence"}
-        Value that is explained.
-    more : tuple of str
-        Names of further maps: those that the method makes beside the first, then those of `kernels`.
-    kernels : tuple of int
-        Edges of Gaussians that smooth the first map.
-    depth : float
-        How deep the stage lies, 0 to 1.
-    note : str
-        Why it is not asked after all; empty if it is.
+    `start`: value that is explained. `more`: names of further maps: those that the method makes beside the first, then
+    those of `kernels`. `kernels`: edges of Gaussians that smooth the first map. `depth`: how deep the stage lies, 0 to
+    1. `note`: why it is not asked after all; empty if it is.
     """
 
     name: str
@@ -303,24 +263,10 @@ def grid_scores(
 ) -> pd.DataFrame:
     """Scores of all methods on all grids.
 
-    Parameters
-    ----------
-    model : nn.Module
-        `StagedModel` or `nn.Sequential` in evaluation mode.
-    read : callable
-        Scan number (as in `Grid.scans`) to its volume (1, D, H, W), as the network sees it.
-    layout : Layout
-    grids : sequence of Grid
-    asked : sequence of GridMethod
-    settings : sequence of {"GridPG", "DiFull", "DiPart"}
-    keep : callable, optional
-        Receives every map, for `pipeline.evaluation.grids.tables`.
-
-    Returns
-    -------
-    pandas.DataFrame
-        `GRID_COLUMNS`; a row per setting, method, stage and grid. Where a setting or method is not defined for the
-        network, one row that says so.
+    `model`: `StagedModel` or `nn.Sequential` in evaluation mode. `read`: scan number (as in `Grid.scans`) to its volume
+    (1, D, H, W), as the network sees it. `keep`: receives every map, for `pipeline.evaluation.grids.tables`. Returns
+    `GRID_COLUMNS`; a row per setting, method, stage and grid. Where a setting or method is not defined for the network,
+    one row that says so.
     """
     rows: list[dict[str, Any]] = []
     for setting in settings:

@@ -56,23 +56,8 @@ FOCUS = "lrp focus"
 class GridToScore:
     """All that a worker needs to score one grid.
 
-    Parameters
-    ----------
-    number : int
-        Number of the grid among all.
-    grid : Grid
-    files : tuple of ScanFiles
-        Files of the scan in each cell.
-    network : Network
-        Has seen none of them, with the controls of its fold.
-    explanations : tuple of Explanation
-    training : TrainingConfig
-        For the device.
-    atlas : PackedAtlas
-    every : bool
-        Every stage, instead of the input and the last.
-    seed : int
-    settings : GridsConfig
+    `number`: number of the grid among all. `files`: files of the scan in each cell. `network`: has seen none of them,
+    with the controls of its fold. `training`: for the device. `every`: every stage, instead of the input and the last.
     """
 
     number: int
@@ -96,10 +81,7 @@ def layout_of(kind: Kind, settings: GridsConfig) -> Layout:
 def score_grid(outputs: Mapping[str, Path], task: GridToScore) -> Mapping[str, Any]:
     """Write ``scores`` and ``invariance`` (TSV) and ``pictures`` (NPZ) of a grid; the function of a `Job`.
 
-    Raises
-    ------
-    BadInputError
-        If a scan or the network cannot be read or do not fit.
+    Raises BadInputError if a scan or the network cannot be read or do not fit.
     """
     device, grid = chosen_device(task.training), task.grid
     loaded, layout = task.network.load(device), layout_of(grid.kind, task.settings)

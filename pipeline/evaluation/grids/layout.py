@@ -93,10 +93,7 @@ class Layout:
     def cell_shape(self, whole: Tensor) -> Shape:
         """Voxels of one cell of a grid.
 
-        Raises
-        ------
-        BadInputError
-            If the grid cannot be cut into equal cells.
+        Raises BadInputError if the grid cannot be cut into equal cells.
         """
         sides = tuple(whole.shape[-3:])
         if any(side % n for side, n in zip(sides, self.counts, strict=True)):
@@ -109,12 +106,8 @@ class Layout:
 
         All 0 where nothing is positive; NaN for a map that is undefined (NaN, infinity, or zero everywhere).
 
-        Parameters
-        ----------
-        values : Tensor
-        largest : float
-            Part of all voxels of the grid that count, those of largest value; others that are equal to the least of
-            them count too.
+        `largest`: part of all voxels of the grid that count, those of largest value; others that are equal to the least
+        of them count too.
 
         Examples
         --------
@@ -143,15 +136,7 @@ ATTEMPTS = 100
 class Candidates:
     """Scans that may stand in a grid.
 
-    Parameters
-    ----------
-    scans : array of int
-        Their places in the table of scans.
-    labels : array of int
-        Class of each.
-    participants : tuple of str
-    confidence : array of float
-        Probability of its class.
+    `scans`: their places in the table of scans. `labels`: class of each. `confidence`: probability of its class.
     """
 
     scans: NDArray[np.int64]
@@ -168,17 +153,8 @@ class Candidates:
 class Grid:
     """One grid and the question asked of it.
 
-    Parameters
-    ----------
-    kind : {"needle", "pair", "corner"}
-    scans : tuple of int
-        Scan in each cell, by its place in the table of scans.
-    labels : tuple of int
-        Class of each.
-    target : int
-        The class explained.
-    cell : int
-        Where it is.
+    `scans`: scan in each cell, by its place in the table of scans. `labels`: class of each. `target`: the class
+    explained. `cell`: where it is.
     """
 
     kind: Kind
@@ -202,20 +178,9 @@ def confident(
     The literature takes a confidence of 0.99 and more, which networks of this kind rarely have; so a share is taken and
     the threshold it gives is kept. Rescaling the probabilities (temperature) would choose the same scans.
 
-    Parameters
-    ----------
-    labels : sequence of int
-    participants : sequence of str
-    probabilities : array, shape (scans, classes)
-    top : float
-        Share of the recognised scans of each class, above 0 to 1.
-    fewest : int
-        Scans of each class taken at least, as far as they are recognised: a grid needs several.
-
-    Raises
-    ------
-    BadInputError
-        If a class has no recognised scan; names all of them.
+    `probabilities`: (scans, classes). `top`: share of the recognised scans of each class, above 0 to 1. `fewest`: scans
+    of each class taken at least, as far as they are recognised: a grid needs several. Raises BadInputError if a class
+    has no recognised scan; names all of them.
 
     Examples
     --------
@@ -247,22 +212,8 @@ def draw_grids(
 ) -> tuple[Grid, ...]:
     """Grids with a scan of the target class in one cell: first the most confident scan, then the next, then again.
 
-    Parameters
-    ----------
-    candidates : Candidates
-    layout : Layout
-    kind : {"needle", "pair", "corner"}
-    target : int
-        Class to be explained.
-    count : int
-        Grids.
-    seed : numpy.random.Generator
-        Draws the place of the target and the other scans.
-
-    Raises
-    ------
-    BadInputError
-        If there are too few scans or participants.
+    `target`: class to be explained. `count`: grids. `seed`: draws the place of the target and the other scans. Raises
+    BadInputError if there are too few scans or participants.
     """
     classes = sorted(set(candidates.labels.tolist()))
     grids = []

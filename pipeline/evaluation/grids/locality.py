@@ -48,10 +48,7 @@ def has_global_pooling(model: nn.Module) -> bool:
 def stages_of(model: nn.Module) -> list[nn.Module]:
     """The stages of a `StagedModel` or the children of an `nn.Sequential`.
 
-    Raises
-    ------
-    UsageError
-        For any other model.
+    Raises UsageError for any other model.
     """
     if isinstance(model, StagedModel):
         return list(model.stages)
@@ -66,10 +63,7 @@ def looking_at_cell(model: nn.Module, layout: Layout, cell: int) -> StagedModel:
     Averaging each cell and keeping one, by a convolution with weights of 0 and 1, is built of layers that all methods
     know, so that relevance and gradients pass through them exactly.
 
-    Raises
-    ------
-    UsageError
-        For a network without global average pooling.
+    Raises UsageError for a network without global average pooling.
     """
     if not has_global_pooling(model):
         raise UsageError(
@@ -90,18 +84,9 @@ def looking_at_cell(model: nn.Module, layout: Layout, cell: int) -> StagedModel:
 def convolved(model: nn.Module, cell: Shape) -> StagedModel:
     """The network with its linear layers as convolutions, sliding over a map of any size, logits averaged.
 
-    Parameters
-    ----------
-    model : nn.Module
-        With a flattening and linear layers; a network that averages or sums over all places is given back with the
-        same layers.
-    cell : tuple of int
-        Voxels of the volumes it was trained on.
-
-    Raises
-    ------
-    UsageError
-        For a head with other layers than linear ones, dropout and activations.
+    `model`: with a flattening and linear layers; a network that averages or sums over all places is given back with the
+    same layers. `cell`: voxels of the volumes it was trained on. Raises UsageError for a head with other layers than
+    linear ones, dropout and activations.
     """
     if has_global_pooling(model) or any(isinstance(layer, SumPool) for _, layer in open_parts(model)):
         return _staged(stages_of(model))
@@ -192,10 +177,7 @@ Triple = tuple[int, int, int]
 def local_layers(model: nn.Module) -> tuple[tuple[str, nn.Module], ...]:
     """Layers before the global pooling, after making sure that each works within a window.
 
-    Raises
-    ------
-    UsageError
-        Naming the first layer whose locality cannot be promised.
+    Raises UsageError, naming the first layer whose locality cannot be promised.
     """
     layers: list[tuple[str, nn.Module]] = []
     for name, layer in open_parts(model):
@@ -292,17 +274,7 @@ def _grown_block(program: Program, size: list[int], step: list[int]) -> tuple[li
 def require_seen_alike(model: nn.Module, layout: Layout, cells: Tensor) -> None:
     """Refuse a network whose last map of a grid is not that of its cells put together.
 
-    Parameters
-    ----------
-    model : nn.Module
-    layout : Layout
-    cells : Tensor
-        (n, 1, D, H, W).
-
-    Raises
-    ------
-    UsageError
-        With both shapes.
+    `cells`: (n, 1, D, H, W). Raises UsageError with both shapes.
     """
     layers = local_layers(model)
     one, whole = (_shape_after(layers, x) for x in (cells[:1], layout.compose(cells)))

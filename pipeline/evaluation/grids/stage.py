@@ -53,12 +53,7 @@ GRID_METHODS = ("layer-cam", "occlusion", "rise")
 
 
 def require_single(config: Config) -> None:
-    """Refuse ensembles, which have no features of their own and no sign of theirs for a map.
-
-    Raises
-    ------
-    UsageError
-    """
+    """Refuse ensembles, which have no features of their own and no sign of theirs for a map."""
     if config.training.ensemble > 1:
         raise UsageError(
             f"--parts grids takes a network apart, and each fold of this run has {config.training.ensemble} networks "
@@ -167,12 +162,8 @@ def evaluate_grids(
 ) -> list[Outcome]:
     """Score all grids of a cohort and write the tables.
 
-    Raises
-    ------
-    BadInputError
-        If no grid can be made in any fold, or all failed.
-    UsageError
-        For settings that leave nothing to make.
+    Raises BadInputError if no grid can be made in any fold, or all failed. Raises UsageError for settings that leave
+    nothing to make.
     """
     planned = planned_grids(cohort, quick)
     maker = GridJobs(cohort, explanations, Extent(), digests)

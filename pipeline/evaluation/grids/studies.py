@@ -68,11 +68,7 @@ class Depth:
 def depths(model: nn.Module, every: bool = True) -> tuple[Depth, ...]:
     """Stages at which a map can be asked for, from the input to the last with a convolution.
 
-    Parameters
-    ----------
-    model : nn.Module
-    every : bool
-        All of them; otherwise the input and the last.
+    `every`: all of them; otherwise the input and the last.
     """
     last = last_spatial_stage(model)
     stages = range(last + 1) if every else sorted({0, last})
@@ -121,20 +117,9 @@ def asked_in_grids(
     gradients at a stage start from zero features, and once more from those of air; the biases of LRP-Focus stand in its
     denominators, and once more do not. Inherent maps of hybrids are also asked inside of the stem (`stem_depths`).
 
-    Parameters
-    ----------
-    explanations : sequence of Explanation
-        Without methods for which `regional` is true.
-    surroundings : RunContext
-        With the controls of a cell.
-    model : StagedModel
-    cell : tuple of int
-        Voxels of a cell.
-    kind : {"needle", "pair", "corner"}
-        The studies of smoothing and LRP are asked in needle grids only.
-    every : bool
-        Every stage; otherwise two, `FEW_GAMMAS`, and in needle grids a note in place of methods that are slow there.
-    settings : GridsConfig
+    `explanations`: without methods for which `regional` is true. `surroundings`: with the controls of a cell. `cell`:
+    voxels of a cell. `kind`: the studies of smoothing and LRP are asked in needle grids only. `every`: every stage;
+    otherwise two, `FEW_GAMMAS`, and in needle grids a note in place of methods that are slow there.
     """
     found: list[GridMethod] = []
     gammas = GAMMAS if every else FEW_GAMMAS
@@ -252,18 +237,9 @@ def lrp_study(depth: Depth, batch_norm: Any = "fold", gammas: Sequence[float] = 
 def spearman_matrix(scores: pd.DataFrame, setting: str, kind: str) -> pd.DataFrame:
     """Rank correlation of the shares of every two methods and stages over the same grids.
 
-    Parameters
-    ----------
-    scores : pandas.DataFrame
-        Scores from `pipeline.evaluation.grids.grid_scores.grid_scores`; the share of undefined maps counts as 0.
-    setting : {"GridPG", "DiFull", "DiPart"}
-    kind : {"needle", "pair", "corner"}
-
-    Returns
-    -------
-    pandas.DataFrame
-        Rows and columns are (method, stage) in the order of the table; NaN where a method has the same share on all
-        grids.
+    `scores`: scores from `pipeline.evaluation.grids.grid_scores.grid_scores`; the share of undefined maps counts as 0.
+    Returns rows and columns are (method, stage) in the order of the table; NaN where a method has the same share on all
+    grids.
     """
     own = scores[(scores["setting"] == setting) & (scores["kind"] == kind) & scores["grid"].notna()]
     wide = own.assign(share=own["share"].fillna(0)).pivot_table(
@@ -286,19 +262,9 @@ class EquivalentNetworks:
 def cancelling_pair(weight: Tensor, bias: Tensor, connected: Tensor) -> EquivalentNetworks:
     """Linear heads on a map of features.
 
-    Parameters
-    ----------
-    weight : Tensor
-        (K, F): of the connected features; those of the others are set to 0.
-    bias : Tensor
-        (K,).
-    connected : Tensor
-        (F,), bool: features of the map, flattened, that the head reads.
-
-    Raises
-    ------
-    BadInputError
-        If all features are connected, or none.
+    `weight`: (K, F): of the connected features; those of the others are set to 0. `bias`: (K,). `connected`: (F,),
+    bool: features of the map, flattened, that the head reads. Raises BadInputError if all features are connected, or
+    none.
     """
     if bool(connected.all()) or not bool(connected.any()):
         raise BadInputError("the head must read some features and not others; a cell of a grid does.")
@@ -324,17 +290,7 @@ def share_on_disconnected(
 ) -> float:
     """Share of absolute attribution on features that cannot change the logit; NaN for a map of zeros.
 
-    Parameters
-    ----------
-    network : nn.Module
-        One of `EquivalentNetworks`.
-    features : Tensor
-        (1, 1, d, h, w).
-    connected : Tensor
-        (F,), bool.
-    target : int
-    method : Method
-    start : {"logit", "probability", "evidence"}
+    `network`: one of `EquivalentNetworks`. `features`: (1, 1, d, h, w). `connected`: (F,), bool.
     """
     size = attribute(network, features, target, method, 0, start).values.flatten().double().abs()
     total = size.sum()
@@ -346,17 +302,8 @@ def invariance_rows(
 ) -> list[dict[str, object]]:
     """What methods make of `EquivalentNetworks` on given features, a row per map: `INVARIANCE_ROW`.
 
-    Parameters
-    ----------
-    features : Tensor
-        (1, 1, d, h, w).
-    slopes : Tensor
-        (K, F), weights of the head.
-    connected : Tensor
-        (F,), bool: features that the head reads.
-    target : int
-    asked : sequence of GridMethod
-        Their controls, if any, are features too.
+    `features`: (1, 1, d, h, w). `slopes`: (K, F), weights of the head. `connected`: (F,), bool: features that the head
+    reads. `asked`: their controls, if any, are features too.
     """
     pair = cancelling_pair(slopes, slopes.new_zeros(len(slopes)), connected)
     networks = (pair.plain, pair.cancelling)

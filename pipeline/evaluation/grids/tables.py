@@ -111,15 +111,7 @@ SHOWN = 99.5
 class Bin:
     """Maps between two ranks.
 
-    Parameters
-    ----------
-    members : tuple of int
-        Maps, best first.
-    example : int
-        The median of them.
-    mean : array, shape (D, H, W)
-    share : float
-        Mean share.
+    `members`: maps, best first. `example`: the median of them. `mean`: (D, H, W). `share`: mean share.
     """
 
     members: tuple[int, ...]
@@ -139,10 +131,7 @@ class Aggregated:
 def bin_edges(count: int, edges: Sequence[float] = EDGES) -> list[int]:
     """Ranks at which bins begin and end: rounded, at least one map per bin.
 
-    Raises
-    ------
-    BadInputError
-        For fewer maps than bins.
+    Raises BadInputError for fewer maps than bins.
 
     Examples
     --------
@@ -166,15 +155,8 @@ def aggregated(
 ) -> Aggregated:  # fmt: skip
     """Bins of maps of one cell position.
 
-    Parameters
-    ----------
-    maps : array, shape (N, D, H, W)
-    shares : array, shape (N,)
-        NaN for undefined maps.
-    inside : array, shape (N,)
-        Positive attribution in the cell.
-    edges : sequence of float
-        Per cent.
+    `maps`: (N, D, H, W). `shares`: (N,), NaN for undefined maps. `inside`: (N,), positive attribution in the cell.
+    `edges`: per cent.
     """
     defined = np.flatnonzero(np.isfinite(shares))
     order = defined[np.lexsort((-np.asarray(inside)[defined], -np.asarray(shares)[defined]))]

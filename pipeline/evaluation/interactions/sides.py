@@ -93,16 +93,8 @@ def paired_groups(
 ) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
     """Label numbers of the first and of the second group of each pair, by ``A + B``.
 
-    Parameters
-    ----------
-    groups : mapping of str to tuple of int
-        Label numbers of every bilateral group.
-    pairs : sequence of str
-
-    Raises
-    ------
-    UsageError
-        For what is not two different groups with a ``+`` between them.
+    `groups`: label numbers of every bilateral group. Raises UsageError for what is not two different groups with a
+    ``+`` between them.
 
     Examples
     --------
@@ -133,10 +125,7 @@ def require_pairs(config: Config) -> None:
 def score_sides(outputs: Mapping[str, Path], task: ScanOfSides) -> None:
     """Write the table of one scan; the function of a `Job`.
 
-    Raises
-    ------
-    BadInputError
-        If the fold has no control.
+    Raises BadInputError if the fold has no control.
     """
     device = chosen_device(task.training)
     loaded, reference = task.network.load(device), task.network.reference(device)

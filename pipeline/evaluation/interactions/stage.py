@@ -66,12 +66,8 @@ SOURCES_TABLE = Table(
 def source_table(cohort: JudgedCohort, rows: CohortMaps, maps: list[str], volumes: pd.DataFrame | None) -> pd.DataFrame:
     """One row per map and group.
 
-    Parameters
-    ----------
-    maps : list of str
-        Relative to controls.
-    volumes : pandas.DataFrame or None
-        ``group/volumes.tsv``; without it, or for copies, slopes of volume are not known.
+    `maps`: relative to controls. `volumes`: ``group/volumes.tsv``; without it, or for copies, slopes of volume are not
+    known.
     """
     by_scan = {} if volumes is None else {
         key: own.groupby("group")["volume_mm3"].sum() for key, own in volumes.groupby("scan_id")
@@ -104,11 +100,8 @@ def standardised_slopes(
 
     Where no volume is known (None), the slope of intensity is that without it.
 
-    Parameters
-    ----------
-    cell : array of int
-        Class and fold of each scan: all three are measured from the mean of theirs, since classes differ in all three,
-        and evidence of different folds comes from different networks.
+    `cell`: class and fold of each scan: all three are measured from the mean of theirs, since classes differ in all
+    three, and evidence of different folds comes from different networks.
 
     Examples
     --------

@@ -42,16 +42,8 @@ log = logging.getLogger("heatlas")
 def planted_cohort(bench: Bench, only: int = 0) -> tuple[JudgedCohort, list[Outcome]]:
     """Copy the controls of the run, train on the copies, and keep those that a network has not seen.
 
-    Parameters
-    ----------
-    bench : Bench
-    only : int
-        Folds that are trained, the first ones; 0 for all.
-
-    Raises
-    ------
-    BadInputError
-        If there are too few controls, too few could be copied, or every training failed.
+    `only`: folds that are trained, the first ones; 0 for all. Raises BadInputError if there are too few controls, too
+    few could be copied, or every training failed.
     """
     layout, config, atlas, digests = bench.layout, bench.config, bench.atlas, bench.digests
     require_masks_of_copies(config)
@@ -111,10 +103,7 @@ def correlated_group(
 ) -> str | None:
     """Name of the group, among those of tissue that are neither planted nor in `others`; None if there is none.
 
-    Parameters
-    ----------
-    files : sequence of ScanFiles
-        Scans before anything is planted; an image is relative to the mean of its brain.
+    `files`: scans before anything is planted; an image is relative to the mean of its brain.
     """
     fluid = {region.group for region in atlas.regions.regions if region.tissue in (FLUID, VESSEL)}
     names = list(atlas.regions.groups)

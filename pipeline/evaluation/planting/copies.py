@@ -55,16 +55,8 @@ FEWEST = 6
 class PlantedControl:
     """What is planted in one control.
 
-    Parameters
-    ----------
-    scan : Scan
-        Scan of the run.
-    severity : float
-        Severity of the loss in the planted copy.
-    unused : float
-        Severity of the change in both copies; 0 for none.
-    marked : bool
-        Whether both copies have a marker.
+    `scan`: scan of the run. `severity`: severity of the loss in the planted copy. `unused`: severity of the change in
+    both copies; 0 for none. `marked`: whether both copies have a marker.
     """
 
     scan: Scan
@@ -86,10 +78,7 @@ class PlantedControl:
 def planted_changes(atlas: Atlas) -> tuple[PlantedChange, ...]:
     """The demo's losses of grey matter in groups that an atlas has.
 
-    Raises
-    ------
-    BadInputError
-        If it has none of them.
+    Raises BadInputError if it has none of them.
     """
     found = tuple(change for change in CHANGES if change.tissue and change.group in atlas.regions.groups)
     if not found:
@@ -106,18 +95,9 @@ def unused_changes(atlas: Atlas) -> tuple[PlantedChange, ...]:
 def people_to_plant(scans: Sequence[Scan], negative: str | None, seed: int) -> tuple[PlantedControl, ...]:
     """Deal severities, the unused change and markers to controls, one scan each.
 
-    Parameters
-    ----------
-    scans : sequence of Scan
-        Kept and registered. Controls are those labelled `negative`; where no scan is labelled, all are.
-    negative : str or None
-        None where labels are numbers: everyone is a control.
-    seed : int
-
-    Raises
-    ------
-    BadInputError
-        If there are fewer than `FEWEST`.
+    `scans`: kept and registered. Controls are those labelled `negative`; where no scan is labelled, all are.
+    `negative`: None where labels are numbers: everyone is a control. Raises BadInputError if there are fewer than
+    `FEWEST`.
     """
     labelled = any(scan.label is not None for scan in scans)
     firsts: dict[str, Scan] = {}
@@ -172,12 +152,7 @@ def planted_config(config: Config, seed: int) -> Config:
 
 
 def require_masks_of_copies(config: Config) -> None:
-    """Refuse guidance by people's own labels, which copies of their scans do not have.
-
-    Raises
-    ------
-    UsageError
-    """
+    """Refuse guidance by people's own labels, which copies of their scans do not have."""
     if config.objective.own_anatomy:
         raise UsageError(
             'objective.region_labels = "own": copies of scans have no labels of their own, so the networks of this run '
@@ -191,12 +166,7 @@ def planting_jobs(
 ) -> list[Job]:  # fmt: skip
     """One unit per control, which writes both copies and their masks.
 
-    Parameters
-    ----------
-    layout : EvaluationLayout
-        Where the scans of the run lie.
-    copies : EvaluationLayout
-        Where the copies are written.
+    `layout`: where the scans of the run lie. `copies`: where the copies are written.
     """
     changes = planted_changes(atlas) + unused_changes(atlas)
     start = (0, 0, 0) if (box := configured_input(config).box) is None else box.start
@@ -245,10 +215,7 @@ def plant_person(
 def read_registered(source: ScanFiles, grid: Grid) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
     """Intensities and brain mask of a registered scan.
 
-    Raises
-    ------
-    BadInputError
-        If one cannot be read, lies on another grid, or is not the one that was registered.
+    Raises BadInputError if one cannot be read, lies on another grid, or is not the one that was registered.
     """
     require_registered(source)
     brain = read_brain(source.brain_mask, grid)
@@ -264,10 +231,7 @@ def read_registered(source: ScanFiles, grid: Grid) -> tuple[NDArray[np.float32],
 def truth_of(people: Sequence[PlantedControl], atlas: Atlas, correlated: str | None) -> Truth:
     """What was planted, and what was not though it looks like it.
 
-    Parameters
-    ----------
-    correlated : str or None
-        The untouched group that goes with the planted ones (`correlated_group`).
+    `correlated`: the untouched group that goes with the planted ones (`correlated_group`).
     """
     severity = {person.copy(WITH_LOSS).scan_id: person.severity for person in people}
     severity |= {person.copy(UNTOUCHED).scan_id: 0.0 for person in people}

@@ -37,20 +37,10 @@ BRAIN_PERCENTILE = 2.0
 class PlantingSite:
     """Where changes can be planted.
 
-    Parameters
-    ----------
-    grid : Grid
-        Grid of the scans.
-    velocities : array, shape (changes, 3, X, Y, Z)
-        Contraction at severity 1, on a 3 mm grid of template space.
-    shares : array, shape (changes, *grid)
-        Share of each voxel that belongs to the region of each change.
-    rates : array, shape (changes,)
-        -log of the tissue that is left in place at severity 1.
-    fluid : array of bool, shape of the grid
-        Voxels of the ventricles, by which the intensity of fluid is measured.
-    origin : array, shape (3,)
-        Template coordinates (mm) of the first point of the 3 mm grid.
+    `grid`: grid of the scans. `velocities`: (changes, 3, X, Y, Z), contraction at severity 1, on a 3 mm grid of
+    template space. `shares`: (changes, *grid), share of each voxel that belongs to the region of each change. `rates`:
+    (changes,), -log of the tissue that is left in place at severity 1. `fluid`: voxels of the ventricles, by which the
+    intensity of fluid is measured. `origin`: (3,), template coordinates (mm) of the first point of the 3 mm grid.
     """
 
     grid: Grid
@@ -98,20 +88,8 @@ def planted_copy(
 ) -> Array:
     """A copy of a scan with changes of given severities (0 for none), after a small random deformation.
 
-    Parameters
-    ----------
-    volume : array, shape of the grid
-        Intensities in template space.
-    brain : array of bool, shape of the grid
-    site : PlantingSite
-    severities : sequence of float
-        Severity of each change, in the order of the site.
-    rng : numpy.random.Generator
-        For the deformation.
-
-    Returns
-    -------
-    array of float32, shape of the grid
+    `volume`: intensities in template space. `severities`: severity of each change, in the order of the site. `rng`: for
+    the deformation.
     """
     x, y, z = site.velocities.shape[2:]
     jitter = exponential(random_velocity(rng, (x, y, z), SPACING_MM, JITTER_SMOOTHNESS_MM, JITTER_RMS_MM), SPACING_MM)

@@ -63,12 +63,8 @@ CONTROL, GUIDED, TAUGHT = "control", "guided", "distilled"
 def marker_cohort(cohort: JudgedCohort, executor: Executor, digests: DigestCache) -> list[Outcome]:
     """Write the copies, train and test all networks, and write ``marker_groups.tsv`` and the mean maps.
 
-    Raises
-    ------
-    UsageError
-        Before any work: for an objective whose mask does not fit.
-    BadInputError
-        If a copy could not be written, or no network of a task was trained.
+    Raises UsageError before any work: for an objective whose mask does not fit. Raises BadInputError if a copy could
+    not be written, or no network of a task was trained.
     """
     require_masks_of_copies(cohort.config)
     spec = configured_input(cohort.config)

@@ -29,12 +29,7 @@ GROUPS = ("negative_plain", "negative_marked", "positive_plain", "positive_marke
 def tied_marks(of_class: Bools, seed: int, share: float = TIED) -> Bools:
     """Who has the marker when training: the positive class, but for a share of either class drawn by a seed.
 
-    Parameters
-    ----------
-    of_class : array of bool, shape (people,)
-        Whether a person is of the positive class.
-    seed : int
-    share : float
+    `of_class`: (people,), whether a person is of the positive class.
 
     Examples
     --------
@@ -55,12 +50,8 @@ def tied_marks(of_class: Bools, seed: int, share: float = TIED) -> Bools:
 class GroupAnswers:
     """People with both copies of their scan.
 
-    Parameters
-    ----------
-    plain, marked : array, shape (people,)
-        1 where the copy is classified correctly, else 0.
-    of_class : array of bool, shape (people,)
-        Whether the person is of the positive class.
+    `plain`, `marked`: (people,), 1 where the copy is classified correctly, else 0. `of_class`: (people,), whether the
+    person is of the positive class.
     """
 
     plain: Floats
@@ -117,13 +108,8 @@ class GroupAnswers:
 class MarkerMasks:
     """Where a map should be, and where not.
 
-    Parameters
-    ----------
-    mask : array of bool, shape (D, H, W)
-        As meant: before any dilation.
-    boxes : array of bool, shape (D, H, W)
-        Bounding boxes of its parts.
-    marker : array of bool, shape (D, H, W)
+    `mask`: (D, H, W), as meant: before any dilation. `boxes`: (D, H, W), bounding boxes of its parts. `marker`: (D, H,
+    W).
     """
 
     mask: Bools

@@ -101,14 +101,8 @@ def marker_row(
 ) -> dict[str, object]:
     """One row of the table.
 
-    Parameters
-    ----------
-    task, training : str
-    answers, control : pandas.DataFrame
-        `MEASURES_TABLE` of this training and of the control; paired by participant.
-    weight : float
-    positive : mapping of str to bool
-        Whether a participant has the positive diagnosis.
+    `answers`, `control`: `MEASURES_TABLE` of this training and of the control; paired by participant. `positive`:
+    whether a participant has the positive diagnosis.
     """
     tested = answers_of(answers, positive)
     means = answers.groupby("participant_id")[list(_MAPS)].mean()

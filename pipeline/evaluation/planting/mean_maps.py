@@ -17,10 +17,7 @@ from heatlas.pipeline.regions.maps import read_map
 class MeanEnergyMap:
     """Mean of the `energy` of maps that have positive values: its sum over a mask is the mean EPG.
 
-    Parameters
-    ----------
-    spec : NetworkInput
-        Input of the networks, whose maps have its shape.
+    `spec`: input of the networks, whose maps have its shape.
     """
 
     def __init__(self, spec: NetworkInput) -> None:
@@ -41,10 +38,7 @@ class MeanEnergyMap:
 def write_pooled(path: Path, folds: Sequence[tuple[Path, int]], spec: NetworkInput, title: str) -> None:
     """Write the mean over people of several folds, each a mean map and its number of people.
 
-    Raises
-    ------
-    BadInputError
-        If a map cannot be read.
+    Raises BadInputError if a map cannot be read.
     """
     grid, people = spec.template_grid, max(sum(count for _, count in folds), 1)
     mean = np.zeros(grid.shape)

@@ -34,15 +34,9 @@ def chance_of_worst(people: Sequence[int], seeds: int = 1, opposite: bool = Fals
 
     NaN if a class has nobody.
 
-    Parameters
-    ----------
-    people : sequence of int
-        Number of people in each class; each has two copies, which the coin answers alike.
-    seeds : int
-        Networks over which the worst group is averaged, each with coins of its own.
-    opposite : bool
-        Whether one of a person's copies is then right and the other wrong, as where the marker is to be recognised;
-        otherwise both are right or both are wrong.
+    `people`: number of people in each class; each has two copies, which the coin answers alike. `seeds`: networks over
+    which the worst group is averaged, each with coins of its own. `opposite`: whether one of a person's copies is then
+    right and the other wrong, as where the marker is to be recognised; otherwise both are right or both are wrong.
 
     Examples
     --------
@@ -75,11 +69,7 @@ def worst_interval(right: Sequence[int], people: Sequence[int], level: float = 0
     The least lower bound of all groups, and the least upper bound at a level divided by their number (Clopper-Pearson
     bounds of each). Groups may share people. NaN if a group has nobody.
 
-    Parameters
-    ----------
-    right, people : sequence of int
-        Successes and people of each group.
-    level : float
+    `right`, `people`: successes and people of each group.
 
     Examples
     --------
@@ -97,18 +87,9 @@ def worst_interval(right: Sequence[int], people: Sequence[int], level: float = 0
 def mean_of_classes(values: Floats, of_class: NDArray[np.bool_], level: float = 0.05) -> tuple[float, float, float]:
     """The mean over two classes of the means of their people, and its Welch's t interval.
 
-    Parameters
-    ----------
-    values : array, shape (people,)
-        Such as differences of a person's answers by two networks, averaged over seeds.
-    of_class : array of bool, shape (people,)
-    level : float
-
-    Returns
-    -------
-    float, float, float
-        Mean, lower and upper bound. No bounds (NaN) for fewer than two people in a class, and where nobody differs from
-        the others of the class: an interval without width would claim certainty.
+    `values`: (people,), such as differences of a person's answers by two networks, averaged over seeds. `of_class`:
+    (people,). Returns mean, lower and upper bound. No bounds (NaN) for fewer than two people in a class, and where
+    nobody differs from the others of the class: an interval without width would claim certainty.
     """
     parts = [values[of_class == label] for label in (False, True)]
     if not all(map(len, parts)):

@@ -33,10 +33,7 @@ Floats = NDArray[np.float64]
 class FeatureVectors:
     """Scans as points of norm 1.
 
-    Parameters
-    ----------
-    values : array, shape (scans, d)
-    participant : array of str, shape (scans,)
+    `values`: (scans, d). `participant`: (scans,).
     """
 
     values: Floats
@@ -82,16 +79,8 @@ class FeatureVectors:
 def points_of(features: ArrayLike, people: Sequence[str]) -> FeatureVectors:
     """Scale the features of each scan to norm 1.
 
-    Parameters
-    ----------
-    features : array, shape (scans, d)
-    people : sequence of str
-        Participant of each scan.
-
-    Raises
-    ------
-    BadInputError
-        If the two do not match, or a scan has no direction: all its features are 0, or one is not finite.
+    `features`: (scans, d). `people`: participant of each scan. Raises BadInputError if the two do not match, or a scan
+    has no direction: all its features are 0, or one is not finite.
 
     Examples
     --------
@@ -122,10 +111,7 @@ def _directions(values: Floats) -> Floats:
 def one_per_person(values: Sequence[object], people: Sequence[str], column: str) -> dict[str, str]:
     """The class or site of each participant; participants without one are left out.
 
-    Raises
-    ------
-    BadInputError
-        If scans of one participant have different ones.
+    Raises BadInputError if scans of one participant have different ones.
 
     Examples
     --------
@@ -172,15 +158,8 @@ def uniformity(points: FeatureVectors, t: float = 2.0) -> Callable[[Floats], Flo
 
     Lower is better: 0 if all features are equal, and never below -4 t. Pairs of scans of one participant are left out.
 
-    Returns
-    -------
-    callable
-        (draws,) from weights (draws, people); NaN in a draw of one participant only.
-
-    Raises
-    ------
-    BadInputError
-        For fewer than two participants.
+    Returns (draws,) from weights (draws, people); NaN in a draw of one participant only. Raises BadInputError for fewer
+    than two participants.
 
     Examples
     --------
@@ -209,10 +188,7 @@ def neighbours_agree(points: FeatureVectors, class_of: Mapping[str, str]) -> Flo
 
     The first is taken if several are equally similar.
 
-    Raises
-    ------
-    BadInputError
-        For fewer than two participants.
+    Raises BadInputError for fewer than two participants.
 
     Examples
     --------

@@ -54,13 +54,7 @@ STEPS = 2000
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """Points to train on and to test, and the class of each participant; no one is in both.
-
-    Parameters
-    ----------
-    training, test : FeatureVectors
-    class_of : mapping of str to str
-    """
+    """Points to train on and to test, and the class of each participant; no one is in both."""
 
     training: FeatureVectors
     test: FeatureVectors
@@ -98,10 +92,7 @@ def neighbour_votes(parts: Parts, k: int) -> Floats:
 
     Classes are sorted by name. Where classes have as many votes, the one with the nearer neighbours has slightly more.
 
-    Raises
-    ------
-    UsageError
-        If there are fewer than k participants to train on.
+    Raises UsageError if there are fewer than k participants to train on.
     """
     trained = len(parts.training.people)
     if not 1 <= k <= trained:
@@ -141,25 +132,9 @@ def probed(
 ) -> dict[str, Floats]:
     """Whether each probe finds the class of each tested participant.
 
-    Parameters
-    ----------
-    points : FeatureVectors
-        Features of all scans; those of people in no part are not used.
-    drawn : LongTailedParts
-    measures : sequence of str
-        Names from `PROBES`.
-
-    Returns
-    -------
-    dict of str to array, shape (people tested,)
-        0 or 1, in the order of ``points.of(test).people``.
-
-    Raises
-    ------
-    BadInputError
-        If someone in a part has no scan.
-    UsageError
-        See `neighbour_votes`.
+    `points`: features of all scans; those of people in no part are not used. `measures`: names from `PROBES`. Returns
+    (people tested,). 0 or 1, in the order of ``points.of(test).people``. Raises BadInputError if someone in a part has
+    no scan. Raises UsageError: see `neighbour_votes`.
     """
     class_of = {person: name for part in (drawn.training, drawn.test) for name, own in part.items() for person in own}
     absent = set(class_of) - set(points.people)
@@ -193,19 +168,9 @@ def shares_recognised(
 ) -> Callable[[Floats], dict[str, Floats]]:
     """Shares of participants recognised, as a function of their weights.
 
-    Parameters
-    ----------
-    right : array, shape (people,)
-        Whether, or in what share of their scans, a participant's class is found.
-    classes_of : sequence of str
-        Class of each.
-    groups : mapping of str to sequence of str
-        Classes of each group.
-
-    Returns
-    -------
-    callable
-        The result has `ALL`, the groups, and each class by its name; (draws,) each.
+    `right`: (people,), whether, or in what share of their scans, a participant's class is found. `classes_of`: class of
+    each. `groups`: classes of each group. Returns the result has `ALL`, the groups, and each class by its name;
+    (draws,) each.
 
     Examples
     --------
@@ -249,16 +214,9 @@ EQUAL = 9
 class SitePrediction:
     """What was found out about sites.
 
-    Parameters
-    ----------
-    people, sites : tuple of str
-        Participants at sites that are large enough, and the site of each.
-    right : array, shape (people,)
-        Whether the site of each was predicted, 0 or 1.
-    null : array, shape (permutations,)
-        Balanced accuracy with permuted sites.
-    left_out : int
-        Participants whose site is unknown or too small.
+    `people`, `sites`: participants at sites that are large enough, and the site of each. `right`: (people,), whether
+    the site of each was predicted, 0 or 1. `null`: (permutations,), balanced accuracy with permuted sites. `left_out`:
+    participants whose site is unknown or too small.
     """
 
     people: tuple[str, ...]
@@ -292,19 +250,9 @@ def predicted_sites(
 ) -> SitePrediction:
     """Predict the site of each participant from the mean direction of their scans.
 
-    Parameters
-    ----------
-    points : FeatureVectors
-    site_of : mapping of str to str
-        Site of participants; those without are left out, as are those of sites with fewer than five.
-    class_of : mapping of str to str, optional
-        Sites are permuted within classes; people without a class count as one more.
-    permutations, seed : int
-
-    Raises
-    ------
-    BadInputError
-        If fewer than two sites have enough participants.
+    `site_of`: site of participants; those without are left out, as are those of sites with fewer than five. `class_of`:
+    sites are permuted within classes; people without a class count as one more. Raises BadInputError if fewer than two
+    sites have enough participants.
     """
     sizes = Counter(site_of[person] for person in points.people if person in site_of)
     large = sorted(site for site, size in sizes.items() if size >= FEWEST_OF_SITE)

@@ -163,34 +163,14 @@ def judged(
 ) -> pd.DataFrame:
     """Measure several sets of features of the same scans.
 
-    Parameters
-    ----------
-    features : mapping of str to array, shape (scans, d)
-        By name, such as two checkpoints of a schedule; the number of features may differ. The first set is the
-        reference of paired differences.
-    people : sequence of str
-        Participant of each scan.
-    labels : sequence
-        Class of each scan, one per participant; missing for people in no part.
-    parts : LongTailedParts
-        Whom probes are trained and tested on; all but the site is measured on the test part.
-    sites : sequence, optional
-        Site of each scan, one per participant; predicted for all people. Without, the site is not measured.
-    temperatures : sequence of float
-        Temperatures of the InfoNCE loss.
-    permutations, draws, seed : int
-
-    Returns
-    -------
-    pandas.DataFrame
-        With the columns of `REPRESENTATIONS_TABLE`; measures that cannot be computed have a row with a note.
-
-    Raises
-    ------
-    BadInputError
-        If labels or features do not fit the people, or those of the parts are not there.
-    UsageError
-        Without a set of features, or with a temperature of 0 or less.
+    `features`: (scans, d), by name, such as two checkpoints of a schedule; the number of features may differ. The first
+    set is the reference of paired differences. `people`: participant of each scan. `labels`: class of each scan, one
+    per participant; missing for people in no part. `parts`: whom probes are trained and tested on; all but the site is
+    measured on the test part. `sites`: site of each scan, one per participant; predicted for all people. Without, the
+    site is not measured. `temperatures`: temperatures of the InfoNCE loss. Returns with the columns of
+    `REPRESENTATIONS_TABLE`; measures that cannot be computed have a row with a note. Raises BadInputError if labels or
+    features do not fit the people, or those of the parts are not there. Raises UsageError without a set of features, or
+    with a temperature of 0 or less.
     """
     if not features:
         raise UsageError("no features to judge: give at least one set, by name.")
@@ -342,12 +322,8 @@ def judge_backbone(
 
     Scans outside the contrast are among `scans`: they belong to rarer classes.
 
-    Raises
-    ------
-    UsageError
-        If the networks are no probes on a backbone that stayed as it was.
-    BadInputError
-        If there are too few people.
+    Raises UsageError if the networks are no probes on a backbone that stayed as it was. Raises BadInputError if there
+    are too few people.
     """
     config, layout = cohort.config, cohort.layout
     settings, known = require_frozen(config), set[str]()
@@ -380,12 +356,7 @@ def judge_backbone(
 
 
 def require_frozen(config: Config) -> ProbeConfig:
-    """The settings of probes on a frozen backbone; networks that learned from labels are refused.
-
-    Raises
-    ------
-    UsageError
-    """
+    """The settings of probes on a frozen backbone; networks that learned from labels are refused."""
     if not isinstance(config.model, ProbeConfig) or config.model.train_backbone:
         raise UsageError(
             "--parts representations judges what a network learned without labels, and those of this run learned from "

@@ -55,15 +55,8 @@ EQUAL = 1e-9
 def pareto_front(values: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Which candidates no other one dominates: is at least as good in every measure, and better in one.
 
-    Parameters
-    ----------
-    values : array, shape (candidates, measures)
-        Higher is better; NaN, a measure that is not defined, is worse than any number.
-
-    Returns
-    -------
-    array of bool, shape (candidates,)
-        Of equal candidates, all or none. It holds the best of each measure.
+    `values`: (candidates, measures), higher is better; NaN, a measure that is not defined, is worse than any number.
+    Returns (candidates,). Of equal candidates, all or none. It holds the best of each measure.
 
     Examples
     --------
@@ -83,13 +76,8 @@ def chosen(accuracy: NDArray[np.float64], maps: NDArray[np.float64], control: in
     test looks for would leak it. The control itself may be chosen. Maps alone must never choose: a network that finds
     one class only can have the best.
 
-    Parameters
-    ----------
-    accuracy : array, shape (candidates,)
-    maps : array, shape (candidates, measures)
-        Measures of maps, such as EPG and IoU; the first decides, and among equal ones the first candidate.
-    control : int
-        Place of the control, trained as long without maps.
+    `accuracy`: (candidates,). `maps`: (candidates, measures), measures of maps, such as EPG and IoU; the first decides,
+    and among equal ones the first candidate. `control`: place of the control, trained as long without maps.
 
     Examples
     --------
@@ -159,14 +147,8 @@ def objective_weights_table(
 
     Accuracy is balanced: where classes are unequal, a network that finds one class only would cost little otherwise.
 
-    Parameters
-    ----------
-    objective : str
-        Kind of the objective.
-    measured : mapping of (float, bool) to pandas.DataFrame
-        From `measures_of_weights`; weight 0 is among them.
-    labels : mapping of str to str
-        Class of each participant.
+    `objective`: kind of the objective. `measured`: from `measures_of_weights`; weight 0 is among them. `labels`: class
+    of each participant.
     """
     rows = []
     for (weight, of_run), frame in sorted(measured.items(), key=lambda one: one[0]):
@@ -196,12 +178,8 @@ NETWORKS = "objective-control"
 def before_and_after(cohort: JudgedCohort, executor: Executor, digests: DigestCache) -> list[Outcome]:
     """Train controls and further weights, measure all networks, write the tables and the mean maps.
 
-    Raises
-    ------
-    UsageError
-        Before any work: if the run was trained without maps.
-    BadInputError
-        If no control could be trained.
+    Raises UsageError before any work: if the run was trained without maps. Raises BadInputError if no control could be
+    trained.
     """
     require_maps(cohort.config)
     config, layout, spec = cohort.config, cohort.layout, configured_input(cohort.config)
@@ -265,12 +243,7 @@ def _jobs(cohort: JudgedCohort, weight: float, digests: DigestCache) -> list[Job
 
 
 def require_maps(config: Config) -> None:
-    """Refuse a run whose training used no maps, and weights of maps that have none.
-
-    Raises
-    ------
-    UsageError
-    """
+    """Refuse a run whose training used no maps, and weights of maps that have none."""
     if not config.objective.uses_maps:
         raise UsageError(
             "--parts objective compares networks trained with maps with networks trained without, and this run used "

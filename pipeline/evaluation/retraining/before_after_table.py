@@ -61,11 +61,7 @@ BEFORE_AFTER_TABLE = Table(
 def before_after_table(objective: str, measured: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """One row per measure, in the order of `MEASURES`.
 
-    Parameters
-    ----------
-    objective : str
-    measured : sequence of pandas.DataFrame
-        `MEASURED_TABLE` of all folds. Who has no value in either training is left out of a measure.
+    `measured`: `MEASURED_TABLE` of all folds. Who has no value in either training is left out of a measure.
     """
     rows = []
     frame = pd.concat(measured, ignore_index=True)

@@ -39,18 +39,9 @@ def trained_and_measured(
 ) -> Mapping[str, Any]:
     """Train one fold with another weight and measure its network on validation and test people; a `Job`'s function.
 
-    Parameters
-    ----------
-    outputs : dict of str to Path
-        The mean map over the test people by the name of the training.
-    task : FoldTask
-        Training with the other weight.
-    key : str
-        Key of the unit.
-    name : str
-        Of this training.
-    own : FoldFiles or None
-        The network of the run, which is done, to be measured as well.
+    `outputs`: the mean map over the test people by the name of the training. `task`: training with the other weight.
+    `key`: key of the unit. `name`: of this training. `own`: the network of the run, which is done, to be measured as
+    well.
     """
     files = {name: FoldFiles(outputs["weights"].parent)} | ({AFTER: own} if own else {})
     written = ("measures", "measures_columns", *files)
@@ -115,25 +106,9 @@ def measured(
     how like the teacher's it is. Readable gradients: the absolute input gradient of the loss of the task, and how like
     that of guided backpropagation the gradient is.
 
-    Parameters
-    ----------
-    model : StagedModel
-        In evaluation mode.
-    volume : Tensor
-        (1, 1, D, H, W).
-    target : int
-        Class of the scan.
-    kind : str
-        Kind of the objective.
-    maps : MapSettings
-    places : MarkerMasks or None
-        Masks of guidance.
-    teacher : nn.Module or None
-        Teacher of distillation.
-    reference : Tensor or None
-        The mean control of evidence maps.
-    threshold : float
-        Threshold for the IoU of guided maps, as share of the maximum.
+    `model`: in evaluation mode. `volume`: (1, 1, D, H, W). `target`: class of the scan. `kind`: kind of the objective.
+    `places`: masks of guidance. `teacher`: teacher of distillation. `reference`: the mean control of evidence maps.
+    `threshold`: threshold for the IoU of guided maps, as share of the maximum.
     """
     own = torch.tensor([target])
     if kind == "readable-gradients":

@@ -58,10 +58,7 @@ class TrainingPart(JudgedCohort):
 def require_controls(cohort: JudgedCohort) -> None:
     """Refuse a fold whose training part is too small to rank regions and to replace them.
 
-    Raises
-    ------
-    BadInputError
-        Before any training; names the fold and its class.
+    Raises BadInputError before any training; names the fold and its class.
     """
     controls = controls_of(cohort.compared_with, cohort.split, cohort.config)
     names = cohort.config.cohort
@@ -104,11 +101,7 @@ def training_rankings(
 ) -> tuple[Mapping[str, Mapping[int, Floats | None]], list[Outcome]]:
     """Class difference of every group, by map and fold.
 
-    Returns
-    -------
-    mapping of str to mapping of int to array or None
-        None where a map says nothing in the training part of the fold.
-    list of Outcome
+    Returns None where a map says nothing in the training part of the fold.
     """
     parts = [training_part(cohort, fold) for fold in cohort.tested_folds]
     jobs = [map_jobs(part, explanations, digests, RANKING) for part in parts]
@@ -163,10 +156,7 @@ def removed(order: Sequence[str], sizes: Mapping[str, int], share: float) -> tup
     A group that would exceed the share is passed over, as white matter exceeds 5 %, and the next that fits is taken,
     until `FULL` of the share is filled or nothing more fits. So the sets of any two orders are about equally large.
 
-    Raises
-    ------
-    BadInputError
-        If they fill less than `LEAST` of the share.
+    Raises BadInputError if they fill less than `LEAST` of the share.
 
     Examples
     --------
@@ -200,13 +190,7 @@ STAGE = "retraining"
 
 
 class Retraining:
-    """Makes the jobs of a cohort: one per fold and set of regions, whichever methods and draws ask for the set.
-
-    Parameters
-    ----------
-    cohort : JudgedCohort
-    digests : DigestCache
-    """
+    """Makes the jobs of a cohort: one per fold and set of regions, whichever methods and draws ask for the set."""
 
     def __init__(self, cohort: JudgedCohort, digests: DigestCache) -> None:
         self._cohort, self._scans = cohort, cohort.labelled

@@ -88,16 +88,8 @@ RETRAINING_TABLE = Table(
 class Removed:
     """Networks trained without some regions.
 
-    Parameters
-    ----------
-    name : str
-        Map, or `AT_RANDOM`.
-    share : float
-        Share of the volume that was asked for.
-    groups : mapping of int to tuple of str
-        Removed groups by fold; empty where the map gives no ranking in a fold.
-    scores : mapping of str to Scored
-        Empty where a training failed or there was no ranking.
+    `name`: map, or `AT_RANDOM`. `share`: share of the volume that was asked for. `groups`: removed groups by fold;
+    empty where the map gives no ranking in a fold. `scores`: empty where a training failed or there was no ranking.
     """
 
     name: str
@@ -117,18 +109,8 @@ def retraining_table(
 ) -> pd.DataFrame:
     """One row for removing nothing, then per share those of the maps and that of all random draws.
 
-    Parameters
-    ----------
-    whole : mapping of str to Scored
-        Scores of the networks as they are.
-    found : sequence of Removed
-        One per map and share, and one per draw and share.
-    sizes : mapping of str to int
-        Voxels of each group.
-    planted : sequence of str
-        Groups where the classes differ; empty where nobody knows.
-    methods : mapping of str to str
-        By map.
+    `whole`: scores of the networks as they are. `found`: one per map and share, and one per draw and share. `sizes`:
+    voxels of each group. `planted`: groups where the classes differ; empty where nobody knows. `methods`: by map.
     """
     common = {"cohort": cohort, "n_participants": n_participants}
     rows: list[dict[str, object]] = [{**common, "map": NOTHING, "volume_share": 0.0, **_scores(whole)}]
@@ -243,20 +225,9 @@ def remove_and_retrain(
 ) -> list[Outcome]:
     """Do all trainings, and write ``retraining.tsv``.
 
-    Parameters
-    ----------
-    cohort : JudgedCohort
-    explanations : tuple of Explanation
-        Methods whose rankings are tried; the difference of the scan from the controls, without any network, is always.
-    draws : int
-        Draws of random regions for each share.
-    shares : sequence of float
-        Shares of the volume.
-
-    Raises
-    ------
-    BadInputError
-        Before any training: if a fold lacks controls or patients, or regions cannot fill a share.
+    `explanations`: methods whose rankings are tried; the difference of the scan from the controls, without any network,
+    is always. `draws`: draws of random regions for each share. `shares`: shares of the volume. Raises BadInputError
+    before any training: if a fold lacks controls or patients, or regions cannot fill a share.
     """
     sizes = group_sizes(cohort.atlas, cohort.atlas.labels_in(configured_input(cohort.config).box))
     require_fillable(sizes, shares)

@@ -25,13 +25,8 @@ from heatlas.pipeline.training.stage import FoldTask, train_fold
 class Removal:
     """What is removed from every scan of a fold.
 
-    Parameters
-    ----------
-    numbers : tuple of int
-        Labels of the regions.
-    controls : tuple of ReferenceScan
-        Controls of the training part; their mean tissue takes the place of the regions.
-    atlas : PackedAtlas
+    `numbers`: labels of the regions. `controls`: controls of the training part; their mean tissue takes the place of
+    the regions.
     """
 
     numbers: tuple[int, ...]

@@ -21,11 +21,7 @@ Floats = NDArray[np.float64]
 class HeldOutPeople:
     """Who is tested; the order of rows is that of all margins.
 
-    Parameters
-    ----------
-    participant, fold : array
-        Participant and fold of each scan.
-    positive : array of bool
+    `participant`, `fold`: participant and fold of each scan.
     """
 
     participant: NDArray[np.str_]
@@ -114,13 +110,8 @@ class Scored:
 def scored(margin: Floats, people: HeldOutPeople, weights: Floats) -> dict[str, Scored]:
     """Both scores of one set of networks.
 
-    Parameters
-    ----------
-    margin : array, shape (scans,)
-        Logit of the positive class less that of the other.
-    people : HeldOutPeople
-    weights : array, shape (draws, scans)
-        From `People.weights`.
+    `margin`: (scans,), logit of the positive class less that of the other. `weights`: (draws, scans), from
+    `People.weights`.
     """
     once = np.ones((1, len(margin)))
     few = len(set(people.participant)) < FEWEST

@@ -52,22 +52,8 @@ def max_sensitivity(
 
     As `captum.metrics.sensitivity_max`. Air keeps its value: only voxels of `inside` change.
 
-    Parameters
-    ----------
-    explain : callable
-    volume, values : Tensor
-        The scan and its map, (D, H, W).
-    inside : Tensor
-        (D, H, W), bool.
-    samples : int
-    radius : float
-    seed : int
-        The noise is drawn on the CPU in float32, so that every device meets the same.
-
-    Returns
-    -------
-    float
-        NaN where a map of a changed scan is not finite.
+    `volume`, `values`: the scan and its map, (D, H, W). `inside`: (D, H, W), bool. `seed`: the noise is drawn on the
+    CPU in float32, so that every device meets the same. Returns NaN where a map of a changed scan is not finite.
     """
     generator = torch.Generator().manual_seed(derived_seed(seed, "max-sensitivity"))
     norm, largest = torch.linalg.vector_norm(values.double()), 0.0
@@ -95,21 +81,9 @@ def shift_likeness(
     places: at a face of the grid it also loses what layers compute beyond the brain. The source (Parchami-Araghi et al.
     2024, figure of ViTs) has the cosine.
 
-    Parameters
-    ----------
-    explain : callable
-    volume, values : Tensor
-        The scan and its map, (D, H, W).
-    inside : Tensor
-        (D, H, W), bool: voxels that are compared, where both maps have them.
-    shift : int
-        Voxels along each axis.
-
-    Returns
-    -------
-    tuple of float
-        NaN where more than `LOST` of the brain leaves the grid, or a map of a moved scan is not finite, or is even
-        everywhere (correlation) or 0 (cosine).
+    `volume`, `values`: the scan and its map, (D, H, W). `inside`: (D, H, W), bool: voxels that are compared, where both
+    maps have them. `shift`: voxels along each axis. Returns NaN where more than `LOST` of the brain leaves the grid, or
+    a map of a moved scan is not finite, or is even everywhere (correlation) or 0 (cosine).
     """
     if lost_share(inside, shift) > LOST:
         return math.nan, math.nan
@@ -194,14 +168,9 @@ def infidelity(sums: Tensor, drops: Tensor) -> tuple[float, float]:
 class RandomSets:
     """Random sets of parts, and what the score loses without each; for `infidelity`.
 
-    Parameters
-    ----------
-    chosen : Tensor
-        (samples, P), bool.
-    parts : Tensor
-        (D, H, W), 0 to P - 1, -1 for what never changes; see `pipeline.evaluation.scores.masking.part_numbers`.
-    drops : Tensor
-        (samples,), float64: the score of the scan minus its score with the set replaced.
+    `chosen`: (samples, P), bool. `parts`: (D, H, W), 0 to P - 1, -1 for what never changes; see
+    `pipeline.evaluation.scores.masking.part_numbers`. `drops`: (samples,), float64: the score of the scan minus its
+    score with the set replaced.
     """
 
     chosen: Tensor
@@ -221,16 +190,7 @@ def random_sets(
 ) -> RandomSets:
     """Draw sets, each part with probability 1/2, and ask what the score loses without them.
 
-    Parameters
-    ----------
-    score : callable
-    volume, replacement : Tensor
-        (D, H, W).
-    parts : Tensor
-        See `RandomSets`.
-    samples : int
-        Sets.
-    batch, seed : int
+    `volume`, `replacement`: (D, H, W). `parts`: see `RandomSets`. `samples`: sets.
     """
     generator = torch.Generator().manual_seed(derived_seed(seed, "infidelity"))
     chosen = torch.rand(samples, int(parts.max()) + 1, generator=generator).to(parts.device) < 0.5
@@ -273,23 +233,12 @@ MASKED = ("ad", "ag", "ai", "ag_clamped")
 class Faithfulness:
     """How maps of one scan are scored; what does not depend on the map is computed once.
 
-    Parameters
-    ----------
-    score : callable
-        Volumes (B, 1, D, H, W) to the probability (B,) of the class that the maps explain.
-    volume : Tensor
-        The scan as the network sees it, (D, H, W).
-    regions : Tensor
-        (D, H, W), whole numbers: an atlas; 0 for voxels of no region, which count as one more part.
-    replacement : Tensor or float
-        What is put in place of what is taken away: tissue of controls, (D, H, W), or the value of air.
-    steps : int
-        Steps of the curves; by region at most as many as there are regions.
-    seed : int
-    logit : callable, optional
-        As `score`, in the unit of the map, for infidelity; `score` without it.
-    samples : int
-        Slightly changed scans of max-sensitivity, a map of each.
+    `score`: volumes (B, 1, D, H, W) to the probability (B,) of the class that the maps explain. `volume`: the scan as
+    the network sees it, (D, H, W). `regions`: (D, H, W), whole numbers: an atlas; 0 for voxels of no region, which
+    count as one more part. `replacement`: what is put in place of what is taken away: tissue of controls, (D, H, W), or
+    the value of air. `steps`: steps of the curves; by region at most as many as there are regions. `logit`: as `score`,
+    in the unit of the map, for infidelity; `score` without it. `samples`: slightly changed scans of max-sensitivity, a
+    map of each.
     """
 
     score: Score
@@ -324,17 +273,9 @@ class Faithfulness:
     def scores(self, values: Tensor, explain: Explain | None = None) -> dict[str, float]:
         """All of `FAITHFULNESS_SCORES` of one map; about ``4 (steps + 1)`` forward passes, once 33 more.
 
-        Parameters
-        ----------
-        values : Tensor
-            The map, (D, H, W); positive speaks for the class.
-        explain : callable, optional
-            Makes the map of another volume. Without it ADCC and max-sensitivity are NaN.
-
-        Raises
-        ------
-        BadInputError
-            For grids that differ, or a replacement that is the scan itself.
+        `values`: the map, (D, H, W); positive speaks for the class. `explain`: makes the map of another volume. Without
+        it ADCC and max-sensitivity are NaN. Raises BadInputError for grids that differ, or a replacement that is the
+        scan itself.
         """
         score, volume, seed = self.score, self.volume, self.seed
         inside = self._changing
@@ -368,11 +309,7 @@ class Faithfulness:
     def masked(self, values: Tensor, within: Tensor | None = None) -> dict[str, float]:
         """AD, AG, AI and ``ag_clamped`` of one map, by two forward passes; NaN where the map is undefined.
 
-        Parameters
-        ----------
-        values : Tensor
-        within : Tensor, optional
-            Flags (D, H, W): what lies elsewhere is hidden, whatever the map says of it.
+        `within`: flags (D, H, W): what lies elsewhere is hidden, whatever the map says of it.
         """
         _require_one_grid(self.volume, values, self.regions, self._changing)
         if is_undefined(values[self._changing].detach().cpu().numpy()):

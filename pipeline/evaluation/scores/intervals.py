@@ -25,20 +25,10 @@ def participant_interval(
 ) -> tuple[float, float]:
     """BCa interval of a statistic; percentile where BCa is not defined, or the statistic does not exist in some draws.
 
-    Parameters
-    ----------
-    samples : tuple of array, shape (participants,)
-        Several are drawn together.
-    statistic : callable
-        Statistic of the drawn samples. Draws in which it does not exist (NaN) are left out.
-    draws, seed : int
-    confidence : float
-
-    Returns
-    -------
-    float, float
-        NaN for fewer than three participants, where all draws are the same (an interval without width would claim
-        certainty), and where the statistic does not exist in half of the draws or more.
+    `samples`: (participants,), several are drawn together. `statistic`: statistic of the drawn samples. Draws in which
+    it does not exist (NaN) are left out. Returns NaN for fewer than three participants, where all draws are the same
+    (an interval without width would claim certainty), and where the statistic does not exist in half of the draws or
+    more.
 
     Examples
     --------

@@ -145,14 +145,8 @@ def union_of(boxes: Sequence[Box], shape: tuple[int, ...]) -> Bools:
 def saliency_metric(box: Box | None, voxels: int, probability: float | None) -> float:
     """``SM = log max(0.05, share of the volume in the box) - log p``; smaller is better; NaN without either.
 
-    Parameters
-    ----------
-    box : tuple of slice or None
-        Box of the map.
-    voxels : int
-        Voxels of the volume.
-    probability : float or None
-        Probability of the class explained, where the network sees the part of the volume inside the box.
+    `box`: box of the map. `voxels`: voxels of the volume. `probability`: probability of the class explained, where the
+    network sees the part of the volume inside the box.
 
     Examples
     --------
@@ -195,29 +189,11 @@ def score_map(
 ) -> dict[str, float]:
     """`MAP_SCORES` of one map, and what `set_scores` needs of it.
 
-    Parameters
-    ----------
-    values : array, shape (D, H, W)
-        Signed; positive speaks for the class.
-    mask : array of bool, shape (D, H, W)
-        Where the truth is.
-    inside : array of bool, shape (D, H, W), optional
-        The brain. Voxels outside it are left out of the scores by voxel; boxes are drawn on the whole grid, of what
-        lies inside.
-    recognised : bool
-        Whether the scan was classified correctly, for OM.
-    probability : float, optional
-        For SM; see `saliency_metric`.
-
-    Returns
-    -------
-    dict
-        Values of `MAP_SCORES`, `IOU_COLUMNS` and `BOX_COLUMNS`; NaN where the map is undefined.
-
-    Raises
-    ------
-    BadInputError
-        For shapes that differ, or a mask without voxels or without others.
+    `values`: (D, H, W), signed; positive speaks for the class. `mask`: (D, H, W), where the truth is. `inside`: (D, H,
+    W), the brain. Voxels outside it are left out of the scores by voxel; boxes are drawn on the whole grid, of what
+    lies inside. `recognised`: whether the scan was classified correctly, for OM. `probability`: for SM; see
+    `saliency_metric`. Returns values of `MAP_SCORES`, `IOU_COLUMNS` and `BOX_COLUMNS`; NaN where the map is undefined.
+    Raises BadInputError for shapes that differ, or a mask without voxels or without others.
     """
     values, mask = np.asarray(values, dtype=np.float64), np.asarray(mask, dtype=bool)
     inside = np.ones(mask.shape, dtype=bool) if inside is None else np.asarray(inside, dtype=bool)
@@ -243,12 +219,7 @@ def score_map(
 def set_scores(rows: pd.DataFrame, people: Sequence[str]) -> dict[str, float]:
     """`SET_SCORES` of the maps of some people.
 
-    Parameters
-    ----------
-    rows : pandas.DataFrame
-        One row of `score_map` per map.
-    people : sequence of str
-        Whose map each is.
+    `rows`: one row of `score_map` per map. `people`: whose map each is.
     """
     ious = held_out_ious(rows[list(IOU_COLUMNS)].to_numpy(float), people)
     known = ious[np.isfinite(ious)]
@@ -301,18 +272,10 @@ MAP_ROW = {
 class ScanMasks:
     """Parts of what a network sees of a scan, all of its shape (D, H, W).
 
-    Parameters
-    ----------
-    brain : array of bool
-        The scan's own mask.
-    truth : array of bool or None
-        The true regions, inside the brain; None where none of them, or nothing else, lies in this brain.
-    rim : array of bool
-        Within 3 mm of the surface of the brain, on both sides.
-    marker : array of bool
-        A bright spot outside the brain that the scan has, or nothing.
-    halves : tuple of two arrays of bool, or None
-        The smaller and the larger half of the true regions; None without truth, or of one region.
+    `brain`: the scan's own mask. `truth`: the true regions, inside the brain; None where none of them, or nothing else,
+    lies in this brain. `rim`: within 3 mm of the surface of the brain, on both sides. `marker`: a bright spot outside
+    the brain that the scan has, or nothing. `halves`: the smaller and the larger half of the true regions; None without
+    truth, or of one region.
     """
 
     brain: Flags
@@ -348,15 +311,8 @@ def _halves(labels: NDArray[np.int64], truth: Flags) -> tuple[Flags, Flags] | No
 def map_row(values: Values | None, places: ScanMasks, of_real: Values | None, structure: bool) -> dict[str, object]:
     """All of `MAP_ROW` of one map; NaN where a score is not defined.
 
-    Parameters
-    ----------
-    values : array, shape (D, H, W), or None
-        None for a map that could not be made.
-    places : ScanMasks
-    of_real : array of the same shape, or None
-        Map of the true network by the same method.
-    structure : bool
-        Whether the structural similarity, which takes seconds, is wanted.
+    `values`: (D, H, W), None for a map that could not be made. `of_real`: map of the true network by the same method.
+    `structure`: whether the structural similarity, which takes seconds, is wanted.
     """
     row: dict[str, object] = dict.fromkeys(MAP_ROW, float("nan"))
     row["undefined"] = values is None or is_undefined(values[places.brain])

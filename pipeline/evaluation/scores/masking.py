@@ -97,14 +97,8 @@ def coherency(values: NDArray[np.floating], of_masked: NDArray[np.floating]) -> 
 def adcc(correlation: float, complexity: float, drop: float) -> float:
     """Harmonic mean of coherency, 1 - complexity and 1 - average drop; in [0, 1], 0 if any is; larger is better.
 
-    Parameters
-    ----------
-    correlation : float
-        As of `coherency`; rescaled to [0, 1] here.
-    complexity : float
-        Mean of the scaled map, in [0, 1].
-    drop : float
-        Average drop as a fraction.
+    `correlation`: as of `coherency`; rescaled to [0, 1] here. `complexity`: mean of the scaled map, in [0, 1]. `drop`:
+    average drop as a fraction.
 
     Examples
     --------
@@ -128,11 +122,7 @@ Edges = NDArray[np.signedinteger]
 class Curve:
     """Scores while more and more is changed.
 
-    Parameters
-    ----------
-    fractions : array, shape (steps + 1,)
-        Share of the voxels changed, 0 to 1.
-    scores : array, shape (steps + 1,)
+    `fractions`: (steps + 1,), share of the voxels changed, 0 to 1. `scores`: (steps + 1,).
     """
 
     fractions: Floats
@@ -158,12 +148,8 @@ class Curve:
 def part_numbers(inside: Tensor, labels: Tensor | None = None) -> Tensor:
     """The part that each voxel (D, H, W) belongs to, 0 to P - 1; -1 outside `inside`.
 
-    Parameters
-    ----------
-    inside : Tensor
-        (D, H, W), bool: voxels that may change.
-    labels : Tensor, optional
-        (D, H, W), whole numbers. Each label is a part, 0 (no region) among them; without labels each voxel is one.
+    `inside`: (D, H, W), bool: voxels that may change. `labels`: (D, H, W), whole numbers. Each label is a part, 0 (no
+    region) among them; without labels each voxel is one.
     """
     parts = torch.full(inside.shape, -1, dtype=torch.long, device=inside.device)
     if labels is None:
@@ -176,10 +162,7 @@ def part_numbers(inside: Tensor, labels: Tensor | None = None) -> Tensor:
 def part_order(values: Tensor, parts: Tensor, seed: int = 0) -> tuple[Tensor, Tensor]:
     """Parts by the mean of a map (D, H, W), largest first, and the voxels of each part in that order.
 
-    Returns
-    -------
-    Tensor, Tensor
-        ``place`` (P,): position of every part in the order; ``voxels`` (P,): size of the first, second, ... part.
+    Returns ``place`` (P,): position of every part in the order; ``voxels`` (P,): size of the first, second, ... part.
     """
     inside = parts >= 0
     count = torch.bincount(parts[inside])

@@ -113,12 +113,7 @@ def best_place(curves: ArrayLike) -> int | None:
 def held_out_ious(curves: Floats, people: Sequence[str]) -> Floats:
     """IoU of each map at the threshold that is best for the maps of all other people; NaN if there are none.
 
-    Parameters
-    ----------
-    curves : array, shape (maps, thresholds)
-        One `iou_curve` per map.
-    people : sequence of str
-        Whose maps they are.
+    `curves`: (maps, thresholds), one `iou_curve` per map. `people`: whose maps they are.
     """
     owner = np.asarray(people)
     places = {one: best_place(curves[owner != one]) for one in set(people)}

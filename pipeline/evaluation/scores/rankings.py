@@ -42,10 +42,7 @@ def is_undefined(values: ArrayLike) -> bool:
 def require_two_kinds(truth: Bools, what: str) -> None:
     """Refuse a truth that nothing can be ranked against: no true place, or no other.
 
-    Raises
-    ------
-    BadInputError
-        Naming what is empty or full.
+    Raises BadInputError, naming what is empty or full.
     """
     if not truth.any():
         raise BadInputError(f"{what} is empty: there is nothing to find. Check the grid and the labels it was made of.")
@@ -123,18 +120,8 @@ def region_scores(values: ArrayLike, planted: Sequence[bool], first: int = FIRST
 
     All are NaN where no region has a value other than 0, or one is infinite.
 
-    Parameters
-    ----------
-    values : array, shape (regions,)
-        NaN for a region without a value, which comes last.
-    planted : sequence of bool
-        Which regions are the true ones.
-    first : int
-
-    Raises
-    ------
-    BadInputError
-        If lengths differ, or no or every region is planted.
+    `values`: (regions,), NaN for a region without a value, which comes last. `planted`: which regions are the true
+    ones. Raises BadInputError if lengths differ, or no or every region is planted.
 
     Examples
     --------
@@ -237,12 +224,8 @@ DRAWS_OF_RANKS = 500
 class DoseResponse:
     """Rank correlation of severity and evidence, with its 95 % bootstrap interval.
 
-    Parameters
-    ----------
-    rho : float
-        Spearman; NaN without an answer.
-    low, high : float
-        NaN for fewer than three participants, where all draws are the same, and where no interval was asked for.
+    `rho`: Spearman; NaN without an answer. `low`, `high`: NaN for fewer than three participants, where all draws are
+    the same, and where no interval was asked for.
     """
 
     rho: float
@@ -253,13 +236,7 @@ class DoseResponse:
 def dose_response(severity: Floats, evidence: Floats, draws: int = DRAWS_OF_RANKS, seed: int = 0) -> DoseResponse:
     """Rank correlation of severity with evidence over participants.
 
-    Parameters
-    ----------
-    severity, evidence : array, shape (participants,)
-        One scan of each.
-    draws : int
-        Bootstrap draws for the interval; 0 for none.
-    seed : int
+    `severity`, `evidence`: (participants,), one scan of each. `draws`: bootstrap draws for the interval; 0 for none.
 
     Examples
     --------

@@ -77,17 +77,8 @@ def calibrate(model: nn.Module, volumes: Tensor) -> None:
 
     One pass; each layer sees the signals of layers that are already calibrated.
 
-    Parameters
-    ----------
-    model : nn.Module
-        With fresh weights.
-    volumes : Tensor
-        (B, 1, D, H, W), of the training part.
-
-    Raises
-    ------
-    UsageError
-        Naming the layer that gives nothing, or nothing finite.
+    `model`: with fresh weights. `volumes`: (B, 1, D, H, W), of the training part. Raises UsageError, naming the layer
+    that gives nothing, or nothing finite.
     """
     with ExitStack() as hooks:
         for name, module in _fresh(model):

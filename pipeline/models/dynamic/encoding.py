@@ -20,16 +20,9 @@ Background = Literal["null", "dark"]
 class InputEncoding(nn.Module):
     """Encode volumes (B, k, D, H, W) in [0, 1] as pairs (B, 2k, D, H, W); the first stage of a network.
 
-    Parameters
-    ----------
-    background : {"null", "dark"}
-        What an intensity of exactly 0, as everywhere outside the brain mask, becomes. ``null``: [0, 0], which
-        contributes exactly nothing. ``dark``: [0, 1], as in the source, a constant and fully reliable signal.
-
-    Raises
-    ------
-    UsageError
-        For another background.
+    `background`: what an intensity of exactly 0, as everywhere outside the brain mask, becomes. ``null``: [0, 0], which
+    contributes exactly nothing. ``dark``: [0, 1], as in the source, a constant and fully reliable signal. Raises
+    UsageError for another background.
     """
 
     keeps_places: ClassVar[bool] = True
@@ -45,10 +38,7 @@ class InputEncoding(nn.Module):
 
         In training mode intensities are clipped to [0, 1], which augmentation by noise or a bias field may leave.
 
-        Raises
-        ------
-        BadInputError
-            In evaluation mode, if an intensity lies outside [0, 1] or is not finite.
+        Raises BadInputError in evaluation mode, if an intensity lies outside [0, 1] or is not finite.
         """
         if self.training:
             volumes = volumes.clamp(0, 1)

@@ -73,10 +73,7 @@ def explanation_mode(model: nn.Module, mode: Mode = "detached") -> Iterator[None
 
     It must be open during the backward pass too where activations are computed again there (checkpointing).
 
-    Raises
-    ------
-    UsageError
-        If a module is not linear as it is: dropout while training, or a norm that subtracts batch means.
+    Raises UsageError if a module is not linear as it is: dropout while training, or a norm that subtracts batch means.
     """
     if mode != "off":
         _require_linear(model)

@@ -22,13 +22,7 @@ def dynamic_weights(model: nn.Module, value: Value, features: Tensor) -> Tensor:
 
     Works within `torch.no_grad` and `torch.inference_mode`.
 
-    Parameters
-    ----------
-    model : nn.Module
-        Holds all dynamic linear modules that `value` runs through.
-    value : callable
-    features : Tensor
-        (B, ...).
+    `model`: holds all dynamic linear modules that `value` runs through. `features`: (B, ...).
     """
     with torch.inference_mode(False), torch.enable_grad(), explanation_mode(model):
         leaf = _leaf(features)
@@ -43,10 +37,7 @@ def differentiable_weights(model: nn.Module, value: Value, features: Tensor) -> 
     graph, which may reach beyond the features, and a second one, on a leaf of its own, uses those factors: it is linear
     in the leaf, its gradient is W.
 
-    Parameters
-    ----------
-    model, value, features
-        As of `dynamic_weights`.
+    `model`, `value`, `features`: as of `dynamic_weights`.
     """
     with torch.inference_mode(False), torch.enable_grad():
         leaf = _leaf(features)

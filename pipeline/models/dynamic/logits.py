@@ -50,15 +50,9 @@ def bias_of_chance(outputs: int, prior: float | None = None) -> float:
 class LogitLayer(nn.Module):
     """``x / temperature + bias``; both are buffers, so that they are stored with the weights.
 
-    Parameters
-    ----------
-    temperature : float
-        Above 0.
-    bias : float
-        From `bias_of_chance` for classes; 0 for a number.
-    initial_size : float, optional
-        Root mean square that ``x / temperature`` is to have before training: the temperature is then set from data
-        by `pipeline.models.dynamic.calibration`. None: it stays as given.
+    `temperature`: above 0. `bias`: from `bias_of_chance` for classes; 0 for a number. `initial_size`: root mean square
+    that ``x / temperature`` is to have before training: the temperature is then set from data by
+    `pipeline.models.dynamic.calibration`. None: it stays as given.
 
     Examples
     --------

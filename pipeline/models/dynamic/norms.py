@@ -35,26 +35,10 @@ RUNNING: tuple[Kind, ...] = ("batch", "all")
 class DynamicNorm(DynamicLinear):
     """A normalisation that is linear in its input once its scale is held.
 
-    Parameters
-    ----------
-    kind : str
-        See the module.
-    channels : int
-    centred : bool, optional
-        Whether the mean is subtracted; by default unless it is a running one.
-    bias : bool
-        Whether a learned constant is added, which breaks completeness.
-    groups : int
-        Of ``group``.
-    eps : float
-        Added to the variance, so that an empty background stays exactly 0.
-    momentum : float
-        Of the running statistics.
-
-    Raises
-    ------
-    UsageError
-        For an unknown kind, or channels that the groups do not divide.
+    `kind`: see the module. `centred`: whether the mean is subtracted; by default unless it is a running one. `bias`:
+    whether a learned constant is added, which breaks completeness. `groups`: of ``group``. `eps`: added to the
+    variance, so that an empty background stays exactly 0. `momentum`: of the running statistics. Raises UsageError for
+    an unknown kind, or channels that the groups do not divide.
     """
 
     running_mean: Tensor

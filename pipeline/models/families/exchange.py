@@ -34,10 +34,7 @@ def names_in(network: nn.Module, model: StagedModel) -> dict[str, str]:
 def to_monai(model: StagedModel) -> dict[str, Tensor]:
     """Weights for ``load_state_dict`` of the network of MONAI that a model was made of.
 
-    Raises
-    ------
-    UsageError
-        For a network that is not MONAI's.
+    Raises UsageError for a network that is not MONAI's.
     """
     if not model.monai_names:
         raise UsageError("this network is none of MONAI's, so MONAI has no names for its weights.")
@@ -48,18 +45,8 @@ def to_monai(model: StagedModel) -> dict[str, Tensor]:
 def from_file(path: Path, model: StagedModel) -> dict[str, Tensor]:
     """Weights of a file by our names, all but those of the last stage, which belongs to another task.
 
-    Parameters
-    ----------
-    path : Path
-        With our names or MONAI's.
-    model : StagedModel
-
-    Raises
-    ------
-    BadInputError
-        If the file cannot be read, or holds anything but tensors.
-    UsageError
-        If a weight is missing or has another shape.
+    `path`: with our names or MONAI's. Raises BadInputError if the file cannot be read, or holds anything but tensors.
+    Raises UsageError if a weight is missing or has another shape.
     """
     given = {name.removeprefix(PARALLEL): value for name, value in read_weights(path).items()}
     last = f"_stages.{len(model.stages) - 1}."

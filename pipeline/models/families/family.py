@@ -139,10 +139,7 @@ class Family:
     def require_method(self, method: str) -> None:
         """Refuse an attribution method that is not defined for this family.
 
-        Raises
-        ------
-        UsageError
-            Naming the method, the family and the reason.
+        Raises UsageError, naming the method, the family and the reason.
         """
         if method in self.refused:
             raise UsageError(f"{method} is not defined for networks of the family {self.name}: {self.refused[method]}")

@@ -71,10 +71,7 @@ class ForeignConfig(ModelConfig):
 def code_of_others(sentence: str) -> Iterator[None]:
     """Let code that is not ours raise one line: ``{}`` in the sentence is what it raised, be it an exit.
 
-    Raises
-    ------
-    BadInputError
-        For anything but an interruption, or an error of ours.
+    Raises BadInputError for anything but an interruption, or an error of ours.
     """
     try:
         yield
@@ -95,12 +92,7 @@ def _is_object(text: str) -> bool:
 def made(settings: ForeignConfig) -> nn.Module:
     """The network of a description, with the weights that its code gives it.
 
-    Raises
-    ------
-    UsageError
-        If the code cannot be found.
-    BadInputError
-        If it raises, or gives no network.
+    Raises UsageError if the code cannot be found. Raises BadInputError if it raises, or gives no network.
     """
     from torch import nn
 
@@ -135,10 +127,8 @@ def made(settings: ForeignConfig) -> nn.Module:
 def with_weights(network: nn.Module, path: Path) -> nn.Module:
     """A network with the weights of a file.
 
-    Raises
-    ------
-    BadInputError
-        If the file cannot be read safely, or its weights are not those of the network; lists what differs.
+    Raises BadInputError if the file cannot be read safely, or its weights are not those of the network; lists what
+    differs.
     """
     from heatlas.pipeline.models.families.exchange import PARALLEL, read_weights
 

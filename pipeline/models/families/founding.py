@@ -24,29 +24,12 @@ class FoundingCNN(StagedModel):
     Stages: one per convolutional block (``Conv3d, BatchNorm3d, ReLU, MaxPool3d``), then
     ``Flatten, Dropout, Linear, ReLU``, then ``Dropout, Linear``.
 
-    Parameters
-    ----------
-    input_shape : tuple of int
-        Voxels of the network's input along (left-right, posterior-anterior, inferior-superior).
-    channels : sequence of int
-        Filters of each block.
-    pools : sequence of int
-        Edge (= stride) of the max-pooling window of each block.
-    hidden_units : int
-        Width of the first linear layer.
-    dropout : float
-        Probability of dropping a unit before each linear layer.
-    bias : bool
-        Whether there are biases and batch normalisation; without, the logits of ``c x`` are ``c`` times those of x.
-    outputs : int
-        Output units: one per class, or one for a number.
-    images : int
-        Images that enter, one channel each.
-
-    Raises
-    ------
-    BadInputError
-        If the grid is too small for the blocks.
+    `input_shape`: voxels of the network's input along (left-right, posterior-anterior, inferior-superior). `channels`:
+    filters of each block. `pools`: edge (= stride) of the max-pooling window of each block. `hidden_units`: width of
+    the first linear layer. `dropout`: probability of dropping a unit before each linear layer. `bias`: whether there
+    are biases and batch normalisation; without, the logits of ``c x`` are ``c`` times those of x. `outputs`: output
+    units: one per class, or one for a number. `images`: images that enter, one channel each. Raises BadInputError if
+    the grid is too small for the blocks.
 
     Examples
     --------

@@ -21,13 +21,7 @@ MOST_WEIGHTS = 1_000_000_000
 
 
 def require_fits(shape: tuple[int, int, int], settings: FoundingConfig) -> None:
-    """Refuse a grid that is too small for the blocks, and a network too large for any memory.
-
-    Raises
-    ------
-    BadInputError
-    UsageError
-    """
+    """Refuse a grid that is too small for the blocks, and a network too large for any memory."""
     count = weight_count(shape, settings.channels, settings.pools, settings.hidden_units, classes=2)
     if count > MOST_WEIGHTS:
         raise UsageError(
@@ -39,10 +33,7 @@ def require_fits(shape: tuple[int, int, int], settings: FoundingConfig) -> None:
 def output_shape(input_shape: Sequence[int], pools: Sequence[int]) -> tuple[int, ...]:
     """Voxels per axis after the blocks: each takes ``KERNEL - 1`` voxels, then divides by its pool, rounding down.
 
-    Raises
-    ------
-    BadInputError
-        If nothing is left along an axis.
+    Raises BadInputError if nothing is left along an axis.
 
     Examples
     --------

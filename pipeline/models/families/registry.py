@@ -67,12 +67,8 @@ def is_given(config: Config) -> bool:
 def build_network(settings: ModelConfig, shape: Shape, outputs: int, images: int = 1) -> StagedModel:
     """A network with fresh weights, drawn by torch's generator, that takes `images` as channels.
 
-    Raises
-    ------
-    BadInputError
-        If the grid is too small for the family.
-    UsageError
-        If the settings make more weights than can be trained, or the family takes one image.
+    Raises BadInputError if the grid is too small for the family. Raises UsageError if the settings make more weights
+    than can be trained, or the family takes one image.
     """
     family = family_of(settings)
     family.require_fits(shape, settings)

@@ -43,15 +43,10 @@ TOLERANCE = 1e-4
 class OutputForm:
     """What a network answers.
 
-    Parameters
-    ----------
-    meaning : {"auto", "logits", "softmax", "log-softmax", "sigmoid"}
-        ``auto``: probabilities that sum to 1 are a softmax, their logarithms a log-softmax, all else logits. A sigmoid
-        is never guessed, since a number may lie between 0 and 1 too.
-    item : str
-        Of a tuple or list, the place of the answer; of a dict, its key.
-    bins : tuple of float
-        Centres of the bins of a number, as of ages: their expected value under the softmax is explained.
+    `meaning`: ``auto``: probabilities that sum to 1 are a softmax, their logarithms a log-softmax, all else logits. A
+    sigmoid is never guessed, since a number may lie between 0 and 1 too. `item`: of a tuple or list, the place of the
+    answer; of a dict, its key. `bins`: centres of the bins of a number, as of ages: their expected value under the
+    softmax is explained.
     """
 
     meaning: Meaning = "auto"
@@ -65,18 +60,9 @@ class ForeignNetwork(StagedModel):
     It is stored under the names of the network it was made of, so that a stored network does not depend on how this or
     a later version takes it apart.
 
-    Parameters
-    ----------
-    stages : sequence of nn.Module
-    original : nn.Module
-        Holds the tensors of the stages; what the stages have beside them is constant, and not stored.
-
-    Attributes
-    ----------
-    answer : Tensor or None
-        (1, K), its logits of the volume that it was taken apart with.
-    others : mapping of str to Tensor
-        Inputs besides the volume, which are held fixed.
+    `original`: holds the tensors of the stages; what the stages have beside them is constant, and not stored. `answer`:
+    (1, K), its logits of the volume that it was taken apart with. `others`: inputs besides the volume, which are held
+    fixed.
     """
 
     answer: Tensor | None
@@ -115,22 +101,10 @@ def adapted(
 ) -> ForeignNetwork:
     """A copy of any network that can be explained.
 
-    Parameters
-    ----------
-    network : nn.Module
-        Not changed.
-    volume : Tensor
-        (1, C, D, H, W), one that it takes; on the device of the network.
-    outputs : int or None
-        Classes that are told apart. For 2, a network with one logit gets 0 as the other.
-    form : OutputForm, optional
-
-    Raises
-    ------
-    BadInputError
-        If the network cannot be copied or does not take the volume, or answers with what is not finite.
-    UsageError
-        If it is random in evaluation mode, changes its input, or answers with anything but one row of numbers.
+    `network`: not changed. `volume`: (1, C, D, H, W), one that it takes; on the device of the network. `outputs`:
+    classes that are told apart. For 2, a network with one logit gets 0 as the other. Raises BadInputError if the
+    network cannot be copied or does not take the volume, or answers with what is not finite. Raises UsageError if it is
+    random in evaluation mode, changes its input, or answers with anything but one row of numbers.
 
     Warns
     -----
@@ -208,10 +182,8 @@ def adapted(
 def weights_of(network: nn.Module) -> Tensor:
     """A tensor with the precision and on the device of a network's weights.
 
-    Raises
-    ------
-    UsageError
-        If they have no values yet, are no float32 or float64, or not all the same, or are those of TorchScript.
+    Raises UsageError if they have no values yet, are no float32 or float64, or not all the same, or are those of
+    TorchScript.
     """
     if any(isinstance(module, torch.jit.ScriptModule) for module in network.modules()):
         raise UsageError(

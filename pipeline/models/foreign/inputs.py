@@ -23,13 +23,8 @@ def _repeated(value: Tensor, volumes: int) -> Tensor:
 class WithOthers(nn.Module):
     """A network with all inputs but the volume given.
 
-    Parameters
-    ----------
-    network : nn.Module
-    others : mapping of str to Tensor
-        Each (1, ...); every volume of a batch gets the same.
-    by_name : bool
-        Whether they are passed by name, not by place.
+    `others`: each (1, ...); every volume of a batch gets the same. `by_name`: whether they are passed by name, not by
+    place.
     """
 
     def __init__(self, network: nn.Module, others: Mapping[str, Tensor], by_name: bool) -> None:
@@ -46,10 +41,7 @@ class WithOthers(nn.Module):
 def fixed_inputs(others: Others, like: Tensor) -> dict[str, Tensor]:
     """Further inputs as tensors by name or place, those of floats in the precision and on the device of `like`.
 
-    Raises
-    ------
-    UsageError
-        For one that is no number, array or tensor of one row.
+    Raises UsageError for one that is no number, array or tensor of one row.
 
     Examples
     --------

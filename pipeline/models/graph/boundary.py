@@ -30,16 +30,9 @@ Layers = tuple[tuple[str, nn.Module], ...]
 def split_at(model: nn.Module, name: str) -> tuple[Layers, Layers]:
     """The layers before and after a named layer of any network that can be traced.
 
-    Parameters
-    ----------
-    model : nn.Module
-    name : str
-        A module as in ``named_modules()``, or an operation as attribution names it; the boundary is right after it.
-
-    Raises
-    ------
-    UsageError
-        If the network cannot be traced, there is no such layer, it is the output, or a connection passes it by.
+    `name`: a module as in ``named_modules()``, or an operation as attribution names it; the boundary is right after it.
+    Raises UsageError if the network cannot be traced, there is no such layer, it is the output, or a connection passes
+    it by.
     """
     program = _needed(trace(model))
     places = [place for place, operation in enumerate(program.operations) if is_in(operation, name)]
@@ -75,17 +68,8 @@ def _split_after(program: Program, place: int) -> tuple[Layers, Layers]:
 def staged(model: nn.Module, volume: Tensor) -> tuple[nn.Module, ...]:
     """A network as two stages, up to the last value with several voxels and from there; one if there is no such value.
 
-    Parameters
-    ----------
-    model : nn.Module
-        In evaluation mode.
-    volume : Tensor
-        (1, C, D, H, W), any volume; the network runs once.
-
-    Returns
-    -------
-    tuple of nn.Module
-        They share the layers of the network, which are not copied. A network that cannot be traced is one stage.
+    `model`: in evaluation mode. `volume`: (1, C, D, H, W), any volume; the network runs once. Returns they share the
+    layers of the network, which are not copied. A network that cannot be traced is one stage.
     """
     try:
         program = _needed(trace(model))

@@ -36,16 +36,9 @@ from heatlas.pipeline.run.errors import UsageError
 class Operation:
     """One call of the forward pass.
 
-    Parameters
-    ----------
-    name : str
-        Of the module as in the model, or of the function with its module path.
-    node : fx.Node
-        As traced; its name is the name of the output value.
-    module : nn.Module or None
-        Equivalent module; None if it cannot carry relevance.
-    inputs : tuple of str
-        Names of the input values that relevance may be passed to.
+    `name`: of the module as in the model, or of the function with its module path. `node`: as traced; its name is the
+    name of the output value. `module`: equivalent module; None if it cannot carry relevance. `inputs`: names of the
+    input values that relevance may be passed to.
     """
 
     name: str
@@ -62,17 +55,9 @@ class Operation:
 class Program:
     """All operations of a model, in order of computation.
 
-    Parameters
-    ----------
-    operations : tuple of Operation
-    source : str
-        Name of the value that holds the volumes.
-    result : str
-        Name of the value that holds the logits.
-    graph : fx.GraphModule
-        Keeps the modules that `Operation.node` refers to.
-    constants : frozenset of str
-        Values that do not depend on the volumes other than by their shape.
+    `source`: name of the value that holds the volumes. `result`: name of the value that holds the logits. `graph`:
+    keeps the modules that `Operation.node` refers to. `constants`: values that do not depend on the volumes other than
+    by their shape.
     """
 
     operations: tuple[Operation, ...]
@@ -95,16 +80,8 @@ class LayerTracer(fx.Tracer):
 def trace(model: nn.Module) -> Program:
     """Record the operations of a model.
 
-    Parameters
-    ----------
-    model : nn.Module
-        Takes one tensor of volumes and returns logits.
-
-    Raises
-    ------
-    UsageError
-        If its forward depends on values (Python control flow on tensors), takes other arguments, or returns more than
-        one tensor.
+    `model`: takes one tensor of volumes and returns logits. Raises UsageError if its forward depends on values (Python
+    control flow on tensors), takes other arguments, or returns more than one tensor.
     """
     if isinstance(model, KNOWN):
         model = nn.Sequential(model)

@@ -40,14 +40,7 @@ def without_face(
 ) -> Job:
     """Replace the conversion of a series by one that removes the face.
 
-    Parameters
-    ----------
-    job : Job
-        Job of `pipeline.cohort.images.conversion`.
-    files : ScanFiles
-        Files of this scan.
-    config : RegistrationConfig
-        How brains are found.
+    `job`: job of `pipeline.cohort.images.conversion`. `files`: files of this scan. `config`: how brains are found.
     """
     mask = mask_path(input_root, scan, config.mask_pattern)
     method = "none" if scan.entry == "brain" else config.brain_extraction

@@ -24,19 +24,10 @@ SUFFIXES = (".nii.gz", ".nii")
 def mask_path(input_root: Path, scan: Scan, pattern: str = "") -> Path:
     """Path of the mask of a scan, existing or not.
 
-    Parameters
-    ----------
-    input_root : Path
-        Folder that the image paths of scans, and patterns, start from.
-    scan : Scan
-        With an image; if that is registered through a T1-weighted one, the mask is that of the latter.
-    pattern : str
-        As `RegistrationConfig.mask_pattern`; empty for the BIDS name beside the scan.
-
-    Returns
-    -------
-    Path
-        The existing file or, without one, the expected path.
+    `input_root`: folder that the image paths of scans, and patterns, start from. `scan`: with an image; if that is
+    registered through a T1-weighted one, the mask is that of the latter. `pattern`: as
+    `RegistrationConfig.mask_pattern`; empty for the BIDS name beside the scan. Returns the existing file or, without
+    one, the expected path.
     """
     if pattern:
         fields = {

@@ -54,10 +54,7 @@ def decide(
 def require_decisions(decisions: Mapping[str, str], file: Path) -> None:
     """Stop, resumably, unless a person has decided on every flagged scan.
 
-    Raises
-    ------
-    ResumableError
-        If a decision is missing.
+    Raises ResumableError if a decision is missing.
     """
     open_ones = [name for name, decision in decisions.items() if not decision]
     if open_ones:

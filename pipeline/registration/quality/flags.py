@@ -64,18 +64,8 @@ MEASURES = (
 def flag_reasons(quality: pd.DataFrame, ages: Sequence[float | None] | None = None) -> list[tuple[str, ...]]:
     """Why each scan is in doubt.
 
-    Parameters
-    ----------
-    quality : pandas.DataFrame
-        One row per scan with the columns of `MEASURES` and ``scale_x``, ``scale_y``, ``scale_z``; missing numbers, as
-        of scans that came registered, are skipped.
-    ages : sequence of float or None, optional
-        In years, by row.
-
-    Returns
-    -------
-    list of tuple of str
-        Empty if nothing is wrong.
+    `quality`: one row per scan with the columns of `MEASURES` and ``scale_x``, ``scale_y``, ``scale_z``; missing
+    numbers, as of scans that came registered, are skipped. `ages`: in years, by row. Returns empty if nothing is wrong.
     """
     reasons: list[list[str]] = [[] for _ in range(len(quality))]
     moved = quality.get("affine_residual_mm", pd.Series(np.nan, quality.index))

@@ -68,16 +68,8 @@ def halves_of(mask: np.ndarray, affine: np.ndarray) -> Halves:
 def asymmetry(values: np.ndarray, halves: Halves) -> np.ndarray:
     """Right minus left of a scan that lies on the template by an affine map, after moving it onto its midline.
 
-    Parameters
-    ----------
-    values : numpy.ndarray
-        (X, Y, Z), any unit, on the grid of `halves`; the voxels that are not 0 are the brain.
-    halves : Halves
-
-    Returns
-    -------
-    numpy.ndarray
-        (P,), float32, mean 0 and length 1 (or all 0); that of the mirrored image is its negative.
+    `values`: (X, Y, Z), any unit, on the grid of `halves`; the voxels that are not 0 are the brain. Returns (P,),
+    float32, mean 0 and length 1 (or all 0); that of the mirrored image is its negative.
     """
     inside = halves.mask & (values != 0)
     if not inside.any():

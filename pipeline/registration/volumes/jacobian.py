@@ -17,17 +17,8 @@ def jacobian_determinant(displacement: np.ndarray, affine: np.ndarray) -> np.nda
 
     G is taken by central differences (one-sided at the faces).
 
-    Parameters
-    ----------
-    displacement : numpy.ndarray
-        (X, Y, Z, 3), mm, world RAS+ components.
-    affine : numpy.ndarray
-        4x4, voxel indices to world RAS+ in mm.
-
-    Returns
-    -------
-    numpy.ndarray
-        (X, Y, Z), float32; 1 = no change, > 1 = the map expands, <= 0 = it folds.
+    `displacement`: (X, Y, Z, 3), mm, world RAS+ components. `affine`: 4x4, voxel indices to world RAS+ in mm. Returns
+    (X, Y, Z), float32; 1 = no change, > 1 = the map expands, <= 0 = it folds.
     """
     matrix = np.asarray(affine, dtype=np.float64)[:3, :3]
     # entry[i][k] = A_ik + du_i/dv_k, the matrix whose determinant is wanted, at every voxel
@@ -48,17 +39,8 @@ def log_jacobian(determinant: np.ndarray, linear: np.ndarray) -> np.ndarray:
     times the voxel volume is the region's volume in the scan. Subtract ``log(det L)``, three times the logarithm of the
     quality number ``scale``, for the change beyond head size.
 
-    Parameters
-    ----------
-    determinant : numpy.ndarray
-        From `jacobian_determinant`; values below `SMALLEST_DETERMINANT` are raised to it.
-    linear : numpy.ndarray
-        3x3 matrix L of the affine map template -> scan.
-
-    Returns
-    -------
-    numpy.ndarray
-        float32, shape of `determinant`.
+    `determinant`: from `jacobian_determinant`; values below `SMALLEST_DETERMINANT` are raised to it. `linear`: 3x3
+    matrix L of the affine map template -> scan. Returns float32, shape of `determinant`.
     """
     warp = np.log(np.maximum(determinant, np.float32(SMALLEST_DETERMINANT)))
     return np.asarray(warp + np.float32(np.log(abs(np.linalg.det(linear)))), dtype=np.float32)

@@ -29,27 +29,11 @@ def region_volumes(
 ) -> dict[int, float]:
     """Volume of each region in the scan.
 
-    Parameters
-    ----------
-    log_jacobian : numpy.ndarray
-        (X, Y, Z), natural logarithm of the Jacobian determinant of the whole map template -> scan, affine part
-        included (`pipeline.registration.volumes.jacobian.log_jacobian`).
-    labels : numpy.ndarray
-        Whole numbers >= 0 on the same grid of template space.
-    numbers : iterable of int
-        Regions; the result keeps their order.
-    voxel_mm3 : float
-        Volume of a voxel of that grid in mm³.
-
-    Returns
-    -------
-    dict of int to float
-        mm³ in the scan; NaN for a region without a voxel on this grid.
-
-    Raises
-    ------
-    ValueError
-        If the two images differ in shape.
+    `log_jacobian`: (X, Y, Z), natural logarithm of the Jacobian determinant of the whole map template -> scan, affine
+    part included (`pipeline.registration.volumes.jacobian.log_jacobian`). `labels`: whole numbers >= 0 on the same grid
+    of template space. `numbers`: regions; the result keeps their order. `voxel_mm3`: volume of a voxel of that grid in
+    mm³. Returns mm³ in the scan; NaN for a region without a voxel on this grid. Raises ValueError if the two images
+    differ in shape.
 
     Examples
     --------
@@ -81,21 +65,9 @@ def tissue_volumes(
 ) -> dict[int, float]:
     """Volume of each region in the scan, dark voxels left out.
 
-    Parameters
-    ----------
-    log_jacobian, labels, voxel_mm3
-        As `region_volumes`.
-    t1w : numpy.ndarray
-        (X, Y, Z), the scan on the same grid; 0 outside the brain.
-    regions : sequence of int
-        Parts of one structure; they share one threshold.
-    ventricles : sequence of int
-        Regions of fluid.
-
-    Returns
-    -------
-    dict of int to float
-        mm³; NaN for a region without a voxel, and for all if there is no fluid or it is not darker than the regions.
+    `log_jacobian`, `labels`, `voxel_mm3`: as `region_volumes`. `t1w`: (X, Y, Z), the scan on the same grid; 0 outside
+    the brain. `regions`: parts of one structure; they share one threshold. `ventricles`: regions of fluid. Returns mm³;
+    NaN for a region without a voxel, and for all if there is no fluid or it is not darker than the regions.
 
     Examples
     --------

@@ -76,19 +76,9 @@ def measure_volumes(
 ) -> tuple[bool, list[Outcome]]:
     """Write the volumes of every registered scan and the tables of the group.
 
-    Parameters
-    ----------
-    scans : sequence of Scan
-        Scans registered here; an image that came in template space has no volume change.
-    atlas_name : str
-        As `atlases.labels.load_atlas`.
-
-    Returns
-    -------
-    bool
-        Whether the tables of the group were written; False if they were still valid.
-    list of Outcome
-        One per scan.
+    `scans`: scans registered here; an image that came in template space has no volume change. `atlas_name`: as
+    `atlases.labels.load_atlas`. Returns whether the tables of the group were written; False if they were still valid.
+    one per scan.
     """
     atlas_digest = find_atlas(atlas_name).digest
     jobs = [volume_job(layout, scan, atlas_name, atlas_digest, resolution_mm) for scan in scans]
@@ -177,11 +167,8 @@ def retest_table(volumes: pd.DataFrame) -> pd.DataFrame:
 def hippocampal_volumes(volumes: pd.DataFrame) -> dict[str, tuple[float, float]]:
     """Volumes of the left and the right hippocampus without fluid, by ``scan_id``.
 
-    Parameters
-    ----------
-    volumes : pandas.DataFrame
-        Columns of `VOLUMES_TABLE`; empty if the atlas has no bilateral groups "Hippocampus" and
-        "Lateral ventricle".
+    `volumes`: columns of `VOLUMES_TABLE`; empty if the atlas has no bilateral groups "Hippocampus" and "Lateral
+    ventricle".
     """
     hippocampi = volumes[(volumes["group"] == HIPPOCAMPUS) & volumes["tissue_mm3"].notna()]
     found = {}

@@ -28,20 +28,10 @@ def load_config(
 ) -> Config:
     """Build the configuration: defaults, then a preset, then a file, then single values.
 
-    Parameters
-    ----------
-    preset : str
-        ``default`` or the name of a file in ``pipeline/run/config/presets``; several joined by ``+``, the last over
-        those before it.
-    file : Path, optional
-        TOML with the sections of `Config`; only what differs need be named.
-    overrides : mapping, optional
-        As the parsed file, e.g. ``{"seed": 7}``.
-
-    Raises
-    ------
-    UsageError
-        For an unknown preset, section, setting, type or value; the message names it and the file it stands in.
+    `preset`: ``default`` or the name of a file in ``pipeline/run/config/presets``; several joined by ``+``, the last
+    over those before it. `file`: TOML with the sections of `Config`; only what differs need be named. `overrides`: as
+    the parsed file, e.g. ``{"seed": 7}``. Raises UsageError for an unknown preset, section, setting, type or value; the
+    message names it and the file it stands in.
     """
     values: dict[str, Any] = {}
     sources = []
@@ -69,10 +59,7 @@ def read_config(path: Path) -> Config:
 def with_section(config: Config, file: Path, section: str) -> Config:
     """A configuration with the settings of one section from a file, which may name no other.
 
-    Raises
-    ------
-    UsageError
-        For another section, and as `load_config`.
+    Raises UsageError for another section, and as `load_config`.
     """
     new = _read_settings(file)
     if others := [name for name in new if name != section]:

@@ -13,22 +13,10 @@ Suffix = Literal["T1w", "T2w", "PDw", "FLAIR", "pet", "probseg"]
 class ImageKind:
     """One kind of image.
 
-    Parameters
-    ----------
-    suffix : str
-        Last part of the names of its files.
-    scan : str
-        One such image in a sentence.
-    images : str
-        What these images are of, in a sentence.
-    folder : {"anat", "pet"}
-        Where they lie in a session.
-    uneven : bool
-        Whether intensities change slowly over the image, as those of MRI do, which N4 corrects.
-    descriptions : frozenset of str
-        Values of ``desc-`` of processed images that are still of this kind, beside those of any.
-    normalised : bool
-        Whether they are maps that are read in template space only.
+    `suffix`: last part of the names of its files. `scan`: one such image in a sentence. `images`: what these images are
+    of, in a sentence. `folder`: where they lie in a session. `uneven`: whether intensities change slowly over the
+    image, as those of MRI do, which N4 corrects. `descriptions`: values of ``desc-`` of processed images that are still
+    of this kind, beside those of any. `normalised`: whether they are maps that are read in template space only.
     """
 
     suffix: Suffix

@@ -29,14 +29,8 @@ _STAND_IN = "column_in_backticks_{}"
 class InclusionRule:
     """A rule of inclusion.
 
-    Parameters
-    ----------
-    parts : tuple of ast.expr
-        The parts that ``and`` joins, in their order; a scan must meet them all.
-    texts : tuple of str
-        The same as text, each spelt in one way.
-    columns : tuple of str
-        Names of columns, in the order of their first use.
+    `parts`: the parts that ``and`` joins, in their order; a scan must meet them all. `texts`: the same as text, each
+    spelt in one way. `columns`: names of columns, in the order of their first use.
     """
 
     parts: tuple[ast.expr, ...]

@@ -28,20 +28,10 @@ _PLURALS = {bool: "true or false", int: "whole numbers", float: "numbers", str: 
 def typed_value(kind: Any, value: Any, name: str) -> Any:
     """The value of a setting as its field has it.
 
-    Parameters
-    ----------
-    kind : type
-        Of the field: bool, int, float, str, a literal, a tuple, or a union of these; with its limits, if any.
-    value : object
-        As TOML gives it.
-    name : str
-        What to call the setting in an error, with the file or option before it.
-
-    Raises
-    ------
-    UsageError
-        If the value is of another type, none of those allowed, too large, not finite, not one line of text or beyond a
-        limit.
+    `kind`: of the field: bool, int, float, str, a literal, a tuple, or a union of these; with its limits, if any.
+    `value`: as TOML gives it. `name`: what to call the setting in an error, with the file or option before it. Raises
+    UsageError if the value is of another type, none of those allowed, too large, not finite, not one line of text or
+    beyond a limit.
 
     Examples
     --------

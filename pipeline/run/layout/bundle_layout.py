@@ -62,18 +62,9 @@ class BundleLayout:
 class Bundle:
     """An exported run.
 
-    Parameters
-    ----------
-    layout : BundleLayout
-    preset : str
-        Named settings that the run began with.
-    folds : tuple of int
-    controls : int
-        Control scans in the mean, one per person.
-    mean_digest : str
-        SHA-256 of the file of the mean.
-    norms_digest : str
-        SHA-256 of the table of norms; empty if there is none, or an earlier version exported it.
+    `preset`: named settings that the run began with. `controls`: control scans in the mean, one per person.
+    `mean_digest`: SHA-256 of the file of the mean. `norms_digest`: SHA-256 of the table of norms; empty if there is
+    none, or an earlier version exported it.
     """
 
     layout: BundleLayout
@@ -99,10 +90,7 @@ class Bundle:
 def open_bundle(folder: Path) -> Bundle | None:
     """The exported run in a folder; None if it is none at all.
 
-    Raises
-    ------
-    BadInputError
-        If it is a bundle of another program, or of a newer version, or cannot be read.
+    Raises BadInputError if it is a bundle of another program, or of a newer version, or cannot be read.
     """
     layout = BundleLayout(folder)
     if not layout.metadata.is_file():

@@ -38,12 +38,8 @@ class RunInput:
 def recognise_run_folder(out: Path, source: RunInput) -> RunLayout:
     """Check that a folder may hold this run, without writing to it.
 
-    Raises
-    ------
-    BadInputError
-        If the input folder is missing or unreadable.
-    UsageError
-        If `out` holds something else, belongs to another input, or would be read as part of the input.
+    Raises BadInputError if the input folder is missing or unreadable. Raises UsageError if `out` holds something else,
+    belongs to another input, or would be read as part of the input.
     """
     out, root = out.resolve(), source.input.resolve()
     if not (root.is_dir() or (source.one_image and root.is_file())):
@@ -84,16 +80,8 @@ def with_registration_seed(config: Config, layout: RunLayout) -> Config:
 def prepare_run_folder(out: Path, source: RunInput, config: Config, key: str | None = None) -> RunLayout:
     """Create the run folder, or recognise one of the same input, and write its configuration.
 
-    Parameters
-    ----------
-    key : str, optional
-        Secret key of an anonymised run, which keeps a fingerprint of it.
-
-    Raises
-    ------
-    BadInputError, UsageError
-        As `recognise_run_folder`, or if `out` is a run with other privacy settings or another key, or cannot be
-        written to.
+    `key`: secret key of an anonymised run, which keeps a fingerprint of it. Raises BadInputError, UsageError as
+    `recognise_run_folder`, or if `out` is a run with other privacy settings or another key, or cannot be written to.
     """
     layout = recognise_run_folder(out, source)
     mark = _require_same_privacy(layout, config, key)
@@ -134,10 +122,7 @@ def _require_same_privacy(layout: RunLayout, config: Config, key: str | None) ->
 def read_run_config(layout: RunLayout) -> Config:
     """Read the configuration of an existing run.
 
-    Raises
-    ------
-    UsageError
-        If it is damaged, or a setting that affects results was changed after the run.
+    Raises UsageError if it is damaged, or a setting that affects results was changed after the run.
     """
     config = read_config(layout.config)
     if not layout.settings.is_file():  # written by an earlier version
@@ -180,10 +165,7 @@ def _results_depend_on(record: Any, where: str = "") -> dict[str, Any]:
 def read_run_input(layout: RunLayout) -> RunInput:
     """Read the input of a run.
 
-    Raises
-    ------
-    UsageError
-        If the folder is not a run.
+    Raises UsageError if the folder is not a run.
     """
     try:
         section = read_toml(layout.config)["run"]

@@ -44,12 +44,8 @@ def beta_of(name: str) -> float | None:
 def map_label(method: str, unusual: Mapping[str, object]) -> str:
     """BIDS label of a map, letters and digits only; unique for each method and settings.
 
-    Parameters
-    ----------
-    method : str
-        Name in the registry.
-    unusual : mapping
-        Settings that differ from the defaults, by name, in the order of the label.
+    `method`: name in the registry. `unusual`: settings that differ from the defaults, by name, in the order of the
+    label.
 
     Examples
     --------

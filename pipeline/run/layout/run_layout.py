@@ -198,10 +198,7 @@ class ParticipantLayout(RunLayout):
     Images of its people, and receipts of the units that made them, lie where the group finds them. Its tables,
     failures, log and unfinished work are its own; the group makes the tables of everybody.
 
-    Parameters
-    ----------
-    job : str
-        The first of its people.
+    `job`: the first of its people.
     """
 
     job: str = ""
@@ -252,16 +249,9 @@ class ExplanationLayout(RunLayout):
 class EvaluationLayout(RunLayout):
     """The same run folder with separate networks, receipts and failures for ``heatlas evaluate``.
 
-    Parameters
-    ----------
-    networks : str
-        Which networks `fold` names: those of the run (empty), or networks trained for the evaluation.
-    images : str
-        Which registered scans `scan` names: those of the run (empty), or copies made for the evaluation.
-    repeat : int
-        Training of each fold of the run that `fold` names unless told another.
-    tissue : Path or None
-        Voxels that are replaced in every scan.
+    `networks`: which networks `fold` names: those of the run (empty), or networks trained for the evaluation. `images`:
+    which registered scans `scan` names: those of the run (empty), or copies made for the evaluation. `repeat`: training
+    of each fold of the run that `fold` names unless told another. `tissue`: voxels that are replaced in every scan.
     """
 
     networks: str = ""

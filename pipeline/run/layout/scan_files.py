@@ -38,24 +38,11 @@ def space_and_resolution(space: str, resolution_mm: float) -> str:
 class ScanFiles:
     """Files of one scan inside a run folder.
 
-    Parameters
-    ----------
-    root : Path
-        The run folder.
-    participant_id : str
-        With its ``sub-`` prefix.
-    session_id : str or None
-        With its ``ses-`` prefix; None where the dataset has no sessions.
-    resolution_mm : float
-        Voxel size in template space; part of the file names.
-    tissue : Path or None
-        Voxels that are replaced when a network reads the scan (`pipeline.models.replaced_tissue`).
-    suffix, label : str
-        What the image is, as `pipeline.run.config.settings.CohortConfig` has it; part of its name.
-    further : tuple of str
-        Suffixes of images of further kinds.
-    template : str
-        As in the settings of the run; its name is part of the file names.
+    `root`: the run folder. `participant_id`: with its ``sub-`` prefix. `session_id`: with its ``ses-`` prefix; None
+    where the dataset has no sessions. `resolution_mm`: voxel size in template space; part of the file names. `tissue`:
+    voxels that are replaced when a network reads the scan (`pipeline.models.replaced_tissue`). `suffix`, `label`: what
+    the image is, as `pipeline.run.config.settings.CohortConfig` has it; part of its name. `further`: suffixes of images
+    of further kinds. `template`: as in the settings of the run; its name is part of the file names.
     """
 
     root: Path

@@ -46,18 +46,10 @@ class WorkerLostError(BrokenExecutor):
 class ClusterExecutor(Executor):
     """A pool of Parsl's workers.
 
-    Parameters
-    ----------
-    pool : concurrent.futures.Executor
-        A `parsl.concurrent.ParslPoolExecutor`.
-    environment : mapping of str to str
-        Set in every worker before it imports what the work needs.
-    logs : Path
-        Folder of the files of Parsl; large arguments are kept there meanwhile.
-    window : int
-        Work handed to Parsl at once; the rest waits in this process, neither pickled nor sent.
-    gpu : ClusterExecutor, optional
-        The workers with GPUs, if they are others.
+    `pool`: a `parsl.concurrent.ParslPoolExecutor`. `environment`: set in every worker before it imports what the work
+    needs. `logs`: folder of the files of Parsl; large arguments are kept there meanwhile. `window`: work handed to
+    Parsl at once; the rest waits in this process, neither pickled nor sent. `gpu`: the workers with GPUs, if they are
+    others.
     """
 
     def __init__(
@@ -247,22 +239,10 @@ def open_cluster(
 ) -> Iterator[ClusterExecutor]:
     """Parsl's workers, for the length of a run.
 
-    Parameters
-    ----------
-    which : str
-        One of `pipeline.run.work.providers.PROVIDERS`, or the path of a Python file that defines ``config`` and is
-        run as code.
-    settings : ClusterConfig
-        For a provider.
-    environment : mapping of str to str
-        Of every worker.
-    logs : Path
-        Removed after success, since Parsl's files contain paths.
-
-    Raises
-    ------
-    UsageError
-        If Parsl is not installed or cannot start, the file is of no use, or the path of `logs` has a space.
+    `which`: one of `pipeline.run.work.providers.PROVIDERS`, or the path of a Python file that defines ``config`` and is
+    run as code. `settings`: for a provider. `environment`: of every worker. `logs`: removed after success, since
+    Parsl's files contain paths. Raises UsageError if Parsl is not installed or cannot start, the file is of no use, or
+    the path of `logs` has a space.
     """
     if importlib.util.find_spec("parsl") is None:
         raise UsageError("--executor needs Parsl: pip install 'heatlas[cluster]'.")

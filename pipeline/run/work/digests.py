@@ -118,10 +118,7 @@ def log_remade(name: str, stamp: Stamp | None) -> None:
 class DigestCache:
     """Digests of files, remembered across runs.
 
-    Parameters
-    ----------
-    path : Path
-        JSON file that holds them; read now, written by `save`.
+    `path`: JSON file that holds them; read now, written by `save`.
     """
 
     def __init__(self, path: Path) -> None:

@@ -30,13 +30,8 @@ def too_large() -> str:
 def why_unwritten(error: BaseException, disk: Path | None = None, written: Path | None = None) -> str | None:
     """What keeps files from being written, and what to do about it; None if that is not why an error was raised.
 
-    Parameters
-    ----------
-    error : exception
-    disk : Path, optional
-        A folder: whether its disk is full is looked up.
-    written : Path, optional
-        A folder of files just written: whether one has reached the limit of the shell is looked up.
+    `disk`: a folder: whether its disk is full is looked up. `written`: a folder of files just written: whether one has
+    reached the limit of the shell is looked up.
     """
     number = error.errno if isinstance(error, OSError) else None
     if number in (errno.ENOSPC, errno.EDQUOT) or (disk is not None and is_full(disk)):

@@ -50,10 +50,7 @@ def import_ahead(modules: Sequence[str]) -> None:
 
     Without this call, workers import what they need.
 
-    Parameters
-    ----------
-    modules : sequence of str
-        Importing them must start no thread and touch no GPU: neither survives a fork.
+    `modules`: importing them must start no thread and touch no GPU: neither survives a fork.
     """
     if START_METHOD != "forkserver":
         return
@@ -70,23 +67,10 @@ def open_executor(
 ) -> Iterator[Executor]:
     """An executor for the length of a run.
 
-    Parameters
-    ----------
-    n_procs : int
-        Local worker processes.
-    cluster : str, optional
-        ``slurm`` or another name, or a Python file that is run as code (`pipeline.run.work.cluster.open_cluster`).
-    parsl_logs : Path
-        Folder for files of Parsl.
-    settings : ClusterConfig, optional
-        Of the jobs, for a name.
-
-    Raises
-    ------
-    UsageError
-        If the file cannot be used (`pipeline.run.work.cluster.open_cluster`).
-    ResumableError
-        If a local worker was lost, or a worker of a cluster again and again.
+    `n_procs`: local worker processes. `cluster`: ``slurm`` or another name, or a Python file that is run as code
+    (`pipeline.run.work.cluster.open_cluster`). `parsl_logs`: folder for files of Parsl. `settings`: of the jobs, for a
+    name. Raises UsageError if the file cannot be used (`pipeline.run.work.cluster.open_cluster`). Raises ResumableError
+    if a local worker was lost, or a worker of a cluster again and again.
     """
     with _environment(SINGLE_THREAD):
         try:

@@ -56,20 +56,10 @@ FAILURES_TABLE = Table(
 class Job:
     """One unit of work and the function that does it.
 
-    Parameters
-    ----------
-    stage, unit : str
-        Name the receipt; `unit` is a file name.
-    key : str
-        From `pipeline.run.work.digests.unit_key`.
-    outputs : mapping of str to Path
-        Final path of each output by a short name.
-    function : callable
-        ``function(outputs, *arguments)``: writes each output to the scratch path of the same short name in
-        `outputs` and may return a flat mapping of numbers and text, kept in the receipt. Must be importable
-        (it runs in another process).
-    arguments : tuple
-        Picklable.
+    `stage`, `unit`: name the receipt; `unit` is a file name. `key`: from `pipeline.run.work.digests.unit_key`.
+    `outputs`: final path of each output by a short name. `function`: ``function(outputs, *arguments)``: writes each
+    output to the scratch path of the same short name in `outputs` and may return a flat mapping of numbers and text,
+    kept in the receipt. Must be importable (it runs in another process). `arguments`: picklable.
     """
 
     stage: str
@@ -139,26 +129,10 @@ def run_jobs(
 ) -> list[Outcome]:
     """Do all jobs that need doing; keep going when one fails.
 
-    Parameters
-    ----------
-    jobs : sequence of Job
-        Units of one stage.
-    description : str
-        For the progress bar.
-    on_end : callable, optional
-        Called with every outcome in this process, not in a worker.
-
-    Returns
-    -------
-    list of Outcome
-        In the order of `jobs`.
-
-    Raises
-    ------
-    ResumableError
-        If the disk is full; finished units are kept.
-    concurrent.futures.BrokenExecutor
-        If a local worker was lost. If it was one of a cluster, the other units are done first and the error names it.
+    `jobs`: units of one stage. `description`: for the progress bar. `on_end`: called with every outcome in this
+    process, not in a worker. Returns in the order of `jobs`. Raises ResumableError if the disk is full; finished units
+    are kept. Raises concurrent.futures.BrokenExecutor if a local worker was lost. If it was one of a cluster, the other
+    units are done first and the error names it.
     """
     outcomes: dict[int, Outcome] = {}
     pending: dict[Future[Outcome], int] = {}

@@ -32,24 +32,10 @@ def run_lock(path: Path, people: Sequence[str] = ()) -> Iterator[str]:
     The holder of the folder works there alone; holders of different people work side by side. Who begins makes its own
     lock file first and then looks for those of others, so that of two that begin at once no one is overlooked.
 
-    Parameters
-    ----------
-    path : Path
-        The lock file.
-    people : sequence of str
-        Lock these (``sub-01``, once or more often) instead of the folder; each has a lock file of its own.
-
-    Yields
-    ------
-    str
-        A line for the log if the lock of an ended process was replaced, else "".
-
-    Raises
-    ------
-    ResumableError
-        If another program works there, or on one of the people.
-    UsageError
-        If the folder cannot be written to, or a link in it leads out of it.
+    `path`: the lock file. `people`: lock these (``sub-01``, once or more often) instead of the folder; each has a lock
+    file of its own. Yields a line for the log if the lock of an ended process was replaced, else "". Raises
+    ResumableError if another program works there, or on one of the people. Raises UsageError if the folder cannot be
+    written to, or a link in it leads out of it.
     """
     require_no_links_out(path.parent)
     mine = _text({"host": platform.node(), "pid": os.getpid(), "process": _process_start(os.getpid()),
@@ -80,10 +66,7 @@ def _give_back(file: Path, mine: str) -> None:
 def require_no_links_out(root: Path) -> None:
     """Refuse a run folder with a link to a folder outside it: results would be written there.
 
-    Raises
-    ------
-    UsageError
-        Names the link. Links to files are safe, since writing a file replaces the link.
+    Raises UsageError: names the link. Links to files are safe, since writing a file replaces the link.
     """
     inside = root.resolve()
     for folder, names, _ in os.walk(inside):

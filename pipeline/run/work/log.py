@@ -28,10 +28,7 @@ class _Formatter(logging.Formatter):
 def open_log(layout: RunLayout, source: Path) -> Iterator[logging.Logger]:
     """Log to the terminal and to the run folder for the duration of a run.
 
-    Parameters
-    ----------
-    source : Path
-        Input folder; the log file contains neither its path nor that of the run folder.
+    `source`: input folder; the log file contains neither its path nor that of the run folder.
     """
     logger = logging.getLogger("heatlas")
     logger.setLevel(logging.INFO)

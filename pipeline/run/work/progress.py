@@ -27,16 +27,8 @@ class Progress:
     to the log of the run every `SECONDS_BETWEEN_LINES`, or to standard output if no log is open; shorter work writes
     nothing.
 
-    Parameters
-    ----------
-    total : int
-        Units to do.
-    description : str
-        Of the work, at the start of the line.
-    running : callable, optional
-        Counts the units that are being worked on.
-    logs : Path, optional
-        Folder of logs of the workers, for the line.
+    `total`: units to do. `description`: of the work, at the start of the line. `running`: counts the units that are
+    being worked on. `logs`: folder of logs of the workers, for the line.
     """
 
     def __init__(
@@ -73,10 +65,7 @@ class Progress:
     def update(self, *, failed: bool = False, unchanged: bool = False) -> None:
         """Count one more unit.
 
-        Parameters
-        ----------
-        unchanged : bool
-            It needed no work, so it does not count in the estimate of the time left.
+        `unchanged`: it needed no work, so it does not count in the estimate of the time left.
         """
         self.done += 1
         self.failed += failed

@@ -50,12 +50,8 @@ def code_commit() -> str | None:
 def write_provenance(layout: RunLayout, command: Sequence[str], seed: int, sources: Mapping[str, Any]) -> None:
     """Write ``logs/provenance.json``.
 
-    Parameters
-    ----------
-    command : sequence of str
-        The command line, program first.
-    sources : mapping
-        What identifies the inputs: names and digests of template and atlas, kind of input.
+    `command`: the command line, program first. `sources`: what identifies the inputs: names and digests of template and
+    atlas, kind of input.
     """
     write_json(
         layout.provenance,

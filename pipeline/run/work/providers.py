@@ -46,10 +46,7 @@ trap 'exit 143' TERM"""
 def named_config(name: str, settings: ClusterConfig) -> Any:
     """A `parsl.config.Config` for one of the `PROVIDERS`.
 
-    Raises
-    ------
-    UsageError
-        If the provider cannot be made.
+    Raises UsageError if the provider cannot be made.
     """
     from parsl.config import Config
     from parsl.jobs.error_handlers import windowed_error_handler
@@ -212,10 +209,7 @@ def completed(config: Any, logs: Path) -> Any:
 def require_plain_path(config: Any) -> None:
     """Refuse a folder of Parsl whose path Parsl's shell commands, written without quotes, would take apart.
 
-    Raises
-    ------
-    UsageError
-        Names the folder and what it may not contain.
+    Raises UsageError: names the folder and what it may not contain.
     """
     folder = str(Path(config.run_dir).absolute())
     found = re.search(r"[^\w./@+:=,-]", folder)
@@ -238,10 +232,7 @@ _PROGRAMS_PREFIX = f"{shlex.quote(sys.executable)} {shlex.quote(f'{_PROGRAMS}/')
 def read_config(path: Path) -> Any:
     """The ``config`` that a Python file defines; the file is run as code.
 
-    Raises
-    ------
-    UsageError
-        If the file cannot be read, fails, or does not define ``config``.
+    Raises UsageError if the file cannot be read, fails, or does not define ``config``.
     """
     require_file(path)
     from parsl.config import Config

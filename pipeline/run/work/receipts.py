@@ -14,16 +14,8 @@ from heatlas.pipeline.run.documents import known_json
 class Receipt:
     """Content of a receipt.
 
-    Parameters
-    ----------
-    key : str
-        Digest of inputs, parameters and code.
-    outputs : mapping of str to object
-        By path from the run folder: the stamp of a file (`pipeline.run.work.digests.Stamp`), of a step its digest.
-    result : mapping of str to object
-        What the unit returned.
-    content : mapping of str to object
-        All of it.
+    `key`: digest of inputs, parameters and code. `outputs`: by path from the run folder: the stamp of a file
+    (`pipeline.run.work.digests.Stamp`), of a step its digest. `result`: what the unit returned. `content`: all of it.
     """
 
     key: str

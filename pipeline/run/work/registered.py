@@ -15,10 +15,6 @@ def require_registered(files: ScanFiles) -> None:
     """Refuse an image or brain mask that is not the one in the receipt of its registration; without one, none is.
 
     A file whose size and times are those of the receipt is not read.
-
-    Raises
-    ------
-    BadInputError
     """
     receipt = read_receipt(RunLayout(files.root).receipt(STAGE, files.name))
     if receipt is None:

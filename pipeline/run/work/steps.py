@@ -28,23 +28,10 @@ def run_step(
 ) -> bool:
     """Do a step unless its receipt shows that nothing it depends on has changed.
 
-    Parameters
-    ----------
-    name : str
-        Names the receipt.
-    inputs : iterable of Path
-        Files the step reads; a missing file is part of the key, too.
-    parameters : Any
-        Settings the step depends on (records, numbers, text).
-    code : iterable of functions or module names
-        Code that the step depends on, with all that it imports.
-    function : callable
-        Does the work and returns the files it wrote.
-
-    Returns
-    -------
-    bool
-        True if the step was done, False if it was still valid.
+    `name`: names the receipt. `inputs`: files the step reads; a missing file is part of the key, too. `parameters`:
+    settings the step depends on (records, numbers, text). `code`: code that the step depends on, with all that it
+    imports. `function`: does the work and returns the files it wrote. Returns True if the step was done, False if it
+    was still valid.
     """
     key = unit_key({_named(layout, path): digests.digest(path) for path in inputs}, parameters, *code)
     receipt = layout.receipt("steps", name)

@@ -227,17 +227,8 @@ def weighted_g(values: Floats, is_first: Flags, block: Indices, weights: Floats)
 
     Without weights `hedges_g` but for its correction, which is the same in all columns and leaves ranks as they are.
 
-    Parameters
-    ----------
-    values : array, shape (people, columns)
-    is_first : array of bool, shape (people,)
-    block : array of int, shape (people,)
-    weights : array, shape (draws, people)
-
-    Returns
-    -------
-    array, shape (draws, columns)
-        NaN where nothing varies.
+    `values`: (people, columns). `is_first`: (people,). `block`: (people,). `weights`: (draws, people). Returns (draws,
+    columns). NaN where nothing varies.
     """
     x, side = values - values.mean(axis=0), is_first.astype(float)
     total = [np.zeros((len(weights), x.shape[1])) for _ in range(2)]

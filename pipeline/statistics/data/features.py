@@ -50,14 +50,8 @@ SCAN_COLUMNS = {**described("participant_id", "session_id", "scan_id")}
 class RegionFeatures:
     """One source of features, with a row per scan.
 
-    Parameters
-    ----------
-    source : str
-        A relevance map (values are densities) or `VOLUME` (values in mm3).
-    groups : tuple of str
-        Bilateral groups.
-    values : array, shape (scans, groups)
-        NaN where missing.
+    `source`: a relevance map (values are densities) or `VOLUME` (values in mm3). `groups`: bilateral groups. `values`:
+    (scans, groups), NaN where missing.
     """
 
     source: str
@@ -69,16 +63,10 @@ class RegionFeatures:
 class FoldedScans:
     """Scans with a label and scans outside the contrast, each with the fold whose model is applied to it.
 
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        Facts of each scan.
-    fold : tuple of str
-        The fold that tests the participant of each scan, or `NO_FOLD`.
-    first : array of bool
-        The first labelled scan of each participant (`pipeline.statistics.data.members.first_visits`), which models
-        are fitted on. Repeated scans are not independent, and a mean over scans varies less than the single scans that
-        a model is applied to.
+    `frame`: facts of each scan. `fold`: the fold that tests the participant of each scan, or `NO_FOLD`. `first`: the
+    first labelled scan of each participant (`pipeline.statistics.data.members.first_visits`), which models are fitted
+    on. Repeated scans are not independent, and a mean over scans varies less than the single scans that a model is
+    applied to.
     """
 
     frame: pd.DataFrame
@@ -147,18 +135,9 @@ _OTHERS = "everything_else"
 class CovariateColumns:
     """Columns of a formula as learned on training rows, without the intercept.
 
-    Parameters
-    ----------
-    variables : tuple of str
-        Columns of the table that it uses.
-    names : tuple of str
-        Columns of the model matrix that are kept.
-    dropped : mapping of str to str
-        Columns left out, each with the reason.
-    levels : mapping of str to frozenset
-        Values seen in training, for variables coded by level and for constant ones.
-    spec : formulaic.ModelSpec or None
-        None if no covariate is left.
+    `variables`: columns of the table that it uses. `names`: columns of the model matrix that are kept. `dropped`:
+    columns left out, each with the reason. `levels`: values seen in training, for variables coded by level and for
+    constant ones. `spec`: None if no covariate is left.
     """
 
     formula: str
@@ -203,12 +182,7 @@ class CovariateColumns:
     def matrix(self, frame: pd.DataFrame) -> tuple[Floats, list[str | None]]:
         """Columns for any rows.
 
-        Returns
-        -------
-        array, shape (rows, columns)
-            NaN in rows with a missing or unseen value.
-        list of str or None
-            The reason for each such row.
+        Returns (rows, columns). NaN in rows with a missing or unseen value. the reason for each such row.
         """
         table = _plain(frame, self.variables)
         reasons: list[str | None] = [next(iter(one.values()), None) for one in self.unknown(frame)]
@@ -240,10 +214,7 @@ def refuse_class(formula: str, contrast_column: str, columns: Sequence[str], set
     `contrast_column`: column of the scan table that defines the classes; `columns`: columns of the table; `setting`:
     setting that the formula comes from.
 
-    Raises
-    ------
-    BadInputError
-        Naming the setting and the column.
+    Raises BadInputError, naming the setting and the column.
     """
     leaking = [name for name in _read(formula, list(columns))[1] if name in TELL_THE_CLASS or name == contrast_column]
     if leaking:

@@ -96,14 +96,8 @@ VOLUME_COLUMNS = ("scan_id", "name", "hemisphere", "group", "volume_mm3")
 class AppliedScans:
     """Kept scans outside the contrast (MCI), predicted by networks that were not trained on their participants.
 
-    Parameters
-    ----------
-    predictions : pandas.DataFrame
-        ``predictions_applied.tsv``.
-    values : RelevanceValues
-        Its rows are in the order of ``relevance_applied_bilateral.tsv``.
-    clinical : pandas.DataFrame
-        See `StatisticsInputs`.
+    `predictions`: ``predictions_applied.tsv``. `values`: its rows are in the order of
+    ``relevance_applied_bilateral.tsv``. `clinical`: see `StatisticsInputs`.
     """
 
     scans: tuple[Scan, ...]
@@ -125,28 +119,14 @@ class AppliedScans:
 class StatisticsInputs:
     """Everything known about the scans of a run.
 
-    Parameters
-    ----------
-    scans : tuple of Scan
-        Those with a prediction and heatmaps.
-    predictions : pandas.DataFrame
-        ``predictions.tsv``: every out-of-fold prediction, also of a scan whose heatmaps failed.
-    values : RelevanceValues
-        Relevance per bilateral group; its rows, maps and groups are in the order of ``relevance_bilateral.tsv``.
-    clinical : pandas.DataFrame
-        ``clinical.tsv``, indexed by scan_id; empty if the run has none.
-    volumes : pandas.DataFrame
-        ``group/volumes.tsv``; empty if this run registered no scan.
-    split : Split
-        Training and test participants of each fold; no folds if the run has no ``splits.tsv``.
-    baselines : pandas.DataFrame
-        ``predictions_baselines.tsv``; empty if the run has none.
-    image_regions : pandas.DataFrame
-        ``image_regions.tsv``; empty if the run has none.
-    contradictions : tuple of str
-        Contradictory facts found in the tables, and how they were handled.
-    names_in_input : mapping of str to str
-        By scan_id, the participant's name in the input where it differs from ``participant_id``.
+    `scans`: those with a prediction and heatmaps. `predictions`: ``predictions.tsv``: every out-of-fold prediction,
+    also of a scan whose heatmaps failed. `values`: relevance per bilateral group; its rows, maps and groups are in the
+    order of ``relevance_bilateral.tsv``. `clinical`: ``clinical.tsv``, indexed by scan_id; empty if the run has none.
+    `volumes`: ``group/volumes.tsv``; empty if this run registered no scan. `split`: training and test participants of
+    each fold; no folds if the run has no ``splits.tsv``. `baselines`: ``predictions_baselines.tsv``; empty if the run
+    has none. `image_regions`: ``image_regions.tsv``; empty if the run has none. `contradictions`: contradictory facts
+    found in the tables, and how they were handled. `names_in_input`: by scan_id, the participant's name in the input
+    where it differs from ``participant_id``.
 
     Notes
     -----

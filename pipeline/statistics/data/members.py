@@ -99,12 +99,8 @@ def difference_within(means: Floats, is_first: Flags, fold: Indices, weights: Fl
     The mean of the differences within folds, weighted by n1 n2 / (n1 + n2): the coefficient of the group in a linear
     model with fold. With one fold, the difference of the means.
 
-    Parameters
-    ----------
-    means : array, shape (participants, columns)
-    is_first : array of bool, shape (participants,)
-    fold : array of int, shape (participants,)
-    weights : array, shape (draws, participants)
+    `means`: (participants, columns). `is_first`: (participants,). `fold`: (participants,). `weights`: (draws,
+    participants).
     """
     above, below = np.zeros((len(weights), means.shape[1])), np.zeros((len(weights), 1))
     for number in np.unique(fold):

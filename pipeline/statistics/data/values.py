@@ -43,16 +43,9 @@ OUTCOMES = ("TP", "FP", "TN", "FN")
 class RelevanceValues:
     """Region relevance of all scans.
 
-    Parameters
-    ----------
-    scans : pandas.DataFrame
-        One row per scan: its prediction.
-    maps, groups : tuple of str
-        Relevance maps and bilateral groups, in the order of the table.
-    sums, densities, gains : array, shape (scans, maps, groups)
-        NaN where missing.
-    evidence : tuple of str
-        Maps that are evidence relative to controls, so that their sums are in logits.
+    `scans`: one row per scan: its prediction. `maps`, `groups`: relevance maps and bilateral groups, in the order of
+    the table. `sums`, `densities`, `gains`: (scans, maps, groups), NaN where missing. `evidence`: maps that are
+    evidence relative to controls, so that their sums are in logits.
     """
 
     scans: pd.DataFrame

@@ -215,15 +215,8 @@ def influence_on_g(values: Floats, is_first: Flags, fold: Indices) -> Floats:
     It is the derivative of g by a participant's weight, by difference and standard deviation, each residual divided by
     the root of 1 - leverage (MacKinnon & White 1985, HC2). The small-sample factor of g is left out.
 
-    Parameters
-    ----------
-    values : array, shape (participants, regions)
-    is_first : array of bool, shape (participants,)
-    fold : array of int, shape (participants,)
-
-    Returns
-    -------
-    array, shape (participants, regions)
+    `values`: (participants, regions). `is_first`: (participants,). `fold`: (participants,). Returns (participants,
+    regions).
     """
     left, side, mates = values.astype(float), is_first.astype(float), np.ones(len(fold))
     for number in np.unique(fold):
@@ -248,17 +241,8 @@ def influence_on_r(values: Floats, other: Floats, nuisance: Floats) -> Floats:
 
     It is x y - r (x^2 + y^2) / 2 of residuals of norm 1 (Hampel 1974), over the root of 1 - leverage.
 
-    Parameters
-    ----------
-    values : array, shape (participants, regions)
-    other : array, shape (participants, 1)
-        What is correlated with each region.
-    nuisance : array, shape (participants, q)
-        What is held, intercept first.
-
-    Returns
-    -------
-    array, shape (participants, regions)
+    `values`: (participants, regions). `other`: (participants, 1), what is correlated with each region. `nuisance`:
+    (participants, q), what is held, intercept first. Returns (participants, regions).
     """
     held = np.linalg.qr(nuisance)[0]
     x, y = (one - held @ (held.T @ one) for one in (other, values))
@@ -277,19 +261,9 @@ def place_bounds(
     The true place of a region lies within its bounds with the confidence given, and so does the true first among all
     regions whose best place is 1. Regions that are truly equal share the best of their places.
 
-    Parameters
-    ----------
-    estimates : array, shape (regions,)
-    influence : array, shape (participants, regions)
-        As of `influence_on_g`; a participant's column of zero means no part in it.
-    group : array of int, shape (participants,)
-        Whose members vary about a mean of their own, such as a class.
-    confidence : float
-    rng : numpy.random.Generator
-
-    Returns
-    -------
-    low, high : array of int, shape (regions,)
+    `estimates`: (regions,). `influence`: (participants, regions), as of `influence_on_g`; a participant's column of
+    zero means no part in it. `group`: (participants,), whose members vary about a mean of their own, such as a class.
+    `low, high`: (regions,).
 
     Examples
     --------

@@ -204,31 +204,11 @@ def explorer_table(
 
     Gives `EXPLORER_COLUMNS`; by map, scan group, bilateral before single regions, then by name.
 
-    Parameters
-    ----------
-    summary : pandas.DataFrame
-        ``region_summary.tsv``.
-    effects : pandas.DataFrame, optional
-        Tests between the classes: ``map``, ``group`` and the columns from ``tested`` on.
-    bilateral : pandas.DataFrame
-        ``relevance_bilateral.tsv``.
-    relevance : pandas.DataFrame, optional
-        ``relevance.tsv``; without it there are only bilateral groups.
-    predictions : pandas.DataFrame
-        ``predictions.tsv``.
-    regions : RegionTable
-        Of the run's atlas.
-    map_names : sequence of str
-        In display order.
-    labels : sequence of str
-        Positive and negative class.
-    evidence : collection of str
-        Names of the evidence maps.
-
-    Returns
-    -------
-    pandas.DataFrame
-        `EXPLORER_TABLE.meanings`; by map, scan group, bilateral before single regions, then by name.
+    `summary`: ``region_summary.tsv``. `effects`: tests between the classes: ``map``, ``group`` and the columns from
+    ``tested`` on. `bilateral`: ``relevance_bilateral.tsv``. `relevance`: ``relevance.tsv``; without it there are only
+    bilateral groups. `predictions`: ``predictions.tsv``. `regions`: of the run's atlas. `map_names`: in display order.
+    `labels`: positive and negative class. `evidence`: names of the evidence maps. Returns `EXPLORER_TABLE.meanings`; by
+    map, scan group, bilateral before single regions, then by name.
     """
     scan_groups = [*labels, *OUTCOMES]
     members = predictions.set_index("scan_id")[["label", "outcome"]]

@@ -133,16 +133,9 @@ CHUNK_BYTES = 8_000_000
 class VoxelTest:
     """Result for all voxels of a mask; arrays (voxels,), t 0 and p 1 where values do not vary.
 
-    Parameters
-    ----------
-    t : array
-        Signed; one residual variance per group.
-    tfce : array
-        Enhanced t, signed.
-    p_fwe, p_fwe_tfce : array
-        Two-sided, family-wise over the voxels: by the largest |t|, and the largest |enhanced t|, of each permutation.
-    critical : float
-        Size of t that p_fwe below alpha takes; infinite where none can have it.
+    `t`: signed; one residual variance per group. `tfce`: enhanced t, signed. `p_fwe`, `p_fwe_tfce`: two-sided,
+    family-wise over the voxels: by the largest |t|, and the largest |enhanced t|, of each permutation. `critical`: size
+    of t that p_fwe below alpha takes; infinite where none can have it.
     """
 
     t: Floats
@@ -163,18 +156,9 @@ def voxel_test(
 ) -> VoxelTest:
     """Test the one tested column of a model in values (people, voxels of the mask).
 
-    Parameters
-    ----------
-    values : array, shape (people, voxels)
-        In the units of the model: people, with folds brought to one spread.
-    model : LinearModel
-        Its variance groups are the groups that are compared.
-    permutations : Permutations
-        Of the people.
-    mask : array of bool, shape (X, Y, Z)
-        Which voxels of a volume the columns are, in its order.
-    chunk_bytes : int
-        The result does not depend on it.
+    `values`: (people, voxels), in the units of the model: people, with folds brought to one spread. `model`: its
+    variance groups are the groups that are compared. `permutations`: of the people. `mask`: (X, Y, Z), which voxels of
+    a volume the columns are, in its order. `chunk_bytes`: the result does not depend on it.
     """
     if model.groups is None:
         raise ValueError("a voxel test needs the groups that are compared as variance groups")
@@ -229,14 +213,8 @@ def cluster_table(
     for further peaks), ``group`` at the peak and ``regions`` of the cluster with their shares. Those that are higher in
     the positive class come first, then by the size of t.
 
-    Parameters
-    ----------
-    t : array, shape (X, Y, Z)
-    significant : array of bool, shape (X, Y, Z)
-    labels : array of int, shape (X, Y, Z)
-        Of the atlas, on the same grid.
-    groups : mapping of int to str
-        Bilateral group of each label.
+    `t`: (X, Y, Z). `significant`: (X, Y, Z). `labels`: (X, Y, Z), of the atlas, on the same grid. `groups`: bilateral
+    group of each label.
     """
     columns = ["cluster", "x_mm", "y_mm", "z_mm", "t", "volume_mm3", "group", "regions"]
     kept = np.where(significant, t, 0.0)

@@ -56,16 +56,8 @@ FWHM_PER_SD = float(np.sqrt(8 * np.log(2)))
 class Voxels:
     """Which voxels are tested, and how values come to them.
 
-    Parameters
-    ----------
-    fwhm_mm : float
-        Width of the smoothing; 0 for none.
-    step : int
-        Every which voxel of the template grid is taken.
-    grid : Grid
-        Grid of the voxels that are taken.
-    mask : array of bool
-        On this grid: the brain of the template, as far as the network sees it.
+    `fwhm_mm`: width of the smoothing; 0 for none. `step`: every which voxel of the template grid is taken. `grid`: grid
+    of the voxels that are taken. `mask`: on this grid: the brain of the template, as far as the network sees it.
     """
 
     spec: NetworkInput

@@ -66,21 +66,11 @@ def partial_correlation(
 
     In the result, ``estimate`` is the (partial) correlation; ``standard_error``, ``low`` and ``high`` belong to it.
 
-    Parameters
-    ----------
-    values : array, shape (rows of the table,) or (rows of the table, columns)
-    design : Design
-        With one tested column.
-    exchange : Exchangeability
-        For the rows of the table.
-    m : int
-        Random permutations.
-    method : {"pearson", "spearman"}
-    kinds, variance_groups : sequence, optional
-        As for `pipeline.statistics.linear.freedman_lane.freedman_lane`: such groups keep their spread. If ten of
-        forty people vary three times as much as the others in values and in what is tested, or are what is tested,
-        Pearson's p is 5 % in 6 to 11 % and p_fwe over five columns in 11 to 22 % without them, in 5 to 7 % with them;
-        Spearman's p_fwe in 14 and 11 %.
+    `values`: (rows of the table,). `design`: with one tested column. `exchange`: for the rows of the table. `m`: random
+    permutations. `kinds`, `variance_groups`: as for `pipeline.statistics.linear.freedman_lane.freedman_lane`: such
+    groups keep their spread. If ten of forty people vary three times as much as the others in values and in what is
+    tested, or are what is tested, Pearson's p is 5 % in 6 to 11 % and p_fwe over five columns in 11 to 22 % without
+    them, in 5 to 7 % with them; Spearman's p_fwe in 14 and 11 %.
     """
     k = design.tested.shape[1]
     if k != 1:

@@ -145,20 +145,11 @@ NO_NORM = 1e-8
 class Design:
     """A full-rank model matrix and what was left out of it.
 
-    Parameters
-    ----------
-    tested : array, shape (rows, k)
-        Columns of the tested term.
-    nuisance : array, shape (rows, q)
-        Intercept (first) and covariates.
-    rows : array of int, shape (rows,)
-        Positions in the table of the rows used: those without a missing value in any column of the formula.
-    missing : mapping of str to int
-        Rows lost per column; a row with two missing values counts in both.
-    names : tuple of str
-        Names of the columns of ``tested``, then of those of ``nuisance``.
-    dropped : mapping of str to str
-        Columns, levels and participants that were left out or merged, each with the reason.
+    `tested`: (rows, k), columns of the tested term. `nuisance`: (rows, q), intercept (first) and covariates. `rows`:
+    (rows,), positions in the table of the rows used: those without a missing value in any column of the formula.
+    `missing`: rows lost per column; a row with two missing values counts in both. `names`: names of the columns of
+    ``tested``, then of those of ``nuisance``. `dropped`: columns, levels and participants that were left out or merged,
+    each with the reason.
     """
 
     tested: Floats

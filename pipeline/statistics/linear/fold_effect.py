@@ -42,14 +42,8 @@ NOT_HELD = "left out: too few participants ({} in {} of two or more); networks m
 class FoldModel:
     """A model with or without fold, ready for `pipeline.statistics.linear.freedman_lane`.
 
-    Parameters
-    ----------
-    design : Design
-        Its ``dropped`` says if fold was left out for lack of participants.
-    exchange : Exchangeability
-        For the rows of the table: participants, within folds if fold is in the model.
-    held : bool
-        Whether fold is in the model.
+    `design`: its ``dropped`` says if fold was left out for lack of participants. `exchange`: for the rows of the table:
+    participants, within folds if fold is in the model. `held`: whether fold is in the model.
     """
 
     design: Design
@@ -94,16 +88,9 @@ def model_within_folds(
 
     BadInputError if the formula cannot be used, or the tested term is collinear with fold.
 
-    Parameters
-    ----------
-    formula, term : str
-        As for `design_of`, without fold.
-    frame : pandas.DataFrame
-        One row per scan with ``participant_id``, or one per participant without.
-    hold : bool
-        Setting ``statistics.fold_effect``.
-    variance_groups : sequence, optional
-        One per row, for a studentised statistic: each group must keep a degree of freedom.
+    `formula`, `term`: as for `design_of`, without fold. `frame`: one row per scan with ``participant_id``, or one per
+    participant without. `hold`: setting ``statistics.fold_effect``. `variance_groups`: one per row, for a studentised
+    statistic: each group must keep a degree of freedom.
     """
     if PARTICIPANT in frame.columns:
         exchange = Exchangeability.participant_means(frame[PARTICIPANT].tolist())

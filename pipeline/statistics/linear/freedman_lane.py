@@ -130,35 +130,18 @@ class LinearModel:
 class PermutationTest:
     """Result for every column of values; arrays have shape (columns,), NaN where there is no test.
 
-    Parameters
-    ----------
-    estimate, standard_error : array
-        Coefficient of the tested column in the units of values per unit of that column, and its standard error; NaN
-        for a term of several columns.
-    critical, low, high : array
-        Value that |t| must exceed for p to be at most 1 - confidence, and the interval of the estimate made with it.
-        The interval excludes 0 exactly where p is that small. NaN for a term of several columns.
-    critical_fwe : float
-        Value that the statistic must exceed for p_fwe to be at most 1 - confidence; NaN without variance groups.
-    coefficients : array, shape (k, columns)
-        Coefficients of all tested columns.
-    statistic : array
-        Signed t for one tested column, F for several.
-    p, p_fwe, p_fdr : array
-        Two-sided: uncorrected; family-wise over the columns, by the largest statistic of each permutation; false
-        discovery rate over the columns (Benjamini & Hochberg on `studentised.pooled_p`, at least p).
-    partial_r : array
-        Partial correlation of values and tested column, signed; for several columns the square root of partial R^2.
-    df : array
-        Residual degrees of freedom (Welch-Satterthwaite with variance groups).
-    df_tested : int
-        k.
-    n_units : int
-        Participants or rows tested.
-    exact : bool
-        True if all distinct permutations were used. p is then exact without covariates and variance groups.
-    problems : tuple of (str or None)
-        Why a column has no test.
+    `estimate`, `standard_error`: coefficient of the tested column in the units of values per unit of that column, and
+    its standard error; NaN for a term of several columns. `critical`, `low`, `high`: value that |t| must exceed for p
+    to be at most 1 - confidence, and the interval of the estimate made with it. The interval excludes 0 exactly where p
+    is that small. NaN for a term of several columns. `critical_fwe`: value that the statistic must exceed for p_fwe to
+    be at most 1 - confidence; NaN without variance groups. `coefficients`: (k, columns), coefficients of all tested
+    columns. `statistic`: signed t for one tested column, F for several. `p`, `p_fwe`, `p_fdr`: two-sided: uncorrected;
+    family-wise over the columns, by the largest statistic of each permutation; false discovery rate over the columns
+    (Benjamini & Hochberg on `studentised.pooled_p`, at least p). `partial_r`: partial correlation of values and tested
+    column, signed; for several columns the square root of partial R^2. `df`: residual degrees of freedom
+    (Welch-Satterthwaite with variance groups). `df_tested`: k. `n_units`: participants or rows tested. `exact`: True if
+    all distinct permutations were used. p is then exact without covariates and variance groups. `problems`: why a
+    column has no test.
     """
 
     estimate: Floats
@@ -198,26 +181,14 @@ def freedman_lane(
     BadInputError if the design cannot be tested in the units of the scheme (see `LinearModel.of`), or a variance group
     is too small to estimate a variance.
 
-    Parameters
-    ----------
-    values : array, shape (rows of the table,) or (rows of the table, columns)
-    exchange : Exchangeability
-        For the rows of the table.
-    m : int
-        Random permutations, shared by all columns.
-    variance_groups : sequence, optional
-        One per row of the table: groups with different residual variances, for a studentised statistic. In a comparison
-        of groups, these groups.
-    confidence : float
-        Of the interval of one tested column.
-    equal_variances : bool
-        Plain t of one tested column, as by `nilearn.mass_univariate.permuted_ols`, instead of that of
-        `RobustModel`. F of several columns takes equal variances always, unless there are groups.
-    kinds : sequence, optional
-        One per column of values: the map, whose scale differs between blocks (see `Exchangeability.even`), and whose
-        columns share a null distribution for p_fdr (see `studentised.pooled_p`). By default all are of one kind.
-    by_ranks : bool
-        Ranks within blocks instead of values (`Exchangeability.ranked`).
+    `values`: (rows of the table,). `exchange`: for the rows of the table. `m`: random permutations, shared by all
+    columns. `variance_groups`: one per row of the table: groups with different residual variances, for a studentised
+    statistic. In a comparison of groups, these groups. `confidence`: of the interval of one tested column.
+    `equal_variances`: plain t of one tested column, as by `nilearn.mass_univariate.permuted_ols`, instead of that of
+    `RobustModel`. F of several columns takes equal variances always, unless there are groups. `kinds`: one per column
+    of values: the map, whose scale differs between blocks (see `Exchangeability.even`), and whose columns share a null
+    distribution for p_fdr (see `studentised.pooled_p`). By default all are of one kind. `by_ranks`: ranks within blocks
+    instead of values (`Exchangeability.ranked`).
     """
     scheme = exchange.of_rows(design.rows)
     groups = None if variance_groups is None else np.asarray(variance_groups, dtype=object)[design.rows]

@@ -102,13 +102,8 @@ class Permutations:
 class Exchangeability:
     """A permutation scheme for the rows of a table.
 
-    Parameters
-    ----------
-    scheme : {"free", "means", "whole"}
-    codes : array of int, shape (rows,)
-        Participant 0..P-1 of each row.
-    blocks : array of int, shape (rows,), or None
-        Block of each row; a participant with rows in several belongs to that of most of them.
+    `codes`: (rows,), participant 0..P-1 of each row. `blocks`: (rows,), block of each row; a participant with rows in
+    several belongs to that of most of them.
     """
 
     scheme: Scheme
@@ -155,9 +150,7 @@ class Exchangeability:
 
         Gives an array (units, columns): participant means, or the values unchanged.
 
-        Parameters
-        ----------
-        values : array, shape (rows, columns)
+        `values`: (rows, columns).
         """
         if self.scheme != "means":
             return values
@@ -381,16 +374,8 @@ def pooled_fdr(pooled: NDArray[np.float64], p: NDArray[np.float64]) -> NDArray[n
 def add_false_discovery_rate(table: pd.DataFrame, apart: Sequence[str], over: str, of: str = "p") -> pd.DataFrame:
     """Add ``p_fdr`` and ``family``.
 
-    Parameters
-    ----------
-    table : pandas.DataFrame
-        Must have the column `of`.
-    apart : sequence of str
-        Columns whose values separate families.
-    over : str
-        What varies within a family, for its name.
-    of : str
-        Column of uncorrected p.
+    `table`: must have the column `of`. `apart`: columns whose values separate families. `over`: what varies within a
+    family, for its name. `of`: column of uncorrected p.
     """
     adjusted = table.assign(p_fdr=np.nan, family="none")
     for values, part in table.groupby(list(apart), sort=False):

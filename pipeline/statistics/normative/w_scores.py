@@ -162,18 +162,9 @@ def comparable_controls(
 ) -> ControlGroup | None:
     """Controls of the participant's fold if they are enough, else all controls; None if these are too few.
 
-    Parameters
-    ----------
-    values : DataFrame
-        All controls, as in `ControlGroup`.
-    fold_of : mapping of str to object
-        Test fold of each control.
-    fold : object
-        Fold of the participant; None if in no test fold.
-    themselves : str
-        The participant, who is excluded from the controls.
-    label : str
-        Class label of the controls.
+    `values`: all controls, as in `ControlGroup`. `fold_of`: test fold of each control. `fold`: fold of the participant;
+    None if in no test fold. `themselves`: the participant, who is excluded from the controls. `label`: class label of
+    the controls.
     """
     others = values[values.index != participant]
     same = others[[fold_of.get(name) == fold for name in others.index]] if fold is not None else others[:0]

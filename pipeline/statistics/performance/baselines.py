@@ -68,14 +68,8 @@ BASELINES_TABLE = Table(
 class _Compared:
     """What two predictors say of the same scans.
 
-    Parameters
-    ----------
-    target : array, shape (scans,)
-        Classes or numbers.
-    units : tuple of int
-        Classes of which there are scores; empty for a number.
-    network, baseline : array, shape (scans, scores)
-        A probability of each class of `units`, or the number.
+    `target`: (scans,), classes or numbers. `units`: classes of which there are scores; empty for a number. `network`,
+    `baseline`: (scans, scores), a probability of each class of `units`, or the number.
     """
 
     target: Floats
@@ -230,14 +224,8 @@ def areas_after_exchange(
 
     Gives an array (draws,).
 
-    Parameters
-    ----------
-    network, baseline : array, shape (scans,)
-        On one scale: ranks within the fold, which leave the area of either as it is.
-    target : array of 0 and 1, shape (scans,)
-    fold : array, shape (scans,)
-    exchanged : array of bool, shape (draws, scans)
-        All scans of a participant together.
+    `network`, `baseline`: (scans,), on one scale: ranks within the fold, which leave the area of either as it is.
+    `target`: (scans,). `fold`: (scans,). `exchanged`: (draws, scans), all scans of a participant together.
     """
     scores, picked = (network, baseline), (~exchanged, exchanged)
     wins, pairs = np.zeros(len(exchanged)), 0

@@ -97,22 +97,9 @@ def hazard_per_sd(time: Floats, event: Flags, predictor: Floats, covariates: Flo
 def schoenfeld(time: Floats, event: Flags, columns: Floats, beta: Floats) -> tuple[Floats, Floats, Floats]:
     """Schoenfeld residuals, summed over the events of each moment (Efron's ties).
 
-    Parameters
-    ----------
-    time : array, shape (n,)
-    event : array of bool, shape (n,)
-    columns : array, shape (n, q)
-    beta : array, shape (q,)
-        Log hazard ratios.
-
-    Returns
-    -------
-    moments : array, shape (m,)
-        Times with an event, rising.
-    residuals : array, shape (m, q)
-        Values of those with an event minus their expectation among those at risk.
-    variances : array, shape (m, q, q)
-        Their covariances; the sum is the information of the partial likelihood.
+    `time`: (n,). `event`: (n,). `columns`: (n, q). `beta`: (q,), log hazard ratios. Returns `moments`: (m,), times with
+    an event, rising. `residuals`: (m, q), values of those with an event minus their expectation among those at risk.
+    `variances`: (m, q, q), their covariances; the sum is the information of the partial likelihood.
     """
     moments = np.unique(time[event])
     residuals = np.zeros((len(moments), columns.shape[1]))

@@ -57,15 +57,9 @@ SAME = 1e-12
 class Intervals:
     """Confidence intervals of several numbers.
 
-    Parameters
-    ----------
-    low, high : array, shape (numbers,)
-        NaN if there is none.
-    method : array of str, shape (numbers,)
-        How it is made, such as ``BCa``; ``percentile`` if BCa is undefined (all draws on one side of the estimate);
-        ``none``.
-    spread : array, shape (numbers,)
-        Standard deviation of the draws: the bootstrap standard error; exactly 0 if all draws are equal.
+    `low`, `high`: (numbers,), NaN if there is none. `method`: (numbers,), how it is made, such as ``BCa``;
+    ``percentile`` if BCa is undefined (all draws on one side of the estimate); ``none``. `spread`: (numbers,), standard
+    deviation of the draws: the bootstrap standard error; exactly 0 if all draws are equal.
     """
 
     low: Floats
@@ -317,16 +311,8 @@ def scaled_intervals(
     The result has no bounds for fewer than three participants, without a degree of freedom, where the statistic is
     undefined in more than half of the draws or at the end of its scale, or if all draws are equal (`Intervals.flat`).
 
-    Parameters
-    ----------
-    statistic : callable
-        Function of weights (draws, participants); result of shape (draws, numbers).
-    strata : sequence of int
-        One per participant.
-    scales : sequence of IntervalScale
-        One per number.
-    count : int
-        Number of draws.
+    `statistic`: function of weights (draws, participants); result of shape (draws, numbers). `strata`: one per
+    participant. `scales`: one per number. `count`: number of draws.
     """
     n, groups = len(strata), len(np.unique(strata))
     result = Intervals.absent(len(scales))

@@ -40,19 +40,10 @@ from heatlas.pipeline.statistics.resampling.bootstrap import MIN_PARTICIPANTS, S
 class SignFlipTest:
     """Result for every column; arrays have shape (columns,), NaN where all values are 0 or one is missing.
 
-    Parameters
-    ----------
-    estimate, low, high : array
-        Weighted mean, and its interval: the means that the statistic, with the critical value of the flips, does not
-        reject. It excludes 0 exactly where p is at most 1 - confidence.
-    statistic, skewness : array
-        H and g.
-    p, p_fwe : array
-        Two-sided p; p against the largest |H| of all columns under the same flips (max-T).
-    n_permutations : int
-        Flips used.
-    exact : bool
-        True if these are all distinct ones.
+    `estimate`, `low`, `high`: weighted mean, and its interval: the means that the statistic, with the critical value of
+    the flips, does not reject. It excludes 0 exactly where p is at most 1 - confidence. `statistic`, `skewness`: H and
+    g. `p`, `p_fwe`: two-sided p; p against the largest |H| of all columns under the same flips (max-T).
+    `n_permutations`: flips used. `exact`: True if these are all distinct ones.
     """
 
     estimate: Floats

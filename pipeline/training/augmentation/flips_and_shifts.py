@@ -19,18 +19,8 @@ LEFT_RIGHT = 1
 def flip_and_shift(volumes: torch.Tensor, flips: Sequence[bool], shifts: Sequence[int]) -> torch.Tensor:
     """Mirror chosen volumes left-right, then move each by whole voxels to the right.
 
-    Parameters
-    ----------
-    volumes : Tensor, shape (B, C, D, H, W)
-        Not changed.
-    flips : sequence of bool, length B
-    shifts : sequence of int, length B
-        In voxels, negative to the left; padded with 0.
-
-    Returns
-    -------
-    Tensor
-        New, of the same shape and type.
+    `volumes`: (B, C, D, H, W), not changed. `shifts`: in voxels, negative to the left; padded with 0. Returns new, of
+    the same shape and type.
     """
     result = torch.zeros_like(volumes)
     for moved, volume, flip, shift in zip(result, volumes, flips, shifts, strict=True):

@@ -18,13 +18,7 @@ from heatlas.pipeline.run.work.seeds import derived_seed
 
 
 class FurtherAugmentation:
-    """The transforms of one epoch.
-
-    Parameters
-    ----------
-    config : AugmentationConfig
-    seed, epoch : int
-    """
+    """The transforms of one epoch."""
 
     def __init__(self, config: AugmentationConfig, seed: int, epoch: int) -> None:
         self._config, self._seed, self._epoch = config, seed, epoch
@@ -34,14 +28,8 @@ class FurtherAugmentation:
     def __call__(self, volumes: torch.Tensor, scans: np.ndarray, views: np.ndarray | None = None) -> torch.Tensor:
         """Transform volumes.
 
-        Parameters
-        ----------
-        volumes : Tensor of float32, shape (B, C, D, H, W)
-            Intensities in [0, 1]; the background is and stays exactly 0.
-        scans : array of int, shape (B,)
-            Positions in the training part.
-        views : array of int, shape (B,), optional
-            Which view of the scan each is, from 0.
+        `volumes`: (B, C, D, H, W), intensities in [0, 1]; the background is and stays exactly 0. `scans`: (B,),
+        positions in the training part. `views`: (B,), which view of the scan each is, from 0.
         """
         if not self._config.is_on:
             return volumes

@@ -23,14 +23,9 @@ COARSE_MM = 4.0
 class ImageFeatures:
     """What the baselines see of one scan.
 
-    Parameters
-    ----------
-    means, spreads : array, shape (kinds of images * regions,)
-        Of the regions with voxels on the grid, in the order of their numbers; of the first kind of image first.
-    smoothed : array of float32
-        Flat, inside what the network sees.
-    untrained : array of float32
-        Features by an untrained network.
+    `means`, `spreads`: (kinds of images * regions,), of the regions with voxels on the grid, in the order of their
+    numbers; of the first kind of image first. `smoothed`: flat, inside what the network sees. `untrained`: features by
+    an untrained network.
     """
 
     means: Floats
@@ -42,10 +37,7 @@ class ImageFeatures:
 def image_features(files: ScanFiles, spec: NetworkInput, atlas: PackedAtlas) -> ImageFeatures:
     """Read a registered scan as the network sees it, standardise it within the brain, and summarise it.
 
-    Raises
-    ------
-    BadInputError
-        If the scan cannot be read; see `pipeline.models.inputs.read_channels`.
+    Raises BadInputError if the scan cannot be read; see `pipeline.models.inputs.read_channels`.
     """
     volumes, labels = [standardised(one) for one in read_channels(files, spec)], atlas.labels_in(spec.box)
     voxel_mm = min(spec.template_grid.voxel_sizes_mm)

@@ -21,14 +21,8 @@ UNTRAINED = "untrained"
 class Seen:
     """All that is known of the scans of a run, in one order.
 
-    Parameters
-    ----------
-    scans : sequence of Scan
-    clinical : pandas.DataFrame
-        ``clinical.tsv`` by scan_id; empty if the run has none.
-    images : sequence of ImageFeatures
-    predicted : str
-        Column that is to be predicted, which no baseline sees.
+    `clinical`: ``clinical.tsv`` by scan_id; empty if the run has none. `predicted`: column that is to be predicted,
+    which no baseline sees.
     """
 
     scans: Sequence[Scan]
@@ -50,13 +44,8 @@ class Seen:
 class Baseline:
     """A predictor to compare the network with.
 
-    Parameters
-    ----------
-    name : str
-    sees : str
-        What it knows of a scan, for readers.
-    columns : callable
-        From `Seen` to an array (scans, columns); columns that nobody has are left out by the caller.
+    `sees`: what it knows of a scan, for readers. `columns`: from `Seen` to an array (scans, columns); columns that
+    nobody has are left out by the caller.
     """
 
     name: str

@@ -26,14 +26,9 @@ NO_RANK = 1e-12
 class RidgeFit:
     """A fitted ridge, with outputs `x @ weights.T + intercepts`: logits of classes, or the number.
 
-    Parameters
-    ----------
-    weights : array, shape (outputs, columns)
-        Of two classes, those of class 1 are those of class 0 with the other sign, as softmax regression has them.
-    intercepts : array, shape (outputs,)
-    penalty : float
-    held_out : array, shape (scans, outputs)
-        Outputs for the training scans by fits of the same penalty without the inner fold of their person.
+    `weights`: (outputs, columns), of two classes, those of class 1 are those of class 0 with the other sign, as softmax
+    regression has them. `intercepts`: (outputs,). `held_out`: (scans, outputs), outputs for the training scans by fits
+    of the same penalty without the inner fold of their person.
     """
 
     weights: Floats
@@ -45,25 +40,9 @@ class RidgeFit:
 def fit(x: Floats, target: Floats, people: Sequence[str], classes: int, seed: int, balanced: bool = True) -> RidgeFit:
     """The ridge with the least log loss (squared error of a number) in five inner folds of whole people.
 
-    Parameters
-    ----------
-    x : array, shape (scans, columns)
-        Centred. If wide, rather the `rotation` of it.
-    target : array, shape (scans,)
-        Numbers of classes, or numbers.
-    people : sequence of str
-        Of the scans.
-    classes : int
-        0 for a number.
-    seed : int
-        Of the inner folds of classes.
-    balanced : bool
-        Classes weigh the same.
-
-    Raises
-    ------
-    ValueError
-        If no inner fold leaves scans of every class to learn from.
+    `x`: (scans, columns), centred. If wide, rather the `rotation` of it. `target`: (scans,), numbers of classes, or
+    numbers. `people`: of the scans. `classes`: 0 for a number. `seed`: of the inner folds of classes. `balanced`:
+    classes weigh the same. Raises ValueError if no inner fold leaves scans of every class to learn from.
     """
     splits = _inner_folds(x, target, people, classes, seed)
     rows = np.concatenate([test for _, test in splits])
@@ -117,16 +96,8 @@ def rotation(inner: Floats, columns: int) -> Floats:
     Rotated columns give what a ridge on all columns gives. They are divided by the square root of the power of ten next
     to columns / scans, so that the penalties tried suit any number of columns.
 
-    Parameters
-    ----------
-    inner : array, shape (scans, scans)
-        Of centred columns.
-    columns : int
-
-    Returns
-    -------
-    array, shape (scans, rotated columns)
-        Weights of the columns x are ``x.T @ rotation @ weights`` of the rotated ones.
+    `inner`: (scans, scans), of centred columns. Returns (scans, rotated columns). Weights of the columns x are ``x.T @
+    rotation @ weights`` of the rotated ones.
     """
     values, vectors = np.linalg.eigh(inner)
     kept = values > NO_RANK * values[-1]
@@ -150,16 +121,8 @@ def predicted(train: Floats, target: Floats, people: Sequence[str], test: Floats
 
     Columns are standardised, and gaps filled with the mean, by the training part.
 
-    Parameters
-    ----------
-    train : array, shape (scans, columns)
-    target : array, shape (scans,)
-    people : sequence of str
-        Of the training scans.
-    test : array, shape (test scans, columns)
-    classes : int
-        0 for a number.
-    seed : int
+    `train`: (scans, columns). `target`: (scans,). `people`: of the training scans. `test`: (test scans, columns).
+    `classes`: 0 for a number.
     """
     filled = SimpleImputer(keep_empty_features=True).fit(train)
     scaler = StandardScaler().fit(filled.transform(train))

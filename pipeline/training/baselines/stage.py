@@ -68,22 +68,9 @@ def compare_with_baselines(
 ) -> bool:
     """Write ``predictions_baselines.tsv``; nothing where no network has predicted anyone.
 
-    Parameters
-    ----------
-    scans : sequence of Scan
-        Labelled and registered. Those of a test part that a network has not predicted are not predicted here.
-    atlas : PackedAtlas
-        Whose regions are measured.
-
-    Returns
-    -------
-    bool
-        Whether anything was done.
-
-    Raises
-    ------
-    BadInputError
-        If a scan cannot be read.
+    `scans`: labelled and registered. Those of a test part that a network has not predicted are not predicted here.
+    `atlas`: whose regions are measured. Returns whether anything was done. Raises BadInputError if a scan cannot be
+    read.
     """
     predicted_by_networks = PREDICTIONS_TABLE.path(layout)
     if not predicted_by_networks.is_file():

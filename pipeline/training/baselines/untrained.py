@@ -58,15 +58,8 @@ def random_weights(images: int) -> tuple[tuple[Tensor, ...], ...]:
 def random_features(volumes: NDArray[np.float32]) -> NDArray[np.float32]:
     """Features of one scan.
 
-    Parameters
-    ----------
-    volumes : array, shape (images, X, Y, Z)
-        Standardised, voxels of about 4 mm.
-
-    Returns
-    -------
-    array, shape (3528,)
-        Of each scale the means of its channels in octants, then covariances of its first 32 channels, 16 of the first.
+    `volumes`: (images, X, Y, Z), standardised, voxels of about 4 mm. Returns (3528,). Of each scale the means of its
+    channels in octants, then covariances of its first 32 channels, 16 of the first.
     """
     import torch
 

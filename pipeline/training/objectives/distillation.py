@@ -20,18 +20,10 @@ from heatlas.pipeline.training.objectives.records import Batch, Context, Logged,
 class Distillation:
     """How a student is taught.
 
-    Parameters
-    ----------
-    temperature : float
-        Softens the answers of both.
-    weight : float
-        Of the explanation loss; 0 is plain distillation, to the bit.
-    map : str
-        As of `pipeline.training.objectives.maps_in_training.explained_batch`.
-    student_stage, teacher_stage : int
-        Boundaries at which the maps are made; -1 the last stage with voxels.
-    mixup : float
-        Alpha of the distribution of `mixed`; 0 shows scans as they are.
+    `temperature`: softens the answers of both. `weight`: of the explanation loss; 0 is plain distillation, to the bit.
+    `map`: as of `pipeline.training.objectives.maps_in_training.explained_batch`. `student_stage`, `teacher_stage`:
+    boundaries at which the maps are made; -1 the last stage with voxels. `mixup`: alpha of the distribution of `mixed`;
+    0 shows scans as they are.
     """
 
     temperature: float = 1.0
@@ -90,18 +82,8 @@ def distilled(task: Objective, distillation: Distillation, binary: bool = False)
 
     Attention transfer, which the source compares with, has the loss of the task in place of the teacher's answers.
 
-    Parameters
-    ----------
-    task : Objective
-        Gives the values that are logged, and loss and score in validation.
-    distillation : Distillation
-    binary : bool
-        Whether answers are compared output by output, for networks trained with a binary loss.
-
-    Raises
-    ------
-    UsageError
-        When used without a teacher.
+    `task`: gives the values that are logged, and loss and score in validation. `binary`: whether answers are compared
+    output by output, for networks trained with a binary loss. Raises UsageError when used without a teacher.
     """
     of_answers = multi_label_distillation_loss if binary else distillation_loss
     of_labels = distillation.map == ATTENTION
@@ -145,20 +127,8 @@ def frozen(context: Context, volumes: Tensor | KeptVolumes, distillation: Distil
     Maps take the place of masks, which training flips and shifts with the volumes; each is divided by its largest
     value, which the cosine does not see.
 
-    Parameters
-    ----------
-    context : Context
-        With a teacher.
-    volumes : Tensor or KeptVolumes
-        Of the whole part, (N, C, D, H, W).
-    distillation : Distillation
-    size : int
-        Scans asked at a time.
-
-    Raises
-    ------
-    UsageError
-        If there is no teacher.
+    `context`: with a teacher. `volumes`: of the whole part, (N, C, D, H, W). `size`: scans asked at a time. Raises
+    UsageError if there is no teacher.
     """
     if context.teacher is None:
         raise UsageError("objective: distillation needs a teacher (objective.teacher, the folder of a run).")

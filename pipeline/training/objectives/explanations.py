@@ -67,25 +67,10 @@ def context_of(
 ) -> Context:  # fmt: skip
     """Masks and teacher of the training part of a fold; nothing for other kinds.
 
-    Parameters
-    ----------
-    config : Config
-    task : Task
-    spec : NetworkInput
-        What the network sees.
-    fold : Fold
-    scans : sequence of Scan
-        Of the training part, in the order of its volumes.
-    device : torch.device
-    layout : RunLayout or None
-        Where the scans lie; needed for masks of people's own anatomy only.
-
-    Raises
-    ------
-    UsageError
-        For an unknown region or class, an empty mask, an annotated share of nobody, or a teacher that does not fit.
-    BadInputError
-        If the mask or the teacher cannot be read.
+    `spec`: what the network sees. `scans`: of the training part, in the order of its volumes. `layout`: where the scans
+    lie; needed for masks of people's own anatomy only. Raises UsageError for an unknown region or class, an empty mask,
+    an annotated share of nobody, or a teacher that does not fit. Raises BadInputError if the mask or the teacher cannot
+    be read.
     """
     wanted = config.objective
     if wanted.kind == "guided":
@@ -139,10 +124,8 @@ def _require_same_kind(config: Config) -> None:
 def require_explanations(config: Config, split: Split) -> None:
     """Refuse what cannot be trained with explanations, before any work starts: one step on one empty volume.
 
-    Raises
-    ------
-    UsageError, BadInputError
-        As `context_of`; also for a network whose maps cannot be made at this stage or differentiated twice.
+    Raises UsageError, BadInputError as `context_of`; also for a network whose maps cannot be made at this stage or
+    differentiated twice.
     """
     if config.objective.kind == "distilled" and config.cohort.shuffle_labels:
         raise UsageError(
@@ -172,12 +155,8 @@ def require_explanations(config: Config, split: Split) -> None:
 def unlabelled_scans(wanted: ObjectiveConfig, spec: NetworkInput, fold: Fold) -> Mapping[str, Sequence[ScanFiles]]:
     """Registered scans of another cohort by participant; of nobody whom the fold knows.
 
-    Raises
-    ------
-    UsageError
-        If there is none on the grid of the run.
-    BadInputError
-        If the table of scans cannot be read.
+    Raises UsageError if there is none on the grid of the run. Raises BadInputError if the table of scans cannot be
+    read.
     """
     layout, known = RunLayout(Path(wanted.scans)), {*fold.train, *fold.validation, *fold.test}
     if not SCANS_TABLE.path(layout).is_file():

@@ -17,18 +17,10 @@ from heatlas.pipeline.training.objectives.records import Batch, Context, Logged,
 class Guidance:
     """How maps are guided.
 
-    Parameters
-    ----------
-    loss : str
-        One of `LOSSES`.
-    map : str
-        As of `pipeline.training.objectives.maps_in_training.explained_batch`.
-    stage : int
-        Boundary of the network at which the map is made; 0 the input, -1 the last stage with voxels.
-    weight : float
-        Of the mean guidance loss, relative to that of the task. 0 trains as without guidance, to the bit.
-    classes : tuple of int
-        Classes whose maps are guided; those of other people are not.
+    `loss`: one of `LOSSES`. `map`: as of `pipeline.training.objectives.maps_in_training.explained_batch`. `stage`:
+    boundary of the network at which the map is made; 0 the input, -1 the last stage with voxels. `weight`: of the mean
+    guidance loss, relative to that of the task. 0 trains as without guidance, to the bit. `classes`: classes whose maps
+    are guided; those of other people are not.
     """
 
     loss: str = "energy"

@@ -64,23 +64,8 @@ def known_network(
 ) -> LoadedModel:
     """Read a network of the same task that a fold may build on.
 
-    Parameters
-    ----------
-    setting : str
-        That names the run, for messages.
-    files : FoldFiles
-    task : Task
-    spec : NetworkInput
-        What the new network sees.
-    fold : Fold
-    device : torch.device
-
-    Raises
-    ------
-    UsageError
-        For other outputs or another grid, or if it was trained with test participants of the fold.
-    BadInputError
-        If it cannot be read.
+    `setting`: that names the run, for messages. `spec`: what the new network sees. Raises UsageError for other outputs
+    or another grid, or if it was trained with test participants of the fold. Raises BadInputError if it cannot be read.
     """
     loaded = load_model(files, device)
     if loaded.classes != task.outputs:
@@ -122,10 +107,7 @@ def people_before(config: Config, fold: Fold) -> list[str]:
 
     Those of a file of weights are not known.
 
-    Raises
-    ------
-    UsageError, BadInputError
-        As `backbone_files`; if the network cannot be read.
+    Raises UsageError, BadInputError as `backbone_files`; if the network cannot be read.
     """
     settings, files = config.model, list[FoldFiles]()
     if config.training.from_run:
@@ -140,13 +122,8 @@ def people_before(config: Config, fold: Fold) -> list[str]:
 def backbone_weights(settings: ProbeConfig, spec: NetworkInput, fold: Fold) -> Mapping[str, Tensor]:
     """Weights of the backbone of a probe, by their names in the probe.
 
-    Raises
-    ------
-    UsageError
-        For a folder without a backbone, for another grid or family, or if it was trained with test participants of the
-        fold.
-    BadInputError
-        If it cannot be read.
+    Raises UsageError for a folder without a backbone, for another grid or family, or if it was trained with test
+    participants of the fold. Raises BadInputError if it cannot be read.
     """
     body, path = body_of(settings), Path(settings.backbone)
     if path.is_file():
@@ -178,13 +155,8 @@ def weights_to_start_from(config: Config, task: Task, spec: NetworkInput, fold: 
     task is fresh. Without ``from_run`` those of the backbone of a probe, unless labels are shuffled and it knows the
     true ones.
 
-    Raises
-    ------
-    UsageError
-        For a network of another family or with other settings, one of another grid, or one that was trained with test
-        participants of the fold.
-    BadInputError
-        If it cannot be read.
+    Raises UsageError for a network of another family or with other settings, one of another grid, or one that was
+    trained with test participants of the fold. Raises BadInputError if it cannot be read.
     """
     folder, settings = config.training.from_run, config.model
     if not folder:

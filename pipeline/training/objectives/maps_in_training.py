@@ -83,31 +83,13 @@ def explained_batch(
     The output explained is the evidence: its logit minus the mean of the others; of a single output, itself. Nothing is
     detached, so that a loss of the map can be differentiated again.
 
-    Parameters
-    ----------
-    model : nn.Module
-        A `StagedModel`, in training mode or not.
-    volumes : Tensor
-        (B, 1, D, H, W).
-    targets : Tensor of int64
-        Output explained, (B,).
-    kind : str
-        One of `MAPS`; ``inherent``, contributions of a network that is one linear map for each scan; `WEIGHTS`, that
-        linear map itself, at the input; `ATTENTION`, behind a stage; or ``evidence``, expected gradients from a mean
-        control, at the input.
-    stage : int
-        Boundary: 0 the input, -1 the last stage with voxels.
-    learning : bool
-        Whether a loss of the maps is to be differentiated; False for a network that stays as it is, such as a teacher
-        whose weights are frozen.
-    reference : Tensor or None
-        The mean control, (1, 1, D, H, W), of ``evidence``.
-
-    Raises
-    ------
-    UsageError
-        If the network is not made of stages, the stage does not exist, it has no such map, or the map cannot be
-        differentiated twice.
+    `model`: a `StagedModel`, in training mode or not. `volumes`: (B, 1, D, H, W). `targets`: output explained, (B,).
+    `kind`: one of `MAPS`; ``inherent``, contributions of a network that is one linear map for each scan; `WEIGHTS`,
+    that linear map itself, at the input; `ATTENTION`, behind a stage; or ``evidence``, expected gradients from a mean
+    control, at the input. `stage`: boundary: 0 the input, -1 the last stage with voxels. `learning`: whether a loss of
+    the maps is to be differentiated; False for a network that stays as it is, such as a teacher whose weights are
+    frozen. `reference`: the mean control, (1, 1, D, H, W), of ``evidence``. Raises UsageError if the network is not
+    made of stages, the stage does not exist, it has no such map, or the map cannot be differentiated twice.
     """
     if not isinstance(model, StagedModel):
         raise UsageError(

@@ -39,12 +39,8 @@ def mask_of(
 ) -> NDArray[np.bool_]:
     """Where maps should be, on the grid that the network sees; before dilation.
 
-    Raises
-    ------
-    UsageError
-        For an unknown region, or a mask without a voxel that the network sees.
-    BadInputError
-        For a file that cannot be read or lies on another grid.
+    Raises UsageError for an unknown region, or a mask without a voxel that the network sees. Raises BadInputError for a
+    file that cannot be read or lies on another grid.
     """
     if wanted.mask:
         found = _read_on(Path(wanted.mask), spec.template_grid, "objective.mask") > 0
@@ -74,10 +70,7 @@ def mask_of(
 def own_mask(wanted: ObjectiveConfig, files: ScanFiles, spec: NetworkInput) -> NDArray[np.bool_] | None:
     """Where the map of one scan should be, by the person's own labels, as `mask_of`; None without them.
 
-    Raises
-    ------
-    BadInputError
-        For a file that cannot be read or lies on another grid.
+    Raises BadInputError for a file that cannot be read or lies on another grid.
     """
     if not files.own_labels.is_file():
         return None

@@ -104,14 +104,8 @@ def regression(kind: Literal["mse", "huber"], scale: TargetScale) -> Objective:
 def objective_of(task: Task, config: TrainingConfig, targets: torch.Tensor, usual: str = "cross-entropy") -> Objective:
     """The loss of the settings for classes, squared error or Huber loss for regression.
 
-    Parameters
-    ----------
-    task : Task
-    config : TrainingConfig
-    targets : Tensor
-        Of the training part.
-    usual : str
-        Loss for classes where the settings say ``usual``: that of the family of networks.
+    `targets`: of the training part. `usual`: loss for classes where the settings say ``usual``: that of the family of
+    networks.
     """
     if task.is_number:
         if config.weight_penalty:

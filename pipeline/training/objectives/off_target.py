@@ -22,13 +22,8 @@ from heatlas.pipeline.training.objectives.records import Batch, Context, Logged,
 def binary_cross_entropy(logits: torch.Tensor, targets: torch.Tensor, least: float = 0.0) -> torch.Tensor:
     """Mean over classes of the binary cross-entropy of each scan, (B,).
 
-    Parameters
-    ----------
-    logits : Tensor, shape (B, C)
-    targets : Tensor
-        Class numbers (B,), or probabilities (B, C).
-    least : float
-        Lower targets are raised to it: 1 / C for off-targets.
+    `logits`: (B, C). `targets`: class numbers (B,), or probabilities (B, C). `least`: lower targets are raised to it: 1
+    / C for off-targets.
 
     Examples
     --------

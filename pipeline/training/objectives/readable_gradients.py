@@ -112,14 +112,8 @@ def guided_alone(task: Objective) -> Objective:
 def both_gradients(loss: Tensor, volumes: Tensor, learning: bool = False) -> tuple[Tensor, Tensor]:
     """The gradient of a loss by the volumes, and the guided one; of a forward pass within `GuidedReLUs`.
 
-    Parameters
-    ----------
-    loss : Tensor
-        One number.
-    volumes : Tensor
-        (B, 1, D, H, W), a leaf.
-    learning : bool
-        Whether the first is to be differentiated again; the guided one never is.
+    `loss`: one number. `volumes`: (B, 1, D, H, W), a leaf. `learning`: whether the first is to be differentiated again;
+    the guided one never is.
     """
     with gradients_of_features(guided=True):
         (guided,) = torch.autograd.grad(loss, volumes, retain_graph=True)

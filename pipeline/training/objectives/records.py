@@ -20,18 +20,10 @@ Logged = Mapping[str, torch.Tensor]
 class Batch:
     """Some scans of a training or validation part.
 
-    Parameters
-    ----------
-    volumes : Tensor, shape (B, 1, D, H, W)
-        Augmented during training; of an objective with two views (2 B, 1, D, H, W), the first view of all scans first.
-    targets : Tensor, shape (B,)
-        Class numbers (int64), or numbers (float32).
-    scans : Tensor of int64, shape (B,)
-        Positions in the part, which index the context's values per scan.
-    masks : Tensor or None, shape (B, D, H, W)
-        The context's masks of these scans, moved as their volumes were; None in validation and without masks.
-    epoch : int
-        From 1.
+    `volumes`: (B, 1, D, H, W), augmented during training; of an objective with two views (2 B, 1, D, H, W), the first
+    view of all scans first. `targets`: (B,), class numbers (int64), or numbers (float32). `scans`: (B,), positions in
+    the part, which index the context's values per scan. `masks`: (B, D, H, W), the context's masks of these scans,
+    moved as their volumes were; None in validation and without masks. `epoch`: from 1.
     """
 
     volumes: torch.Tensor
@@ -45,19 +37,11 @@ class Batch:
 class Context:
     """What an objective may use besides the network and the batch; None if unused.
 
-    Parameters
-    ----------
-    teacher : nn.Module or None
-        A frozen network, in evaluation mode.
-    masks : Tensor or None
-        Where maps should be: of each scan, (N, D, H, W), by position in the part, or the same for all, (1, D, H, W).
-        Maps of a frozen teacher: of each scan, also with channels, (N, C, D, H, W).
-    annotated : Tensor of bool or None, shape (N,)
-        Scans whose mask counts; None for all.
-    answers : Tensor or None, shape (N, K)
-        Logits of a frozen teacher for the scans of the part as they are; its maps are then the masks.
-    reference : Tensor or None, shape (1, 1, D, H, W)
-        Mean of the controls of the training part, which maps are relative to.
+    `teacher`: a frozen network, in evaluation mode. `masks`: where maps should be: of each scan, (N, D, H, W), by
+    position in the part, or the same for all, (1, D, H, W). Maps of a frozen teacher: of each scan, also with channels,
+    (N, C, D, H, W). `annotated`: (N,), scans whose mask counts; None for all. `answers`: (N, K), logits of a frozen
+    teacher for the scans of the part as they are; its maps are then the masks. `reference`: (1, 1, D, H, W), mean of
+    the controls of the training part, which maps are relative to.
     """
 
     teacher: nn.Module | None = None

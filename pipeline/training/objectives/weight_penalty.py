@@ -34,17 +34,8 @@ def wrong_classes(targets: torch.Tensor, classes: int) -> torch.Tensor:
 def mean_absolute_weights(model: StagedModel, volumes: torch.Tensor, classes: torch.Tensor) -> torch.Tensor:
     """Mean absolute weight of a class for each scan, (B,), which can be differentiated.
 
-    Parameters
-    ----------
-    model : StagedModel
-        Dynamic linear behind its first stage, the encoding.
-    volumes : Tensor, shape (B, 1, D, H, W)
-    classes : Tensor of int64, shape (B,)
-
-    Raises
-    ------
-    UsageError
-        For a network without dynamic linear layers.
+    `model`: dynamic linear behind its first stage, the encoding. `volumes`: (B, 1, D, H, W). `classes`: (B,). Raises
+    UsageError for a network without dynamic linear layers.
     """
     if not dynamic_layers(model):
         raise UsageError("a penalty on W(x) needs a network that is one linear map for each input (B-cos, CoDA).")

@@ -19,21 +19,9 @@ def info_nce(scores: Tensor, positives: Tensor, temperature: float | Tensor, exc
 
     ``-log( exp(s_p / τ) / sum_j exp(s_j / τ) )`` over the candidates j that are not excluded; 0 or more.
 
-    Parameters
-    ----------
-    scores : Tensor
-        Cosine similarities of anchors and candidates, (A, N).
-    positives : Tensor of int64
-        Place of the positive among the candidates, (A,).
-    temperature : float or Tensor
-        τ above 0: one, or one for each anchor, (A,).
-    excluded : Tensor of bool or None
-        Candidates that are left out, (A, N); never the positive.
-
-    Raises
-    ------
-    UsageError
-        For a temperature of 0 or less.
+    `scores`: cosine similarities of anchors and candidates, (A, N). `positives`: place of the positive among the
+    candidates, (A,). `temperature`: τ above 0: one, or one for each anchor, (A,). `excluded`: candidates that are left
+    out, (A, N); never the positive. Raises UsageError for a temperature of 0 or less.
 
     Examples
     --------
@@ -56,12 +44,7 @@ def views_of_scans(count: int, people: Tensor) -> tuple[Tensor, Tensor]:
     The first B are one view of each scan, the others the second. Excluded are an embedding itself and other scans of
     its participant.
 
-    Parameters
-    ----------
-    count : int
-        B.
-    people : Tensor of int64
-        Participant of each scan, (B,).
+    `count`: B. `people`: participant of each scan, (B,).
 
     Examples
     --------
@@ -79,19 +62,8 @@ def views_of_scans(count: int, people: Tensor) -> tuple[Tensor, Tensor]:
 def nt_xent(embeddings: Tensor, people: Tensor, temperature: float | Tensor) -> tuple[Tensor, Tensor]:
     """Loss of each of 2B anchors, (2B,), and whether its most similar candidate is its other view.
 
-    Parameters
-    ----------
-    embeddings : Tensor
-        (2B, d), of norm 1; see `views_of_scans`.
-    people : Tensor of int64
-        (B,).
-    temperature : float or Tensor
-        One, or one for each anchor.
-
-    Raises
-    ------
-    UsageError
-        If all scans are of one participant, so that there is no wrong answer.
+    `embeddings`: (2B, d), of norm 1; see `views_of_scans`. `people`: (B,). `temperature`: one, or one for each anchor.
+    Raises UsageError if all scans are of one participant, so that there is no wrong answer.
     """
     if bool(on_host((people == people[0]).all())):
         raise UsageError(
@@ -110,17 +82,8 @@ def against_keys(
 
     The other keys of the batch are candidates too, so that there are some before the queue is filled.
 
-    Parameters
-    ----------
-    queries, keys : Tensor
-        (B, d), of norm 1: two views of the same scans.
-    people : Tensor of int64
-        (B,).
-    queue : Tensor
-        Earlier keys, (K, d).
-    queued : Tensor of int64
-        Their participants, (K,); -1 where there is no key yet.
-    temperature : float or Tensor
+    `queries`, `keys`: (B, d), of norm 1: two views of the same scans. `people`: (B,). `queue`: earlier keys, (K, d).
+    `queued`: their participants, (K,); -1 where there is no key yet.
     """
     scores = queries @ torch.cat([keys, queue]).T
     places = torch.arange(len(queries), device=queries.device)

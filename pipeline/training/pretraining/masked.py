@@ -26,15 +26,8 @@ TINY = 1e-6
 class MaskedAutoencoder(nn.Module):
     """A network that restores hidden patches.
 
-    Parameters
-    ----------
-    stages : sequence of nn.Module
-        Tokens, blocks and norm of the family ``vit``; they are not copied.
-    shape : tuple of int
-        Voxels of its input. Voxels beyond the last whole patch are left out, as by the family.
-    model : ViTConfig
-    masking_ratio : float
-        Share of the patches that are hidden.
+    `stages`: tokens, blocks and norm of the family ``vit``; they are not copied. `shape`: voxels of its input. Voxels
+    beyond the last whole patch are left out, as by the family. `masking_ratio`: share of the patches that are hidden.
     """
 
     def __init__(self, stages: Sequence[nn.Module], shape: Shape, model: ViTConfig, masking_ratio: float) -> None:

@@ -58,17 +58,8 @@ class Embedding(nn.Module):
 class Pretraining(nn.Module):
     """A network that learns without labels.
 
-    Parameters
-    ----------
-    stages : sequence of nn.Module
-        Of the backbone; they are not copied.
-    channels : int
-        That the backbone gives.
-    settings : PretrainingConfig
-    queue : int
-        Keys that moco keeps.
-    dynamic : bool
-        Whether the backbone is dynamic linear.
+    `stages`: of the backbone; they are not copied. `channels`: that the backbone gives. `queue`: keys that moco keeps.
+    `dynamic`: whether the backbone is dynamic linear.
     """
 
     queue: Tensor

@@ -35,16 +35,8 @@ Temperature = float | Tensor
 def pretraining(settings: PretrainingConfig, epochs: int, seed: int, tail: Sequence[bool] = ()) -> Objective:
     """The objective of a method.
 
-    Parameters
-    ----------
-    settings : PretrainingConfig
-    epochs : int
-        Of the whole training, which schedules are spread over.
-    seed : int
-        Of a random schedule.
-    tail : sequence of bool
-        Of each participant, by number: whether the temperature is the lowest, or else the highest; for a schedule by
-        class.
+    `epochs`: of the whole training, which schedules are spread over. `seed`: of a random schedule. `tail`: of each
+    participant, by number: whether the temperature is the lowest, or else the highest; for a schedule by class.
     """
     method = _METHODS[settings.method]
     of_people = torch.tensor([settings.temperature if rare else settings.highest_temperature for rare in tail])
@@ -83,12 +75,7 @@ def gathered(embeddings: Tensor, people: Tensor) -> tuple[Tensor, Tensor, slice]
 
     Only those of this process have gradients; every process computes the whole loss, and leads its own share back.
 
-    Parameters
-    ----------
-    embeddings : Tensor
-        (n, 2B, d); first views before second ones.
-    people : Tensor
-        (B,).
+    `embeddings`: (n, 2B, d); first views before second ones. `people`: (B,).
     """
     ranks, rank = torch.distributed.get_world_size(), torch.distributed.get_rank()
     sent: list[Any] = [None] * ranks

@@ -25,12 +25,9 @@ FEWEST = 8
 def parts_of(config: Config, scans: Sequence[Scan]) -> tuple[tuple[Scan, ...], tuple[str, ...]]:
     """The scans to learn from, and the participants of the validation part, drawn by the seed.
 
-    Raises
-    ------
-    UsageError
-        For a probe, batches without negatives, a queue as long as there are scans, or an average of queues.
-    BadInputError
-        For fewer than `FEWEST` participants, or no split in the folder whose participants are left out.
+    Raises UsageError for a probe, batches without negatives, a queue as long as there are scans, or an average of
+    queues. Raises BadInputError for fewer than `FEWEST` participants, or no split in the folder whose participants are
+    left out.
     """
     settings, training = config.pretraining, config.training
     if isinstance(config.model, ProbeConfig):
@@ -108,10 +105,7 @@ def _with_long_tail(config: Config, scans: Sequence[Scan]) -> tuple[Scan, ...]:
 def tail_people(config: Config, scans: Sequence[Scan]) -> tuple[str, ...]:
     """Participants with the lowest temperature; none where it does not depend on the class.
 
-    Raises
-    ------
-    BadInputError
-        If nobody is of one of the classes, or everybody is of them.
+    Raises BadInputError if nobody is of one of the classes, or everybody is of them.
     """
     wanted, class_of = config.pretraining.tail_classes, classes_of(scans)
     if not wanted:

@@ -68,18 +68,8 @@ PRETRAINING_TABLE = Table(
 class PretrainingTask:
     """Input of the worker; picklable.
 
-    Parameters
-    ----------
-    layout : RunLayout
-    scans : tuple of Scan
-        Registered.
-    validation : tuple of str
-        Participants whose scans are not learned from.
-    spec : NetworkInput
-    config : Config
-    seed : int
-    tail : tuple of str
-        Participants with the lowest temperature.
+    `scans`: registered. `validation`: participants whose scans are not learned from. `tail`: participants with the
+    lowest temperature.
     """
 
     layout: RunLayout
@@ -109,19 +99,7 @@ def pretrain(
 ) -> list[Outcome]:
     """Train a backbone without labels; its network, description and history are those of ``layout.backbone``.
 
-    Parameters
-    ----------
-    layout : RunLayout
-    scans : sequence of Scan
-        Registered.
-    config : Config
-    executor : concurrent.futures.Executor
-    digests : DigestCache
-
-    Raises
-    ------
-    UsageError, BadInputError
-        As `parts_of`; if the grid is too small for the network.
+    `scans`: registered. Raises UsageError, BadInputError as `parts_of`; if the grid is too small for the network.
     """
     spec = configured_input(config)
     family_of(config.model).require_fits(spec.shape, config.model)

@@ -38,19 +38,9 @@ def temperature_at(schedule: Schedule, lowest: float, highest: float, phase: flo
 def temperature_of(settings: PretrainingConfig, epoch: int, epochs: int, seed: int) -> float:
     """Temperature of an epoch, counted from 1; the same throughout it.
 
-    Parameters
-    ----------
-    settings : PretrainingConfig
-    epoch, epochs : int
-        The epoch, and how many there are; without a period the first has the highest temperature, and the last, also an
-        only one, that of phase 0.7.
-    seed : int
-        For ``random``: even between the bounds.
-
-    Returns
-    -------
-    float
-        NaN for ``by-class``, where an epoch has two.
+    `epoch`, `epochs`: the epoch, and how many there are; without a period the first has the highest temperature, and
+    the last, also an only one, that of phase 0.7. `seed`: for ``random``: even between the bounds. Returns NaN for
+    ``by-class``, where an epoch has two.
     """
     lowest, highest = settings.temperature, settings.highest_temperature
     if settings.schedule == "by-class":

@@ -36,11 +36,7 @@ _LIMITS = (
 def model_card(run: RunRecord, controls: int) -> str:
     """The card, filled from the tables of a run; what the run does not have is said to be missing.
 
-    Parameters
-    ----------
-    run : RunRecord
-    controls : int
-        In the mean image.
+    `controls`: in the mean image.
     """
     config, task = run.config, run.task
     shape = configured_input(config).shape

@@ -30,19 +30,8 @@ KEPT = (nn.AvgPool3d, nn.Identity, nn.Dropout, nn.Dropout3d)
 def converted(model: StagedModel, settings: BcosConfig, shape: Shape) -> StagedModel:
     """A B-cos network with the layers of a conventional one, whose last stage pools and ends with a linear layer.
 
-    Parameters
-    ----------
-    model : StagedModel
-        Not changed.
-    settings : BcosConfig
-        Of the B-cos network.
-    shape : tuple of int
-        Voxels of its input.
-
-    Raises
-    ------
-    UsageError
-        Naming a layer that has no counterpart.
+    `model`: not changed. `settings`: of the B-cos network. `shape`: voxels of its input. Raises UsageError, naming a
+    layer that has no counterpart.
     """
     stages = copy.deepcopy(list(model.stages))
     last = [module for module in stages.pop().modules() if isinstance(module, nn.Linear)]

@@ -62,14 +62,7 @@ def patch_sums(x: Tensor, kernel: Sides3, stride: Sides3, padding: Sides3, dilat
 def bcos_scale(linear: Tensor, norm: Tensor, b: float) -> Tensor:
     """The dynamic scale ``|linear / norm|^(b - 1)`` of unit-norm linear responses.
 
-    Parameters
-    ----------
-    linear : Tensor
-        Responses of unit-norm filters.
-    norm : Tensor
-        Norms of their inputs, which broadcast.
-    b : float
-        At least 1.
+    `linear`: responses of unit-norm filters. `norm`: norms of their inputs, which broadcast. `b`: at least 1.
 
     Examples
     --------
@@ -180,19 +173,10 @@ class _Bcos(DynamicLinear):
 class BcosConv3d(_Bcos):
     """B-cos convolution over volumes (B, C, D, H, W), with zero padding.
 
-    Parameters
-    ----------
-    in_channels, out_channels, kernel_size, stride, padding, dilation, groups
-        As of `torch.nn.Conv3d`. There is never a bias.
-    b : float
-        Exponent, 1 or more.
-    max_out : int
-        Units per output channel, of which the largest counts (MaxOut; Goodfellow et al. 2013).
-
-    Raises
-    ------
-    UsageError
-        For an exponent below 1, fewer than one unit, or channels that the groups do not divide.
+    `in_channels`, `out_channels`, `kernel_size`, `stride`, `padding`, `dilation`, `groups`: as of `torch.nn.Conv3d`.
+    There is never a bias. `b`: exponent, 1 or more. `max_out`: units per output channel, of which the largest counts
+    (MaxOut; Goodfellow et al. 2013). Raises UsageError for an exponent below 1, fewer than one unit, or channels that
+    the groups do not divide.
     """
 
     def __init__(

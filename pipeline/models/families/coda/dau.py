@@ -45,12 +45,7 @@ Sides3 = tuple[int, int, int]
 def bounding_scale(bound: Literal["l2", "sq"], squared_norm: Tensor, eps: float = EPS) -> Tensor:
     """The factor that bounds weights: ``w = factor u``.
 
-    Parameters
-    ----------
-    bound : {"l2", "sq"}
-    squared_norm : Tensor
-        Of unbounded weights u, at least 0.
-    eps : float
+    `squared_norm`: of unbounded weights u, at least 0.
 
     Examples
     --------
@@ -65,19 +60,8 @@ def bounding_scale(bound: Literal["l2", "sq"], squared_norm: Tensor, eps: float 
 def squared_weight_norm(reduced: Tensor, expand: Tensor, vote: Tensor) -> Tensor:
     """``‖A B x + b‖²`` without the weights themselves: ``(Bx)ᵀ AᵀA (Bx) + 2 bᵀA Bx + ‖b‖²``.
 
-    Parameters
-    ----------
-    reduced : Tensor
-        B x, (N, r, D, H, W).
-    expand : Tensor
-        Aᵀ of n units, (n, r, d).
-    vote : Tensor
-        b of n units, (n, d).
-
-    Returns
-    -------
-    Tensor
-        (N, n, D, H, W).
+    `reduced`: B x, (N, r, D, H, W). `expand`: aᵀ of n units, (n, r, d). `vote`: b of n units, (n, d). Returns (N, n, D,
+    H, W).
     """
     units, rank = expand.shape[:2]
     gram = (expand @ expand.mT).reshape(units * rank, rank, 1, 1, 1)
@@ -95,25 +79,9 @@ class CodaConv3d(DynamicLinear):
     In explanation mode B x and the bounding factor are held; what is left, ``Aᵀx`` and ``bᵀx``, is linear, and the
     gradient of an output is its w(x).
 
-    Parameters
-    ----------
-    in_channels, out_channels : int
-    kernel_size : int or tuple of int
-        Odd.
-    stride : int or tuple of int
-    rank : int
-        Of A B; it bounds how many patterns a unit can hold.
-    bound : {"sq", "l2", "wb"}
-        How the norm of weights is bounded; see the module.
-    vote : bool
-        Whether b is trained; never with ``wb``.
-    eps : float
-        Added to squared norms.
-
-    Raises
-    ------
-    UsageError
-        For an unknown bound, a rank below 1, or an even kernel.
+    `kernel_size`: odd. `rank`: of A B; it bounds how many patterns a unit can hold. `bound`: how the norm of weights is
+    bounded; see the module. `vote`: whether b is trained; never with ``wb``. `eps`: added to squared norms. Raises
+    UsageError for an unknown bound, a rank below 1, or an even kernel.
     """
 
     def __init__(

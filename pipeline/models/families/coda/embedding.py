@@ -14,12 +14,7 @@ KERNEL = 3
 
 
 class PatchEmbedding(nn.Sequential):
-    """Features (B, F, D, H, W) of the patch around each voxel of volumes (B, 1, D, H, W).
-
-    Parameters
-    ----------
-    filters : int
-    """
+    """Features (B, F, D, H, W) of the patch around each voxel of volumes (B, 1, D, H, W)."""
 
     def __init__(self, filters: int) -> None:
         super().__init__(nn.Conv3d(1, filters, KERNEL, padding=KERNEL // 2, bias=False), nn.BatchNorm3d(filters))
@@ -28,10 +23,7 @@ class PatchEmbedding(nn.Sequential):
 def require_voxel_level(model: nn.Module) -> None:
     """Refuse to call a map of contributions one of voxels where the network is linear in an embedding only.
 
-    Raises
-    ------
-    UsageError
-        If the network has a learnt embedding.
+    Raises UsageError if the network has a learnt embedding.
     """
     if any(isinstance(module, PatchEmbedding) for module in model.modules()):
         raise UsageError(

@@ -29,12 +29,7 @@ ENCODED = 2
 class Layers:
     """The layers of a network, first to last.
 
-    Parameters
-    ----------
-    units : tuple of int
-        Of all layers but the last, which has one per output.
-    ranks, kernels, strides : tuple of int
-        Of all layers.
+    `units`: of all layers but the last, which has one per output. `ranks`, `kernels`, `strides`: of all layers.
     """
 
     units: tuple[int, ...]
@@ -71,15 +66,8 @@ class SumPool(nn.Module):
 def stack(layers: Layers, before: int, outputs: int, bound: Bound, flat: bool = False) -> list[CodaConv3d]:
     """The layers of a network.
 
-    Parameters
-    ----------
-    layers : Layers
-    before : int
-        Channels of the input.
-    outputs : int
-    bound : {"sq", "l2", "wb"}
-    flat : bool
-        With kernels and strides of two dimensions, as in the source; volumes then have one slice.
+    `before`: channels of the input. `flat`: with kernels and strides of two dimensions, as in the source; volumes then
+    have one slice.
     """
     made = []
     for units, rank, kernel, stride in zip(

@@ -17,12 +17,8 @@ from heatlas.pipeline.run.errors import UsageError
 class Backbone(nn.Sequential):
     """Stages of a network, as one stage.
 
-    Parameters
-    ----------
-    stages : sequence of nn.Module
-    frozen : bool
-        Weights have no gradients, and the stages stay in evaluation mode whatever the network is set to, so that
-        running statistics stay what they are.
+    `frozen`: weights have no gradients, and the stages stay in evaluation mode whatever the network is set to, so that
+    running statistics stay what they are.
     """
 
     was_trained: ClassVar[bool] = True
@@ -67,18 +63,7 @@ def features_of_stages(network: StagedModel, volumes: Tensor) -> list[Tensor]:
 def kept_stages(network: StagedModel, shape: Shape, count: int = 0) -> tuple[tuple[nn.Module, ...], tuple[int, ...]]:
     """The first stages of a network, all that give features with voxels unless a number is given; channels after each.
 
-    Parameters
-    ----------
-    network : StagedModel
-    shape : tuple of int
-        Voxels of its input.
-    count : int
-        0 for all.
-
-    Raises
-    ------
-    UsageError
-        If there are not so many.
+    `shape`: voxels of its input. `count`: 0 for all. Raises UsageError if there are not so many.
     """
     weight = next(network.parameters())
     was_training = network.training

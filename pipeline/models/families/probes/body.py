@@ -23,10 +23,7 @@ UNTRAINED = ResNetConfig("resnet10")
 def backbone_digest(backbone: str, fold: int) -> str:
     """Digest of the weights of a backbone.
 
-    Raises
-    ------
-    UsageError, BadInputError
-        As `backbone_files`; if they cannot be read.
+    Raises UsageError, BadInputError as `backbone_files`; if they cannot be read.
     """
     path = Path(backbone) if Path(backbone).is_file() else backbone_files(backbone, fold).weights
     try:
@@ -38,10 +35,7 @@ def backbone_digest(backbone: str, fold: int) -> str:
 def backbone_files(folder: str, fold: int) -> FoldFiles:
     """Files of a pre-trained backbone, or else those of the network of a fold of a run.
 
-    Raises
-    ------
-    UsageError
-        If the folder holds neither.
+    Raises UsageError if the folder holds neither.
     """
     layout = RunLayout(Path(folder))
     for files in (layout.backbone, layout.fold(fold)):
@@ -61,10 +55,7 @@ def backbone_files(folder: str, fold: int) -> FoldFiles:
 def knows_labels(settings: ProbeConfig) -> bool:
     """Whether the backbone learned from labels: the network of a run, or one pre-trained with a schedule by class.
 
-    Raises
-    ------
-    UsageError
-        As `backbone_files`.
+    Raises UsageError as `backbone_files`.
     """
     if not settings.backbone or Path(settings.backbone).is_file():
         return False
@@ -82,10 +73,7 @@ def knows_labels(settings: ProbeConfig) -> bool:
 def body_of(settings: ProbeConfig) -> ModelConfig:
     """Architecture and settings of the backbone, with the field of view of the probe; opens no file.
 
-    Raises
-    ------
-    UsageError
-        If they are not written out (`with_body`), or the backbone is a probe itself.
+    Raises UsageError if they are not written out (`with_body`), or the backbone is a probe itself.
     """
     if settings.body:
         found = network_settings(json_object(settings.body), "model.body")
@@ -104,12 +92,8 @@ def body_of(settings: ProbeConfig) -> ModelConfig:
 def with_body(settings: ProbeConfig) -> ProbeConfig:
     """The settings with the backbone written out, and without its place.
 
-    Raises
-    ------
-    UsageError
-        If the folder has no backbone, the backbone is a probe itself, or a file of weights of an unknown network.
-    BadInputError
-        If its description cannot be read.
+    Raises UsageError if the folder has no backbone, the backbone is a probe itself, or a file of weights of an unknown
+    network. Raises BadInputError if its description cannot be read.
     """
     if not settings.body and Path(settings.backbone).is_file():
         raise UsageError(

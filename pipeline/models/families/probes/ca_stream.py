@@ -37,14 +37,9 @@ def attention_scores(features: Tensor, query: Tensor) -> Tensor:
 def attention(features: Tensor, query: Tensor, keys: Tensor | None = None) -> Tensor:
     """Softmax of `attention_scores` over voxels, (B, ..., D, H, W); 0 outside `keys`.
 
-    Parameters
-    ----------
-    features : Tensor
-        (B, d, D, H, W).
-    query : Tensor
-        (B, d), or (B, C, d) for several queries of each volume; 0 gives each voxel the same weight.
-    keys : Tensor of bool or None
-        Voxels that may be attended to, (B, D, H, W); None for all, which is also what a volume without any gets.
+    `features`: (B, d, D, H, W). `query`: (B, d), or (B, C, d) for several queries of each volume; 0 gives each voxel
+    the same weight. `keys`: voxels that may be attended to, (B, D, H, W); None for all, which is also what a volume
+    without any gets.
 
     Examples
     --------
@@ -73,14 +68,8 @@ def attended(features: Tensor, weights: Tensor) -> Tensor:
 class AttentionPooling(nn.Module):
     """The last attention as a function of the last features alone: the queries, and what may be attended to, stay.
 
-    Parameters
-    ----------
-    query : Tensor
-        (B, d), or (B, C, d), of each volume.
-    keys : Tensor of bool
-        (B, D, H, W).
-    values : Tensor or None
-        The linear map V (d, d) of the features that are pooled; None for the features themselves.
+    `query`: (B, d), or (B, C, d), of each volume. `keys`: (B, D, H, W). `values`: the linear map V (d, d) of the
+    features that are pooled; None for the features themselves.
     """
 
     def __init__(self, query: Tensor, keys: Tensor, values: Tensor | None = None) -> None:
@@ -108,22 +97,9 @@ class AttentionPooling(nn.Module):
 class AttentionStream(nn.Module):
     """The stages of a backbone, and the stream beside them: volumes (B, 1, D, H, W) to attended features.
 
-    Parameters
-    ----------
-    body : Backbone
-    widths : sequence of int
-        Channels after each of its stages.
-    first : int
-        Stage at which the stream begins.
-    projected : bool
-        Whether keys and values of each stage are linear maps of its features.
-    classes : int
-        Queries, one of each class; 0 for one of all.
-
-    Raises
-    ------
-    UsageError
-        For a stage that is not there.
+    `widths`: channels after each of its stages. `first`: stage at which the stream begins. `projected`: whether keys
+    and values of each stage are linear maps of its features. `classes`: queries, one of each class; 0 for one of all.
+    Raises UsageError for a stage that is not there.
     """
 
     def __init__(

@@ -34,10 +34,7 @@ CODA_RANKS, CODA_KERNELS = (8, 8), (3, 1)
 class UnitProjection(nn.Module):
     """Fewer channels for each voxel, by weights of norm 1 per channel, so that no answer exceeds the norm of its voxel.
 
-    Parameters
-    ----------
-    before, after : int
-        Channels.
+    `before`, `after`: channels.
     """
 
     keeps_places: ClassVar[bool] = True
@@ -110,16 +107,8 @@ def coda_head(channels: int, hidden: int, outputs: int, bias: float) -> list[nn.
 def build(network: StagedModel, shape: Shape, settings: ProbeConfig, dynamic: bool, outputs: int) -> StagedModel:
     """A probe on a network. Stages: the backbone, one per hidden layer of the head, its last layer with the logits.
 
-    Parameters
-    ----------
-    network : StagedModel
-        Whose first stages become the backbone; they are not copied.
-    shape : tuple of int
-    settings : ProbeConfig
-        With the backbone written out.
-    dynamic : bool
-        Whether the backbone is dynamic linear.
-    outputs : int
+    `network`: whose first stages become the backbone; they are not copied. `settings`: with the backbone written out.
+    `dynamic`: whether the backbone is dynamic linear.
     """
     stages, widths = kept_stages(network, shape, settings.stages)
     body = Backbone(stages, frozen=not settings.train_backbone)

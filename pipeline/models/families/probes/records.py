@@ -69,11 +69,7 @@ def refused_by(settings: ProbeConfig, body: Family) -> Mapping[str, str]:
 def probe_family(settings: ProbeConfig, find: Find) -> Family:
     """The family of probes as the settings make it.
 
-    Parameters
-    ----------
-    settings : ProbeConfig
-    find : callable
-        The family of the backbone's settings.
+    `find`: the family of the backbone's settings.
     """
     body = find(body_of(settings))
     return dataclasses.replace(
