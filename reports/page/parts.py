@@ -132,9 +132,9 @@ def _page_of_fault(index: str, heading: str, wrong: str) -> str:
     return render("fault.html.j2", Frame(shortened(heading), [], index=index), heading=shortened(heading), wrong=wrong)
 
 
-def people_pages(material: Material) -> FinishedParts:
-    """Pages of all participants."""
-    people, files = ParticipantRecords(material.run), material.links.people
+def people_pages(material: Material, share: int = 0, shares: int = 1) -> FinishedParts:
+    """Pages of all participants, or of one of equal shares of them."""
+    people, files = ParticipantRecords(material.run), dict(list(material.links.people.items())[share::shares])
     for participant, file in files.items():
         make = partial(_person_page, material, people, participant)
         page, wrong = material.faults.attempt("A page of a participant", make)
@@ -162,9 +162,17 @@ PARTS: Mapping[str, Callable[[Material], FinishedParts]] = {
 """All parts, those that take longest first."""
 
 
+_SHARE = 25
+"""People whose pages one process makes; fewer are not worth reading the run once more."""
+
+
 def make_part(layout: RunLayout, name: str) -> FinishedParts:
     """Make one part in a process of its own."""
     return PARTS[name](Material.of(layout))
+
+
+def _make_people(layout: RunLayout, share: int, shares: int) -> FinishedParts:
+    return people_pages(Material.of(layout), share, shares)
 
 
 def make_parts(material: Material, executor: Executor | None) -> FinishedParts:
@@ -175,7 +183,9 @@ def make_parts(material: Material, executor: Executor | None) -> FinishedParts:
     if executor is None:
         made = [part(material) for part in PARTS.values()]
     else:
-        waiting = [executor.submit(make_part, material.run.layout, name) for name in PARTS]
+        layout, shares = material.run.layout, math.ceil(len(material.links.people) / _SHARE)
+        waiting = [executor.submit(make_part, layout, name) for name in PARTS if name != "people"]
+        waiting += [executor.submit(_make_people, layout, share, shares) for share in range(shares)]
         made = [future.result() for future in waiting]
     sections = {section.id: section for one in made for section in one.sections}
     in_order = tuple(sections[section.id] for section in SECTIONS if section.id in sections)

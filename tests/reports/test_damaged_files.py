@@ -433,6 +433,12 @@ def test_a_damaged_picture_is_named_and_not_shown(finished, record, content, mon
     assert [one.startswith(said) for one in material.faults.said] == [True]
 
 
+def test_shares_of_the_people_are_all_people_once(record, monkeypatch):
+    material = fast_material(record, monkeypatch)
+    pages = [page for share in range(3) for page in people_pages(material, share, 3).pages]
+    assert sorted(pages) == sorted(material.links.people.values())
+
+
 def test_the_overview_of_a_lost_map_is_not_that_of_another_class(finished, record, tmp_path, monkeypatch):
     path = finished.group_map("AD", "lrpB000")
     kept = shutil.move(path, tmp_path / "kept.nii.gz")
