@@ -336,6 +336,7 @@ def _as_one_of_two(ranks: Ranks, folder: Path) -> None:
         torch.save(dict(learnt(folder / method, method, ranks)), folder / f"{method}-{ranks.rank}.pt")
 
 
+@pytest.mark.ci
 def test_two_processes_compare_with_the_scans_of_both(tmp_path):
     for method in ("simclr", "moco"):
         (tmp_path / method).mkdir()

@@ -44,6 +44,7 @@ def unbroken(tmp_path_factory):
     return run(path), read_checkpoint(path, "key")
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("deadly_batch", [pytest.param(7, marks=pytest.mark.slow), 19])
 def test_killed_training_continues_to_the_same_bits(tmp_path, unbroken, deadly_batch):
     path = checkpoint_path(tmp_path)

@@ -106,6 +106,7 @@ def test_folds_start_from_different_weights_and_the_seed_decides(finished, tmp_p
     assert content(other)["models/fold-0/history.tsv"] != content(layout)["models/fold-0/history.tsv"]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("deadly_batch", [pytest.param(4, marks=pytest.mark.slow), 8])
 def test_a_run_killed_in_training_ends_as_an_unbroken_one(finished, tmp_path, deadly_batch):
     layout = RunLayout(tmp_path / "killed")
