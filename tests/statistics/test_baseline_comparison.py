@@ -48,6 +48,15 @@ def classes() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return target, good, rng.random(60)
 
 
+def test_a_baseline_that_knows_one_class_alone_has_neither_area_nor_p(classes) -> None:
+    target, good, guess = classes
+    asked = inputs(good, guess, target)
+    asked.baselines = asked.baselines[target == 1]
+    table = baselines_tables(asked).query("baseline == 'regions'")
+    assert table[["estimate", "difference", "p"]].isna().all(axis=None)
+    assert set(table["verdict"]) == {"no better than"}
+
+
 def test_areas_after_exchange_are_those_of_pairs_counted_one_by_one() -> None:
     rng = np.random.default_rng(0)
     network, baseline = rng.integers(0, 5, (2, 14)).astype(float)  # with ties

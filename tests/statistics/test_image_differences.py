@@ -120,6 +120,15 @@ def test_a_draw_is_the_fit_of_people_drawn_twice_and_an_exchange_that_of_exchang
     np.testing.assert_allclose(people.sizes(as_they_are)[0], people.drawn_sizes(np.ones((1, 30)))[0], rtol=1e-9)
 
 
+def test_a_map_without_an_order_of_regions_has_no_agreement_and_small_classes_are_said():
+    images = noise(12, 64, 6)
+    found = image_differences_tables(with_images(images, np.zeros((64, len(MAPS), 6))))
+    agreement = found["image_agreement"]
+    assert agreement[["r", "p"]].isna().all(axis=None)
+    assert agreement["note"].str.contains("no order").all()
+    assert found["image_differences"]["note"].str.contains("fewer than 80 participants").all()
+
+
 @pytest.mark.slow
 def test_p_is_uniform_without_a_difference_whatever_sizes_and_spreads():
     """12 patients of twice the spread among 48 people: 5 % of regions below .05, and 5 % of families."""

@@ -26,7 +26,7 @@ from heatlas.pipeline.statistics.data.values import shares
 from heatlas.pipeline.statistics.linear.correlation import correlation_interval, matched_test
 from heatlas.pipeline.statistics.linear.design import Design, design_of
 from heatlas.pipeline.statistics.linear.freedman_lane import LinearModel, freedman_lane, permutation_test
-from heatlas.pipeline.statistics.linear.permutations import Exchangeability
+from heatlas.pipeline.statistics.linear.permutations import Exchangeability, benjamini_hochberg
 from heatlas.pipeline.statistics.requested import Biomarker
 
 
@@ -201,6 +201,8 @@ def test_matched_test_equals_the_engine_and_brute_force(q):
     np.testing.assert_array_equal(result.p, [one.p[0] for one in alone])
     np.testing.assert_allclose(result.t, [one.t[0] for one in alone])
     assert (result.p_fwe >= result.p).all()
+    apart = matched_test(values, regressors, which, nuisance, permutations, kinds=np.arange(5))
+    np.testing.assert_allclose(apart.p_fdr, benjamini_hochberg(apart.p))  # each column's own permutations alone
     residuals = values - nuisance @ np.linalg.lstsq(nuisance, values, rcond=None)[0]
     expected = [partial(residuals[:, j], regressors[:, which[j]], nuisance) for j in range(5)]
     np.testing.assert_allclose(result.partial_r, expected)

@@ -57,7 +57,7 @@ MIN_PARTICIPANTS = 4
 SMALL, SHARE = 60, 0.4
 SMALL_CLASS = (
     f"fewer than {SMALL} participants of one class, less than {SHARE:.0%} of all: if they vary two or three times as "
-    "much as the others, p (6 to 10 % at 5 %) and p_fwe (8 to 20 %) are too small"
+    "much as the others, p (6 to 10 % at 5 %), p_fwe and p_fdr (8 to 20 %) are too small"
 )
 """Caveat by the sizes of the classes: so few people do not show how much they vary (docs/benchmarks/statistics.md)."""
 
@@ -243,7 +243,8 @@ def rows_of(
         groups = list(dict.fromkeys(columns["group"]))
         which = columns["group"].map({group: i for i, group in enumerate(groups)}).to_numpy(np.intp)
         permutations = points.exchange.permutations(settings.permutations, rng)
-        matched = matched_test(relevance, tested, which, nuisance, permutations, settings.confidence)
+        kind = pd.factorize(pd.Series(kinds))[0]
+        matched = matched_test(relevance, tested, which, nuisance, permutations, settings.confidence, kind)
         table = table.assign(n_permutations=len(permutations), exact=permutations.exact, slope=matched.slope)
         test: MatchedTest | PermutationTest = matched
     else:

@@ -33,6 +33,7 @@ from heatlas.pipeline.statistics.linear.freedman_lane import NO_SPREAD, LinearMo
 from heatlas.pipeline.statistics.linear.permutations import TIE_TOLERANCE, Exchangeability, Permutations, p_value
 from heatlas.pipeline.statistics.linear.studentised import HomoscedasticModel
 from heatlas.pipeline.statistics.resampling.bootstrap import NO_INTERVAL, bootstrap_intervals
+from heatlas.pipeline.statistics.resampling.means import OF_P, caveat_of_size
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,7 +148,7 @@ COLUMNS = {
     "n_positive": "Participants of the positive class",
     "n_negative": "Participants of the negative class",
     **described("n_permutations"),
-    "note": "Why there is no value, or what was left out",
+    "note": "Why there is no value, what was left out, or a caveat",
 }
 IMAGE_DIFFERENCES_TABLE = Table(
     "image_differences", COLUMNS, "measure of the images, map and bilateral group",
@@ -277,7 +278,11 @@ def _rows(image: _Tested, used: _Tested, groups: Sequence[str], note: str | None
     table["verdict"] = pd.Series([verdict(*pair) for pair in both], dtype=object)
     problems = zip(image.test.problems, used.test.problems, strict=True)
     left_out = (image.model.design.note, used.model.design.note, note)
-    notes = pd.Series([joined(*pair, *left_out) for pair in problems], dtype=object)
+    small = caveat_of_size(np.repeat([0, 1], [image.n_negative, image.n_positive]), OF_P)
+    caveats = [small if known else None for known in np.isfinite(image.test.p)]
+    notes = pd.Series(
+        [joined(*pair, *left_out, one) for pair, one in zip(problems, caveats, strict=True)], dtype=object
+    )
     return table.assign(
         n_positive=image.n_positive, n_negative=image.n_negative, n_permutations=image.test.n_permutations,
         covariates=", ".join(used.model.covariates) or None, note=notes,
@@ -323,6 +328,8 @@ def _agreement(inputs: StatisticsInputs, rows: Indices, images: Floats, name: st
     )
     observed = Permutations(np.arange(n, dtype=np.int32)[None], False)
     r = float(rank_correlation(*(one.sizes(observed) for one in people))[0])
+    if not np.isfinite(r):
+        return row | {"note": "all regions of the images or of the map differ alike, so that they have no order"}
     chance = np.concatenate([
         rank_correlation(*(one.sizes(Permutations(part, False)) for one in people))
         for part in np.array_split(permutations.rows, max(len(permutations) // 200, 1))

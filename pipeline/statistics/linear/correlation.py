@@ -215,12 +215,13 @@ class MatchedTest:
 
 def matched_test(
     values: Floats, regressors: Floats, which: NDArray[np.intp], nuisance: Floats, permutations: Permutations,
-    confidence: float = 0.95,
+    confidence: float = 0.95, kinds: Indices | None = None,
 ) -> MatchedTest:  # fmt: skip
     """Partial correlation of every column of values with its regressor, permuting participants.
 
     Shapes: values (participants, columns), regressors (participants, regressors), which (columns,) with the regressor
-    of each column, nuisance (participants, q) of full rank, intercept first.
+    of each column, nuisance (participants, q) of full rank, intercept first, kinds (columns,): columns of a kind share
+    the permutations that p_fdr is made from (by default all).
     """
     basis = np.linalg.qr(nuisance)[0]
     left, size, why_not = _residuals(values, basis, "relevance")
@@ -229,7 +230,8 @@ def matched_test(
     usable = np.flatnonzero([problem is None for problem in problems])
     result = dict(zip(COLUMNS, np.full((len(COLUMNS), values.shape[1]), np.nan), strict=True))
     if len(usable):
-        tests = _tested(left[:, usable], tested, which[usable], basis, permutations, confidence)
+        kind = np.zeros(len(usable), np.intp) if kinds is None else kinds[usable]
+        tests = _tested(left[:, usable], tested, which[usable], basis, permutations, confidence, kind)
         for name, column in tests.items():
             result[name][usable] = column
     result["slope"] = result["partial_r"] * size / tested_size[which]
@@ -238,7 +240,7 @@ def matched_test(
 
 def _tested(
     residuals: Floats, tested: Floats, which: NDArray[np.intp], basis: Floats, permutations: Permutations,
-    confidence: float,
+    confidence: float, kinds: Indices,
 ) -> dict[str, Floats]:  # fmt: skip
     """The columns of `MatchedTest` for residuals (participants, columns) of norm 1."""
     moving = basis[:, np.ptp(basis, axis=0) > 1e-12]
@@ -258,7 +260,7 @@ def _tested(
     measured = size(np.arange(len(residuals), dtype=np.intp)[None], residuals)[0].astype(float)
     r = (residuals * tested[:, which]).sum(axis=0)
     threshold = reached(measured, r**2)
-    single, largest, critical, pooled = tally(size, CHUNK, permutations, residuals, threshold, confidence)
+    single, largest, critical, pooled = tally(size, CHUNK, permutations, residuals, threshold, confidence, kinds)
     family = len(permutations) - np.searchsorted(np.sort(largest), threshold, side="left")
     p, p_fwe = (p_value(count, len(permutations), permutations.exact) for count in (single, family))
     low, high = correlation_interval(r, t, critical, p, 1 - confidence)[1:]

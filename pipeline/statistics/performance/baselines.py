@@ -182,7 +182,7 @@ def _rows(
             exchanged = (rng.random((PERMUTATIONS, len(people))) < 0.5)[:, codes]
             both_ways = [_exchanged(compared, fold, swap) for swap in (exchanged, ~exchanged)]
             beyond = np.abs(both_ways[0] - both_ways[1]) >= abs(of_network - of_baseline) - ROUNDING
-            p = float((beyond.sum() + 1) / (PERMUTATIONS + 1))
+            p = float((beyond.sum() + 1) / (PERMUTATIONS + 1)) if np.isfinite(of_network - of_baseline) else np.nan
         rows.append(
             {
                 "baseline": name, "metric": metric, "estimate": of_baseline,
@@ -203,9 +203,11 @@ def _strata(both: pd.DataFrame, codes: NDArray[np.intp], is_number: bool) -> Ind
 
 
 def _balanced(target: Floats, predicted: Floats, weights: Floats) -> Floats:
-    """Mean recall over the classes that occur."""
-    right = (predicted == target).astype(float)
-    recalls = [ratio(weights @ (right * side), weights @ side) for side in (target == k for k in np.unique(target))]
+    """Mean recall over the classes that occur; NaN of a single one."""
+    right, classes = (predicted == target).astype(float), np.unique(target)
+    if len(classes) == 1:
+        return np.full(len(weights), np.nan)
+    recalls = [ratio(weights @ (right * side), weights @ side) for side in (target == k for k in classes)]
     return np.mean(recalls, axis=0)  # type: ignore[no-any-return]
 
 
