@@ -141,8 +141,8 @@ def explain_part(outputs: Mapping[str, Path], task: PartToExplain) -> Mapping[st
 def take_scan(outputs: Mapping[str, Path], archive: Path, name: str) -> Mapping[str, Any]:
     """Put the tables of one scan of a part in their place; the work of one job.
 
-    Returns as from `explain_scan`. Raises HeatlasError: what went wrong with this scan, as it was raised while the part
-    was explained.
+    Returns what `explain_scan` does. Raises HeatlasError: what went wrong with this scan, as it was raised while the
+    part was explained.
     """
     try:
         with zipfile.ZipFile(archive) as stored:

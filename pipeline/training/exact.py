@@ -104,8 +104,8 @@ def solved(
     `model`: its last layer is linear; changed in place. `parts`: training and validation part. No epoch is chosen, so
     the validation part is learned from as well. `people`: of all scans, in order. `objective`: for the loss and the
     score of the history, and the scale of a number. `seed`: of the inner folds, by which the penalty is chosen.
-    `folder`: for a file of all columns. Returns with one epoch, whose validation loss and score are those of the inner
-    folds. Raises BadInputError if there are too few people of a class.
+    `folder`: for a file of all columns. Returns a history of one epoch, whose validation loss and score are those of
+    the inner folds. Raises BadInputError if there are too few people of a class.
     """
     targets = torch.cat([part.targets for part in parts])
     wanted = _in_units(targets, objective)

@@ -30,8 +30,8 @@ def propagate(
 ) -> tuple[Relevance, list[tuple[LedgerEntry, ...]], list[Tensor]]:
     """Propagate relevance from the output to the boundary of the plan.
 
-    `seed`: (B, K), relevance of the outputs. Returns per composite: relevance at the boundary, the balance of each step
-    that redistributes relevance, and the sign (B,) of the relevance that speaks for the output
+    `seed`: (B, K), relevance of the outputs. Returns, for each composite, relevance at the boundary, the balance of
+    each step that redistributes relevance, and the sign (B,) of the relevance that speaks for the output
     (`pipeline.attribution.lrp.composites`). Raises UsageError if relevance bypasses the boundary on another path.
     """
     at: dict[str, Relevance] = {plan.program.result: [seed] * len(composites)}

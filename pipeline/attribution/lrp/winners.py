@@ -80,8 +80,8 @@ def winner_messages(
 
     `messages`: (Tensor, Tensor or None), ``s+`` and ``s-`` per rule, each of the shape of `winners`; None is 0.
     `count`: number of rules. `weight`, `linear`, `winners`, `units`: as for `winner_sums`. `pool`: pooling that
-    determined the winners. `input_shape`: (B, C_in, D, H, W). Returns per rule, of shape `input_shape`; views of one
-    tensor.
+    determined the winners. `input_shape`: (B, C_in, D, H, W). Returns a tensor of `input_shape` for each rule; views of
+    one tensor.
     """
     run = input_shape[1]
     positive, negative = _row_weights(weight)

@@ -147,7 +147,7 @@ def normalised(module: nn.Module, x: Tensor, r: Tensor) -> tuple[Tensor, Tensor]
     of ``1 / sqrt(v)`` has ``-1 / (sqrt(v) sqrt(v_r) (sqrt(v) + sqrt(v_r)))``; and the result is a product
     (`Multiplied`). So multipliers of x add up to the difference of the results.
 
-    `module`: without running statistics. `x`, `r`: (B, C, ...) and (1, C, ...). Returns of the shapes of x and r;
+    `module`: without running statistics. `x`, `r`: (B, C, ...) and (1, C, ...). Returns tensors shaped like x and r;
     derivatives of the first are those multipliers.
     """
     (centred, centred_r), eps = (_centred(module, one) for one in (x, r)), float(module.eps)  # type: ignore[arg-type]

@@ -167,7 +167,7 @@ def judged(
     set is the reference of paired differences. `people`: participant of each scan. `labels`: class of each scan, one
     per participant; missing for people in no part. `parts`: whom probes are trained and tested on; all but the site is
     measured on the test part. `sites`: site of each scan, one per participant; predicted for all people. Without, the
-    site is not measured. `temperatures`: temperatures of the InfoNCE loss. Returns with the columns of
+    site is not measured. `temperatures`: temperatures of the InfoNCE loss. Returns a table with the columns of
     `REPRESENTATIONS_TABLE`; measures that cannot be computed have a row with a note. Raises BadInputError if labels or
     features do not fit the people, or those of the parts are not there. Raises UsageError without a set of features, or
     with a temperature of 0 or less.

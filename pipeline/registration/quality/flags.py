@@ -65,7 +65,8 @@ def flag_reasons(quality: pd.DataFrame, ages: Sequence[float | None] | None = No
     """Why each scan is in doubt.
 
     `quality`: one row per scan with the columns of `MEASURES` and ``scale_x``, ``scale_y``, ``scale_z``; missing
-    numbers, as of scans that came registered, are skipped. `ages`: in years, by row. Returns empty if nothing is wrong.
+    numbers, as of scans that came registered, are skipped. `ages`: in years, by row. A scan has none if nothing is
+    wrong.
     """
     reasons: list[list[str]] = [[] for _ in range(len(quality))]
     moved = quality.get("affine_residual_mm", pd.Series(np.nan, quality.index))

@@ -130,9 +130,9 @@ def run_jobs(
     """Do all jobs that need doing; keep going when one fails.
 
     `jobs`: units of one stage. `description`: for the progress bar. `on_end`: called with every outcome in this
-    process, not in a worker. Returns in the order of `jobs`. Raises ResumableError if the disk is full; finished units
-    are kept. Raises concurrent.futures.BrokenExecutor if a local worker was lost. If it was one of a cluster, the other
-    units are done first and the error names it.
+    process, not in a worker. Returns outcomes in the order of `jobs`. Raises ResumableError if the disk is full;
+    finished units are kept. Raises concurrent.futures.BrokenExecutor if a local worker was lost. If it was one of a
+    cluster, the other units are done first and the error names it.
     """
     outcomes: dict[int, Outcome] = {}
     pending: dict[Future[Outcome], int] = {}

@@ -19,8 +19,8 @@ LEFT_RIGHT = 1
 def flip_and_shift(volumes: torch.Tensor, flips: Sequence[bool], shifts: Sequence[int]) -> torch.Tensor:
     """Mirror chosen volumes left-right, then move each by whole voxels to the right.
 
-    `volumes`: (B, C, D, H, W), not changed. `shifts`: in voxels, negative to the left; padded with 0. Returns new, of
-    the same shape and type.
+    `volumes`: (B, C, D, H, W), not changed. `shifts`: in voxels, negative to the left; padded with 0. Returns a new
+    tensor, of the same shape and type.
     """
     result = torch.zeros_like(volumes)
     for moved, volume, flip, shift in zip(result, volumes, flips, shifts, strict=True):
