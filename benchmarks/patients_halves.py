@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 from patients import call
@@ -45,6 +47,8 @@ class Recipe:
     ensemble: int = 1
     on_ridge: bool = False
     """Whether networks learn what is added to the logit of ridge on regions."""
+    everyone: bool = False
+    """Whether networks learn from the younger people, too, as controls, and age is taken out of the images."""
 
     @property
     def config(self) -> Config:
@@ -56,10 +60,11 @@ class Recipe:
     @property
     def name(self) -> str:
         words = f"{self.intensities}_{self.registration}_rate-{self.learning_rate:g}_decay-{self.weight_decay:g}"
-        return words + "_on-ridge" * self.on_ridge
+        return words + "_on-ridge" * self.on_ridge + "_everyone" * self.everyone
 
 
 PRESET = Recipe(intensities="percentiles")
+EVERYONE = dataclasses.replace(PRESET, registration="common", everyone=True)
 CHOICES: Mapping[str, Sequence[object]] = {
     "intensities": ("minmax", "percentiles"),
     "registration": ("each", "common"),
@@ -114,17 +119,19 @@ class Study:
         files = [layout.scan(one.participant_id, one.session_id, spec.resolution_mm) for one in self.scans]
         return [read_network_volume(own, spec) for own in files]
 
-    def _by_one_map(self, config: Config) -> list[NDArray[np.float32]]:
-        """Scans moved by the affine map of their mean to the template, whose mask cuts them off."""
+    def _by_one_map(self, config: Config, others: Sequence[Path] = ()) -> list[NDArray[np.float32]]:
+        """Scans, or files of others, moved by the affine map of the scans' mean to the template, whose mask cuts them
+        off.
+        """
         os.environ["ITK_GLOBAL_DEFAULT_NUMBER_OF_THREADS"] = "1"
         template, spec = configured_template(config.registration), configured_input(config)
-        images = [load_t1w(self.source / one.file) for one in self.scans]
+        images = [load_t1w(self.source / scan.file) for scan in self.scans]
         mean = closest_ras(Volume(np.mean([one.data for one in images], axis=0), images[0].affine))
         box = brain_box(template)
         fixed = Volume(box.crop(template.t1w), box.grid(template.grid).affine)
         transforms = register(fixed, mean, config.registration.transform, SEED, self.out / "mean_")
         found = []
-        for one in images:
+        for one in map(load_t1w, others) if others else images:
             scan = closest_ras(Volume(one.data, one.affine))
             values = resample(scan, transforms, template.grid.shape, template.grid.affine)
             found.append(to_network(values, template.brain_mask, spec))
@@ -138,8 +145,15 @@ class Study:
     @cached_property
     def columns(self) -> Floats:
         """Means and spreads of regions in the preset's images, (people, 2 regions), as the baseline sees them."""
+        return self._columns_of(self.volumes(PRESET))
+
+    @cached_property
+    def everyones_columns(self) -> Floats:
+        return self._columns_of(self.everyone)
+
+    def _columns_of(self, volumes: torch.Tensor) -> Floats:
         labels = self.atlas.labels_in(configured_input(PRESET.config).box)
-        images = [by_region(standardised(one[0].float().numpy()), labels) for one in self.volumes(PRESET)]
+        images = [by_region(standardised(volume[0].float().numpy()), labels) for volume in volumes]
         return np.stack([np.concatenate(pair) for pair in images])
 
     @cached_property
@@ -147,6 +161,36 @@ class Study:
         """What the untrained network of the baselines makes of the same images."""
         images = [random_features(standardised(one[0].float().numpy())[None]) for one in self.volumes(PRESET)]
         return np.stack(images).astype(np.float64)
+
+    @cached_property
+    def younger(self) -> pd.DataFrame:
+        """People of the neighbouring folder of those under 60, who are all taken for controls."""
+        return pd.read_csv(self.source.parent / "younger" / "participants.tsv", sep="\t")
+
+    @cached_property
+    def everyone(self) -> torch.Tensor:
+        """As `volumes`, of all people, those of `scans` first, by one map for all."""
+        kept = self.out / "volumes_everyone.npy"
+        if not kept.is_file():
+            folder = self.source.parent / "younger"
+            files = [next(folder.glob(f"{person}/**/*_T1w.nii.gz")) for person in self.younger["participant_id"]]
+            images = np.stack(self._by_one_map(EVERYONE.config, files)).astype(np.float16)[:, None]
+            np.save(kept, np.concatenate([self.volumes(EVERYONE).numpy(), images]))
+        return torch.from_numpy(np.load(kept, mmap_mode="c"))
+
+    def without_age(self, values: NDArray[np.floating], learners: Places) -> NDArray[np.float32]:
+        """Values of everyone, (people, ...), as if all had the mean age of those of `scans`.
+
+        A parabola over age, by least squares in the younger people and in the controls among `learners`, is taken out
+        of each value.
+        """
+        older = [float(scan.age) for scan in self.scans]
+        age = (np.concatenate([older, self.younger["age"]]) - np.mean(older)) / 10
+        design = np.column_stack([np.ones_like(age), age, age**2])
+        controls = np.concatenate([learners[~self.positive[learners]], np.arange(len(older), len(age))])
+        flat = values.reshape(len(values), -1).astype(np.float32)
+        slopes = np.linalg.lstsq(design[controls], flat[controls], rcond=None)[0][1:]
+        return (flat - design[:, 1:] @ slopes).astype(np.float32).reshape(values.shape)
 
     def groups_of(self, numbers: Sequence[int]) -> Floats:
         """From values of regions by number to those of bilateral groups, (numbers, groups)."""

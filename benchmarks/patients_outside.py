@@ -22,7 +22,10 @@ networks are the same for all, so no folds are held). Beside them, all learned i
 spreads of regions (the baseline of a run), an untrained network with a linear head (another), the preset's networks
 with their answers averaged over images moved by a voxel to either side, and the preset's networks and ridge stacked:
 weights of both logits from the folds of the first half, by which their evidence adds up, too. Last, networks of the
-preset's recipe that start from ridge: they learn what is added to its logit (of those who train, by a ridge of others).
+preset's recipe that start from ridge: they learn what is added to its logit (of those who train, by a ridge of
+others). With `--everyone`, ridge and networks also learn from the 146 younger people of OASIS-1, as further controls:
+all are moved by one map, and a parabola over age, fitted in the controls that are learned from, is taken out of regions
+and voxels.
 
 Scans are registered once for all halves, which sees no label: an affine map for each scan, or one for all, that of the
 mean image. OUT keeps networks and answers; the same command continues. The table has no people in it.
@@ -46,8 +49,8 @@ from guidance_study import run_training
 from marked_cohort import FOLDS, parts_of
 from patients import area
 from patients_evidence import ridge_parts
-from patients_halves import CHOICES, PRESET, SEED, Floats, Places, Recipe, Study
-from patients_outside_tables import OF_FOURS, ONES, summary, write
+from patients_halves import CHOICES, EVERYONE, PRESET, SEED, Floats, Places, Recipe, Study
+from patients_outside_tables import OF_EVERYONE, OF_FOURS, ONES, summary, write
 from safetensors.torch import load_file, save_file
 from sklearn.preprocessing import StandardScaler
 from torch import nn
@@ -96,10 +99,17 @@ class Half:
         train, select, test = parts_of(self.study.positive[first], fold, derived_seed(SEED, "outside", self.number))
         return first[train], first[select], first[test]
 
-    def labelled(self, recipe: Recipe, people: Places, start: Floats | None) -> LabelledVolumes:
+    def volumes(self, recipe: Recipe, fold: int) -> torch.Tensor:
+        """What the network of a fold sees, of the people of both halves, and with `everyone` of the younger, too."""
+        if not recipe.everyone:
+            return self.study.volumes(recipe)
+        return torch.from_numpy(self.study.without_age(self.study.everyone.numpy(), self.fold(fold)[0]))
+
+    def labelled(self, volumes: torch.Tensor, people: Places, start: Floats | None) -> LabelledVolumes:
         """Images and classes; with a start, a plane of it follows the last plane of each image (`OnTop`)."""
-        targets = torch.from_numpy(self.study.positive[people].astype(np.int64))
-        volumes = self.study.volumes(recipe)[torch.from_numpy(people)].to(STORED)
+        ill = np.pad(self.study.positive, (0, len(volumes) - len(self.study.positive)))
+        targets = torch.from_numpy(ill[people].astype(np.int64))
+        volumes = volumes[torch.from_numpy(people)].to(STORED)
         if start is not None:
             plane = torch.from_numpy(start)[:, None, None, None, None].to(STORED).expand(*volumes.shape[:-1], 1)
             volumes = torch.cat([volumes, plane], -1)
@@ -113,7 +123,9 @@ class Half:
         model = build_network(config.model, configured_input(config).shape, 2)
         if not kept.is_file():
             starts = self.starts(fold) if recipe.on_ridge else (None, None)
-            training, selecting = map(self.labelled, [recipe] * 2, self.fold(fold)[:2], starts)
+            volumes, (train, select, _) = self.volumes(recipe, fold), self.fold(fold)
+            learners = np.concatenate([train, np.arange(len(self.study.positive), len(volumes))])
+            training, selecting = map(self.labelled, [volumes] * 2, (learners, select), starts)
             task, loss = task_of(config.cohort), family_of(config.model).loss
             objective = objective_of(task, config.training, training.targets, loss)
             learner = StagedModel([OnTop(model)]) if recipe.on_ridge else model
@@ -155,9 +167,11 @@ class Half:
 
     def applied(self, recipe: Recipe, moved: Sequence[int] = (0,)) -> Floats:
         """Mean logit of each person of the second half, over all networks and images moved by voxels."""
-        volumes = self.study.volumes(recipe)[torch.from_numpy(self.parts[1])]
-        every = [one for fold in range(FOLDS) for one in self.networks(recipe, fold)]
-        return np.mean([answers(every, torch.roll(volumes, (by,) * 3, (2, 3, 4))) for by in moved], axis=0)
+        logits = []
+        for fold in range(FOLDS):
+            volumes, networks = self.volumes(recipe, fold)[torch.from_numpy(self.parts[1])], self.networks(recipe, fold)
+            logits += [answers(networks, torch.roll(volumes, (by,) * 3, (2, 3, 4))) for by in moved]
+        return np.mean(logits, axis=0)
 
     def evidence(self, recipe: Recipe) -> Floats:
         """Sums of the evidence of the mean logit over bilateral regions, (people of the second half, groups)."""
@@ -194,6 +208,15 @@ class Half:
         labels = self.study.atlas.labels_in(configured_input(PRESET.config).box)
         numbers = [int(number) for number in np.unique(labels) if number]
         return logits, parts @ self.study.groups_of(numbers * 2)
+
+    def ridge_of_everyone(self) -> Floats:
+        """Logits of the second half by ridge on regions of the first half and the younger, age taken out."""
+        first, second = self.parts
+        columns = self.study.without_age(self.study.everyones_columns, first).astype(np.float64)
+        learners = np.concatenate([first, np.arange(len(self.study.positive), len(columns))])
+        ill = np.pad(self.study.positive, (0, len(columns) - len(self.study.positive)))[learners]
+        seed = derived_seed(SEED, "ridge", self.number)
+        return ridge_parts(columns[learners], ill, list(map(str, learners)), columns[second], seed)[0]
 
     def starts(self, fold: int) -> tuple[Floats, Floats]:
         """Logits by ridge of the people who train, each by a ridge of others, and of those who select the epoch."""
@@ -292,6 +315,10 @@ WITH_ONE: Sequence[Answer] = (
     Half.together,
     Half.on_top,
 )
+WITH_EVERYONE: Sequence[Answer] = (
+    lambda half: (half.ridge_of_everyone(), None, {}),
+    lambda half: (half.applied(EVERYONE), None, {}),
+)
 WITH_FOUR: Sequence[Answer] = (
     lambda half: half.says(FOURS),
     lambda half: half.says(half.better(half.chosen, dataclasses.replace(half.chosen, ensemble=4))),
@@ -318,13 +345,17 @@ def main() -> int:
     parser.add_argument("out", type=Path)
     parser.add_argument("--halves", type=int, default=12, help="halvings in all")
     parser.add_argument("--fours", type=int, default=0, help="halvings in all with four networks a fold, too")
+    parser.add_argument("--everyone", type=int, default=0, help="halvings in all with the younger people, too")
     parser.add_argument("--table", type=Path, help="where all answers go, without people")
     parser.add_argument("--page", type=Path, help="whose section is written")
     options = parser.parse_args()
     torch.set_num_threads(1)
     options.out.mkdir(parents=True, exist_ok=True)
     study = Study(options.source, options.out)
-    for count, names, answers_of in ((options.halves, ONES, WITH_ONE), (options.fours, OF_FOURS, WITH_FOUR)):
+    for count, names, answers_of in (
+        (options.halves, ONES, WITH_ONE), (options.everyone, OF_EVERYONE, WITH_EVERYONE),
+        (options.fours, OF_FOURS, WITH_FOUR),
+    ):  # fmt: skip
         for number in range(count):
             asked(study, number, dict(zip(names, answers_of, strict=True)))
     rows = pd.read_csv(options.out / "halves.tsv", sep="\t").sort_values(["half", "predictor"])

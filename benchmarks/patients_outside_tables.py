@@ -23,6 +23,9 @@ ONES = (
     RIDGE, "untrained network", "preset, one network a fold", CHOSEN, "preset, one network a fold, images moved",
     "preset, one network a fold, and ridge, stacked", "preset, one network a fold, started from ridge",
 )  # fmt: skip
+OF_EVERYONE = (
+    "ridge on regions, younger people too, age removed", "preset, one network a fold, younger people too, age removed",
+)  # fmt: skip
 OF_FOURS = ("preset", "chosen")
 SECOND_IN_WORDS = dict(
     zip(CHOICES, ("percentiles", "one map for all", "learning rate .0003", "weight decay .01"), strict=True)
@@ -55,7 +58,7 @@ def summary(rows: pd.DataFrame) -> str:
     ridge_of = rows[rows["predictor"] == RIDGE].set_index("half")["area"]
     lines = ["| learned in the first half | halves | area in the second | minus ridge on regions | place of the "
              "hippocampus | its g | place of the amygdala | regions with p_fwe ≤ .05 |", "|" + "---|" * 8]  # fmt: skip
-    for name in filter(set(rows["predictor"]).__contains__, (*ONES, *OF_FOURS)):
+    for name in filter(set(rows["predictor"]).__contains__, (*ONES, *OF_EVERYONE, *OF_FOURS)):
         own = rows[rows["predictor"] == name]
         less = own["area"] - own["half"].map(ridge_of)
         cells = [name, str(len(own)), spread(own["area"], ".2f"), "" if name == RIDGE else spread(less, "+.2f")]
