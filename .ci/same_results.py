@@ -52,9 +52,8 @@ voxelwise.permutations = 99
 """
 """Every stage in seconds, and limits so low that few people are enough for every analysis."""
 COHORT = """
-from pathlib import Path
-from heatlas.pipeline.cohort.demo.cohort import write_demo_cohort
-write_demo_cohort(Path({folder!r}), seed=5, participants=10, resolution_mm=4.0)
+import pathlib, heatlas.pipeline.cohort.demo.cohort as demo
+demo.write_demo_cohort(pathlib.Path({!r}), seed=5, participants=10, resolution_mm=4.0)
 """
 ASK = """
 import contextlib, inspect, io, json, re, runpy, sys
@@ -93,10 +92,8 @@ json.dump(said, sys.stdout)
 EXPECTED = Path(__file__).with_suffix(".toml")
 FOLDERS = ("cohort", "run", "applied")
 BENCH = ("--plant", "--quick", "--parts", "nulls", "faithfulness", "interactions", "grids")
-TIMES = {"seconds"}
-"""Columns of tables that no two runs share."""
-LEFT_OUT = {"run.log", "digests.json", "receipts", "provenance.json"}
-"""Files and folders of a run that say when, where and with what it was made."""
+TIMES = {"seconds"}  # columns that no two runs share
+LEFT_OUT = {"run.log", "digests.json", "receipts", "provenance.json"}  # when, where and with what a run was made
 MASKED = {
     r"\b20(2[5-9]|[3-9]\d)-\d\d-\d\d(T[\d:.+Z]+)?": "DATE",
     r"\b(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{7,64}\b": "DIGEST",
@@ -124,7 +121,7 @@ def record(tree: Path, out: Path, origin: Path | None, through: list[str]) -> No
         shutil.rmtree(out / name, ignore_errors=True)
         shutil.copytree(origin / name, out / name)
     if not origin:
-        do("-c", COHORT.format(folder=str(cohort)))
+        do("-c", COHORT.format(str(cohort)))
     labels = ["--participant-label", *(path.name for path in sorted((cohort / "ADNI").glob("9*"))[1:9:2])]
     again = ("-m", "heatlas", "run", cohort, run, "--config", settings, "--n-procs", "1")
     do(*again, "--stop-after", "statistics")
@@ -159,8 +156,7 @@ def lines_of(path: Path) -> list[str]:
 
 def changed_lines(old: list[str], new: list[str]) -> list[str]:
     """Lines that went and came."""
-    signs = difflib.unified_diff(old, new, n=0, lineterm="")
-    return [line for line in list(signs)[2:] if not line.startswith("@@")]
+    return [line for line in [*difflib.unified_diff(old, new, n=0)][2:] if not line.startswith("@@")]
 
 
 def changed_table(old: Path, new: Path) -> Iterator[str]:
@@ -192,9 +188,9 @@ def changed_file(old: Path, new: Path) -> Iterable[str]:
 
 def differences(old: Path, new: Path) -> Iterator[tuple[str, str]]:
     """Place and kind of every difference between two records."""
-    said = [json.loads((root / "said.json").read_text()) for root in (old, new)]
-    for place in sorted({*said[0], *said[1]}):
-        texts = (one.get(place, "").splitlines() for one in said)
+    before, after = (json.loads((root / "said.json").read_text()) for root in (old, new))
+    for place in sorted({*before, *after}):
+        texts = (said.get(place, "").splitlines() for said in (before, after))
         yield from ((place, line) for line in changed_lines(*texts))
     files = {path.relative_to(root) for root in (old, new) for folder in FOLDERS for path in (root / folder).rglob("*")}
     for path in sorted(path for path in files if not {*path.parts} & LEFT_OUT):
@@ -226,8 +222,7 @@ def compare(old: Path, new: Path, expected: Path, most: int) -> int:
     met: Counter[str] = Counter()
     for (place, what), times in counts.items():
         rules = (rule for rule in known if fnmatch.fnmatchcase(place, rule["place"]))
-        rule = next((rule for rule in rules if re.search(rule.get("what", ""), what)), None)
-        if rule:
+        if rule := next((rule for rule in rules if re.search(rule.get("what", ""), what)), None):
             met[rule["why"]] += times
         else:
             unmeant[place].append(what[:300] + (f"  ({times} files)" if times > 1 else ""))
@@ -247,11 +242,10 @@ def main() -> int:
     parser.add_argument("second", type=lambda text: Path(text).resolve(), metavar="OUT|NEW")
     parser.add_argument("--from", dest="origin", type=lambda text: Path(text).resolve(), metavar="OLD")
     parser.add_argument("--through", type=shlex.split, default=[], metavar="COMMAND", help="runs the long commands")
-    parser.add_argument("--expected", type=Path, default=EXPECTED, metavar="FILE", help=f"default: {EXPECTED.name}")
     parser.add_argument("--most", type=int, default=12, metavar="N", help="lines shown of a place")
     given = parser.parse_args()
     if given.command == "compare":
-        return compare(given.first, given.second, given.expected, given.most)
+        return compare(given.first, given.second, EXPECTED, given.most)
     record(given.first, given.second, given.origin, given.through)
     return 0
 
