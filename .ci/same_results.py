@@ -114,13 +114,11 @@ def record(tree: Path, out: Path, origin: Path | None, through: list[str]) -> No
         return answer.stdout
 
     out.mkdir(parents=True, exist_ok=True)
-    (out / "said.json").write_text(do("-c", ASK))
     cohort, run, settings = out / "cohort", out / "run", out / "settings.toml"
     settings.write_text(SETTINGS)
-    for name in FOLDERS if origin else ():
-        shutil.rmtree(out / name, ignore_errors=True)
-        shutil.copytree(origin / name, out / name)
-    if not origin:
+    for name in () if origin is None or cohort.exists() else reversed(FOLDERS):
+        shutil.copytree(origin / name, out / name, dirs_exist_ok=True)
+    if origin is None:
         do("-c", COHORT.format(str(cohort)))
     labels = ["--participant-label", *(path.name for path in sorted((cohort / "ADNI").glob("9*"))[1:9:2])]
     again = ("-m", "heatlas", "run", cohort, run, "--config", settings, "--n-procs", "1")
@@ -128,6 +126,7 @@ def record(tree: Path, out: Path, origin: Path | None, through: list[str]) -> No
     do("-m", "heatlas", "evaluate", run, "--n-procs", "1", *BENCH)
     do(*again)
     do("-m", "heatlas", "apply", run, cohort, out / "applied", "--n-procs", "1", "--new-people", *labels)
+    (out / "said.json").write_text(do("-c", ASK))
     (out / "origin.txt").write_text(str(origin or ""))
 
 
