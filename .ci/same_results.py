@@ -37,12 +37,12 @@ training = { learning_rate = 1e-3, max_epochs = 3, min_epochs = 2, patience = 1,
 attribution.betas = [0.0, 1.0]
 registration = { transform = "antsRegistrationSyNQuick[s]", resolution_mm = 4.0, brain_extraction = "none", \
 bias_correction = false }
-evaluation = { scans = 1, steps = 4, samples = 1, shift = 1, shifts = [0, 1], grids = { per_class = 1, steps = 4 } }
-evaluation.pairs = ["Hippocampus + Amygdala"]
+evaluation = { scans = 1, steps = 4, samples = 1, shift = 1, shifts = [0, 1], grids = { per_class = 1, steps = 4 }, \
+pairs = ["Hippocampus + Amygdala"] }
 [statistics]
 permutations = 99
 bootstrap_samples = 100
-associations = { scan_groups = ["all", "positive", "TP"], metrics = ["density", "sum", "gain", "share"] }
+associations.metrics = ["density", "gain"]
 group_comparisons.metrics = ["density", "sum", "gain", "share"]
 normative = { min_freedom = 2, resamples = 20 }
 shortcuts = { permutations = 99, min_participants = 2 }
