@@ -91,7 +91,7 @@ json.dump(said, sys.stdout)
 """
 EXPECTED = Path(__file__).with_suffix(".toml")
 FOLDERS = ("cohort", "run", "applied")
-BENCH = ("--plant", "--quick", "--parts", "nulls", "faithfulness", "interactions", "grids")
+BENCH = "--plant --quick --parts nulls faithfulness interactions grids".split()
 TIMES = {"seconds"}  # columns that no two runs share
 LEFT_OUT = {"run.log", "digests.json", "receipts", "provenance.json"}  # when, where and with what a run was made
 MASKED = {
@@ -103,8 +103,8 @@ TEXTS = (".json", ".html", ".toml", ".md", ".bib", ".txt", ".csv", "")
 
 def record(tree: Path, out: Path, origin: Path | None, through: list[str]) -> None:
     """Write to `out` what the code of `tree` gives, by this Python; `through`: a command that runs the long ones."""
-    environment = os.environ | {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL")}
-    environment |= {"PYTHONPATH": str(tree), "COLUMNS": "100"}
+    single = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL")}
+    environment = {**os.environ, **single, "PYTHONPATH": str(tree), "COLUMNS": "100"}
 
     def do(*words: str | Path) -> str:
         command = [*through, sys.executable, *map(str, words)]
@@ -153,9 +153,13 @@ def lines_of(path: Path) -> list[str]:
     return text.splitlines()
 
 
-def changed_lines(old: list[str], new: list[str]) -> list[str]:
-    """Lines that went and came."""
-    return [line for line in [*difflib.unified_diff(old, new, n=0)][2:] if not line.startswith("@@")]
+def changed_lines(old: list[str], new: list[str]) -> Iterator[str]:
+    """Lines that went and came; of one that changed, the part from 40 letters before the change on."""
+    for kind, a, b, c, d in difflib.SequenceMatcher(None, old, new).get_opcodes():
+        if kind != "equal":
+            alike = len(os.path.commonprefix([old[a], new[c]])) if b - a == d - c == 1 else 0  # noqa: RUF071
+            signed = [("-", line) for line in old[a:b]] + [("+", line) for line in new[c:d]]
+            yield from (sign + line[max(alike - 40, 0) :][:300] for sign, line in signed)
 
 
 def changed_table(old: Path, new: Path) -> Iterator[str]:
@@ -224,7 +228,7 @@ def compare(old: Path, new: Path, expected: Path, most: int) -> int:
         if rule := next((rule for rule in rules if re.search(rule.get("what", ""), what)), None):
             met[rule["why"]] += times
         else:
-            unmeant[place].append(what[:300] + (f"  ({times} files)" if times > 1 else ""))
+            unmeant[place].append(what + (f"  ({times} files)" if times > 1 else ""))
     for why in dict.fromkeys(rule["why"] for rule in known):
         print(f"meant, {met[why]} times: {why}")
     for place, lines in unmeant.items():
