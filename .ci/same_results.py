@@ -58,6 +58,8 @@ demo.write_demo_cohort(pathlib.Path({!r}), seed=5, participants=10, resolution_m
 ASK = """
 import contextlib, inspect, io, json, re, runpy, sys
 import heatlas
+from heatlas.pipeline.run.work.digests import _module_code, text_digest
+from heatlas.pipeline.run.work.imports import import_closure
 
 def printed(module, *words):
     sys.argv = [module, *words]
@@ -87,11 +89,14 @@ for name, module in {
         said["printed/" + name] = printed("heatlas." + module)
     except ImportError:  # moved: tests hold the page equal to what is printed
         said["printed/" + name] = open(f"docs/{name}.md").read()
+for module in ("registration.scan_jobs", "training.stage", "explaining.explained_scan"):
+    names = sorted(import_closure(["heatlas.pipeline." + module]))
+    said["code/" + module] = "\\n".join(f"{name} {text_digest(_module_code(name))[:6]}" for name in names)
 json.dump(said, sys.stdout)
 """
 EXPECTED = Path(__file__).with_suffix(".toml")
 FOLDERS = ("cohort", "run", "applied")
-BENCH = "--plant --quick --parts nulls faithfulness interactions grids".split()
+BENCH = ["--plant", "--quick", "--parts", "nulls", "faithfulness", "interactions", "grids"]
 TIMES = {"seconds"}  # columns that no two runs share
 LEFT_OUT = {"run.log", "digests.json", "receipts", "provenance.json"}  # when, where and with what a run was made
 MASKED = {
@@ -101,7 +106,7 @@ MASKED = {
 TEXTS = (".json", ".html", ".toml", ".md", ".bib", ".txt", ".csv", "")
 
 
-def record(tree: Path, out: Path, origin: Path | None, through: list[str]) -> None:
+def record(tree: Path, out: Path, origin: Path | None, through: list[str], quick: bool) -> None:
     """Write to `out` what the code of `tree` gives, by this Python; `through`: a command that runs the long ones."""
     single = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL")}
     environment = {**os.environ, **single, "PYTHONPATH": str(tree), "COLUMNS": "100"}
@@ -114,6 +119,10 @@ def record(tree: Path, out: Path, origin: Path | None, through: list[str]) -> No
         return answer.stdout
 
     out.mkdir(parents=True, exist_ok=True)
+    (out / "origin.txt").write_text(str(origin or ""))
+    (out / "said.json").write_text(do("-c", ASK))
+    if quick:
+        return
     cohort, run, settings = out / "cohort", out / "run", out / "settings.toml"
     settings.write_text(SETTINGS)
     for name in () if origin is None or cohort.exists() else reversed(FOLDERS):
@@ -126,8 +135,6 @@ def record(tree: Path, out: Path, origin: Path | None, through: list[str]) -> No
     do("-m", "heatlas", "evaluate", run, "--n-procs", "1", *BENCH)
     do(*again)
     do("-m", "heatlas", "apply", run, cohort, out / "applied", "--n-procs", "1", "--new-people", *labels)
-    (out / "said.json").write_text(do("-c", ASK))
-    (out / "origin.txt").write_text(str(origin or ""))
 
 
 def visible(page: str) -> str:
@@ -195,7 +202,8 @@ def differences(old: Path, new: Path) -> Iterator[tuple[str, str]]:
     for place in sorted({*before, *after}):
         texts = (said.get(place, "").splitlines() for said in (before, after))
         yield from ((place, line) for line in changed_lines(*texts))
-    files = {path.relative_to(root) for root in (old, new) for folder in FOLDERS for path in (root / folder).rglob("*")}
+    folders = [name for name in FOLDERS if (old / name).is_dir() and (new / name).is_dir()]
+    files = {path.relative_to(root) for root in (old, new) for name in folders for path in (root / name).rglob("*")}
     for path in sorted(path for path in files if not {*path.parts} & LEFT_OUT):
         yield from ((path.as_posix(), what) for what in changed_file(old / path, new / path))
     yield from changed_receipts(old, new, [path for path in sorted(files) if "receipts" in path.parts])
@@ -245,11 +253,12 @@ def main() -> int:
     parser.add_argument("second", type=lambda text: Path(text).resolve(), metavar="OUT|NEW")
     parser.add_argument("--from", dest="origin", type=lambda text: Path(text).resolve(), metavar="OLD")
     parser.add_argument("--through", type=shlex.split, default=[], metavar="COMMAND", help="runs the long commands")
+    parser.add_argument("--quick", action="store_true", help="no run: only what the program says of itself")
     parser.add_argument("--most", type=int, default=12, metavar="N", help="lines shown of a place")
     given = parser.parse_args()
     if given.command == "compare":
         return compare(given.first, given.second, EXPECTED, given.most)
-    record(given.first, given.second, given.origin, given.through)
+    record(given.first, given.second, given.origin, given.through, given.quick)
     return 0
 
 
