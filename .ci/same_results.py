@@ -13,7 +13,6 @@ that are meant stand in same_results.toml, each with its reason: [[expected]] wi
 from __future__ import annotations
 
 import argparse
-import csv
 import difflib
 import fnmatch
 import html
@@ -27,7 +26,10 @@ import sys
 import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
+from itertools import count
 from pathlib import Path
+
+import pandas as pd
 
 SETTINGS = """
 seed = 5
@@ -108,11 +110,10 @@ TEXTS = (".json", ".html", ".toml", ".md", ".bib", ".txt", ".csv", "")
 
 def record(tree: Path, out: Path, origin: Path | None, through: list[str], quick: bool) -> None:
     """Write to `out` what the code of `tree` gives, by this Python; `through`: a command that runs the long ones."""
-    single = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL")}
-    environment = {**os.environ, **single, "PYTHONPATH": str(tree), "COLUMNS": "100"}
+    fixed = {"PYTHONPATH": str(tree), "COLUMNS": "100", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
     def do(*words: str | Path) -> str:
-        command = [*through, sys.executable, *map(str, words)]
+        command, environment = [*through, sys.executable, *map(str, words)], os.environ | fixed
         answer = subprocess.run(command, cwd=tree, env=environment, check=False, text=True, capture_output=True)
         if answer.returncode:
             sys.exit(f"{tree}: {shlex.join(command)}\n{answer.stdout}{answer.stderr}")
@@ -125,10 +126,11 @@ def record(tree: Path, out: Path, origin: Path | None, through: list[str], quick
         return
     cohort, run, settings = out / "cohort", out / "run", out / "settings.toml"
     settings.write_text(SETTINGS)
-    for name in () if origin is None or cohort.exists() else reversed(FOLDERS):
-        shutil.copytree(origin / name, out / name, dirs_exist_ok=True)
     if origin is None:
         do("-c", COHORT.format(str(cohort)))
+    elif not cohort.exists():
+        for name in reversed(FOLDERS):
+            shutil.copytree(origin / name, out / name, dirs_exist_ok=True)
     labels = ["--participant-label", *(path.name for path in sorted((cohort / "ADNI").glob("9*"))[1:9:2])]
     again = ("-m", "heatlas", "run", cohort, run, "--config", settings, "--n-procs", "1")
     do(*again, "--stop-after", "statistics")
@@ -171,18 +173,15 @@ def changed_lines(old: list[str], new: list[str]) -> Iterator[str]:
 
 def changed_table(old: Path, new: Path) -> Iterator[str]:
     """Columns of a table that differ, with the first row that does."""
-    before, after = (list(csv.reader(path.open(newline=""), delimiter="\t")) for path in (old, new))
-    if before[0] != after[0]:
-        yield from changed_lines(before[0], after[0])
+    before, after = (pd.read_csv(path, sep="\t", dtype=str, keep_default_na=False) for path in (old, new))
+    yield from changed_lines(list(before), list(after))
     if len(before) != len(after):
-        yield f"{len(before) - 1} rows, now {len(after) - 1}"
+        yield f"{len(before)} rows, now {len(after)}"
         return
-    columns = [{name: cells for name, *cells in zip(*table, strict=True)} for table in (before, after)]
-    for name in [name for name in before[0] if name in after[0] and name not in TIMES]:
-        pairs = list(zip(*(table[name] for table in columns), strict=True))
-        if rows := [row for row, (was, now) in enumerate(pairs) if was != now]:
-            was, now = pairs[rows[0]]
-            yield f"{name}: {len(rows)} of {len(pairs)} rows, first line {rows[0] + 2}: {was!r}, now {now!r}"
+    for name in (name for name in before if name in after and name not in TIMES):
+        pairs = [(row, was, now) for row, was, now in zip(count(2), before[name], after[name]) if was != now]
+        for row, was, now in pairs[:1]:
+            yield f"{name}: {len(pairs)} of {len(before)} rows, first line {row}: {was!r}, now {now!r}"
 
 
 def changed_file(old: Path, new: Path) -> Iterable[str]:
@@ -247,7 +246,7 @@ def compare(old: Path, new: Path, expected: Path, most: int) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(usage=__doc__)
     parser.add_argument("command", choices=("record", "compare"))
     parser.add_argument("first", type=lambda text: Path(text).resolve(), metavar="TREE|OLD")
     parser.add_argument("second", type=lambda text: Path(text).resolve(), metavar="OUT|NEW")
