@@ -174,7 +174,7 @@ def changed_lines(old: list[str], new: list[str]) -> Iterator[str]:
 def changed_table(old: Path, new: Path) -> Iterator[str]:
     """Columns of a table that differ, with the first row that does."""
     before, after = (pd.read_csv(path, sep="\t", dtype=str, keep_default_na=False) for path in (old, new))
-    yield from changed_lines(list(before), list(after))
+    yield from changed_lines([*map(str, before)], [*map(str, after)])
     if len(before) != len(after):
         yield f"{len(before)} rows, now {len(after)}"
         return
