@@ -66,8 +66,8 @@ test-cluster: $(VENV)/.tools   ## whole runs on a Slurm of one node, with what c
 # Twice: from the start, and going on with the old run, which must leave registrations, networks and maps as they are.
 same: $(VENV)/.tools   ## what differs from COMMIT in tables, pages, help, settings, public names and receipts
 	test -d .same/tree || git worktree add --detach .same/tree $(COMMIT)
-	test -f .same/old/origin.txt || $(BIN)/python .ci/same_results.py record .same/tree .same/old
-	rm -rf .same/new
+	test -f .same/old/applied/report.json || $(BIN)/python .ci/same_results.py record .same/tree .same/old
+	rm -rf .same/new .same/on
 	$(BIN)/python .ci/same_results.py record . .same/new
 	$(BIN)/python .ci/same_results.py compare .same/old .same/new
 	$(BIN)/python .ci/same_results.py record . .same/on --from .same/old
