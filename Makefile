@@ -4,13 +4,14 @@ VENV   ?= .venv
 BIN     = $(VENV)/bin
 DEMO   ?= demo
 TORCH  ?= cpu
+COMMIT ?= 5022b17f
 # TORCH=cuda is for GPUs: requirements-cuda.lock in place of requirements.lock.
 # A file's tests stay in one process, which makes what they share once; long files come first (tests/conftest.py).
 SPREAD  = -n 2 --dist loadfile --no-loadscope-reorder
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 unexport PYTHONDONTWRITEBYTECODE  # pytest would compile all tests anew in every process
 
-.PHONY: install demo test test-ci test-kernels test-slow test-oracle test-network test-cluster coverage check docs format lock clean
+.PHONY: install demo test test-ci test-kernels test-slow test-oracle test-network test-cluster same coverage check docs format lock clean
 .DEFAULT_GOAL = demo
 
 $(VENV)/.installed: requirements.lock requirements-cuda.lock pyproject.toml .ci/install
@@ -61,6 +62,16 @@ test-network: $(VENV)/.tools   ## the ranges of pyproject.toml resolve for every
 
 test-cluster: $(VENV)/.tools   ## whole runs on a Slurm of one node, with what clusters do to them; root, half an hour
 	$(BIN)/pytest -m cluster tests/cluster
+
+# Twice: from the start, and going on with the old run, which must leave registrations, networks and maps as they are.
+same: $(VENV)/.tools   ## what differs from COMMIT in tables, pages, help, settings, public names and receipts
+	test -d .same/tree || git worktree add --detach .same/tree $(COMMIT)
+	test -f .same/old/applied/report.json || $(BIN)/python .ci/same_results.py record .same/tree .same/old
+	rm -rf .same/new .same/on
+	$(BIN)/python .ci/same_results.py record . .same/new
+	$(BIN)/python .ci/same_results.py compare .same/old .same/new
+	$(BIN)/python .ci/same_results.py record . .same/on --from .same/old
+	$(BIN)/python .ci/same_results.py compare .same/old .same/on
 
 coverage: $(VENV)/.tools   ## which lines the default tests reach; writes htmlcov/index.html
 	$(BIN)/pip install --quiet "pytest-cov>=6"
