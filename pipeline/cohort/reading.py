@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from heatlas.pipeline.cohort.adni import download as adni
-from heatlas.pipeline.cohort.adni.images import parse_image
+from heatlas.pipeline.cohort.adni.download import parse_image
 from heatlas.pipeline.cohort.bids import caps
 from heatlas.pipeline.cohort.bids import dataset as bids
 from heatlas.pipeline.cohort.bids.anatomy import with_anatomy, with_further_kinds

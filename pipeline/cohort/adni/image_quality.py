@@ -18,8 +18,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from heatlas.pipeline.cohort.adni.files import MPRAGEMETA, MRIQC, QUALITY_ADNI1, QUALITY_MAYO
 from heatlas.pipeline.cohort.adni.image_records import ImageRecord
+from heatlas.pipeline.cohort.adni.visit_tables import MPRAGEMETA, MRIQC, QUALITY_ADNI1, QUALITY_MAYO
 from heatlas.pipeline.cohort.cells import values
 from heatlas.pipeline.cohort.cells.dates import with_iso_dates
 from heatlas.pipeline.cohort.cells.ranges import plain_name, possible_cells, problem_notes
