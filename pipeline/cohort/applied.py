@@ -24,7 +24,7 @@ from heatlas.pipeline.cohort.bids.derivatives import (
 )
 from heatlas.pipeline.cohort.candidates import Candidate, with_readable_headers, without_people
 from heatlas.pipeline.cohort.images.file_kinds import image_stem, is_image
-from heatlas.pipeline.cohort.oasis.download import participant as oasis_participant
+from heatlas.pipeline.cohort.oasis import participant as oasis_participant
 from heatlas.pipeline.cohort.people.splits import PARTS, SPLITS_TABLE, Split
 from heatlas.pipeline.cohort.people.tasks import TWO_CLASSES, task_of
 from heatlas.pipeline.cohort.reading import InputCohort

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from heatlas.pipeline.cohort import oasis as oasis
 from heatlas.pipeline.cohort.adni import download as adni
 from heatlas.pipeline.cohort.adni.download import parse_image
 from heatlas.pipeline.cohort.bids import caps
@@ -29,7 +30,6 @@ from heatlas.pipeline.cohort.images.links import are_followed, dead_link, follow
 from heatlas.pipeline.cohort.images.same_images import same_images, same_images_note, same_kinds_note
 from heatlas.pipeline.cohort.listed.images import read_listed
 from heatlas.pipeline.cohort.listed.people import find_table, names_images, require_short
-from heatlas.pipeline.cohort.oasis import download as oasis
 from heatlas.pipeline.cohort.people.clinical import Clinical, clinical_table
 from heatlas.pipeline.cohort.people.contrast import shuffled_labels, unknown_diagnoses, with_labels
 from heatlas.pipeline.cohort.people.inclusion import included

@@ -12,7 +12,7 @@ import pytest
 from input_trees import AdniTree, BidsTree
 
 from heatlas.pipeline.cohort.reading import InputCohort
-from heatlas.pipeline.cohort.segmented.aseg import read_aseg
+from heatlas.pipeline.cohort.segmented.subjects import read_aseg
 from heatlas.pipeline.cohort.sharing.anonymise import open_disguise
 from heatlas.pipeline.cohort.sharing.manifest import Manifest
 from heatlas.pipeline.run.config.settings import PrivacyConfig

@@ -7,8 +7,7 @@ from adni_csv import write_csv
 from input_trees import AdniTree, BidsTree
 
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.cohort.segmented.aseg import read_aseg
-from heatlas.pipeline.cohort.segmented.volumes import checked, joined
+from heatlas.pipeline.cohort.segmented.subjects import checked, joined, read_aseg
 from heatlas.pipeline.run.errors import BadInputError
 
 P = "002_S_0295"

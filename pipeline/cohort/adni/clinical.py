@@ -23,7 +23,7 @@ from pathlib import Path
 import pandas as pd
 
 from heatlas.pipeline.cohort.adni import visit_tables as adni_files
-from heatlas.pipeline.cohort.adni.image_quality import loni_number
+from heatlas.pipeline.cohort.adni.image_tables import loni_number
 from heatlas.pipeline.cohort.adni.visit_tables import (
     FREESURFER,
     WINDOW_DAYS,
@@ -54,7 +54,7 @@ from heatlas.pipeline.cohort.people.diagnosis import (
 from heatlas.pipeline.cohort.people.progression import follow_up, progression
 from heatlas.pipeline.cohort.people.visits import month_session, visit_code, visit_of
 from heatlas.pipeline.cohort.records import FollowUp, Scan
-from heatlas.pipeline.cohort.segmented.volumes import Volumes, checked, joined
+from heatlas.pipeline.cohort.segmented.subjects import Volumes, checked, joined
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted, listed

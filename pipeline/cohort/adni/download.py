@@ -38,19 +38,22 @@ from pathlib import Path
 
 from heatlas.pipeline.cohort.adni import visit_tables as adni_files
 from heatlas.pipeline.cohort.adni.clinical import AdniClinical, read_clinical
-from heatlas.pipeline.cohort.adni.image_quality import ImageFacts, ImageTables, loni_number, read_image_tables
-from heatlas.pipeline.cohort.adni.image_records import (
+from heatlas.pipeline.cohort.adni.image_tables import (
     SILENT,
+    ImageFacts,
     ImageRecord,
+    ImageTables,
     combined,
     coverage_notes,
     date_note,
     disagreement_notes,
     identity_problem,
     image_id,
+    loni_number,
     read_collections,
+    read_image_tables,
+    read_image_xmls,
 )
-from heatlas.pipeline.cohort.adni.image_xml import read_image_xmls
 from heatlas.pipeline.cohort.adni.visit_tables import VisitRow, days_between, match_visit, person_number
 from heatlas.pipeline.cohort.candidates import Candidate
 from heatlas.pipeline.cohort.cells import values

@@ -24,7 +24,7 @@ from heatlas.pipeline.cohort.cells.text_tables import filled_rows
 from heatlas.pipeline.cohort.cells.values import identifier
 from heatlas.pipeline.cohort.cells.workbooks import read_sheet
 from heatlas.pipeline.cohort.images.file_kinds import is_image
-from heatlas.pipeline.cohort.oasis.download import SESSION_FOLDER, participant
+from heatlas.pipeline.cohort.oasis import SESSION_FOLDER, participant
 from heatlas.pipeline.cohort.people.visits import visit_of
 from heatlas.pipeline.cohort.segmented.subjects import named_scan
 from heatlas.pipeline.run.errors import BadInputError
