@@ -14,7 +14,6 @@ import numpy as np
 
 from heatlas.atlases.images import UNREADABLE
 from heatlas.pipeline.cohort.adni.download import adni_participant
-from heatlas.pipeline.cohort.bids.anatomy import with_anatomy
 from heatlas.pipeline.cohort.bids.derivatives import (
     BIDS_NAME,
     entry_notes,
@@ -22,7 +21,7 @@ from heatlas.pipeline.cohort.bids.derivatives import (
     over_template,
     with_entries,
 )
-from heatlas.pipeline.cohort.candidates import Candidate, with_readable_headers, without_people
+from heatlas.pipeline.cohort.candidates import Candidate, with_anatomy, with_readable_headers, without_people
 from heatlas.pipeline.cohort.images.file_kinds import image_stem, is_image
 from heatlas.pipeline.cohort.oasis import participant as oasis_participant
 from heatlas.pipeline.cohort.people.splits import PARTS, SPLITS_TABLE, Split

@@ -34,7 +34,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from heatlas.pipeline.cohort.candidates import Candidate
+from heatlas.pipeline.cohort.candidates import Candidate, InputFiles
 from heatlas.pipeline.cohort.cells import values
 from heatlas.pipeline.cohort.cells.ranges import possible_cells, problem_notes
 from heatlas.pipeline.cohort.cells.text_tables import filled_rows, read_header
@@ -45,7 +45,6 @@ from heatlas.pipeline.cohort.people.diagnosis import Diagnosis, cdr_diagnosis
 from heatlas.pipeline.cohort.people.progression import follow_up
 from heatlas.pipeline.cohort.people.visits import month_session, visit_of
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.cohort.walking import InputFiles
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted, listed

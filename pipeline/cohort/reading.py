@@ -13,21 +13,26 @@ from heatlas.pipeline.cohort.adni import download as adni
 from heatlas.pipeline.cohort.adni.download import parse_image
 from heatlas.pipeline.cohort.bids import caps
 from heatlas.pipeline.cohort.bids import dataset as bids
-from heatlas.pipeline.cohort.bids.anatomy import with_anatomy, with_further_kinds
 from heatlas.pipeline.cohort.bids.derivatives import entry_notes, over_template, with_entries
 from heatlas.pipeline.cohort.bids.filters import Filter, matching
 from heatlas.pipeline.cohort.bids.tables import PARTICIPANTS
 from heatlas.pipeline.cohort.candidates import (
     Candidate,
+    InputFiles,
     one_per_session,
     only_participants,
+    same_images,
+    same_images_note,
+    same_kinds_note,
+    walk_input,
+    with_anatomy,
+    with_further_kinds,
     with_readable_headers,
     without_duplicates,
     without_people,
 )
 from heatlas.pipeline.cohort.cells.ranges import possible_scans
 from heatlas.pipeline.cohort.images.links import are_followed, dead_link, following_links
-from heatlas.pipeline.cohort.images.same_images import same_images, same_images_note, same_kinds_note
 from heatlas.pipeline.cohort.listed.images import read_listed
 from heatlas.pipeline.cohort.listed.people import find_table, names_images, require_short
 from heatlas.pipeline.cohort.people.clinical import Clinical, clinical_table
@@ -39,7 +44,6 @@ from heatlas.pipeline.cohort.segmented import images as freesurfer
 from heatlas.pipeline.cohort.segmented.subjects import has_volumes, with_segmented_volumes
 from heatlas.pipeline.cohort.sharing.anonymise import Disguise, capped_ages
 from heatlas.pipeline.cohort.sharing.manifest import Manifest, Match, select
-from heatlas.pipeline.cohort.walking import InputFiles, walk_input
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted, listed

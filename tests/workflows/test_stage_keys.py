@@ -63,5 +63,7 @@ def test_a_key_holds_what_computes_and_no_plumbing(stage: str) -> None:
 def test_hours_of_work_do_not_depend_on_how_folders_are_walked(stage: str) -> None:
     closure = import_closure({function.__module__ for function in KEYS[stage][0]})
     assert not {
-        name for name in closure if name.startswith(("heatlas.pipeline.cohort.adni", "heatlas.pipeline.cohort.walking"))
+        name
+        for name in closure
+        if name.startswith(("heatlas.pipeline.cohort.adni", "heatlas.pipeline.cohort.candidates"))
     }

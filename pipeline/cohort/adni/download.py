@@ -55,12 +55,11 @@ from heatlas.pipeline.cohort.adni.image_tables import (
     read_image_xmls,
 )
 from heatlas.pipeline.cohort.adni.visit_tables import VisitRow, days_between, match_visit, person_number
-from heatlas.pipeline.cohort.candidates import Candidate
+from heatlas.pipeline.cohort.candidates import Candidate, InputFiles
 from heatlas.pipeline.cohort.cells import values
 from heatlas.pipeline.cohort.images.dicom import DicomSeries, read_folder
 from heatlas.pipeline.cohort.images.file_kinds import image_stem, is_nifti
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.cohort.walking import InputFiles
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.plain_text import counted, listed
 from heatlas.pipeline.run.work.progress import Progress

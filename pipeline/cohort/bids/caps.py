@@ -28,12 +28,11 @@ from heatlas.pipeline.cohort.bids.dataset import (
 )
 from heatlas.pipeline.cohort.bids.derivatives import read_sidecar
 from heatlas.pipeline.cohort.bids.facts import ScanFacts, diagnosis_histories
-from heatlas.pipeline.cohort.candidates import Candidate
+from heatlas.pipeline.cohort.candidates import Candidate, InputFiles
 from heatlas.pipeline.cohort.cells.ranges import problem_notes
 from heatlas.pipeline.cohort.images.file_kinds import image_stem
 from heatlas.pipeline.cohort.listed.beside import visits_and_tables
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.cohort.walking import InputFiles
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted, listed

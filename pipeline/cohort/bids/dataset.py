@@ -28,13 +28,12 @@ from pathspec import GitIgnoreSpec
 from heatlas.pipeline.cohort.bids.derivatives import ENTRIES, entry_of, read_sidecar
 from heatlas.pipeline.cohort.bids.facts import ScanFacts, diagnosis_histories, diagnosis_of, facts_of, nominal_tesla
 from heatlas.pipeline.cohort.bids.tables import PARTICIPANTS, BidsTables, read_bids_tables, table_root
-from heatlas.pipeline.cohort.candidates import Candidate, OtherImage
+from heatlas.pipeline.cohort.candidates import Candidate, InputFiles, OtherImage
 from heatlas.pipeline.cohort.cells.ranges import problem_notes
 from heatlas.pipeline.cohort.images.file_kinds import image_stem
 from heatlas.pipeline.cohort.people.diagnosis import Diagnosis
 from heatlas.pipeline.cohort.people.progression import follow_up, progression
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.cohort.walking import InputFiles
 from heatlas.pipeline.run.config.image_kinds import T1W, ImageKind
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted, listed

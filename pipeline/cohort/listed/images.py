@@ -15,13 +15,12 @@ from pathlib import Path
 from heatlas.pipeline.cohort.bids.dataset import about_facts, with_course
 from heatlas.pipeline.cohort.bids.derivatives import entry_of_file
 from heatlas.pipeline.cohort.bids.facts import ScanFacts, diagnosis_histories, facts_of
-from heatlas.pipeline.cohort.candidates import Candidate
+from heatlas.pipeline.cohort.candidates import Candidate, InputFiles
 from heatlas.pipeline.cohort.cells.ranges import problem_notes
 from heatlas.pipeline.cohort.images.file_kinds import image_stem, is_image
 from heatlas.pipeline.cohort.images.links import are_followed
 from heatlas.pipeline.cohort.listed.people import PeopleRow, PeopleTable, as_bids, find_table, read_people
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.cohort.walking import InputFiles
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted, listed

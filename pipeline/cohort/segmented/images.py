@@ -19,13 +19,12 @@ from pathlib import Path
 
 from heatlas.pipeline.cohort.bids.dataset import about_facts, described, row_problem, unmatched, with_course
 from heatlas.pipeline.cohort.bids.facts import ScanFacts, diagnosis_histories
-from heatlas.pipeline.cohort.candidates import Candidate
+from heatlas.pipeline.cohort.candidates import Candidate, InputFiles
 from heatlas.pipeline.cohort.cells.ranges import problem_notes
 from heatlas.pipeline.cohort.listed.beside import visits_and_tables
 from heatlas.pipeline.cohort.listed.people import visit_named
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.cohort.segmented.subjects import named_scan
-from heatlas.pipeline.cohort.walking import InputFiles
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.plain_text import counted, listed
 
