@@ -9,8 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from heatlas.pipeline.cohort.bids.filters import read_filter
-from heatlas.pipeline.cohort.reading import ScanSelection
+from heatlas.pipeline.cohort.reading import ScanSelection, read_filter
 from heatlas.pipeline.cohort.sharing.anonymise import open_disguise
 from heatlas.pipeline.cohort.sharing.manifest import Manifest
 from heatlas.pipeline.models.families.probes.body import with_body
