@@ -26,8 +26,17 @@ from pathlib import Path
 from pathspec import GitIgnoreSpec
 
 from heatlas.pipeline.cohort.bids.derivatives import ENTRIES, entry_of, read_sidecar
-from heatlas.pipeline.cohort.bids.facts import ScanFacts, diagnosis_histories, diagnosis_of, facts_of, nominal_tesla
-from heatlas.pipeline.cohort.bids.tables import PARTICIPANTS, BidsTables, read_bids_tables, table_root
+from heatlas.pipeline.cohort.bids.tables import (
+    PARTICIPANTS,
+    BidsTables,
+    ScanFacts,
+    diagnosis_histories,
+    diagnosis_of,
+    facts_of,
+    nominal_tesla,
+    read_bids_tables,
+    table_root,
+)
 from heatlas.pipeline.cohort.candidates import Candidate, InputFiles, OtherImage
 from heatlas.pipeline.cohort.cells.ranges import problem_notes
 from heatlas.pipeline.cohort.images.file_kinds import image_stem

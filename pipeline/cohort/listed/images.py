@@ -14,7 +14,7 @@ from pathlib import Path
 
 from heatlas.pipeline.cohort.bids.dataset import about_facts, with_course
 from heatlas.pipeline.cohort.bids.derivatives import entry_of_file
-from heatlas.pipeline.cohort.bids.facts import ScanFacts, diagnosis_histories, facts_of
+from heatlas.pipeline.cohort.bids.tables import ScanFacts, diagnosis_histories, facts_of
 from heatlas.pipeline.cohort.candidates import Candidate, InputFiles
 from heatlas.pipeline.cohort.cells.ranges import problem_notes
 from heatlas.pipeline.cohort.images.file_kinds import image_stem, is_image

@@ -8,7 +8,7 @@ session      session_id, session, ses, visit_id, visit, viscode2, viscode, timep
 path         path, filepath, filename, file, imagepath, imagefile, image, scanpath, scan, t1w, t1, nifti
 ============ =====================================================================================================
 
-All other cells mean what they mean in ``participants.tsv`` (`pipeline.cohort.bids.facts`).
+All other cells mean what they mean in ``participants.tsv`` (`pipeline.cohort.bids.tables`).
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from heatlas.pipeline.cohort.bids.dataset import about_facts, described, row_problem, unmatched, with_course
-from heatlas.pipeline.cohort.bids.facts import ScanFacts, diagnosis_histories
+from heatlas.pipeline.cohort.bids.tables import ScanFacts, diagnosis_histories
 from heatlas.pipeline.cohort.candidates import Candidate, InputFiles
 from heatlas.pipeline.cohort.cells.ranges import problem_notes
 from heatlas.pipeline.cohort.listed.beside import visits_and_tables
