@@ -31,7 +31,7 @@ from heatlas.pipeline.cohort.bids.tables import ScanFacts, diagnosis_histories
 from heatlas.pipeline.cohort.candidates import Candidate, InputFiles
 from heatlas.pipeline.cohort.cells.ranges import problem_notes
 from heatlas.pipeline.cohort.images.file_kinds import image_stem
-from heatlas.pipeline.cohort.listed.beside import visits_and_tables
+from heatlas.pipeline.cohort.listed import visits_and_tables
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.errors import BadInputError

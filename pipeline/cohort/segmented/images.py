@@ -21,8 +21,7 @@ from heatlas.pipeline.cohort.bids.dataset import about_facts, described, row_pro
 from heatlas.pipeline.cohort.bids.tables import ScanFacts, diagnosis_histories
 from heatlas.pipeline.cohort.candidates import Candidate, InputFiles
 from heatlas.pipeline.cohort.cells.ranges import problem_notes
-from heatlas.pipeline.cohort.listed.beside import visits_and_tables
-from heatlas.pipeline.cohort.listed.people import visit_named
+from heatlas.pipeline.cohort.listed import visit_named, visits_and_tables
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.cohort.segmented.subjects import named_scan
 from heatlas.pipeline.run.config.settings import CohortConfig
