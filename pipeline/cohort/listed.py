@@ -41,6 +41,7 @@ from heatlas.pipeline.cohort.bids.tables import (
     read_bids_tables,
 )
 from heatlas.pipeline.cohort.candidates import Candidate, InputFiles
+from heatlas.pipeline.cohort.cells.dates import visit_of
 from heatlas.pipeline.cohort.cells.ranges import plain_name, possible_cells, problem_notes, require_clear_sex
 from heatlas.pipeline.cohort.cells.text_tables import filled_rows
 from heatlas.pipeline.cohort.cells.values import identifier
@@ -48,7 +49,6 @@ from heatlas.pipeline.cohort.cells.workbooks import read_sheet
 from heatlas.pipeline.cohort.images.file_kinds import image_stem, is_image
 from heatlas.pipeline.cohort.images.links import are_followed
 from heatlas.pipeline.cohort.oasis import SESSION_FOLDER, participant
-from heatlas.pipeline.cohort.people.visits import visit_of
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.cohort.segmented.subjects import named_scan
 from heatlas.pipeline.run.config.settings import CohortConfig

@@ -36,6 +36,7 @@ from pathlib import Path
 
 from heatlas.pipeline.cohort.candidates import Candidate, InputFiles
 from heatlas.pipeline.cohort.cells import values
+from heatlas.pipeline.cohort.cells.dates import month_session, visit_of
 from heatlas.pipeline.cohort.cells.ranges import possible_cells, problem_notes
 from heatlas.pipeline.cohort.cells.text_tables import filled_rows, read_header
 from heatlas.pipeline.cohort.cells.values import number
@@ -43,7 +44,6 @@ from heatlas.pipeline.cohort.cells.workbooks import SUFFIXES, read_sheet, read_w
 from heatlas.pipeline.cohort.images.pairs import header_of, is_pair
 from heatlas.pipeline.cohort.people.diagnosis import Diagnosis, cdr_diagnosis
 from heatlas.pipeline.cohort.people.progression import follow_up
-from heatlas.pipeline.cohort.people.visits import month_session, visit_of
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.errors import BadInputError

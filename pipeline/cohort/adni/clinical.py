@@ -37,7 +37,7 @@ from heatlas.pipeline.cohort.adni.visit_tables import (
     todays_spelling,
 )
 from heatlas.pipeline.cohort.cells import values
-from heatlas.pipeline.cohort.cells.dates import with_iso_dates
+from heatlas.pipeline.cohort.cells.dates import month_session, visit_code, visit_of, with_iso_dates
 from heatlas.pipeline.cohort.cells.ranges import possible_cells, problem_notes, require_clear_sex
 from heatlas.pipeline.cohort.cells.text_tables import filled_rows, read_text_table, require_columns
 from heatlas.pipeline.cohort.cells.values import calendar_date, number, sex
@@ -52,7 +52,6 @@ from heatlas.pipeline.cohort.people.diagnosis import (
     dxsum_value,
 )
 from heatlas.pipeline.cohort.people.progression import follow_up, progression
-from heatlas.pipeline.cohort.people.visits import month_session, visit_code, visit_of
 from heatlas.pipeline.cohort.records import FollowUp, Scan
 from heatlas.pipeline.cohort.segmented.subjects import Volumes, checked, joined
 from heatlas.pipeline.run.config.settings import CohortConfig

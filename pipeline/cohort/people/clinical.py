@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import pandas as pd
 
 from heatlas.pipeline.cohort.candidates import Candidate
+from heatlas.pipeline.cohort.cells.dates import visit_of
 from heatlas.pipeline.cohort.cells.ranges import RANGES, plain_name
 from heatlas.pipeline.cohort.cells.values import MISSING_CODES, number, up_to_limit
-from heatlas.pipeline.cohort.people.visits import visit_of
 from heatlas.pipeline.cohort.records import SCAN_COLUMNS, Scan
 from heatlas.pipeline.cohort.sharing.anonymise import Disguise
 from heatlas.pipeline.run.errors import BadInputError
