@@ -42,8 +42,7 @@ from heatlas.pipeline.cohort.cells.text_tables import filled_rows, read_header
 from heatlas.pipeline.cohort.cells.values import number
 from heatlas.pipeline.cohort.cells.workbooks import SUFFIXES, read_sheet, read_workbook
 from heatlas.pipeline.cohort.images.pairs import header_of, is_pair
-from heatlas.pipeline.cohort.people.diagnosis import Diagnosis, cdr_diagnosis
-from heatlas.pipeline.cohort.people.progression import follow_up
+from heatlas.pipeline.cohort.people.diagnosis import Diagnosis, cdr_diagnosis, follow_up
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.errors import BadInputError

@@ -50,8 +50,9 @@ from heatlas.pipeline.cohort.people.diagnosis import (
     diagnosis_at,
     diagnosis_history,
     dxsum_value,
+    follow_up,
+    progression,
 )
-from heatlas.pipeline.cohort.people.progression import follow_up, progression
 from heatlas.pipeline.cohort.records import FollowUp, Scan
 from heatlas.pipeline.cohort.segmented.subjects import Volumes, checked, joined
 from heatlas.pipeline.run.config.settings import CohortConfig
