@@ -40,9 +40,8 @@ from heatlas.pipeline.cohort.candidates import (
 from heatlas.pipeline.cohort.cells.ranges import possible_scans
 from heatlas.pipeline.cohort.images.links import are_followed, dead_link, following_links
 from heatlas.pipeline.cohort.listed import find_table, names_images, read_listed, require_short
-from heatlas.pipeline.cohort.people.clinical import Clinical, clinical_table
 from heatlas.pipeline.cohort.people.contrast import shuffled_labels, unknown_diagnoses, with_labels
-from heatlas.pipeline.cohort.people.inclusion import included
+from heatlas.pipeline.cohort.people.inclusion import Clinical, clinical_table, included
 from heatlas.pipeline.cohort.people.persons import roll_over_notes, unusual_ages
 from heatlas.pipeline.cohort.records import ScanTable
 from heatlas.pipeline.cohort.segmented import images as freesurfer

@@ -19,7 +19,7 @@ import pandas as pd
 
 from heatlas.pipeline.cohort.cells.ranges import RANGES
 from heatlas.pipeline.cohort.people.balance import SPLIT_BALANCE_TABLE
-from heatlas.pipeline.cohort.people.clinical import MEASURES, TIMES
+from heatlas.pipeline.cohort.people.inclusion import MEASURES, TIMES
 from heatlas.pipeline.cohort.people.splits import SPLITS_TABLE
 from heatlas.pipeline.cohort.people.tasks import NUMBER, SEVERAL_CLASSES, TWO_CLASSES, KindName
 from heatlas.pipeline.cohort.records import CLINICAL_TABLE, SCANS_TABLE

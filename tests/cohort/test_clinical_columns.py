@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 from input_trees import AdniTree, BidsTree
 
-from heatlas.pipeline.cohort.people.clinical import Clinical, clinical_table
 from heatlas.pipeline.cohort.people.diagnosis import OTHER_DEMENTIA, Diagnosis, follow_up
+from heatlas.pipeline.cohort.people.inclusion import Clinical, clinical_table
 from heatlas.pipeline.cohort.reading import InputCohort, ScanSelection, read_cohort
 from heatlas.pipeline.cohort.sharing.anonymise import Disguise
 from heatlas.pipeline.run.config.settings import CohortConfig
