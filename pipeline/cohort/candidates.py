@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
 
-from heatlas.pipeline.cohort.cells.workbooks import SUFFIXES
+from heatlas.pipeline.cohort.cells.tables import SUFFIXES
 from heatlas.pipeline.cohort.images.file_kinds import is_dicom, is_image, is_irregular, is_nifti
 from heatlas.pipeline.cohort.images.headers import check_header
 from heatlas.pipeline.cohort.images.links import are_followed, is_dead, leads_in_a_circle

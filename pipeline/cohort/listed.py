@@ -42,10 +42,15 @@ from heatlas.pipeline.cohort.bids.tables import (
 )
 from heatlas.pipeline.cohort.candidates import Candidate, InputFiles
 from heatlas.pipeline.cohort.cells.dates import visit_of
-from heatlas.pipeline.cohort.cells.ranges import plain_name, possible_cells, problem_notes, require_clear_sex
-from heatlas.pipeline.cohort.cells.text_tables import filled_rows
+from heatlas.pipeline.cohort.cells.tables import (
+    filled_rows,
+    plain_name,
+    possible_cells,
+    problem_notes,
+    read_sheet,
+    require_clear_sex,
+)
 from heatlas.pipeline.cohort.cells.values import identifier
-from heatlas.pipeline.cohort.cells.workbooks import read_sheet
 from heatlas.pipeline.cohort.images.file_kinds import image_stem, is_image
 from heatlas.pipeline.cohort.images.links import are_followed
 from heatlas.pipeline.cohort.oasis import SESSION_FOLDER, participant

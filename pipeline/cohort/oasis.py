@@ -37,10 +37,16 @@ from pathlib import Path
 from heatlas.pipeline.cohort.candidates import Candidate, InputFiles
 from heatlas.pipeline.cohort.cells import values
 from heatlas.pipeline.cohort.cells.dates import month_session, visit_of
-from heatlas.pipeline.cohort.cells.ranges import possible_cells, problem_notes
-from heatlas.pipeline.cohort.cells.text_tables import filled_rows, read_header
+from heatlas.pipeline.cohort.cells.tables import (
+    SUFFIXES,
+    filled_rows,
+    possible_cells,
+    problem_notes,
+    read_header,
+    read_sheet,
+    read_workbook,
+)
 from heatlas.pipeline.cohort.cells.values import number
-from heatlas.pipeline.cohort.cells.workbooks import SUFFIXES, read_sheet, read_workbook
 from heatlas.pipeline.cohort.images.pairs import header_of, is_pair
 from heatlas.pipeline.cohort.people.diagnosis import Diagnosis, cdr_diagnosis, follow_up
 from heatlas.pipeline.cohort.records import Scan

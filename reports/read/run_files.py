@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from heatlas.pipeline.cohort.cells.ranges import RANGES
+from heatlas.pipeline.cohort.cells.tables import RANGES
 from heatlas.pipeline.cohort.people.balance import SPLIT_BALANCE_TABLE
 from heatlas.pipeline.cohort.people.inclusion import MEASURES, TIMES
 from heatlas.pipeline.cohort.people.splits import SPLITS_TABLE
@@ -119,7 +119,7 @@ MAKE_AGAIN = "Repeat the command that made this run."
 
 _FREE_TEXTS = sorted({column for table in ALL_TABLES.values() for column in table.texts})
 """Columns of text of a table whose columns are those of the input."""
-CLINICAL = frozenset({"scans", "clinical"})  # tables whose columns have the ranges of `pipeline.cohort.cells.ranges`
+CLINICAL = frozenset({"scans", "clinical"})  # tables whose columns have the ranges of `pipeline.cohort.cells.tables`
 
 
 def read_checked(name: str, path: Path) -> pd.DataFrame:

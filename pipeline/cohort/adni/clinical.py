@@ -38,8 +38,14 @@ from heatlas.pipeline.cohort.adni.visit_tables import (
 )
 from heatlas.pipeline.cohort.cells import values
 from heatlas.pipeline.cohort.cells.dates import month_session, visit_code, visit_of, with_iso_dates
-from heatlas.pipeline.cohort.cells.ranges import possible_cells, problem_notes, require_clear_sex
-from heatlas.pipeline.cohort.cells.text_tables import filled_rows, read_text_table, require_columns
+from heatlas.pipeline.cohort.cells.tables import (
+    filled_rows,
+    possible_cells,
+    problem_notes,
+    read_text_table,
+    require_clear_sex,
+    require_columns,
+)
 from heatlas.pipeline.cohort.cells.values import calendar_date, number, sex
 from heatlas.pipeline.cohort.people.diagnosis import (
     CAUSE_COLUMNS,

@@ -27,8 +27,7 @@ from pathlib import Path
 import pandas as pd
 
 from heatlas.pipeline.cohort.cells.dates import Visit, visit_code, visit_of, with_iso_dates
-from heatlas.pipeline.cohort.cells.ranges import possible_cells, problem_notes
-from heatlas.pipeline.cohort.cells.text_tables import filled_rows, read_text_table
+from heatlas.pipeline.cohort.cells.tables import filled_rows, possible_cells, problem_notes, read_text_table
 from heatlas.pipeline.cohort.cells.values import calendar_date, number
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted, listed

@@ -29,7 +29,7 @@ from heatlas.pipeline.cohort.bids.dataset import (
 from heatlas.pipeline.cohort.bids.derivatives import read_sidecar
 from heatlas.pipeline.cohort.bids.tables import ScanFacts, diagnosis_histories
 from heatlas.pipeline.cohort.candidates import Candidate, InputFiles
-from heatlas.pipeline.cohort.cells.ranges import problem_notes
+from heatlas.pipeline.cohort.cells.tables import problem_notes
 from heatlas.pipeline.cohort.images.file_kinds import image_stem
 from heatlas.pipeline.cohort.listed import visits_and_tables
 from heatlas.pipeline.cohort.records import Scan

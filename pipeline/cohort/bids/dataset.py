@@ -38,7 +38,7 @@ from heatlas.pipeline.cohort.bids.tables import (
     table_root,
 )
 from heatlas.pipeline.cohort.candidates import Candidate, InputFiles, OtherImage
-from heatlas.pipeline.cohort.cells.ranges import problem_notes
+from heatlas.pipeline.cohort.cells.tables import problem_notes
 from heatlas.pipeline.cohort.images.file_kinds import image_stem
 from heatlas.pipeline.cohort.people.diagnosis import Diagnosis, follow_up, progression
 from heatlas.pipeline.cohort.records import Scan

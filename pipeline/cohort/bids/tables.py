@@ -30,8 +30,14 @@ from typing import TypeVar
 
 from heatlas.pipeline.cohort.cells import values
 from heatlas.pipeline.cohort.cells.dates import visit_of
-from heatlas.pipeline.cohort.cells.ranges import possible_cells, require_clear_sex
-from heatlas.pipeline.cohort.cells.text_tables import filled_rows, read_text_table, require_columns, same_column
+from heatlas.pipeline.cohort.cells.tables import (
+    filled_rows,
+    possible_cells,
+    read_text_table,
+    require_clear_sex,
+    require_columns,
+    same_column,
+)
 from heatlas.pipeline.cohort.cells.values import is_missing
 from heatlas.pipeline.cohort.people.diagnosis import Diagnosis
 from heatlas.pipeline.cohort.records import Scan

@@ -8,7 +8,7 @@ Further clinical columns of the scans that are used: ``clinical.tsv``, beside ``
 
 Values are those at the visit of the scan, from a column under any of its usual names (case, ``_`` and ``-`` are
 ignored: ``CDRSB``, ``cdr_sb``). A column without any value is left out of the table. Values outside the ranges of
-`pipeline.cohort.cells.ranges` are missing; a concentration beyond the limit of detection (``>1700``) is set to that
+`pipeline.cohort.cells.tables` are missing; a concentration beyond the limit of detection (``>1700``) is set to that
 limit, with a note.
 """
 
@@ -26,7 +26,7 @@ import pandas as pd
 
 from heatlas.pipeline.cohort.candidates import ANOTHER_PREFERRED, Candidate
 from heatlas.pipeline.cohort.cells.dates import visit_of
-from heatlas.pipeline.cohort.cells.ranges import RANGES, plain_name
+from heatlas.pipeline.cohort.cells.tables import RANGES, plain_name
 from heatlas.pipeline.cohort.cells.values import MISSING_CODES, number, up_to_limit
 from heatlas.pipeline.cohort.records import OLDEST_AGE, SCAN_COLUMNS, Scan
 from heatlas.pipeline.cohort.sharing.anonymise import Disguise

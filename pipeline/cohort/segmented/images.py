@@ -26,7 +26,7 @@ from heatlas.atlases.regions import Region, RegionTable
 from heatlas.pipeline.cohort.bids.dataset import about_facts, described, row_problem, unmatched, with_course
 from heatlas.pipeline.cohort.bids.tables import ScanFacts, diagnosis_histories
 from heatlas.pipeline.cohort.candidates import Candidate, InputFiles
-from heatlas.pipeline.cohort.cells.ranges import problem_notes
+from heatlas.pipeline.cohort.cells.tables import problem_notes
 from heatlas.pipeline.cohort.images.file_kinds import image_stem
 from heatlas.pipeline.cohort.listed import visit_named, visits_and_tables
 from heatlas.pipeline.cohort.records import Scan

@@ -15,7 +15,7 @@ intracranial volume is EstimatedTotalIntraCranialVol, or IntraCranialVol before 
 Hippocampal and intracranial volumes as a record: mm³, with their source, checked for plausibility.
 
 A number in another unit (ml), of another structure or of a failed segmentation would mislead: volumes outside the
-ranges of `pipeline.cohort.cells.ranges` are left out and named.
+ranges of `pipeline.cohort.cells.tables` are left out and named.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pathlib import Path
 from heatlas.pipeline.cohort.candidates import Candidate
 from heatlas.pipeline.cohort.cells import values
 from heatlas.pipeline.cohort.cells.dates import visit_of
-from heatlas.pipeline.cohort.cells.ranges import RANGES
+from heatlas.pipeline.cohort.cells.tables import RANGES
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted, listed
