@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from heatlas.pipeline.cohort.demo.effects import clinical_scores
-from heatlas.pipeline.cohort.demo.people import SyntheticPerson, SyntheticVisit
+from heatlas.pipeline.cohort.demo.people import SyntheticPerson, SyntheticVisit, clinical_scores
 from heatlas.pipeline.run.work.seeds import generator
 
 FILE_NAME = "ADNIMERGE_11Nov2025.csv"

@@ -20,8 +20,6 @@ from scipy import ndimage
 
 from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.templates import load_template
-from heatlas.pipeline.cohort.demo.disease import CHANGES
-from heatlas.pipeline.cohort.demo.effects import DIMORPHIC_GROUP, DIMORPHIC_LOG_RATIO
 from heatlas.pipeline.cohort.demo.fields import (
     Array,
     compose,
@@ -32,6 +30,7 @@ from heatlas.pipeline.cohort.demo.fields import (
     smoothed,
     velocity_with_divergence,
 )
+from heatlas.pipeline.cohort.demo.people import CHANGES, DIMORPHIC_GROUP, DIMORPHIC_LOG_RATIO
 
 SPACING_MM = 3
 """Spacing of the deformation grid; a whole number of reference voxels."""

@@ -24,10 +24,18 @@ from heatlas.pipeline.cohort.demo.anatomy import (
     reference_anatomy,
     reference_digests,
 )
-from heatlas.pipeline.cohort.demo.disease import CHANGES, PLANTED_GROUPS
-from heatlas.pipeline.cohort.demo.effects import DIMORPHIC_GROUP, DIMORPHIC_SHORT, EFFECTS, coil_log_gain_per_mm
 from heatlas.pipeline.cohort.demo.fields import exponential, jacobian_determinant, sample
-from heatlas.pipeline.cohort.demo.people import SyntheticPerson, SyntheticVisit, draw_people
+from heatlas.pipeline.cohort.demo.people import (
+    CHANGES,
+    DIMORPHIC_GROUP,
+    DIMORPHIC_SHORT,
+    EFFECTS,
+    PLANTED_GROUPS,
+    SyntheticPerson,
+    SyntheticVisit,
+    coil_log_gain_per_mm,
+    draw_people,
+)
 from heatlas.pipeline.cohort.demo.scanner import draw_acquisition, nifti_bytes, nifti_image, scan
 from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.declared import Table
