@@ -21,10 +21,12 @@ from heatlas.pipeline.cohort.demo.anatomy import (
     SPACING_MM,
     ReferenceAnatomy,
     draw_shape,
+    exponential,
+    jacobian_determinant,
     reference_anatomy,
     reference_digests,
+    sample,
 )
-from heatlas.pipeline.cohort.demo.fields import exponential, jacobian_determinant, sample
 from heatlas.pipeline.cohort.demo.people import (
     CHANGES,
     DIMORPHIC_GROUP,

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 from scipy.spatial.transform import Rotation
 
-from heatlas.pipeline.cohort.demo.anatomy import SPACING_MM, PersonShape, ReferenceAnatomy, pull_back
-from heatlas.pipeline.cohort.demo.fields import Array, sample
+from heatlas.pipeline.cohort.demo.anatomy import SPACING_MM, Array, PersonShape, ReferenceAnatomy, pull_back, sample
 from heatlas.pipeline.cohort.demo.people import CHANGES
 
 ORIENTATIONS = ("LAS", "RAS", "PSR", "LIA")

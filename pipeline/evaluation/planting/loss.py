@@ -17,8 +17,16 @@ from scipy import ndimage
 from heatlas.atlases.labels import Atlas, load_atlas
 from heatlas.atlases.spaces import Grid, template_grid
 from heatlas.atlases.templates import load_template, span_of
-from heatlas.pipeline.cohort.demo.anatomy import SPACING_MM, coarse_share, resizing_velocities
-from heatlas.pipeline.cohort.demo.fields import Array, compose, exponential, random_velocity, sample
+from heatlas.pipeline.cohort.demo.anatomy import (
+    SPACING_MM,
+    Array,
+    coarse_share,
+    compose,
+    exponential,
+    random_velocity,
+    resizing_velocities,
+    sample,
+)
 from heatlas.pipeline.cohort.demo.people import PlantedChange
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE
