@@ -9,8 +9,8 @@ import pytest
 
 from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.spaces import template_grid
-from heatlas.pipeline.cohort.demo.adnimerge import adnimerge_csv, adnimerge_row
 from heatlas.pipeline.cohort.demo.anatomy import ATLAS
+from heatlas.pipeline.cohort.demo.cohort import adnimerge_csv, adnimerge_row
 from heatlas.pipeline.cohort.demo.people import (
     CHANGES,
     EFFECTS,
