@@ -23,7 +23,7 @@ from heatlas.pipeline.training.stage import train_fold
 
 SEEDS = "heatlas.pipeline.run.work.seeds"
 KEYS: dict[str, tuple[tuple[Callable[..., Any], ...], set[str]]] = {
-    "conversion": ((convert_one,), {"heatlas.pipeline.cohort.images.dicom_geometry"}),
+    "conversion": ((convert_one,), {"heatlas.pipeline.cohort.images.dicom"}),
     "registration": (
         (register_one,),
         {"heatlas.pipeline.registration.ants_transform", "heatlas.atlases.templates", SEEDS},
