@@ -22,10 +22,10 @@ from itertools import combinations
 from pathlib import Path
 
 from heatlas.pipeline.cohort.cells.tables import SUFFIXES
+from heatlas.pipeline.cohort.images.conversion import check_pair, is_pair
 from heatlas.pipeline.cohort.images.file_kinds import is_dicom, is_image, is_irregular, is_nifti
 from heatlas.pipeline.cohort.images.headers import check_header
 from heatlas.pipeline.cohort.images.links import are_followed, is_dead, leads_in_a_circle
-from heatlas.pipeline.cohort.images.pairs import check_pair, is_pair
 from heatlas.pipeline.cohort.people.persons import known_among
 from heatlas.pipeline.cohort.records import FollowUp, Scan
 from heatlas.pipeline.run.config.image_kinds import KINDS, ImageKind

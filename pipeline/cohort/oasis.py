@@ -7,7 +7,7 @@
 The diagnosis is that of the Clinical Dementia Rating: 0 is CN, above is AD, none is none (OASIS-1 rated hardly anybody
 below 60). Participants are named as by Clinica, ``sub-OASIS10001``; a session by its months since the first
 (``ses-M000``). A repeated session of OASIS-1 (``_MR2``, within 90 days) is at least month 1. Both data sets come from
-one scanner of 1.5 T. Orientation: `pipeline.cohort.images.pairs`.
+one scanner of 1.5 T. Orientation: `pipeline.cohort.images.conversion`.
 
 The tables of OASIS-1 (``oasis_cross-sectional``) and OASIS-2 (``oasis_longitudinal``), as CSV or workbook.
 
@@ -47,7 +47,7 @@ from heatlas.pipeline.cohort.cells.tables import (
     read_workbook,
 )
 from heatlas.pipeline.cohort.cells.values import number
-from heatlas.pipeline.cohort.images.pairs import header_of, is_pair
+from heatlas.pipeline.cohort.images.conversion import header_of, is_pair
 from heatlas.pipeline.cohort.people.diagnosis import Diagnosis, cdr_diagnosis, follow_up
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.run.config.settings import CohortConfig

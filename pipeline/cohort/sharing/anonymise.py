@@ -41,9 +41,9 @@ import pandas as pd
 from heatlas.atlases.images import UNREADABLE
 from heatlas.pipeline.cohort.candidates import Candidate
 from heatlas.pipeline.cohort.cells.values import number
+from heatlas.pipeline.cohort.images.conversion import is_pair
 from heatlas.pipeline.cohort.images.dicom import series_of
 from heatlas.pipeline.cohort.images.file_kinds import dicom_files, is_image
-from heatlas.pipeline.cohort.images.pairs import is_pair
 from heatlas.pipeline.cohort.records import OLDEST_AGE, Scan
 from heatlas.pipeline.run.cells import require_digests
 from heatlas.pipeline.run.columns import Form
