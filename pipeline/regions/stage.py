@@ -17,11 +17,15 @@ from heatlas.atlases.spaces import Grid
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.regions.audit import RELEVANCE_AUDIT_TABLE
 from heatlas.pipeline.regions.channels import RELEVANCE_CHANNELS_TABLE
-from heatlas.pipeline.regions.fingerprints import FINGERPRINTS_TABLE, fingerprint_table
 from heatlas.pipeline.regions.group_maps import MapsToAverage, MapSum, average_maps, groups_of, outputs_of
-from heatlas.pipeline.regions.overlap import BETA_OVERLAP_TABLE, overlap_table
 from heatlas.pipeline.regions.partial_sums import PARTIAL_TABLE
-from heatlas.pipeline.regions.ranking import least_voxels
+from heatlas.pipeline.regions.ranking import (
+    BETA_OVERLAP_TABLE,
+    FINGERPRINTS_TABLE,
+    fingerprint_table,
+    least_voxels,
+    overlap_table,
+)
 from heatlas.pipeline.regions.tables import (
     PREDICTION_COLUMNS,
     RELEVANCE_BILATERAL_TABLE,
