@@ -34,12 +34,11 @@ from heatlas.pipeline.explaining.stage import (
     EVIDENCE_APPLIED_TABLE,
     EVIDENCE_TABLE,
 )
-from heatlas.pipeline.regions.applied import RELEVANCE_APPLIED_BILATERAL_TABLE, RELEVANCE_APPLIED_TABLE
 from heatlas.pipeline.regions.audit import RELEVANCE_AUDIT_TABLE
 from heatlas.pipeline.regions.channels import RELEVANCE_CHANNELS_TABLE
 from heatlas.pipeline.regions.partial_sums import PARTIAL_TABLE
 from heatlas.pipeline.regions.ranking import BETA_OVERLAP_TABLE, FINGERPRINTS_TABLE
-from heatlas.pipeline.regions.stage import MAPS_STAGE
+from heatlas.pipeline.regions.stage import MAPS_STAGE, RELEVANCE_APPLIED_BILATERAL_TABLE, RELEVANCE_APPLIED_TABLE
 from heatlas.pipeline.regions.tables import RELEVANCE_BILATERAL_TABLE, RELEVANCE_TABLE
 from heatlas.pipeline.registration.quality.decisions import FLAGGED_TABLE
 from heatlas.pipeline.registration.quality.region_quality import REGION_QUALITY_TABLE

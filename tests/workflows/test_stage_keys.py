@@ -13,7 +13,7 @@ from heatlas.pipeline.evaluation.planted_effects import evaluate_effects
 from heatlas.pipeline.explaining.explained_scan import explain_scan
 from heatlas.pipeline.models.families.founding import FoundingCNN
 from heatlas.pipeline.models.inputs import read_network_volume
-from heatlas.pipeline.regions.group_maps import average_maps
+from heatlas.pipeline.regions.stage import average_maps
 from heatlas.pipeline.registration.scan_jobs import register_one
 from heatlas.pipeline.run.work.imports import COMPUTING, import_closure
 from heatlas.pipeline.statistics.stage import analyse
