@@ -46,7 +46,7 @@ from heatlas.pipeline.cohort.people.persons import roll_over_notes, unusual_ages
 from heatlas.pipeline.cohort.records import ScanTable
 from heatlas.pipeline.cohort.segmented import images as freesurfer
 from heatlas.pipeline.cohort.segmented.subjects import has_volumes, with_segmented_volumes
-from heatlas.pipeline.cohort.sharing.anonymise import Disguise, Manifest, Match, capped_ages, select
+from heatlas.pipeline.cohort.sharing import Disguise, Manifest, Match, capped_ages, select
 from heatlas.pipeline.run.config.image_kinds import T1W, ImageKind
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.documents import read_json

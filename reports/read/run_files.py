@@ -23,7 +23,7 @@ from heatlas.pipeline.cohort.people.inclusion import MEASURES, TIMES
 from heatlas.pipeline.cohort.people.splits import SPLITS_TABLE
 from heatlas.pipeline.cohort.people.tasks import NUMBER, SEVERAL_CLASSES, TWO_CLASSES, KindName
 from heatlas.pipeline.cohort.records import CLINICAL_TABLE, SCANS_TABLE
-from heatlas.pipeline.cohort.sharing.anonymise import MANIFEST_COMPARISON_TABLE
+from heatlas.pipeline.cohort.sharing import MANIFEST_COMPARISON_TABLE
 from heatlas.pipeline.evaluation.parts import BENCH_TABLES
 from heatlas.pipeline.evaluation.planted import PLANTED_RECOVERY_TABLE
 from heatlas.pipeline.evaluation.planted_effects import PLANTED_EFFECTS_TABLE

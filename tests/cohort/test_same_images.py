@@ -12,7 +12,7 @@ from input_trees import AdniTree, BidsTree, image_bytes
 from heatlas.pipeline.cohort.candidates import same_images
 from heatlas.pipeline.cohort.reading import ScanSelection, read_cohort
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.cohort.sharing.anonymise import Disguise
+from heatlas.pipeline.cohort.sharing import Disguise
 from heatlas.pipeline.run.config.settings import CohortConfig
 
 SEX = {"contrast_column": "sex", "negative": "F", "positive": "M"}

@@ -29,7 +29,7 @@ from heatlas.pipeline.cohort.cells.dates import visit_of
 from heatlas.pipeline.cohort.cells.tables import RANGES, plain_name
 from heatlas.pipeline.cohort.cells.values import MISSING_CODES, number, up_to_limit
 from heatlas.pipeline.cohort.records import OLDEST_AGE, SCAN_COLUMNS, Scan
-from heatlas.pipeline.cohort.sharing.anonymise import Disguise
+from heatlas.pipeline.cohort.sharing import Disguise
 from heatlas.pipeline.run.config.inclusion import InclusionRule, constant, dropped_because, read_rule
 from heatlas.pipeline.run.config.nearest import did_you_mean, nearest
 from heatlas.pipeline.run.errors import BadInputError
