@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
 
-from heatlas.pipeline.cohort.cells.tables import SUFFIXES
+from heatlas.pipeline.cohort.cells.tables import RANGES, SUFFIXES, problem_notes
 from heatlas.pipeline.cohort.images.conversion import check_pair, is_pair
 from heatlas.pipeline.cohort.images.file_kinds import is_dicom, is_image, is_irregular, is_nifti
 from heatlas.pipeline.cohort.images.headers import check_header
@@ -433,3 +433,17 @@ def _with_further(root: Path, candidate: Candidate, config: CohortConfig, space:
                 "(cohort.further_suffixes)"
             )
     return dataclasses.replace(candidate, scan=dataclasses.replace(candidate.scan, further=tuple(paths)))
+
+
+def possible_scans(candidates: Sequence[Candidate]) -> tuple[list[Candidate], list[str]]:
+    """Remove impossible values of any origin from scans: image headers, sidecars, ages computed from dates."""
+    checked, problems = [], []
+    for candidate in candidates:
+        scan = candidate.scan
+        for column, allowed in RANGES.items():
+            value = getattr(scan, column, None)
+            if value is not None and not allowed.holds(value):
+                problems.append(f"{scan.image or scan.scan_id}, {column} {value:g} (must be {allowed})")
+                scan = dataclasses.replace(scan, **{column: None})  # type: ignore[arg-type]
+        checked.append(candidate if scan is candidate.scan else dataclasses.replace(candidate, scan=scan))
+    return checked, problem_notes(problems)

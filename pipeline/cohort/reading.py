@@ -27,6 +27,7 @@ from heatlas.pipeline.cohort.candidates import (
     InputFiles,
     one_per_session,
     only_participants,
+    possible_scans,
     same_images,
     same_images_note,
     same_kinds_note,
@@ -37,7 +38,6 @@ from heatlas.pipeline.cohort.candidates import (
     without_duplicates,
     without_people,
 )
-from heatlas.pipeline.cohort.cells.tables import possible_scans
 from heatlas.pipeline.cohort.images.links import are_followed, dead_link, following_links
 from heatlas.pipeline.cohort.listed import find_table, names_images, read_listed, require_short
 from heatlas.pipeline.cohort.people.contrast import shuffled_labels, unknown_diagnoses, with_labels

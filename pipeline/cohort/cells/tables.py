@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import codecs
 import csv
-import dataclasses
 import io
 import json
 import re
@@ -33,7 +32,6 @@ from pathlib import Path
 
 import pandas as pd
 
-from heatlas.pipeline.cohort.candidates import Candidate
 from heatlas.pipeline.cohort.cells import values
 from heatlas.pipeline.cohort.cells.values import is_missing
 from heatlas.pipeline.run.errors import BadInputError
@@ -430,17 +428,3 @@ def problem_notes(problems: Sequence[str]) -> list[str]:
     if not problems:
         return []
     return [f"impossible values, treated as missing ({len(problems)}): {listed(problems, NAMED)}"]
-
-
-def possible_scans(candidates: Sequence[Candidate]) -> tuple[list[Candidate], list[str]]:
-    """Remove impossible values of any origin from scans: image headers, sidecars, ages computed from dates."""
-    checked, problems = [], []
-    for candidate in candidates:
-        scan = candidate.scan
-        for column, allowed in RANGES.items():
-            value = getattr(scan, column, None)
-            if value is not None and not allowed.holds(value):
-                problems.append(f"{scan.image or scan.scan_id}, {column} {value:g} (must be {allowed})")
-                scan = dataclasses.replace(scan, **{column: None})  # type: ignore[arg-type]
-        checked.append(candidate if scan is candidate.scan else dataclasses.replace(candidate, scan=scan))
-    return checked, problem_notes(problems)
