@@ -1,13 +1,9 @@
-"""Selection of scans: one image per session is used, every other is dropped with a reason.
+"""Which images an input folder holds, and which of them are used.
 
-Find the files in an input folder; links to folders are followed only with ``--follow-links``.
-
-Duplicate images: a copied or linked file that would enter as another scan.
-
-Many of 10,000 scans of one protocol have the same size, so a piece from the middle is compared before whole files are
-read.
-
-Which images have what they need of their session: the T1-weighted image, and those of further kinds.
+`walk_input` lists the files; links to folders are followed only with ``--follow-links``. The reader of a layout (ADNI,
+OASIS, BIDS and so on) makes a `Candidate` of each image. The functions here drop candidates, each with a reason: people
+who are not chosen, headers that cannot be used, sessions without the other images that are needed, copies, and all
+images of a session but the preferred one. Copies under several names are reported.
 """
 
 from __future__ import annotations
@@ -36,158 +32,6 @@ from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE
 from heatlas.pipeline.run.work.digests import file_digest
 from heatlas.pipeline.run.work.progress import Progress
-
-
-@dataclass(frozen=True)
-class OtherImage:
-    """An image of another kind of the same session."""
-
-    path: str  # relative to the input folder
-    entry: str  # as `Scan.entry`
-    preference: tuple[int | str, ...]  # as of `Candidate`
-    problem: str | None = None  # why it cannot be used
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """An image with its row of the scan table and further values from its source."""
-
-    scan: Scan
-    # All filled cells of the source tables at the scan's visit; a contrast may use any of them
-    columns: Mapping[str, str] = field(default_factory=dict)
-    preference: tuple[int | str, ...] = ()  # the image with the smallest value in its session is used
-    criteria: tuple[str, ...] = ()  # the criteria of `preference` in words; may be shorter
-    follow_up: FollowUp | None = None  # follow-up of someone without dementia after the scan, if known
-    others: Mapping[str, Sequence[OtherImage]] = field(default_factory=dict)  # of the same session, by suffix
-
-    def dropped(self, reason: str) -> Candidate:
-        return dataclasses.replace(self, scan=self.scan.dropped(reason))
-
-
-def only_participants(candidates: Sequence[Candidate], participants: Sequence[str]) -> list[Candidate]:
-    """Drop the scans of all but some participants, named with or without ``sub-``, or as ADNI's ``002_S_0295``."""
-    if not participants:
-        return list(candidates)
-    found = {candidate.scan.participant_id for candidate in candidates}
-    wanted = {participant_named(name, found): name for name in participants}
-    unknown = [name for participant, name in wanted.items() if participant not in found]
-    if unknown:
-        raise BadInputError(
-            f"--participant-label {', '.join(unknown)}: no such participant among the {len(found)} of the input, "
-            f"which begin {', '.join(sorted(found)[:3])}."
-        )
-    return [
-        candidate
-        if candidate.scan.participant_id in wanted or not candidate.scan.kept
-        else candidate.dropped("participant not chosen by --participant-label")
-        for candidate in candidates
-    ]
-
-
-def without_people(candidates: Sequence[Candidate], path: Path) -> list[Candidate]:
-    """Drop the scans of people whom a table names, by any of their names; raises BadInputError if it names nobody."""
-    named = read_table(path, ["participant_id"])["participant_id"].dropna().astype(str)
-    if not len(named):
-        raise BadInputError(f"{path}: its column participant_id names nobody. Correct cohort.without.")
-    known = set(known_among([candidate.scan.participant_id for candidate in candidates], sorted(set(named))))
-    return [
-        candidate.dropped(f"named in {path.name} (cohort.without)")
-        if candidate.scan.kept and candidate.scan.participant_id in known
-        else candidate
-        for candidate in candidates
-    ]
-
-
-def participant_named(name: str, found: set[str]) -> str:
-    """The participant_id for a label: with or without ``sub-``, or ADNI's ``002_S_0295``.
-
-    Examples
-    --------
-    >>> participant_named("002_S_0295", {"sub-ADNI002S0295"}), participant_named("01", {"sub-01"})
-    ('sub-ADNI002S0295', 'sub-01')
-    """
-    bare = name.strip().removeprefix("sub-")
-    choices = [f"sub-{bare}", "sub-ADNI" + bare.replace("_", "").upper()]
-    return next((choice for choice in choices if choice in found), choices[0])
-
-
-def with_readable_headers(
-    root: Path, candidates: Sequence[Candidate], max_voxel_mm: float
-) -> tuple[list[Candidate], list[str]]:
-    """Drop images whose header shows that they cannot be used; images already dropped keep their reason.
-
-    DICOM series are not checked again: their headers were read when they were found. Notes name headers that contradict
-    themselves, and which part is used.
-    """
-    checked = []
-    repaired: dict[str, list[str]] = {}
-    with Progress(len(candidates), "Reading image headers") as bar:
-        for candidate in candidates:
-            image = candidate.scan.image
-            if candidate.scan.kept and image is not None and (is_image(image) or is_pair(image)):
-                finding = (check_pair if is_pair(image) else check_header)(root, image, max_voxel_mm)
-                if finding.problem is not None:
-                    candidate = candidate.dropped(finding.problem)
-                elif finding.repairs:
-                    # Numbers differ from scan to scan: one note per kind.
-                    kind = re.sub(r" by up to .*| with another .*", "", "; ".join(finding.repairs))
-                    repaired.setdefault(kind, []).append(candidate.scan.scan_id)
-            checked.append(candidate)
-            bar.update()
-    return checked, [
-        f"headers of {counted(len(names), 'image')} are corrected in memory ({kind}): {listed(names, 3)}"
-        for kind, names in repaired.items()
-    ]
-
-
-def without_duplicates(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Keep the first of several files with one image id, in path order."""
-    first: dict[tuple[str, str], Candidate] = {}
-    for candidate in sorted(_kept(candidates), key=lambda c: c.scan.image or ""):
-        first.setdefault((candidate.scan.participant_id, candidate.scan.scan_id), candidate)
-
-    def decided(candidate: Candidate) -> Candidate:
-        used = first.get((candidate.scan.participant_id, candidate.scan.scan_id))
-        if not candidate.scan.kept or used is None or used.scan.image == candidate.scan.image:
-            return candidate
-        return candidate.dropped(f"duplicate image id: {candidate.scan.scan_id}, {used.scan.image} is used")
-
-    return [decided(candidate) for candidate in candidates]
-
-
-ANOTHER_PREFERRED = "another scan of this session is preferred"
-"""Beginning of the reason of a scan that is not the one of its session."""
-
-
-def one_per_session(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Keep the scan with the smallest preference of several of one session."""
-    best: dict[str, Candidate] = {}
-    for candidate in _kept(candidates):
-        name = candidate.scan.name
-        if name not in best or _rank(candidate) < _rank(best[name]):
-            best[name] = candidate
-    return [
-        candidate
-        if not candidate.scan.kept or best[candidate.scan.name] is candidate
-        else candidate.dropped(f"{ANOTHER_PREFERRED}: {_why(best[candidate.scan.name], candidate)}")
-        for candidate in candidates
-    ]
-
-
-def _why(best: Candidate, beaten: Candidate) -> str:
-    """The scan that is used, and the first criterion on which the two differ."""
-    pairs = zip(best.preference, beaten.preference, best.criteria, strict=False)
-    decided = next((words for one, other, words in pairs if one != other), None)
-    return best.scan.scan_id + (f" ({decided})" if decided else "")
-
-
-def _rank(candidate: Candidate) -> tuple[tuple[int | str, ...], str]:
-    return candidate.preference, candidate.scan.image or ""
-
-
-def _kept(candidates: Iterable[Candidate]) -> list[Candidate]:
-    return [candidate for candidate in candidates if candidate.scan.kept]
-
 
 FOREIGN_SUFFIXES = (
     *(".hdr", ".mgz", ".mgh", ".mnc", ".nrrd", ".nhdr", ".head"),
@@ -299,66 +143,120 @@ def _relative(path: str, root: Path) -> str:
     return os.path.relpath(path, root).replace(os.sep, "/")
 
 
-_PIECE = 65_536
+@dataclass(frozen=True)
+class OtherImage:
+    """An image of another kind of the same session."""
+
+    path: str  # relative to the input folder
+    entry: str  # as `Scan.entry`
+    preference: tuple[int | str, ...]  # as of `Candidate`
+    problem: str | None = None  # why it cannot be used
 
 
-def same_images(root: Path, scans: Iterable[Scan]) -> list[tuple[Scan, ...]]:
-    """Scans whose files have the same bytes, in the order given.
+@dataclass(frozen=True)
+class Candidate:
+    """An image with its row of the scan table and further values from its source."""
 
-    A DICOM series is compared by its first file, which holds unique identifiers.
-    """
-    groups: list[list[Scan]] = [list(scans)]
-    for trait in (lambda path: path.stat().st_size, _middle, file_digest):
-        groups = [part for group in groups for part in _alike(root, group, trait)]
-    return [tuple(group) for group in groups]
+    scan: Scan
+    # All filled cells of the source tables at the scan's visit; a contrast may use any of them
+    columns: Mapping[str, str] = field(default_factory=dict)
+    preference: tuple[int | str, ...] = ()  # the image with the smallest value in its session is used
+    criteria: tuple[str, ...] = ()  # the criteria of `preference` in words; may be shorter
+    follow_up: FollowUp | None = None  # follow-up of someone without dementia after the scan, if known
+    others: Mapping[str, Sequence[OtherImage]] = field(default_factory=dict)  # of the same session, by suffix
 
-
-def _alike(root: Path, scans: Sequence[Scan], trait: Callable[[Path], object]) -> list[list[Scan]]:
-    """Groups of scans that share a trait of their file; unique scans are left out."""
-    found: dict[object, list[Scan]] = {}
-    for scan in scans:
-        try:
-            found.setdefault(trait(root / scan.file), []).append(scan)
-        except OSError:  # reported where the image is read
-            continue
-    return [group for group in found.values() if len(group) > 1]
+    def dropped(self, reason: str) -> Candidate:
+        return dataclasses.replace(self, scan=self.scan.dropped(reason))
 
 
-def _middle(path: Path) -> str:
-    with path.open("rb") as handle:
-        handle.seek(max(0, path.stat().st_size - _PIECE) // 2)
-        return hashlib.sha256(handle.read(_PIECE)).hexdigest()
-
-
-def same_images_note(groups: Sequence[Sequence[Scan]]) -> str:
-    """A note on images that exist under several names; empty if there are none."""
-    if not groups:
-        return ""
-    named = listed(" = ".join(scan.name for scan in group) for group in groups)
-    images = counted(len(groups), "image", "is")
-    return f"{images} used as several scans, byte for byte; find out whom each shows and remove the copies: {named}"
-
-
-def same_kinds_note(root: Path, scans: Iterable[Scan]) -> str:
-    """A note on sessions whose images of different kinds are one image; empty if there are none."""
-    named = [scan.name for scan in scans if _has_one_image_twice([scan.file, scan.t1w, *scan.further], root)]
-    if not named:
-        return ""
-    return (
-        f"{counted(len(named), 'session', 'has', 'sessions')} one image as two kinds, byte for byte; find out which "
-        f"kind it is and correct the other: {listed(named, 3)}"
-    )
-
-
-def _has_one_image_twice(paths: Iterable[str | None], root: Path) -> bool:
-    files = [root / path for path in dict.fromkeys(paths) if path]
-    try:
-        return len(files) > 1 and any(
-            one.stat().st_size == other.stat().st_size and file_digest(one) == file_digest(other)
-            for one, other in combinations(files, 2)
+def only_participants(candidates: Sequence[Candidate], participants: Sequence[str]) -> list[Candidate]:
+    """Drop the scans of all but some participants, named with or without ``sub-``, or as ADNI's ``002_S_0295``."""
+    if not participants:
+        return list(candidates)
+    found = {candidate.scan.participant_id for candidate in candidates}
+    wanted = {participant_named(name, found): name for name in participants}
+    unknown = [name for participant, name in wanted.items() if participant not in found]
+    if unknown:
+        raise BadInputError(
+            f"--participant-label {', '.join(unknown)}: no such participant among the {len(found)} of the input, "
+            f"which begin {', '.join(sorted(found)[:3])}."
         )
-    except OSError:  # reported where the image is read
-        return False
+    return [
+        candidate
+        if candidate.scan.participant_id in wanted or not candidate.scan.kept
+        else candidate.dropped("participant not chosen by --participant-label")
+        for candidate in candidates
+    ]
+
+
+def without_people(candidates: Sequence[Candidate], path: Path) -> list[Candidate]:
+    """Drop the scans of people whom a table names, by any of their names; raises BadInputError if it names nobody."""
+    named = read_table(path, ["participant_id"])["participant_id"].dropna().astype(str)
+    if not len(named):
+        raise BadInputError(f"{path}: its column participant_id names nobody. Correct cohort.without.")
+    known = set(known_among([candidate.scan.participant_id for candidate in candidates], sorted(set(named))))
+    return [
+        candidate.dropped(f"named in {path.name} (cohort.without)")
+        if candidate.scan.kept and candidate.scan.participant_id in known
+        else candidate
+        for candidate in candidates
+    ]
+
+
+def participant_named(name: str, found: set[str]) -> str:
+    """The participant_id for a label: with or without ``sub-``, or ADNI's ``002_S_0295``.
+
+    Examples
+    --------
+    >>> participant_named("002_S_0295", {"sub-ADNI002S0295"}), participant_named("01", {"sub-01"})
+    ('sub-ADNI002S0295', 'sub-01')
+    """
+    bare = name.strip().removeprefix("sub-")
+    choices = [f"sub-{bare}", "sub-ADNI" + bare.replace("_", "").upper()]
+    return next((choice for choice in choices if choice in found), choices[0])
+
+
+def with_readable_headers(
+    root: Path, candidates: Sequence[Candidate], max_voxel_mm: float
+) -> tuple[list[Candidate], list[str]]:
+    """Drop images whose header shows that they cannot be used; images already dropped keep their reason.
+
+    DICOM series are not checked again: their headers were read when they were found. Notes name headers that contradict
+    themselves, and which part is used.
+    """
+    checked = []
+    repaired: dict[str, list[str]] = {}
+    with Progress(len(candidates), "Reading image headers") as bar:
+        for candidate in candidates:
+            image = candidate.scan.image
+            if candidate.scan.kept and image is not None and (is_image(image) or is_pair(image)):
+                finding = (check_pair if is_pair(image) else check_header)(root, image, max_voxel_mm)
+                if finding.problem is not None:
+                    candidate = candidate.dropped(finding.problem)
+                elif finding.repairs:
+                    # Numbers differ from scan to scan: one note per kind.
+                    kind = re.sub(r" by up to .*| with another .*", "", "; ".join(finding.repairs))
+                    repaired.setdefault(kind, []).append(candidate.scan.scan_id)
+            checked.append(candidate)
+            bar.update()
+    return checked, [
+        f"headers of {counted(len(names), 'image')} are corrected in memory ({kind}): {listed(names, 3)}"
+        for kind, names in repaired.items()
+    ]
+
+
+def possible_scans(candidates: Sequence[Candidate]) -> tuple[list[Candidate], list[str]]:
+    """Remove impossible values of any origin from scans: image headers, sidecars, ages computed from dates."""
+    checked, problems = [], []
+    for candidate in candidates:
+        scan = candidate.scan
+        for column, allowed in RANGES.items():
+            value = getattr(scan, column, None)
+            if value is not None and not allowed.holds(value):
+                problems.append(f"{scan.image or scan.scan_id}, {column} {value:g} (must be {allowed})")
+                scan = dataclasses.replace(scan, **{column: None})  # type: ignore[arg-type]
+        checked.append(candidate if scan is candidate.scan else dataclasses.replace(candidate, scan=scan))
+    return checked, problem_notes(problems)
 
 
 def with_anatomy(
@@ -435,15 +333,113 @@ def _with_further(root: Path, candidate: Candidate, config: CohortConfig, space:
     return dataclasses.replace(candidate, scan=dataclasses.replace(candidate.scan, further=tuple(paths)))
 
 
-def possible_scans(candidates: Sequence[Candidate]) -> tuple[list[Candidate], list[str]]:
-    """Remove impossible values of any origin from scans: image headers, sidecars, ages computed from dates."""
-    checked, problems = [], []
-    for candidate in candidates:
-        scan = candidate.scan
-        for column, allowed in RANGES.items():
-            value = getattr(scan, column, None)
-            if value is not None and not allowed.holds(value):
-                problems.append(f"{scan.image or scan.scan_id}, {column} {value:g} (must be {allowed})")
-                scan = dataclasses.replace(scan, **{column: None})  # type: ignore[arg-type]
-        checked.append(candidate if scan is candidate.scan else dataclasses.replace(candidate, scan=scan))
-    return checked, problem_notes(problems)
+def without_duplicates(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Keep the first of several files with one image id, in path order."""
+    first: dict[tuple[str, str], Candidate] = {}
+    for candidate in sorted(_kept(candidates), key=lambda c: c.scan.image or ""):
+        first.setdefault((candidate.scan.participant_id, candidate.scan.scan_id), candidate)
+
+    def decided(candidate: Candidate) -> Candidate:
+        used = first.get((candidate.scan.participant_id, candidate.scan.scan_id))
+        if not candidate.scan.kept or used is None or used.scan.image == candidate.scan.image:
+            return candidate
+        return candidate.dropped(f"duplicate image id: {candidate.scan.scan_id}, {used.scan.image} is used")
+
+    return [decided(candidate) for candidate in candidates]
+
+
+ANOTHER_PREFERRED = "another scan of this session is preferred"
+"""Beginning of the reason of a scan that is not the one of its session."""
+
+
+def one_per_session(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Keep the scan with the smallest preference of several of one session."""
+    best: dict[str, Candidate] = {}
+    for candidate in _kept(candidates):
+        name = candidate.scan.name
+        if name not in best or _rank(candidate) < _rank(best[name]):
+            best[name] = candidate
+    return [
+        candidate
+        if not candidate.scan.kept or best[candidate.scan.name] is candidate
+        else candidate.dropped(f"{ANOTHER_PREFERRED}: {_why(best[candidate.scan.name], candidate)}")
+        for candidate in candidates
+    ]
+
+
+def _why(best: Candidate, beaten: Candidate) -> str:
+    """The scan that is used, and the first criterion on which the two differ."""
+    pairs = zip(best.preference, beaten.preference, best.criteria, strict=False)
+    decided = next((words for one, other, words in pairs if one != other), None)
+    return best.scan.scan_id + (f" ({decided})" if decided else "")
+
+
+def _rank(candidate: Candidate) -> tuple[tuple[int | str, ...], str]:
+    return candidate.preference, candidate.scan.image or ""
+
+
+def _kept(candidates: Iterable[Candidate]) -> list[Candidate]:
+    return [candidate for candidate in candidates if candidate.scan.kept]
+
+
+_PIECE = 65_536
+"""Bytes from the middle of a file, compared before whole files: many scans of one protocol have the same size."""
+
+
+def same_images(root: Path, scans: Iterable[Scan]) -> list[tuple[Scan, ...]]:
+    """Scans whose files have the same bytes, in the order given.
+
+    A DICOM series is compared by its first file, which holds unique identifiers.
+    """
+    groups: list[list[Scan]] = [list(scans)]
+    for trait in (lambda path: path.stat().st_size, _middle, file_digest):
+        groups = [part for group in groups for part in _alike(root, group, trait)]
+    return [tuple(group) for group in groups]
+
+
+def _alike(root: Path, scans: Sequence[Scan], trait: Callable[[Path], object]) -> list[list[Scan]]:
+    """Groups of scans that share a trait of their file; unique scans are left out."""
+    found: dict[object, list[Scan]] = {}
+    for scan in scans:
+        try:
+            found.setdefault(trait(root / scan.file), []).append(scan)
+        except OSError:  # reported where the image is read
+            continue
+    return [group for group in found.values() if len(group) > 1]
+
+
+def _middle(path: Path) -> str:
+    with path.open("rb") as handle:
+        handle.seek(max(0, path.stat().st_size - _PIECE) // 2)
+        return hashlib.sha256(handle.read(_PIECE)).hexdigest()
+
+
+def same_images_note(groups: Sequence[Sequence[Scan]]) -> str:
+    """A note on images that exist under several names; empty if there are none."""
+    if not groups:
+        return ""
+    named = listed(" = ".join(scan.name for scan in group) for group in groups)
+    images = counted(len(groups), "image", "is")
+    return f"{images} used as several scans, byte for byte; find out whom each shows and remove the copies: {named}"
+
+
+def same_kinds_note(root: Path, scans: Iterable[Scan]) -> str:
+    """A note on sessions whose images of different kinds are one image; empty if there are none."""
+    named = [scan.name for scan in scans if _has_one_image_twice([scan.file, scan.t1w, *scan.further], root)]
+    if not named:
+        return ""
+    return (
+        f"{counted(len(named), 'session', 'has', 'sessions')} one image as two kinds, byte for byte; find out which "
+        f"kind it is and correct the other: {listed(named, 3)}"
+    )
+
+
+def _has_one_image_twice(paths: Iterable[str | None], root: Path) -> bool:
+    files = [root / path for path in dict.fromkeys(paths) if path]
+    try:
+        return len(files) > 1 and any(
+            one.stat().st_size == other.stat().st_size and file_digest(one) == file_digest(other)
+            for one, other in combinations(files, 2)
+        )
+    except OSError:  # reported where the image is read
+        return False

@@ -1,13 +1,9 @@
-"""The table of people of images whose names say whose they are: given, or that of a BIDS dataset around them.
-
-A folder of images with a table that says where they are and whose: ``heatlas run FOLDER OUT --table people.csv``.
+"""A table of people and images: ``heatlas run FOLDER OUT --table people.csv``.
 
 One row is one image, with its participant and, where somebody has several, its session. Rows without a path are
 visits without a scan: their diagnoses say who progressed. Paths start from the input folder or from the folder of the
 table. Whatever a wrong table could mix up (a file of two people, two images of one visit, a file that is not there) is
 refused before anything else is read.
-
-A table of people given beside the images: one row per visit, with whatever columns it has.
 
 Columns are found by name, regardless of case and punctuation:
 
@@ -17,7 +13,9 @@ session      session_id, session, ses, visit_id, visit, viscode2, viscode, timep
 path         path, filepath, filename, file, imagepath, imagefile, image, scanpath, scan, t1w, t1, nifti
 ============ =====================================================================================================
 
-All other cells mean what they mean in ``participants.tsv`` (`pipeline.cohort.bids.tables`).
+All other cells mean what they mean in ``participants.tsv`` (`pipeline.cohort.bids.tables`). Where the names of images
+say whose they are (FreeSurfer subjects, CAPS), the table needs no paths, and ``participants.tsv`` of a BIDS dataset
+around the images may take its place: `visits_and_tables`.
 """
 
 from __future__ import annotations

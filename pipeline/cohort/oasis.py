@@ -1,18 +1,11 @@
-"""OASIS-1 and OASIS-2 as downloaded: a folder per session with Analyze pairs, anywhere below the input.
+"""OASIS-1 and OASIS-2 as downloaded: their tables, and a folder per session with Analyze pairs, anywhere below.
 
 ``OAS1_0001_MR1/PROCESSED/MPRAGE/SUBJ_111/*_sbj_111.img``    OASIS-1: the average of the session's scans, whole head
 ``OAS1_0001_MR1/PROCESSED/MPRAGE/T88_111/*_masked_gfc.img``  OASIS-1: the same in atlas space, brain only
 ``OAS2_0001_MR1/RAW/mpr-1.nifti.img``                        OASIS-2: its scans; the first is used
 
-The diagnosis is that of the Clinical Dementia Rating: 0 is CN, above is AD, none is none (OASIS-1 rated hardly anybody
-below 60). Participants are named as by Clinica, ``sub-OASIS10001``; a session by its months since the first
-(``ses-M000``). A repeated session of OASIS-1 (``_MR2``, within 90 days) is at least month 1. Both data sets come from
-one scanner of 1.5 T. Orientation: `pipeline.cohort.images.conversion`.
-
-The tables of OASIS-1 (``oasis_cross-sectional``) and OASIS-2 (``oasis_longitudinal``), as CSV or workbook.
-
-They are recognised by their columns, whatever they are called (downloads carry a digest in the name). One row is one
-session: ``OAS1_0001_MR1``.
+The tables, CSV or workbook, are recognised by their columns, whatever they are called (downloads carry a digest in the
+name). One row is one session:
 
 =============================  =======================  ==========================================
 meaning                        OASIS-1                  OASIS-2
@@ -25,6 +18,11 @@ intracranial volume            eTIV (cm³)               eTIV (cm³)
 share of it, scaling           nWBV, ASF                nWBV, ASF
 days since the first session   Delay (of MR2)           MR Delay
 =============================  =======================  ==========================================
+
+The diagnosis is that of the Clinical Dementia Rating: 0 is CN, above is AD, none is none (OASIS-1 rated hardly anybody
+below 60). Participants are named as by Clinica, ``sub-OASIS10001``; a session by its months since the first
+(``ses-M000``). A repeated session of OASIS-1 (``_MR2``, within 90 days) is at least month 1. Both data sets come from
+one scanner of 1.5 T. Orientation: `pipeline.cohort.images.conversion`.
 """
 
 from __future__ import annotations

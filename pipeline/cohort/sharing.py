@@ -1,4 +1,4 @@
-"""Anonymised outputs: ages of the very old always; on demand dates, and names of sites, participants and images.
+"""What may be shared: anonymised outputs, and manifests by which a cohort is shared without its scans.
 
 Ages of 89 and above become 89, as BIDS recommends (HIPAA §164.514(b)(2)(i)(C) has 90).
 
@@ -8,12 +8,10 @@ participant and a secret in the file KEY, which is created if absent; the seed o
 written to the run. With the key the run can be repeated; with the outputs alone the shift cannot be undone.
 ``--pseudonymise sites,ids`` replaces names of sites, or of participants and images, by digests with the same secret.
 
-Manifests: a cohort as image ids and digests, so that cohorts can be shared without the scans.
-
-A manifest is a table with the columns ``scan_id`` and ``sha256`` and its data dictionary. It holds no age, diagnosis or
-path; these come with the images from their source. The digest is that of the image, not of the file: stored voxels,
-data type, scaling, shape and affine. So compression, file name and free text in the header, which LONI rewrites for
-each download, do not matter; a single voxel does. The digest of a DICOM series is that of its files.
+A manifest has the columns ``scan_id`` and ``sha256`` and a data dictionary. It holds no age, diagnosis or path; these
+come with the images from their source. The digest is that of the image, not of the file: stored voxels, data type,
+scaling, shape and affine. So compression, file name and free text in the header, which LONI rewrites for each download,
+do not matter; a single voxel does. The digest of a DICOM series is that of its files.
 """
 
 from __future__ import annotations

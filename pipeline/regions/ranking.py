@@ -1,13 +1,10 @@
-"""Ranking of bilateral groups.
+"""How bilateral groups rank, how far that depends on beta, and the two patients whose maps differ most.
 
 The statistic is a mean over participants, each participant's scans averaged first: someone scanned five times counts
-once. The founding study averaged over scans; both averages are in ``region_summary.tsv``.
+once. The founding study averaged over scans; both averages are in ``region_summary.tsv``. Of LRP maps with different
+beta, the overlap of the top ten is given per metric (Böhle et al. 2019).
 
-How far the ranking of regions depends on beta: overlap of the top ten, per metric (Böhle et al. 2019).
-
-Fingerprints: the two patients with the most different maps among those that the network is sure of.
-
-As in Böhle et al. (2019): among scans of the positive class with a probability above 0.9, the vectors of relevance
+Fingerprints are made as there: among scans of the positive class with a probability above 0.9, the vectors of relevance
 density in the 25 groups with the highest mean are compared, and the pair with the largest cosine distance is shown.
 Here small regions are left out, and the pair is of two participants; two scans of one person are not two patients.
 """

@@ -1,16 +1,13 @@
-"""Metadata that comes with an image: LONI's collection list and the XML file of each image.
+"""What comes with an ADNI image: LONI's collection list, the XML file of the image, and ADNI's tables of images.
 
-LONI gives a CSV list of each image collection and, on request, one XML file per image. Both identify the image by its
-number and state its participant, visit and acquisition. They are combined into one record; contradictions between them,
-or with the folder of the image, are reported.
+LONI gives a CSV list of each image collection and, on request, one XML file (``idaxs``) per image. Both identify the
+image by its number and state its participant, visit and acquisition. They are combined into one record; contradictions
+between them, or with the folder of the image, are reported. Of the XML file only image number, participant, sex, age at
+the scan, visit, date, sequence and field strength are read; assessments, genotype and weight are not. Its elements are
+found by name, since their depth differs: an original image is described by its series, a processed one by its
+``derivedProduct`` and by the image it was made from.
 
-The XML file that LONI gives with an image (``idaxs``), if the download contains it.
-
-Only image number, participant, sex, age at the scan, visit, date, sequence and field strength are read; assessments,
-genotype and weight are not. Elements are found by name, since their depth differs: an original image is described by
-its series, a processed one by its ``derivedProduct`` and by the image it was made from.
-
-What ADNI's tables say about single images: protocol, field strength, processing and quality grades.
+Tables say more of single images:
 
 ========================================  =========================================================================
 MPRAGEMETA                                sequence, field, series, visit and date of each T1-weighted image

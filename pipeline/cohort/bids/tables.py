@@ -1,4 +1,4 @@
-"""The tables of a BIDS dataset: ``participants.tsv``, sessions tables and scans tables, also as Clinica writes them.
+"""The tables of a BIDS dataset, also as Clinica writes them, and which columns fill which values of a scan.
 
 ========================================= =====================================================================
 table                                     holds
@@ -9,15 +9,12 @@ table                                     holds
 ``sub-X/[ses-Y/]sub-X[_ses-Y]_scans.tsv`` one row per image: ``filename`` (Clinica: ``mri_field``)
 ========================================= =====================================================================
 
-Every table is optional, and none is changed. Of several values the one closest to the image is used: scans, sessions,
-participants. If a person, visit or image has two rows, the second only fills gaps of the first, and a note says where
-they disagree. Columns whose names differ only in case must be equal.
+Every table is optional, and none is changed. If a person, visit or image has two rows, the second only fills gaps of
+the first, and a note says where they disagree. Columns whose names differ only in case must be equal.
 
-The meaning of cells in BIDS tables: which columns fill which values of the scan table.
-
-Column names are matched regardless of case. Values that change between visits are taken from the row of the image, else
-of its session, else of its participant; within a row the first filled column of `COLUMNS` is used. Baseline values
-(Clinica's ``diagnosis_sc``, ``MMSE_bl``) are used only at month 0 and in datasets without sessions.
+Values that change between visits are taken from the row of the image, else of its session, else of its participant;
+within a row the first filled column of `COLUMNS` is used, regardless of case. Baseline values (Clinica's
+``diagnosis_sc``, ``MMSE_bl``) are used only at month 0 and in datasets without sessions.
 """
 
 from __future__ import annotations

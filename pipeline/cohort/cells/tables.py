@@ -1,18 +1,14 @@
-"""Tables from other sources, read as text, in any encoding, separator and quoting in use.
+"""Tables from other sources: read as text, in any encoding, separator and quoting in use; impossible cells go.
 
 `pipeline.run.tables` reads the tables of this project. Here no cell is converted to a number before the meaning of its
-column is known (``0012`` is an identifier, ``-4`` a code for missing).
-
-The first sheet of a workbook (``.xlsx``, ``.xls``, ``.ods``), read as text like any other table.
-
-Tables such as those of OASIS are offered as workbooks. calamine reads them, in a process of its own
+column is known (``0012`` is an identifier, ``-4`` a code for missing). Tables such as those of OASIS are offered as
+workbooks (``.xlsx``, ``.xls``, ``.ods``); their first sheet is read by calamine, in a process of its own
 (`workbook_cells`): a file that asks for too much ends that process and is refused here.
 
-The possible range of each clinical column, declared once for every table that is read.
-
-The ranges are wide: they include any adult at any stage of disease and any scanner in use. A value outside is a typing
-error, another unit or a damaged file. It is treated as missing, and a note names its file, line, column and text.
-ADNI's codes for missing values (-1, -4), and a volume of 0, are missing without a note.
+The possible range of each clinical column is declared once (`RANGES`), and widely: any adult at any stage of disease
+and any scanner in use. A value outside is a typing error, another unit or a damaged file. It is treated as missing, and
+a note names its file, line, column and text. ADNI's codes for missing values (-1, -4), and a volume of 0, are missing
+without a note.
 """
 
 from __future__ import annotations

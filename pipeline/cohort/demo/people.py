@@ -1,9 +1,35 @@
-"""Who is in the demo cohort: people, their visits, and the scans that exist or are missing.
+"""Who is in the demo cohort, and what is planted in them: the disease, further effects, and effects that are not there.
 
 Sites, sexes and field strengths are balanced within each diagnosis, in random order: with so few people, chance alone
-could confound them with the disease.
+could confound them with the disease. Visits have scans that exist or are missing.
 
-Planted effects besides the disease, and planted nulls, against which the cohort analyses are tested.
+The disease changes regions by magnitudes from published volumetry and from stated assumptions. They are never adjusted
+to what a heatmap shows. Published figures are differences between the averages of patients and controls. One unit of
+severity is such a difference:
+
+- hippocampus -27 %, entorhinal cortex -39 %: Alzheimer's disease against normal cognition in Du et al. (2001),
+  doi:10.1136/jnnp.71.4.441;
+- amygdala -24 %: Klein-Koerkamp et al. (2014), doi:10.2174/1567205011666140131123653 (as much as the hippocampus; also
+  Poulin et al. 2011, doi:10.1016/j.pscychresns.2010.12.014);
+- parahippocampal gyrus -27 %: Echavarri et al. (2011), doi:10.1007/s00429-010-0283-8, find it at least as much
+  reduced as the hippocampus;
+- lateral ventricles, temporal horns included, +40 %: that they widen is from Nestor et al. (2008),
+  doi:10.1093/brain/awn146; the figure is an assumption.
+
+The patients of the demo are at a severe stage, about 1.85 units above the controls (`SEVERITY_RANGE`): two dozen people
+teach a network only a strong effect within the minutes a demo may take. Tried on seed 43, judged by held-out balanced
+accuracy alone and before any heatmap was made: patients 1 unit above the controls, half of the loss in place (the
+founding network stayed at chance, a linear model on region averages reached 0.9); 1.45 units, two thirds in place
+(0.7 to 0.93 per fold); the present values.
+
+Volumetry gives only the total loss of a grey-matter region. One third of it (on the log scale) is planted as
+contraction, two thirds as tissue replaced by cerebrospinal fluid in place: an assumption. Registration to the template
+undoes much of the first and none of the second.
+
+Over time, severity grows so that the hippocampus shrinks by 4.66 % a year in Alzheimer's disease and 1.41 % in controls
+(meta-analysis of Barnes et al. 2009, doi:10.1016/j.neurobiolaging.2008.01.010); mild cognitive impairment lies halfway.
+
+Cohort analyses are tested against further effects, and against effects that are not there:
 
 Sex difference
     The putamen is larger in men. Published: larger in men in two cohorts of some 500 young adults, with grey and white
@@ -35,36 +61,6 @@ Conversion
 Nothing
     Education and field strength are drawn independently of everything and have no effect in any region. Sex has no
     effect in the cuneus beyond the size of the head.
-
-What is planted: which regions change, by how much, and how severity differs between diagnoses.
-
-The magnitudes come from published volumetry and from stated assumptions. They are never adjusted to what a heatmap
-shows.
-
-Published figures are differences between the averages of patients and controls. One unit of severity is such a
-difference:
-
-- hippocampus -27 %, entorhinal cortex -39 %: Alzheimer's disease against normal cognition in Du et al. (2001),
-  doi:10.1136/jnnp.71.4.441;
-- amygdala -24 %: Klein-Koerkamp et al. (2014), doi:10.2174/1567205011666140131123653 (as much as the hippocampus; also
-  Poulin et al. 2011, doi:10.1016/j.pscychresns.2010.12.014);
-- parahippocampal gyrus -27 %: Echavarri et al. (2011), doi:10.1007/s00429-010-0283-8, find it at least as much
-  reduced as the hippocampus;
-- lateral ventricles, temporal horns included, +40 %: that they widen is from Nestor et al. (2008),
-  doi:10.1093/brain/awn146; the figure is an assumption.
-
-The patients of the demo are at a severe stage, about 1.85 units above the controls (`SEVERITY_RANGE`): two dozen people
-teach a network only a strong effect within the minutes a demo may take. Tried on seed 43, judged by held-out balanced
-accuracy alone and before any heatmap was made: patients 1 unit above the controls, half of the loss in place (the
-founding network stayed at chance, a linear model on region averages reached 0.9); 1.45 units, two thirds in place
-(0.7 to 0.93 per fold); the present values.
-
-Volumetry gives only the total loss of a grey-matter region. One third of it (on the log scale) is planted as
-contraction, two thirds as tissue replaced by cerebrospinal fluid in place: an assumption. Registration to the template
-undoes much of the first and none of the second.
-
-Over time, severity grows so that the hippocampus shrinks by 4.66 % a year in Alzheimer's disease and 1.41 % in controls
-(meta-analysis of Barnes et al. 2009, doi:10.1016/j.neurobiolaging.2008.01.010); mild cognitive impairment lies halfway.
 """
 
 from __future__ import annotations

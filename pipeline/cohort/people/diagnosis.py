@@ -1,14 +1,10 @@
-"""Diagnoses of a person over time, with their source.
+"""Diagnoses of a person over time, with their source, and what follows a scan: conversion and the course of MCI.
 
-ADNI records them in several ways: ADNIMERGE's DX (a word); in DXSUM, DXCURREN (ADNI1), DXCHANGE (ADNIGO and 2: change
-since the last visit) and DIAGNOSIS (ADNI3 and 4, in newer files all phases). A dementia that DXSUM attributes to
+ADNI records diagnoses in several ways: ADNIMERGE's DX (a word); in DXSUM, DXCURREN (ADNI1), DXCHANGE (ADNIGO and 2:
+change since the last visit) and DIAGNOSIS (ADNI3 and 4, in newer files all phases). A dementia that DXSUM attributes to
 another cause than Alzheimer's disease is not AD. ADNIMERGE does not distinguish the two, so DXSUM takes precedence
-there.
-
-The diagnosis of a scan is the one at its visit, else the nearest within
+there. The diagnosis of a scan is the one at its visit, else the nearest within
 `pipeline.cohort.adni.visit_tables.WINDOW_DAYS`, else, at baseline, the one at enrolment (DX_bl).
-
-Progression after a scan: conversion to AD, its time, and the course of MCI within a horizon.
 
 Conversion means that AD was diagnosed after the scan and the last diagnosis is AD; its time is the first diagnosis of
 AD. A temporary return to CN or MCI does not matter. If the last diagnosis is not AD, AD was withdrawn: such a person

@@ -1,15 +1,14 @@
-"""Inclusion by rule (``[cohort] include``): which scans meet it, and what leaves the others out.
-
-A comparison with a missing value is unknown, as it would be for a reader: ``not`` keeps it unknown, ``or`` needs one
-side that is met (Kleene's logic, that of pandas' nullable booleans). A scan takes part if every part of the rule is
-met; otherwise the first part that is not, or not known, is its reason. `pipeline.run.config.inclusion` reads the rule.
-
-Further clinical columns of the scans that are used: ``clinical.tsv``, beside ``scans.tsv``.
+"""Clinical columns of scans (``clinical.tsv``, beside ``scans.tsv``), and inclusion by a rule on all columns.
 
 Values are those at the visit of the scan, from a column under any of its usual names (case, ``_`` and ``-`` are
 ignored: ``CDRSB``, ``cdr_sb``). A column without any value is left out of the table. Values outside the ranges of
 `pipeline.cohort.cells.tables` are missing; a concentration beyond the limit of detection (``>1700``) is set to that
 limit, with a note.
+
+``[cohort] include`` says by a rule which scans take part; `pipeline.run.config.inclusion` reads it. A comparison with
+a missing value is unknown, as it would be for a reader: ``not`` keeps it unknown, ``or`` needs one side that is met
+(Kleene's logic, that of pandas' nullable booleans). A scan takes part if every part of the rule is met; otherwise the
+first part that is not, or not known, is its reason.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A folder of FreeSurfer or FastSurfer subjects (SUBJECTS_DIR) as input: ``<subject>/mri/brain.mgz``.
+"""Subjects of FreeSurfer or FastSurfer (SUBJECTS_DIR): their brains as input, and the segmentation of a scan.
 
-``brain.mgz`` enters as brain: extracted by FreeSurfer, intensities corrected. Where it is not there, or with
-``--start-at scan``, the first of ``T1.mgz``, ``orig_nu.mgz`` and ``orig.mgz`` enters as scan: the whole head on
+``<subject>/mri/brain.mgz`` enters as brain: extracted by FreeSurfer, intensities corrected. Where it is not there, or
+with ``--start-at scan``, the first of ``T1.mgz``, ``orig_nu.mgz`` and ``orig.mgz`` enters as scan: the whole head on
 FreeSurfer's grid.
 
 The participant and session of a subject are those that its folder names (``sub-01_ses-M012``, ``002_S_0295_m12``), or
@@ -9,7 +9,9 @@ those of the row of ``--table`` in which a column holds the name of the folder. 
 of the visit X: it is used only where the cross-sectional one is not there, since its image is resampled once more. Base
 templates and ``fsaverage`` are no scans of anybody.
 
-The segmentation of a scan: where it lies, and what its regions are called.
+The segmentation of any scan lies where ``regions.own_labels`` says, beside its image (a subject's ``aparc+aseg.mgz``, a
+``_dseg.nii.gz`` of BIDS derivatives), or in ``cohort.freesurfer_folder``. Its regions have FreeSurfer's names, or those
+of the table beside it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""FreeSurfer or FastSurfer subjects of a cohort, and the scan to which each belongs.
+"""FreeSurfer or FastSurfer subjects of a cohort: the scan to which each belongs, and its volumes.
 
 The folder of a subject, or the folders above it, name the scan: by image id (``I118671``), by BIDS names
 (``sub-01_ses-M012``, ``sub-01/ses-M012/...``), or by PTID and visit (``002_S_0295_m12``). A subject that names only the
@@ -6,16 +6,12 @@ person belongs to their only scan; if they have several, it is ignored. These vo
 tables, cross-sectional over longitudinal (``.long.``) results. FreeSurfer's base templates and example subjects are
 ignored.
 
-Volumes from ``stats/aseg.stats`` of FreeSurfer or FastSurfer.
+``stats/aseg.stats`` is text: ``# Measure`` lines (the intracranial volume among them) and a table of structures whose
+columns ``# ColHeaders`` names. Structures are identified by FreeSurfer's label number (17 and 53: left and right
+hippocampus). The intracranial volume is EstimatedTotalIntraCranialVol, or IntraCranialVol before FreeSurfer 5.3.
 
-The file is text: ``# Measure`` lines (the intracranial volume among them) and a table of structures whose columns ``#
-ColHeaders`` names. Structures are identified by FreeSurfer's label number (17 and 53: left and right hippocampus). The
-intracranial volume is EstimatedTotalIntraCranialVol, or IntraCranialVol before FreeSurfer 5.3.
-
-Hippocampal and intracranial volumes as a record: mm³, with their source, checked for plausibility.
-
-A number in another unit (ml), of another structure or of a failed segmentation would mislead: volumes outside the
-ranges of `pipeline.cohort.cells.tables` are left out and named.
+A volume in another unit (ml), of another structure or of a failed segmentation would mislead: those outside the ranges
+of `pipeline.cohort.cells.tables` are left out and named.
 """
 
 from __future__ import annotations
@@ -35,158 +31,6 @@ from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted, listed
 from heatlas.pipeline.run.regular_files import read_regular
-
-
-@dataclass(frozen=True)
-class Volumes:
-    """Volumes of one scan in mm³; None where unknown."""
-
-    total: float | None = None  # of the hippocampi; the total is left and right together
-    left: float | None = None
-    right: float | None = None
-    source: str | None = None  # of the hippocampi
-    intracranial: float | None = None
-    intracranial_source: str | None = None
-    problems: tuple[str, ...] = ()  # volumes left out, with reasons
-
-
-def checked(
-    left: float | None, right: float | None, total: float | None, intracranial: float | None, source: str
-) -> Volumes:
-    """Volumes (mm³) from one source, without the implausible ones; a missing total is left plus right."""
-    problems: list[str] = []
-
-    def plausible(value: float | None, column: str, what: str) -> float | None:
-        if value is None or RANGES[column].holds(value):
-            return value
-        problems.append(f"{what} of {value:g} mm3 ({source}) is outside {RANGES[column]}")
-        return None
-
-    left = plausible(left, "hippocampus_left_mm3", "left hippocampus")
-    right = plausible(right, "hippocampus_right_mm3", "right hippocampus")
-    total = plausible(total, "hippocampus_mm3", "hippocampus")
-    intracranial = plausible(intracranial, "tiv_mm3", "intracranial volume")
-    if total is None and left is not None and right is not None:
-        total = round(left + right, 4)
-    return Volumes(
-        total,
-        left,
-        right,
-        source if {total, left, right} != {None} else None,
-        intracranial,
-        source if intracranial is not None else None,
-        tuple(problems),
-    )
-
-
-def joined(first: Volumes, second: Volumes) -> Volumes:
-    """Volumes of the first source, completed by the second without mixing two segmentations.
-
-    Left and right of the second are used only if they add up to the total of the first (within 1 %), that is, if they
-    come from the same segmentation; otherwise all three come from one source.
-    """
-    problems = first.problems + second.problems
-    if first.total is None and first.left is None:
-        hippocampus = second
-    elif first.total is not None and first.left is None and _adds_up(second, first.total):
-        hippocampus = replace(second, total=first.total, source=f"{first.source}; left and right: {second.source}")
-    else:
-        hippocampus = first
-    head = first if first.intracranial is not None else second
-    return Volumes(
-        hippocampus.total,
-        hippocampus.left,
-        hippocampus.right,
-        hippocampus.source,
-        head.intracranial,
-        head.intracranial_source,
-        problems,
-    )
-
-
-def _adds_up(halves: Volumes, total: float) -> bool:
-    return (
-        halves.left is not None and halves.right is not None and abs(halves.left + halves.right - total) <= 0.01 * total
-    )
-
-
-LEFT_HIPPOCAMPUS, RIGHT_HIPPOCAMPUS = 17, 53
-STATS_FILES = ("aseg.stats", "aseg+DKT.VINN.stats", "aseg+DKT.stats")
-"""In order of preference; the others are those of FastSurfer's segmentation without its surface stream."""
-
-_INTRACRANIAL = ("EstimatedTotalIntraCranialVol", "IntraCranialVol")
-_VERSION = re.compile(r"v?(\d+\.\d+(?:\.\d+)?)")
-
-
-def read_aseg(path: Path) -> Volumes:
-    """Hippocampal and intracranial volumes of one subject in mm³; the source names the program and its version."""
-    try:
-        text = read_regular(path).decode("utf-8", errors="replace")
-    except OSError as error:
-        raise BadInputError(f"{path}: cannot be read ({error.strerror}). Check the path and permissions.") from error
-    structures = structure_volumes(text)
-    if not {LEFT_HIPPOCAMPUS, RIGHT_HIPPOCAMPUS} <= set(structures):
-        raise BadInputError(
-            f"{path}: no volume of both hippocampi (SegId {LEFT_HIPPOCAMPUS} and {RIGHT_HIPPOCAMPUS}); the file is cut "
-            "short or of another segmentation. Run the segmentation of this subject again."
-        )
-    return checked(
-        structures[LEFT_HIPPOCAMPUS],
-        structures[RIGHT_HIPPOCAMPUS],
-        None,
-        intracranial_volume(text),
-        f"{path.name} ({_program(path, text)})",
-    )
-
-
-def structure_volumes(text: str) -> dict[int, float]:
-    """Volume in mm³ by label number; rows without numbers are skipped.
-
-    >>> header = "# ColHeaders Index SegId NVoxels Volume_mm3 StructName"
-    >>> structure_volumes(f"{header}{chr(10)} 9 17 4166 3987.2 Left-Hippocampus")
-    {17: 3987.2}
-    """
-    columns: list[str] = []
-    found = {}
-    for line in text.splitlines():
-        if line.startswith("# ColHeaders"):
-            columns = line.split()[2:]
-        elif columns and not line.startswith("#"):
-            cells = dict(zip(columns, line.split(), strict=False))
-            label, volume = values.count(cells.get("SegId")), values.positive(cells.get("Volume_mm3"))
-            if label is not None and volume is not None:
-                found[label] = volume
-    return found
-
-
-def intracranial_volume(text: str) -> float | None:
-    """Intracranial volume in mm³ of the ``# Measure`` lines.
-
-    >>> intracranial_volume("# Measure EstimatedTotalIntraCranialVol, eTIV, Estimated TIV, 1500000.5, mm^3")
-    1500000.5
-    """
-    measures = {}
-    for line in text.splitlines():
-        parts = [part.strip() for part in line.removeprefix("# Measure").split(",")]
-        if line.startswith("# Measure") and len(parts) >= 5 and parts[-1] == "mm^3":
-            measures[parts[0]] = values.positive(parts[-2])
-    return next((measures[name] for name in _INTRACRANIAL if measures.get(name) is not None), None)
-
-
-def _program(path: Path, text: str) -> str:
-    """FreeSurfer or FastSurfer, with its version where the header or ``scripts/build-stamp.txt`` has it."""
-    header = "\n".join(line for line in text.splitlines() if line.startswith("#"))
-    scripts = path.parent.parent / "scripts"
-    stamp = scripts / "build-stamp.txt"
-    # such as freesurfer-linux-centos7_x86_64-7.4.1-20230614-7eb8460
-    build = stamp.read_text(encoding="utf-8", errors="replace") if stamp.is_file() else ""
-    fast = "fastsurfer" in header.lower() or "+DKT" in path.name or (scripts / "deep-seg.log").is_file()
-    name = "FastSurfer" if fast else "FreeSurfer"
-    named = re.search(rf"{name}[^\n]*", header, re.IGNORECASE)
-    after_system = "" if fast else build.split("x86_64", 1)[-1]
-    version = _VERSION.search(named[0] if named else "") or _VERSION.search(after_system)
-    return f"{name} {version[1]}" if version else f"{name}, version unknown"
-
 
 _IMAGE = re.compile(r"(?<![A-Za-z0-9])I\d+(?![A-Za-z0-9])")
 _BIDS = re.compile(r"(?<![A-Za-z0-9])(sub-[A-Za-z0-9]+)(?:[_/](ses-[A-Za-z0-9]+))?")
@@ -327,3 +171,156 @@ def named_scan(name: str) -> tuple[str | None, str | None, str | None]:
         code = ptid[2] if ptid[2] and not image else None
         return (image[0] if image else None), participant, visit_of(code).session_id if code else None
     return (image[0] if image else None), None, None
+
+
+LEFT_HIPPOCAMPUS, RIGHT_HIPPOCAMPUS = 17, 53
+
+
+STATS_FILES = ("aseg.stats", "aseg+DKT.VINN.stats", "aseg+DKT.stats")
+"""In order of preference; the others are those of FastSurfer's segmentation without its surface stream."""
+
+_INTRACRANIAL = ("EstimatedTotalIntraCranialVol", "IntraCranialVol")
+_VERSION = re.compile(r"v?(\d+\.\d+(?:\.\d+)?)")
+
+
+def read_aseg(path: Path) -> Volumes:
+    """Hippocampal and intracranial volumes of one subject in mm³; the source names the program and its version."""
+    try:
+        text = read_regular(path).decode("utf-8", errors="replace")
+    except OSError as error:
+        raise BadInputError(f"{path}: cannot be read ({error.strerror}). Check the path and permissions.") from error
+    structures = structure_volumes(text)
+    if not {LEFT_HIPPOCAMPUS, RIGHT_HIPPOCAMPUS} <= set(structures):
+        raise BadInputError(
+            f"{path}: no volume of both hippocampi (SegId {LEFT_HIPPOCAMPUS} and {RIGHT_HIPPOCAMPUS}); the file is cut "
+            "short or of another segmentation. Run the segmentation of this subject again."
+        )
+    return checked(
+        structures[LEFT_HIPPOCAMPUS],
+        structures[RIGHT_HIPPOCAMPUS],
+        None,
+        intracranial_volume(text),
+        f"{path.name} ({_program(path, text)})",
+    )
+
+
+def structure_volumes(text: str) -> dict[int, float]:
+    """Volume in mm³ by label number; rows without numbers are skipped.
+
+    >>> header = "# ColHeaders Index SegId NVoxels Volume_mm3 StructName"
+    >>> structure_volumes(f"{header}{chr(10)} 9 17 4166 3987.2 Left-Hippocampus")
+    {17: 3987.2}
+    """
+    columns: list[str] = []
+    found = {}
+    for line in text.splitlines():
+        if line.startswith("# ColHeaders"):
+            columns = line.split()[2:]
+        elif columns and not line.startswith("#"):
+            cells = dict(zip(columns, line.split(), strict=False))
+            label, volume = values.count(cells.get("SegId")), values.positive(cells.get("Volume_mm3"))
+            if label is not None and volume is not None:
+                found[label] = volume
+    return found
+
+
+def intracranial_volume(text: str) -> float | None:
+    """Intracranial volume in mm³ of the ``# Measure`` lines.
+
+    >>> intracranial_volume("# Measure EstimatedTotalIntraCranialVol, eTIV, Estimated TIV, 1500000.5, mm^3")
+    1500000.5
+    """
+    measures = {}
+    for line in text.splitlines():
+        parts = [part.strip() for part in line.removeprefix("# Measure").split(",")]
+        if line.startswith("# Measure") and len(parts) >= 5 and parts[-1] == "mm^3":
+            measures[parts[0]] = values.positive(parts[-2])
+    return next((measures[name] for name in _INTRACRANIAL if measures.get(name) is not None), None)
+
+
+def _program(path: Path, text: str) -> str:
+    """FreeSurfer or FastSurfer, with its version where the header or ``scripts/build-stamp.txt`` has it."""
+    header = "\n".join(line for line in text.splitlines() if line.startswith("#"))
+    scripts = path.parent.parent / "scripts"
+    stamp = scripts / "build-stamp.txt"
+    # such as freesurfer-linux-centos7_x86_64-7.4.1-20230614-7eb8460
+    build = stamp.read_text(encoding="utf-8", errors="replace") if stamp.is_file() else ""
+    fast = "fastsurfer" in header.lower() or "+DKT" in path.name or (scripts / "deep-seg.log").is_file()
+    name = "FastSurfer" if fast else "FreeSurfer"
+    named = re.search(rf"{name}[^\n]*", header, re.IGNORECASE)
+    after_system = "" if fast else build.split("x86_64", 1)[-1]
+    version = _VERSION.search(named[0] if named else "") or _VERSION.search(after_system)
+    return f"{name} {version[1]}" if version else f"{name}, version unknown"
+
+
+@dataclass(frozen=True)
+class Volumes:
+    """Volumes of one scan in mm³; None where unknown."""
+
+    total: float | None = None  # of the hippocampi; the total is left and right together
+    left: float | None = None
+    right: float | None = None
+    source: str | None = None  # of the hippocampi
+    intracranial: float | None = None
+    intracranial_source: str | None = None
+    problems: tuple[str, ...] = ()  # volumes left out, with reasons
+
+
+def checked(
+    left: float | None, right: float | None, total: float | None, intracranial: float | None, source: str
+) -> Volumes:
+    """Volumes (mm³) from one source, without the implausible ones; a missing total is left plus right."""
+    problems: list[str] = []
+
+    def plausible(value: float | None, column: str, what: str) -> float | None:
+        if value is None or RANGES[column].holds(value):
+            return value
+        problems.append(f"{what} of {value:g} mm3 ({source}) is outside {RANGES[column]}")
+        return None
+
+    left = plausible(left, "hippocampus_left_mm3", "left hippocampus")
+    right = plausible(right, "hippocampus_right_mm3", "right hippocampus")
+    total = plausible(total, "hippocampus_mm3", "hippocampus")
+    intracranial = plausible(intracranial, "tiv_mm3", "intracranial volume")
+    if total is None and left is not None and right is not None:
+        total = round(left + right, 4)
+    return Volumes(
+        total,
+        left,
+        right,
+        source if {total, left, right} != {None} else None,
+        intracranial,
+        source if intracranial is not None else None,
+        tuple(problems),
+    )
+
+
+def joined(first: Volumes, second: Volumes) -> Volumes:
+    """Volumes of the first source, completed by the second without mixing two segmentations.
+
+    Left and right of the second are used only if they add up to the total of the first (within 1 %), that is, if they
+    come from the same segmentation; otherwise all three come from one source.
+    """
+    problems = first.problems + second.problems
+    if first.total is None and first.left is None:
+        hippocampus = second
+    elif first.total is not None and first.left is None and _adds_up(second, first.total):
+        hippocampus = replace(second, total=first.total, source=f"{first.source}; left and right: {second.source}")
+    else:
+        hippocampus = first
+    head = first if first.intracranial is not None else second
+    return Volumes(
+        hippocampus.total,
+        hippocampus.left,
+        hippocampus.right,
+        hippocampus.source,
+        head.intracranial,
+        head.intracranial_source,
+        problems,
+    )
+
+
+def _adds_up(halves: Volumes, total: float) -> bool:
+    return (
+        halves.left is not None and halves.right is not None and abs(halves.left + halves.right - total) <= 0.01 * total
+    )
