@@ -89,7 +89,7 @@ def walk_input(root: Path, enter: Callable[[str], bool] = lambda folder: True) -
         unwritable += [plain(prefix + name, lines=False) for name in (*folders, *files) if _is_unwritable(name)]
         folders[:] = [name for name in folders if not _is_unwritable(name)]
         visible = sorted(name for name in folders if not name.startswith(".") and enter(prefix + name))
-        links = _not_followed(root, folder, prefix, visible)
+        links = _links_left_out(root, folder, prefix, visible)
         linked += [prefix + name for name in sorted(links)]
         folders[:] = [name for name in visible if name not in links]
         dead += [prefix + name for name in files if "." not in name and is_dead(folder, name)]
@@ -129,7 +129,7 @@ def walk_input(root: Path, enter: Callable[[str], bool] = lambda folder: True) -
     )
 
 
-def _not_followed(root: Path, folder: str, prefix: str, names: Iterable[str]) -> set[str]:
+def _links_left_out(root: Path, folder: str, prefix: str, names: Iterable[str]) -> set[str]:
     """Links among the names of folders: all of them, or if links are followed those that lead in a circle."""
     links = {name for name in names if os.path.islink(os.path.join(folder, name))}  # noqa: PTH114, PTH118 speed
     return {name for name in links if leads_in_a_circle(root, prefix + name)} if are_followed() else links
@@ -272,10 +272,10 @@ def with_anatomy(
     """
     if not kind.through_t1w:
         return list(candidates)
-    return [_checked(root, one, kind, max_voxel_mm, space) if one.scan.kept else one for one in candidates]
+    return [_check_anatomy(root, one, kind, max_voxel_mm, space) if one.scan.kept else one for one in candidates]
 
 
-def _checked(root: Path, candidate: Candidate, kind: ImageKind, max_voxel_mm: float, space: str) -> Candidate:
+def _check_anatomy(root: Path, candidate: Candidate, kind: ImageKind, max_voxel_mm: float, space: str) -> Candidate:
     scan = candidate.scan
     if scan.entry == "template":
         return dataclasses.replace(candidate, scan=dataclasses.replace(scan, t1w=None))
@@ -339,13 +339,13 @@ def without_duplicates(candidates: Sequence[Candidate]) -> list[Candidate]:
     for candidate in sorted(_kept(candidates), key=lambda c: c.scan.image or ""):
         first.setdefault((candidate.scan.participant_id, candidate.scan.scan_id), candidate)
 
-    def decided(candidate: Candidate) -> Candidate:
+    def decide(candidate: Candidate) -> Candidate:
         used = first.get((candidate.scan.participant_id, candidate.scan.scan_id))
         if not candidate.scan.kept or used is None or used.scan.image == candidate.scan.image:
             return candidate
         return candidate.dropped(f"duplicate image id: {candidate.scan.scan_id}, {used.scan.image} is used")
 
-    return [decided(candidate) for candidate in candidates]
+    return [decide(candidate) for candidate in candidates]
 
 
 ANOTHER_PREFERRED = "another scan of this session is preferred"

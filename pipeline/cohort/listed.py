@@ -35,7 +35,7 @@ from heatlas.pipeline.cohort.bids.tables import (
     ScanFacts,
     diagnosis_histories,
     facts_of,
-    merged,
+    merge_rows,
     read_bids_tables,
 )
 from heatlas.pipeline.cohort.candidates import Candidate, InputFiles
@@ -129,7 +129,7 @@ def read_people(file: Path, subjects: Mapping[str, tuple[str, str | None]] | Non
     path = _path_column(file, columns, rows) if subjects is None else _subject_column(columns, rows, subjects)
     person = _first([name for name in columns if name != path], PEOPLE) or (path if subjects is not None else None)
     if not person:
-        raise BadInputError(_missing(file, "participants", "participant_id", columns))
+        raise BadInputError(_no_column(file, "participants", "participant_id", columns))
     session = _first(columns, SESSIONS)
     of_path = "path" if subjects is None else "subject"
     said = [f"{path} for the {of_path}" if path else "", f"{person} for the participant", f"{session} for the session"]
@@ -175,9 +175,9 @@ def as_bids(table: PeopleTable) -> BidsTables:
     name = table.file.name
     tables = BidsTables(impossible=list(table.impossible), notes=list(table.notes), names=(name, name, name))
     visits = [((row.person, row.session), row.cells) for row in table.rows if row.session is not None]
-    tables.sessions = merged(visits, name, tables.notes)
+    tables.sessions = merge_rows(visits, name, tables.notes)
     people = [(row.person, row.cells) for row in table.rows if row.session is None]
-    tables.participants = merged(people, name, tables.notes)
+    tables.participants = merge_rows(people, name, tables.notes)
     return tables
 
 
@@ -228,7 +228,7 @@ def _path_column(file: Path, columns: Sequence[str], rows: Sequence[tuple[int, C
     """The column of paths: the one with such a name, or of several the only one whose cells all end like images."""
     named = [name for name in columns if plain_name(name) in PATHS]
     if not named:
-        raise BadInputError(_missing(file, "paths of images", "path", columns))
+        raise BadInputError(_no_column(file, "paths of images", "path", columns))
     if len(named) > 1:
         fitting = [name for name in named if all(is_image(cells[name]) for _, cells in rows if name in cells)]
         if len(fitting) != 1:
@@ -266,7 +266,7 @@ def _first(columns: Sequence[str], names: Sequence[str]) -> str | None:
     return next((by_name[name] for name in names if name in by_name), None)
 
 
-def _missing(file: Path, what: str, name: str, columns: Sequence[str]) -> str:
+def _no_column(file: Path, what: str, name: str, columns: Sequence[str]) -> str:
     return f"{file}: no column with {what}; found: {listed(columns, 20)}. Name the column {name}."
 
 
@@ -316,7 +316,7 @@ def _image(root: Path, table: PeopleTable, row: PeopleRow) -> str:
     where = f"{table.file}: line {row.line}, column {table.path_column}: {row.path}"
     if not is_image(row.path):
         raise BadInputError(f"{where} is no image. Give paths of NIfTI or FreeSurfer files (.nii, .nii.gz, .mgz).")
-    tried = dict.fromkeys((_placed(root / row.path), _placed(table.file.parent / row.path)))
+    tried = dict.fromkeys((_resolve_folders(root / row.path), _resolve_folders(table.file.parent / row.path)))
     found = [path for path in tried if path.is_file() or path.is_symlink()]
     if not found:
         tops = " or ".join(dict.fromkeys(map(str, (root, table.file.parent))))
@@ -334,7 +334,7 @@ def _image(root: Path, table: PeopleTable, row: PeopleRow) -> str:
     return inside[0]
 
 
-def _placed(path: Path) -> Path:
+def _resolve_folders(path: Path) -> Path:
     """A path without links among its folders unless they are followed; the file itself is judged with the headers."""
     return Path(os.path.normpath(path)) if are_followed() else path.parent.resolve() / path.name
 
@@ -351,12 +351,12 @@ def require_single(table: PeopleTable, images: Mapping[PeopleRow, str], of_visit
         rows: dict[str, list[PeopleRow]] = {}
         for row in images:
             rows.setdefault(key(row), []).append(row)
-        several = [_said(what, name, of) for name, of in rows.items() if len(of) > 1]
+        several = [_name_rows(what, name, of) for name, of in rows.items() if len(of) > 1]
         if several:
             raise BadInputError(f"{table.file}: {listed(several, 3)}. {remedy}.")
 
 
-def _said(what: str, name: str, rows: Sequence[PeopleRow]) -> str:
+def _name_rows(what: str, name: str, rows: Sequence[PeopleRow]) -> str:
     """The rows of one file or visit, with the people of a file that several share."""
     people = listed(dict.fromkeys(row.person for row in rows), 3)
     of = f" (of {people})" if what == "is in" else ""

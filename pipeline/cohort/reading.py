@@ -40,7 +40,7 @@ from heatlas.pipeline.cohort.candidates import (
 from heatlas.pipeline.cohort.images.links import are_followed, dead_link, following_links
 from heatlas.pipeline.cohort.listed import find_table, names_images, read_listed, require_short
 from heatlas.pipeline.cohort.people.contrast import shuffled_labels, unknown_diagnoses, with_labels
-from heatlas.pipeline.cohort.people.inclusion import Clinical, clinical_table, included
+from heatlas.pipeline.cohort.people.inclusion import Clinical, apply_rule, clinical_table
 from heatlas.pipeline.cohort.people.persons import roll_over_notes, unusual_ages
 from heatlas.pipeline.cohort.records import ScanTable
 from heatlas.pipeline.cohort.segmented import images as freesurfer
@@ -127,7 +127,7 @@ def read_cohort(
 
 def _read(root: Path, config: CohortConfig, seed: int, selection: ScanSelection) -> InputCohort:
     space = template_name(selection.template)
-    layout, candidates, notes = _found(root, config, space)
+    layout, candidates, notes = _find_candidates(root, config, space)
     candidates, entry_lines = with_entries(candidates, config.start_at)
     candidates = with_anatomy(root, candidates, config.kind, config.max_voxel_mm, space)
     candidates = with_further_kinds(root, candidates, config, space)
@@ -139,7 +139,7 @@ def _read(root: Path, config: CohortConfig, seed: int, selection: ScanSelection)
         candidates = with_labels(candidates, config)
     except BadInputError as error:
         problem = str(error)
-    candidates = matching(only_participants(candidates, selection.participants), selection.entities)
+    candidates = keep_matching(only_participants(candidates, selection.participants), selection.entities)
     if config.without:
         candidates = without_people(candidates, Path(config.without))
     candidates, header_notes = with_readable_headers(root, candidates, config.max_voxel_mm)
@@ -147,7 +147,7 @@ def _read(root: Path, config: CohortConfig, seed: int, selection: ScanSelection)
     matches: list[Match] = []
     if selection.manifest is not None:
         candidates, matches = select(root, candidates, selection.manifest)
-    candidates = one_per_session(included(candidates, config.include))
+    candidates = one_per_session(apply_rule(candidates, config.include))
     entry_lines += entry_notes(candidates, space) if config.start_at == "auto" else []
     clinical, clinical_notes = clinical_table(candidates, config.clinical_columns, selection.disguise)
     scans, age_notes = capped_ages(candidate.scan for candidate in candidates)
@@ -179,7 +179,7 @@ def _input_folder(root: Path) -> Path:
     return root.resolve()
 
 
-def _found(root: Path, config: CohortConfig, space: str) -> tuple[Layout, list[Candidate], list[str]]:
+def _find_candidates(root: Path, config: CohortConfig, space: str) -> tuple[Layout, list[Candidate], list[str]]:
     """Layout, candidates and notes of an input folder."""
     listed_images = bool(config.table) and names_images(find_table(config.table, root))
     layout = "table" if listed_images else detect_layout(root, with_table=bool(config.table))
@@ -200,10 +200,10 @@ def _found(root: Path, config: CohortConfig, space: str) -> tuple[Layout, list[C
         kind, *further = config.kinds
         candidates, notes = bids.read_bids(root, files, months, kind, config.label, space, further)
     elif layout == "table":
-        files = walk_input(root, _searched)
+        files = walk_input(root, _is_searched)
         candidates, notes = read_listed(root, files, config, space)
     else:
-        files = walk_input(root, _ENTERS.get(layout, _searched))
+        files = walk_input(root, _ENTERS.get(layout, _is_searched))
         candidates, notes = _READERS[layout](root, files, config)
     known = {"oasis": files.pairs, "freesurfer": files.foreign}
     used = known.get(layout, [one.scan.image for one in candidates if one.scan.image is not None])
@@ -215,7 +215,7 @@ def _found(root: Path, config: CohortConfig, space: str) -> tuple[Layout, list[C
     return layout, candidates, notes
 
 
-def _searched(folder: str) -> bool:
+def _is_searched(folder: str) -> bool:
     return folder != DEMO_TRUTH
 
 
@@ -342,12 +342,12 @@ def read_filter(path: Path, kind: ImageKind = T1W) -> Filter:
     return found
 
 
-def matching(candidates: Sequence[Candidate], wanted: Filter) -> list[Candidate]:
+def keep_matching(candidates: Sequence[Candidate], wanted: Filter) -> list[Candidate]:
     """Drop the images whose names do not match; the reason names the entity."""
-    return [_checked(candidate, wanted) if candidate.scan.kept else candidate for candidate in candidates]
+    return [_match_entities(candidate, wanted) if candidate.scan.kept else candidate for candidate in candidates]
 
 
-def _checked(candidate: Candidate, wanted: Filter) -> Candidate:
+def _match_entities(candidate: Candidate, wanted: Filter) -> Candidate:
     stem = PurePosixPath(candidate.scan.file).name.split(".")[0]
     entities = {key: _plain(value) for key, found, value in (part.partition("-") for part in stem.split("_")) if found}
     for name, values in wanted.items():

@@ -365,11 +365,11 @@ def shifted_dates(text: str, days_back: int) -> str:
     ('br_raw_19060418000000000_1_S13408', 'ses-18Apr1906')
     """
     for pattern in _DATES:
-        text = pattern.sub(lambda match: _moved(match, days_back), text)
+        text = pattern.sub(lambda match: _shift_date(match, days_back), text)
     return text
 
 
-def _moved(match: re.Match[str], days_back: int) -> str:
+def _shift_date(match: re.Match[str], days_back: int) -> str:
     """A date moved back, in the same format."""
     found = match.groupdict()
     month, day = ("word" if "word" in found else "month"), "day"

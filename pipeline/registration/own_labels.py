@@ -66,10 +66,10 @@ def labels_in_template(
     numbers, counts = np.unique(labels[labels != NOTHING], return_counts=True)
     voxel = abs(float(np.linalg.det(affine[:3, :3])))
     volumes = {int(number): round(int(count) * voxel, 3) for number, count in zip(numbers, counts, strict=True)}
-    return _carried(labels, affine, files, grid, placed, "nearestNeighbor"), volumes
+    return _carry_labels(labels, affine, files, grid, placed, "nearestNeighbor"), volumes
 
 
-def _carried(
+def _carry_labels(
     labels: NDArray[np.int32], affine: NDArray[np.float64], files: ScanFiles, grid: Grid, placed: bool,
     interpolation: Interpolation,
 ) -> NDArray[np.int32]:  # fmt: skip
@@ -93,7 +93,9 @@ def carry(outputs: dict[str, Path], task: OwnLabels) -> Mapping[str, int | str]:
     grid = template_grid(task.files.resolution_mm, span_of(task.files.template))
     with shown_as(task.labels, "the label image of the scan"):
         labels, affine = load_labels(task.labels)
-    marked = _carried((labels != NOTHING).astype(np.int32), affine, task.files, grid, task.placed, "nearestNeighbor")
+    marked = _carry_labels(
+        (labels != NOTHING).astype(np.int32), affine, task.files, grid, task.placed, "nearestNeighbor"
+    )
     inside = share_inside(marked != NOTHING, task.files.brain_mask, grid)
     if inside < INSIDE:
         raise BadInputError(
@@ -102,7 +104,7 @@ def carry(outputs: dict[str, Path], task: OwnLabels) -> Mapping[str, int | str]:
         )
     numbers = [number for _, own in task.regions for number in own]
     wanted = np.where(np.isin(labels, numbers), labels, NOTHING)
-    found = _carried(wanted, affine, task.files, grid, task.placed, "genericLabel")
+    found = _carry_labels(wanted, affine, task.files, grid, task.placed, "genericLabel")
     shown = found if task.seen is None else task.seen.crop(found)
     lacking = [
         f"{name} ({'no voxel that the network sees' if np.isin(labels, own).any() else 'not in the label image'})"

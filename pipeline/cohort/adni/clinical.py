@@ -56,7 +56,7 @@ from heatlas.pipeline.cohort.people.diagnosis import (
     progression,
 )
 from heatlas.pipeline.cohort.records import FollowUp, Scan
-from heatlas.pipeline.cohort.segmented.subjects import Volumes, checked, joined
+from heatlas.pipeline.cohort.segmented.subjects import Volumes, complete_volumes, plausible_volumes
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted, listed
@@ -275,7 +275,7 @@ def table_volumes(
     best = merge
     for name, table in tables.items():
         of_table = _of_table(name, table, person, image_id, session_id, when)
-        found = joined(merge, of_table)
+        found = complete_volumes(merge, of_table)
         if merge.total is not None and found.left is not None:
             return found
         if best.total is None and found.total is not None:
@@ -287,7 +287,7 @@ def _of_adnimerge(columns: Mapping[str, str]) -> Volumes:
     version = columns.get("FSVERSION")
     source = "ADNIMERGE" + (f" ({version})" if version else "")
     total, intracranial = (values.positive(columns.get(name)) for name in ("Hippocampus", "ICV"))
-    return checked(None, None, total, intracranial, source)
+    return plausible_volumes(None, None, total, intracranial, source)
 
 
 def _of_table(name: str, table: VisitTable, person: int, image_id: str, session_id: str, when: date | None) -> Volumes:
@@ -298,7 +298,7 @@ def _of_table(name: str, table: VisitTable, person: int, image_id: str, session_
     if row is None:
         return Volumes()
     left, right, intracranial = (values.positive(row.columns.get(column)) for column in (LEFT, RIGHT, INTRACRANIAL))
-    return checked(left, right, None, intracranial, f"{name} (FreeSurfer {_VERSIONS[name]})")
+    return plausible_volumes(left, right, None, intracranial, f"{name} (FreeSurfer {_VERSIONS[name]})")
 
 
 DOWNLOAD = (

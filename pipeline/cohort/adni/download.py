@@ -36,7 +36,7 @@ from heatlas.pipeline.cohort.adni.image_tables import (
     ImageFacts,
     ImageRecord,
     ImageTables,
-    combined,
+    combine_records,
     coverage_notes,
     date_note,
     disagreement_notes,
@@ -95,7 +95,7 @@ def _records(root: Path, files: InputFiles, images: Sequence[AdniImage]) -> tupl
     """Records of collection lists and XML files by image id, and how they agree with the images."""
     collection, notes = read_collections(root, files.tables)
     described, xml_notes = read_image_xmls(root, files.metadata)
-    records, differences = combined(collection, described)
+    records, differences = combine_records(collection, described)
     present = {image_id(image.image_id): image for image in images}
     dates = {number: (image.date, records[number].date) for number, image in present.items() if number in records}
     return records, [*notes, *xml_notes, *differences, *date_note(dates), *coverage_notes(records, set(present))]

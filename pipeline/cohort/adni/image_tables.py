@@ -47,7 +47,7 @@ from heatlas.pipeline.run.regular_files import read_regular
 from heatlas.pipeline.run.work.progress import Progress
 
 _COLUMNS = ("imagedataid", "subject", "sex", "age", "visit", "modality", "description", "acqdate")
-"""Columns read from a collection list, as `_squeezed` spells them; only the first is required."""
+"""Columns read from a collection list, as `_letters_of` spells them; only the first is required."""
 
 
 @dataclass(frozen=True)
@@ -83,12 +83,12 @@ def read_collections(root: Path, tables: Sequence[str]) -> tuple[dict[str, Image
     contradicted: list[str] = []
     codes: set[str] = set()
     for name in tables:
-        header = {_squeezed(column) for column in read_header(root / name)}
+        header = {_letters_of(column) for column in read_header(root / name)}
         if "imagedataid" not in header or not header & set(_COLUMNS[1:]):
             continue
         try:
             frame, row_notes = read_text_table(root / name)
-            frame, date_notes = with_iso_dates(root / name, frame.rename(columns=_squeezed), ("acqdate",))
+            frame, date_notes = with_iso_dates(root / name, frame.rename(columns=_letters_of), ("acqdate",))
         except BadInputError as error:
             notes.append(f"{name} is not used: {error}")
             continue
@@ -126,7 +126,7 @@ def _of_row(cells: Mapping[str, str]) -> ImageRecord:
     )
 
 
-def combined(
+def combine_records(
     listed_records: Mapping[str, ImageRecord], described: Mapping[str, ImageRecord]
 ) -> tuple[dict[str, ImageRecord], list[str]]:
     """Combine list and XML into one record per image; the XML file, which comes with the image, takes precedence."""
@@ -225,7 +225,7 @@ def _differences(first: ImageRecord, second: ImageRecord) -> list[str]:
     return [word for word, (a, b) in pairs.items() if a is not None and b is not None and a != b]
 
 
-def _squeezed(column: str) -> str:
+def _letters_of(column: str) -> str:
     return re.sub(r"[^a-z]", "", column.lower())
 
 
@@ -251,7 +251,7 @@ def read_image_xmls(root: Path, paths: Sequence[str]) -> tuple[dict[str, ImageRe
                 found.setdefault(described[0], {})[path] = described[1]
     records, contradictions = {}, []
     for number, of_image in found.items():
-        records[number], differing = agreed(list(of_image.values()))
+        records[number], differing = merge_descriptions(list(of_image.values()))
         if differing:
             contradictions.append(f"{number} in {' and '.join(of_image)} ({', '.join(differing)})")
     notes = problem_notes(problems)
@@ -265,10 +265,10 @@ def read_image_xmls(root: Path, paths: Sequence[str]) -> tuple[dict[str, ImageRe
     return records, notes
 
 
-def agreed(records: Sequence[ImageRecord]) -> tuple[ImageRecord, list[str]]:
+def merge_descriptions(records: Sequence[ImageRecord]) -> tuple[ImageRecord, list[str]]:
     """Combine several descriptions of one image: a field they contradict each other on is None, and is named.
 
-    >>> agreed([ImageRecord(sex="F", age=70.0), ImageRecord(sex="F", age=71.0), ImageRecord(modality="MRI")])[1]
+    >>> merge_descriptions([ImageRecord(sex="F", age=70.0), ImageRecord(age=71.0), ImageRecord(modality="MRI")])[1]
     ['age']
     """
     said = {
@@ -370,7 +370,7 @@ class ImageTables:
         in_path = re.search(r"(?:^|[/_])S(\d+)(?=[/_.])", path)
         series = image.series if image.series is not None else int(in_path[1]) if in_path else None
         shared = self.by_series.get(series, ImageFacts()) if series is not None else ImageFacts()
-        return replace(_filled(image, shared), series=series, description=image.description)
+        return replace(_fill_gaps(image, shared), series=series, description=image.description)
 
 
 def loni_number(text: str | None) -> int | None:
@@ -394,7 +394,7 @@ def read_image_tables(root: Path, files: Mapping[str, str]) -> tuple[ImageTables
             facts = _facts(cells, files[table])
             number = loni_number(values.first_value(cells, *_IMAGE))
             if number is not None:
-                images[number] = _filled(images[number], facts) if number in images else facts
+                images[number] = _fill_gaps(images[number], facts) if number in images else facts
                 if table == MPRAGEMETA:
                     visit = visit_of(cells["visit"]) if "visit" in cells else None
                     visits[number] = ImageRecord(visit=visit, date=values.calendar_date(cells.get("scandate")))
@@ -456,7 +456,7 @@ def _yes(text: str | None) -> bool | None:
     return known.get(re.sub(r"\.0+$", "", (text or "").strip().lower()))
 
 
-def _filled(facts: ImageFacts, other: ImageFacts) -> ImageFacts:
+def _fill_gaps(facts: ImageFacts, other: ImageFacts) -> ImageFacts:
     """Facts with missing values filled in from `other`."""
     gaps = {name: value for name, value in vars(other).items() if getattr(facts, name) is None}
     return replace(facts, **gaps)
@@ -467,5 +467,5 @@ def _worse(facts: ImageFacts, other: ImageFacts) -> ImageFacts:
     grades = [grade for grade in (facts.grade, other.grade) if grade is not None]
     chosen = [selected for selected in (facts.selected, other.selected) if selected is not None]
     return replace(
-        _filled(facts, other), grade=max(grades, default=None), selected=max(chosen, default=None), description=None
+        _fill_gaps(facts, other), grade=max(grades, default=None), selected=max(chosen, default=None), description=None
     )

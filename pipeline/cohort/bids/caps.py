@@ -20,10 +20,10 @@ from pathlib import Path
 
 from heatlas.pipeline.cohort.bids.dataset import (
     about_facts,
-    described,
+    describe_scan,
     preference,
     row_problem,
-    unmatched,
+    unmatched_notes,
     with_course,
 )
 from heatlas.pipeline.cohort.bids.derivatives import read_sidecar
@@ -98,11 +98,11 @@ def read_caps(root: Path, files: InputFiles, config: CohortConfig) -> tuple[list
         except ValueError as error:
             read.append((Candidate(scan.dropped(f"unreadable sidecar: {error}")), None))
             continue
-        read.append(described(scan, tables, sidecar, entry, rank))
+        read.append(describe_scan(scan, tables, sidecar, entry, rank))
     histories, history_notes = diagnosis_histories(tables)
     candidates = [with_course(candidate, histories, config.mci_horizon_months) for candidate, _ in read]
     facts = [(candidate.scan, known) for candidate, known in read if known]
-    notes += [*image_notes, *unmatched(tables, candidates, config.kind)]
+    notes += [*image_notes, *unmatched_notes(tables, candidates, config.kind)]
     if others := sorted(path for path in files.images if not _IMAGE.fullmatch(path) and "/t1_linear/" in path):
         notes.append(f"{counted(len(others), 'image')} without a CAPS name ignored: {listed(others, 3)}")
     return candidates, [*notes, *tables.notes, *problem_notes(tables.impossible), *history_notes, *about_facts(facts)]

@@ -104,7 +104,7 @@ def read_bids(
     misnamed = [path for path, match in matches.items() if match is None and _ends_as(path, kind)]
     histories, history_notes = diagnosis_histories(tables)
     candidates = [with_course(candidate, histories, horizon_months) for candidate, _ in read] + [
-        _misnamed(path, kind) for path in misnamed
+        _drop_misnamed(path, kind) for path in misnamed
     ]
     notes = [f"tables come from the dataset above, {tables_root.name}"] if tables_root != root else []
     if ignored:
@@ -114,7 +114,7 @@ def read_bids(
         + problem_notes(tables.impossible)
         + history_notes
         + _other_images(matches, {*asked, *taken}, kind, folders)
-        + unmatched(tables, [candidate for candidate, _ in read], kind)
+        + unmatched_notes(tables, [candidate for candidate, _ in read], kind)
     )
     return candidates, notes + about_facts([(candidate.scan, facts) for candidate, facts in read if facts])
 
@@ -241,7 +241,7 @@ def _candidate(
     entry, problem = _entry_or_problem(entities, sidecar, kind, label, space)
     if problem is not None:
         return Candidate(scan.dropped(problem)), None
-    return described(scan, tables, sidecar, entry, preference(entities, entry))
+    return describe_scan(scan, tables, sidecar, entry, preference(entities, entry))
 
 
 def _entry_or_problem(
@@ -266,7 +266,7 @@ def row_problem(scan: Scan, tables: BidsTables) -> str | None:
     return None if known else f"no row in {tables.names[2]}"
 
 
-def described(
+def describe_scan(
     scan: Scan,
     tables: BidsTables,
     sidecar: Mapping[str, object],
@@ -290,7 +290,7 @@ def with_course(candidate: Candidate, histories: Mapping[str, Sequence[Diagnosis
     return dataclasses.replace(candidate, scan=scan, follow_up=follow_up(history, at))
 
 
-def _misnamed(path: str, kind: ImageKind) -> Candidate:
+def _drop_misnamed(path: str, kind: ImageKind) -> Candidate:
     person = path.split("/", 1)[0]
     session = next((part for part in path.split("/")[1:-1] if re.fullmatch(r"ses-[A-Za-z0-9]+", part)), None)
     prefix = "_".join(part for part in (person, session) if part)
@@ -319,7 +319,7 @@ def _other_images(
     return notes
 
 
-def unmatched(tables: BidsTables, candidates: Sequence[Candidate], kind: ImageKind = T1W) -> list[str]:
+def unmatched_notes(tables: BidsTables, candidates: Sequence[Candidate], kind: ImageKind = T1W) -> list[str]:
     """Notes on table rows without an image, and on images without a row in a sessions table."""
     people = {candidate.scan.participant_id for candidate in candidates}
     visits = {(candidate.scan.participant_id, candidate.scan.session_id) for candidate in candidates}

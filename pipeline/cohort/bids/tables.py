@@ -89,12 +89,12 @@ def read_bids_tables(root: Path, people: Iterable[str], visits: Iterable[tuple[s
     tables = BidsTables()
     if (root / PARTICIPANTS).exists():
         rows = _rows(root / PARTICIPANTS, ["participant_id"], tables)
-        keyed = [(_prefixed("sub", cells["participant_id"]), cells) for cells in rows]
-        tables.participants = merged(keyed, PARTICIPANTS, tables.notes)
+        keyed = [(_with_prefix("sub", cells["participant_id"]), cells) for cells in rows]
+        tables.participants = merge_rows(keyed, PARTICIPANTS, tables.notes)
     if (root / SESSIONS).exists():
         rows = _rows(root / SESSIONS, ["participant_id", "session_id"], tables)
         by_visit = [(_visit(cells["participant_id"], cells), cells) for cells in rows]
-        tables.sessions = merged(by_visit, SESSIONS, tables.notes)
+        tables.sessions = merge_rows(by_visit, SESSIONS, tables.notes)
     for person in people:
         _read_personal(root, person, tables)
     for person, session in visits:
@@ -112,7 +112,7 @@ def _read_personal(root: Path, person: str, tables: BidsTables) -> None:
         tables.unreadable[person] = _without_root(error, root)
         return
     keyed = [(_visit(person, cells), cells) for cells in rows]
-    for visit, cells in merged(keyed, path.name, tables.notes).items():
+    for visit, cells in merge_rows(keyed, path.name, tables.notes).items():
         tables.sessions[visit] = {**tables.sessions.get(visit, {}), **cells}
 
 
@@ -128,7 +128,7 @@ def _read_scans(root: Path, person: str, session: str | None, tables: BidsTables
         tables.notes.append(f"not read: {_without_root(error, root)}")
         return
     keyed = [(f"{folder}/{cells['filename']}", cells) for cells in rows]
-    tables.scans.update(merged(keyed, path.name, tables.notes))
+    tables.scans.update(merge_rows(keyed, path.name, tables.notes))
 
 
 def _rows(path: Path, columns: Sequence[str], tables: BidsTables) -> list[dict[str, str]]:
@@ -168,7 +168,7 @@ def _plain_rows(path: Path) -> list[tuple[int, dict[str, str]]]:
     return [(n, dict(zip(header, row, strict=True))) for n, row in rows]
 
 
-def merged(keyed: Sequence[tuple[Key, Mapping[str, str]]], name: str, notes: list[str]) -> dict[Key, Cells]:
+def merge_rows(keyed: Sequence[tuple[Key, Mapping[str, str]]], name: str, notes: list[str]) -> dict[Key, Cells]:
     """Merge rows by key; the first is used, others fill its gaps."""
     rows: dict[Key, Cells] = {}
     repeated: list[str] = []
@@ -190,10 +190,10 @@ def merged(keyed: Sequence[tuple[Key, Mapping[str, str]]], name: str, notes: lis
 
 
 def _visit(person: str, cells: Mapping[str, str]) -> tuple[str, str]:
-    return _prefixed("sub", person), _prefixed("ses", cells["session_id"])
+    return _with_prefix("sub", person), _with_prefix("ses", cells["session_id"])
 
 
-def _prefixed(entity: str, label: str) -> str:
+def _with_prefix(entity: str, label: str) -> str:
     """A label with its entity before it, in whatever case it is written: ``SUB-01`` is ``sub-01``."""
     begun = label[: len(entity) + 1].lower() == f"{entity}-"
     return f"{entity}-{label[len(entity) + 1 :] if begun else label}"

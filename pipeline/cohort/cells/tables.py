@@ -51,7 +51,7 @@ def read_text_table(
     ones; a used one with different cells is refused. Notes name duplicated columns and rows left out because they do
     not fit the header.
     """
-    text = _decoded(path)
+    text = _decode(path)
     if not text.strip():
         raise BadInputError(f"{path}: empty table. Download or export it again.")
     separator = separator or header_separator(text.lstrip("\r\n").split("\n", 1)[0])
@@ -210,7 +210,7 @@ def _filled_cells(cells: Sequence[object]) -> list[str | None]:
     return [held.get(text) if isinstance(text, str) else None for text in cells]
 
 
-def _decoded(path: Path) -> str:
+def _decode(path: Path) -> str:
     try:
         content = read_regular(path)
     except OSError as error:
@@ -365,7 +365,7 @@ _BY_NAME = {name: column for column, one in RANGES.items() for name in (plain_na
 
 
 @cache
-def _declared(column: str) -> str | None:
+def _declared_name(column: str) -> str | None:
     """Name under which a source's column is declared; ``sex`` has words instead of a range."""
     plain = plain_name(column)
     return "sex" if plain in _SEX else _BY_NAME.get(plain)
@@ -390,7 +390,7 @@ def possible_cells(table: str, line: int | None, cells: Mapping[str, str], probl
     """Remove impossible numbers from a row, adding them to `problems`; text that is not a number is only reported."""
     possible = dict(cells)
     for column, text in cells.items():
-        declared = _declared(column)
+        declared = _declared_name(column)
         problem = None if declared is None else _problem(declared, text)
         if problem is None:
             continue
@@ -410,7 +410,7 @@ def require_clear_sex(path: Path, rows: Iterable[Mapping[str, str]]) -> None:
     codes: dict[str, set[float | None]] = {}
     for cells in rows:
         for name in cells:
-            if _declared(name) == "sex":
+            if _declared_name(name) == "sex":
                 codes.setdefault(name, set()).add(values.number(cells[name]))
     if unclear := [name for name, of_column in codes.items() if {0, 1} <= of_column and 2 not in of_column]:
         raise BadInputError(

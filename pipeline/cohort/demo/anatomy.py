@@ -88,7 +88,7 @@ def reference_anatomy() -> ReferenceAnatomy:
     box = tuple(slice(a, b) for a, b in zip(start, stop, strict=True))
     inside = atlas.labels[box]
     white_matter = float(np.percentile(template.t1w[template.brain_mask], 90))
-    t1w = _antialiased(template.t1w / np.float32(white_matter))
+    t1w = _antialias(template.t1w / np.float32(white_matter))
     ventricles = np.isin(atlas.labels, atlas.regions.groups["Lateral ventricle"])
     coarse = np.stack([coarse_share(np.isin(atlas.labels, group)) for group in numbers])
     brain = coarse_share(template.brain_mask)
@@ -99,7 +99,7 @@ def reference_anatomy() -> ReferenceAnatomy:
         fluid=float(np.median(t1w[ventricles])),
         brain=template.brain_mask,
         box_start=start,
-        regions=np.stack([_antialiased(np.isin(inside, group)) for group in numbers]),
+        regions=np.stack([_antialias(np.isin(inside, group)) for group in numbers]),
         velocities=resizing_velocities(coarse[:-1], brain, [change.log_size for change in CHANGES]),
         sex_velocity=resizing_velocities(coarse, brain, dimorphism).sum(axis=0),
     )
@@ -117,7 +117,7 @@ def resizing_velocities(regions: Array, brain: Array, log_sizes: Sequence[float]
     rest = np.clip(brain - regions.sum(axis=0), 0, None)
     divergences = []
     for region in regions:
-        source = smoothed(region, SPACING_MM, DEFORMATION_SMOOTHNESS_MM)
+        source = smooth_on_torus(region, SPACING_MM, DEFORMATION_SMOOTHNESS_MM)
         divergences.append(source - rest * (source.sum() / rest.sum()))
     leak = np.array([[np.average(source, weights=region) for source in divergences] for region in regions])
     fields = np.stack([velocity_with_divergence(source, SPACING_MM) for source in divergences])
@@ -160,7 +160,7 @@ def pull_back(reference: ReferenceAnatomy, person: PersonShape, severities: tupl
     return compose(disease, person.inverse_warp, SPACING_MM)
 
 
-def _antialiased(image: NDArray[Any]) -> Array:
+def _antialias(image: NDArray[Any]) -> Array:
     """Smooth an image so that it can be sampled at about 2 mm without aliasing; keeps the total."""
     smooth: Array = ndimage.gaussian_filter(image.astype(np.float32), ANTIALIASING_MM)
     return smooth
@@ -259,7 +259,7 @@ def random_velocity(
     return velocity
 
 
-def smoothed(image: Array, spacing_mm: float, sigma_mm: float) -> Array:
+def smooth_on_torus(image: Array, spacing_mm: float, sigma_mm: float) -> Array:
     """Gaussian smoothing on the torus, as `velocity_with_divergence` assumes."""
     result: Array = ndimage.gaussian_filter(image, sigma_mm / spacing_mm, mode="wrap")
     return result

@@ -230,7 +230,7 @@ class InclusionStep:
     unknown: int
 
 
-def included(candidates: Sequence[Candidate], include: str) -> list[Candidate]:
+def apply_rule(candidates: Sequence[Candidate], include: str) -> list[Candidate]:
     """Drop the kept scans that do not meet the rule; an empty rule keeps all.
 
     BadInputError if the rule names no column, compares numbers with text, or keeps nobody.
@@ -257,7 +257,7 @@ def included(candidates: Sequence[Candidate], include: str) -> list[Candidate]:
     return scans
 
 
-def reached(scans: pd.DataFrame, rule: InclusionRule) -> pd.DataFrame:
+def scans_reached(scans: pd.DataFrame, rule: InclusionRule) -> pd.DataFrame:
     """Scans on which the rule decided: used, or dropped by it or in the choice of one per session, which follows."""
     by_rule = [dropped_because(part, unknown) for part in rule.texts for unknown in (False, True)]
     reasons = scans["reason"].fillna("").astype(str)
@@ -266,7 +266,7 @@ def reached(scans: pd.DataFrame, rule: InclusionRule) -> pd.DataFrame:
 
 def steps(scans: pd.DataFrame, rule: InclusionRule) -> list[InclusionStep]:
     """What each part of a rule left, from the columns ``kept`` and ``reason`` of a scan table."""
-    results, left = [], reached(scans, rule)
+    results, left = [], scans_reached(scans, rule)
     for part in rule.texts:
         not_met, unknown = (left["reason"] == dropped_because(part, missing) for missing in (False, True))
         left = left[~not_met & ~unknown]
@@ -340,11 +340,11 @@ def _met(node: ast.expr, frame: pd.DataFrame, include: str) -> pd.Series:
     if not isinstance(node, ast.Compare):
         raise TypeError(f"{ast.unparse(node)} is no condition")  # read_rule refuses it
     pairs = zip([node.left, *node.comparators], node.ops, node.comparators, strict=False)
-    compared = [_compared(left, sign, right, frame, include) for left, sign, right in pairs]
+    compared = [_compare(left, sign, right, frame, include) for left, sign, right in pairs]
     return functools.reduce(operator.and_, compared)
 
 
-def _compared(left: ast.expr, sign: ast.cmpop, right: ast.expr, frame: pd.DataFrame, include: str) -> pd.Series:
+def _compare(left: ast.expr, sign: ast.cmpop, right: ast.expr, frame: pd.DataFrame, include: str) -> pd.Series:
     """One comparison, of numbers or of text, NA where a value is missing."""
     wanted = [constant(node) for node in getattr(right, "elts", (right, left))]
     as_text = any(isinstance(value, str) for value in wanted)

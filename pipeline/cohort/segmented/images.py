@@ -25,7 +25,7 @@ from pathlib import Path
 from heatlas.atlases.foreign_tables import read_dseg_table, split_side
 from heatlas.atlases.freesurfer import freesurfer_names
 from heatlas.atlases.regions import Region, RegionTable
-from heatlas.pipeline.cohort.bids.dataset import about_facts, described, row_problem, unmatched, with_course
+from heatlas.pipeline.cohort.bids.dataset import about_facts, describe_scan, row_problem, unmatched_notes, with_course
 from heatlas.pipeline.cohort.bids.tables import ScanFacts, diagnosis_histories
 from heatlas.pipeline.cohort.candidates import Candidate, InputFiles
 from heatlas.pipeline.cohort.cells.tables import problem_notes
@@ -77,13 +77,13 @@ def read_subjects(root: Path, files: InputFiles, config: CohortConfig) -> tuple[
             read.append((Candidate(scan.dropped(problem)), None))
             continue
         preference = (int(LONGITUDINAL in name), HEADS.index(image) if image in HEADS else -1)
-        read.append(described(scan, tables, {}, entry, preference, ("cross-sectional",)))
+        read.append(describe_scan(scan, tables, {}, entry, preference, ("cross-sectional",)))
     histories, history_notes = diagnosis_histories(tables)
     if bases:
         notes.append(f"{counted(len(bases), 'base template')} of the longitudinal stream ignored: {listed(bases)}")
     candidates = [with_course(candidate, histories, config.mci_horizon_months) for candidate, _ in read]
     facts = [(candidate.scan, known) for candidate, known in read if known]
-    notes += unmatched(tables, candidates)
+    notes += unmatched_notes(tables, candidates)
     return candidates, [*notes, *tables.notes, *problem_notes(tables.impossible), *history_notes, *about_facts(facts)]
 
 
@@ -159,7 +159,7 @@ def labels_of_scans(
     for scan in scans:
         path = segmentation_of(input_root, scan, pattern)
         if path is None and not pattern:
-            path = _beside(t1w_of(input_root, scan)) or _in_subject(subjects.get(scan.scan_id))
+            path = _labels_beside(t1w_of(input_root, scan)) or _in_subject(subjects.get(scan.scan_id))
         if path is not None:
             found[scan.scan_id] = path
     return found
@@ -244,7 +244,7 @@ def _in_subject(folder: Path | None) -> Path | None:
     return None if folder is None else _first([folder / "mri" / name for name in OF_SUBJECTS])
 
 
-def _beside(image: Path) -> Path | None:
+def _labels_beside(image: Path) -> Path | None:
     """The segmentation beside an image: of the `mri` folder of a subject, or of BIDS.
 
     Beside an image whose name has no `sub-`, it must have the same name: other people may lie in the same folder.

@@ -104,7 +104,7 @@ def with_segmented_volumes(candidates: Sequence[Candidate], folder: str) -> tupl
     ):
         if names:
             notes.append(f"{counted(len(names), noun)} {text}: {listed(names, 3)}")
-    return [_filled(candidate, filled) for candidate in candidates], notes
+    return [_with_volumes(candidate, filled) for candidate in candidates], notes
 
 
 def _implausible(problems: Sequence[str]) -> list[str]:
@@ -112,7 +112,7 @@ def _implausible(problems: Sequence[str]) -> list[str]:
     return [f"{text}: {listed(problems)}"] if problems else []
 
 
-def _filled(candidate: Candidate, volumes: dict[str, Volumes]) -> Candidate:
+def _with_volumes(candidate: Candidate, volumes: dict[str, Volumes]) -> Candidate:
     found = volumes.get(candidate.scan.scan_id)
     if found is None or not candidate.scan.kept:
         return candidate
@@ -195,7 +195,7 @@ def read_aseg(path: Path) -> Volumes:
             f"{path}: no volume of both hippocampi (SegId {LEFT_HIPPOCAMPUS} and {RIGHT_HIPPOCAMPUS}); the file is cut "
             "short or of another segmentation. Run the segmentation of this subject again."
         )
-    return checked(
+    return plausible_volumes(
         structures[LEFT_HIPPOCAMPUS],
         structures[RIGHT_HIPPOCAMPUS],
         None,
@@ -266,7 +266,7 @@ class Volumes:
     problems: tuple[str, ...] = ()  # volumes left out, with reasons
 
 
-def checked(
+def plausible_volumes(
     left: float | None, right: float | None, total: float | None, intracranial: float | None, source: str
 ) -> Volumes:
     """Volumes (mm³) from one source, without the implausible ones; a missing total is left plus right."""
@@ -295,7 +295,7 @@ def checked(
     )
 
 
-def joined(first: Volumes, second: Volumes) -> Volumes:
+def complete_volumes(first: Volumes, second: Volumes) -> Volumes:
     """Volumes of the first source, completed by the second without mixing two segmentations.
 
     Left and right of the second are used only if they add up to the total of the first (within 1 %), that is, if they
