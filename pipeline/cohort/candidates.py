@@ -103,8 +103,8 @@ def walk_input(root: Path, enter: Callable[[str], bool] = lambda folder: True) -
             if is_nifti(name):
                 images.append(prefix + name)
             elif lower.endswith((".csv", ".xml")):
-                found = irregular if is_irregular(folder, name) else tables if lower.endswith(".csv") else metadata
-                found.append(prefix + name)
+                names = irregular if is_irregular(folder, name) else tables if lower.endswith(".csv") else metadata
+                names.append(prefix + name)
             elif lower.endswith(SUFFIXES):
                 workbooks.append(prefix + name)
             elif lower.endswith(FOREIGN_SUFFIXES):
@@ -173,13 +173,13 @@ def only_participants(candidates: Sequence[Candidate], participants: Sequence[st
     """Drop the scans of all but some participants, named with or without ``sub-``, or as ADNI's ``002_S_0295``."""
     if not participants:
         return list(candidates)
-    found = {candidate.scan.participant_id for candidate in candidates}
-    wanted = {participant_named(name, found): name for name in participants}
-    unknown = [name for participant, name in wanted.items() if participant not in found]
+    people = {candidate.scan.participant_id for candidate in candidates}
+    wanted = {participant_named(name, people): name for name in participants}
+    unknown = [name for participant, name in wanted.items() if participant not in people]
     if unknown:
         raise BadInputError(
-            f"--participant-label {', '.join(unknown)}: no such participant among the {len(found)} of the input, "
-            f"which begin {', '.join(sorted(found)[:3])}."
+            f"--participant-label {', '.join(unknown)}: no such participant among the {len(people)} of the input, "
+            f"which begin {', '.join(sorted(people)[:3])}."
         )
     return [
         candidate
@@ -194,16 +194,16 @@ def without_people(candidates: Sequence[Candidate], path: Path) -> list[Candidat
     named = read_table(path, ["participant_id"])["participant_id"].dropna().astype(str)
     if not len(named):
         raise BadInputError(f"{path}: its column participant_id names nobody. Correct cohort.without.")
-    known = set(known_among([candidate.scan.participant_id for candidate in candidates], sorted(set(named))))
+    people = set(known_among([candidate.scan.participant_id for candidate in candidates], sorted(set(named))))
     return [
         candidate.dropped(f"named in {path.name} (cohort.without)")
-        if candidate.scan.kept and candidate.scan.participant_id in known
+        if candidate.scan.kept and candidate.scan.participant_id in people
         else candidate
         for candidate in candidates
     ]
 
 
-def participant_named(name: str, found: set[str]) -> str:
+def participant_named(name: str, people: set[str]) -> str:
     """The participant_id for a label: with or without ``sub-``, or ADNI's ``002_S_0295``.
 
     Examples
@@ -213,7 +213,7 @@ def participant_named(name: str, found: set[str]) -> str:
     """
     bare = name.strip().removeprefix("sub-")
     choices = [f"sub-{bare}", "sub-ADNI" + bare.replace("_", "").upper()]
-    return next((choice for choice in choices if choice in found), choices[0])
+    return next((choice for choice in choices if choice in people), choices[0])
 
 
 def with_readable_headers(
@@ -272,7 +272,9 @@ def with_anatomy(
     """
     if not kind.through_t1w:
         return list(candidates)
-    return [_check_anatomy(root, one, kind, max_voxel_mm, space) if one.scan.kept else one for one in candidates]
+    return [
+        _check_anatomy(root, image, kind, max_voxel_mm, space) if image.scan.kept else image for image in candidates
+    ]
 
 
 def _check_anatomy(root: Path, candidate: Candidate, kind: ImageKind, max_voxel_mm: float, space: str) -> Candidate:
@@ -302,7 +304,7 @@ def with_further_kinds(
     """
     if not config.further_suffixes:
         return list(candidates)
-    return [_with_further(root, one, config, space) if one.scan.kept else one for one in candidates]
+    return [_with_further(root, image, config, space) if image.scan.kept else image for image in candidates]
 
 
 def _with_further(root: Path, candidate: Candidate, config: CohortConfig, space: str) -> Candidate:
@@ -370,7 +372,7 @@ def one_per_session(candidates: Sequence[Candidate]) -> list[Candidate]:
 def _why(best: Candidate, beaten: Candidate) -> str:
     """The scan that is used, and the first criterion on which the two differ."""
     pairs = zip(best.preference, beaten.preference, best.criteria, strict=False)
-    decided = next((words for one, other, words in pairs if one != other), None)
+    decided = next((words for value, other, words in pairs if value != other), None)
     return best.scan.scan_id + (f" ({decided})" if decided else "")
 
 
@@ -399,13 +401,13 @@ def same_images(root: Path, scans: Iterable[Scan]) -> list[tuple[Scan, ...]]:
 
 def _alike(root: Path, scans: Sequence[Scan], trait: Callable[[Path], object]) -> list[list[Scan]]:
     """Groups of scans that share a trait of their file; unique scans are left out."""
-    found: dict[object, list[Scan]] = {}
+    alike: dict[object, list[Scan]] = {}
     for scan in scans:
         try:
-            found.setdefault(trait(root / scan.file), []).append(scan)
+            alike.setdefault(trait(root / scan.file), []).append(scan)
         except OSError:  # reported where the image is read
             continue
-    return [group for group in found.values() if len(group) > 1]
+    return [group for group in alike.values() if len(group) > 1]
 
 
 def _middle(path: Path) -> str:
@@ -438,8 +440,8 @@ def _has_one_image_twice(paths: Iterable[str | None], root: Path) -> bool:
     files = [root / path for path in dict.fromkeys(paths) if path]
     try:
         return len(files) > 1 and any(
-            one.stat().st_size == other.stat().st_size and file_digest(one) == file_digest(other)
-            for one, other in combinations(files, 2)
+            file.stat().st_size == other.stat().st_size and file_digest(file) == file_digest(other)
+            for file, other in combinations(files, 2)
         )
     except OSError:  # reported where the image is read
         return False

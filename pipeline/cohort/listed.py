@@ -132,21 +132,21 @@ def read_people(file: Path, subjects: Mapping[str, tuple[str, str | None]] | Non
         raise BadInputError(_no_column(file, "participants", "participant_id", columns))
     session = _first(columns, SESSIONS)
     of_path = "path" if subjects is None else "subject"
-    said = [f"{path} for the {of_path}" if path else "", f"{person} for the participant", f"{session} for the session"]
-    notes.append(f"columns of {file.name} that are used: {', '.join(one for one in said[: 2 + bool(session)] if one)}")
+    uses = [f"{path} for the {of_path}" if path else "", f"{person} for the participant", f"{session} for the session"]
+    notes.append(f"columns of {file.name} that are used: {', '.join(use for use in uses[: 2 + bool(session)] if use)}")
     nameless = [str(line) for line, cells in rows if cells and person not in cells]
     if nameless:
         text = f"{counted(len(nameless), 'row')} of {file.name} without {person} left out"
         notes.append(f"{text}: line {listed(nameless)}")
     impossible: list[str] = []
     people: dict[str, tuple[str, str]] = {}
-    found = []
+    people_rows = []
     for line, cells in rows:
         if person not in cells:
             continue
         who, visit = _visit(file, line, person, cells[person])
-        known, other = people.setdefault(who.casefold(), (who, cells[person]))
-        if known != who:
+        spelling, other = people.setdefault(who.casefold(), (who, cells[person]))
+        if spelling != who:
             raise BadInputError(f"{file}: '{other}' and '{cells[person]}' differ in case alone. Write them alike.")
         if _spelling(other) != _spelling(cells[person]) and not visit:
             raise BadInputError(f"{file}: '{other}' and '{cells[person]}' would both be {who}. Rename one of them.")
@@ -155,10 +155,10 @@ def read_people(file: Path, subjects: Mapping[str, tuple[str, str | None]] | Non
         require_short(f"{file}: line {line}", who, visit)
         values = possible_cells(file.name, line, cells, impossible)
         rest = {name: cell for name, cell in values.items() if name not in (person, session, path)}
-        found.append(PeopleRow(line, who, visit, cells.get(path, ""), rest))
-    if not found:
+        people_rows.append(PeopleRow(line, who, visit, cells.get(path, ""), rest))
+    if not people_rows:
         raise BadInputError(f"{file}: has no row of a participant. Give a table with one row per image.")
-    return PeopleTable(file, path, tuple(found), tuple(notes), tuple(impossible))
+    return PeopleTable(file, path, tuple(people_rows), tuple(notes), tuple(impossible))
 
 
 def names_images(file: Path) -> bool:
@@ -167,7 +167,7 @@ def names_images(file: Path) -> bool:
     rows = filled_rows(frame)
     named = [str(name) for name in frame.columns if plain_name(str(name)) in PATHS]
     cells = [[cells[name] for _, cells in rows if name in cells] for name in named]
-    return any(own and all(map(is_image, own)) for own in cells)
+    return any(column_cells and all(map(is_image, column_cells)) for column_cells in cells)
 
 
 def as_bids(table: PeopleTable) -> BidsTables:
@@ -317,13 +317,13 @@ def _image(root: Path, table: PeopleTable, row: PeopleRow) -> str:
     if not is_image(row.path):
         raise BadInputError(f"{where} is no image. Give paths of NIfTI or FreeSurfer files (.nii, .nii.gz, .mgz).")
     tried = dict.fromkeys((_resolve_folders(root / row.path), _resolve_folders(table.file.parent / row.path)))
-    found = [path for path in tried if path.is_file() or path.is_symlink()]
-    if not found:
+    existing = [path for path in tried if path.is_file() or path.is_symlink()]
+    if not existing:
         tops = " or ".join(dict.fromkeys(map(str, (root, table.file.parent))))
         raise BadInputError(
             f"{where}: no such file, from {tops}. Correct the path, or leave the cell empty for a visit without a scan."
         )
-    inside = [path.relative_to(root).as_posix() for path in found if path.is_relative_to(root)]
+    inside = [path.relative_to(root).as_posix() for path in existing if path.is_relative_to(root)]
     if not inside:
         raise BadInputError(
             f"{where} lies outside {root}. Give a folder that holds all images as INPUT, or --follow-links if "
@@ -381,9 +381,9 @@ def visits_and_tables(
         table = read_people(file, named)
         rows = {row: row.path for row in table.rows if row.path in named}
         require_single(table, rows, of_visits=False)
-        said = {name: (row.person, row.session or named[name][1]) for row, name in rows.items()}
+        visits_of_rows = {name: (row.person, row.session or named[name][1]) for row, name in rows.items()}
         renamed = any(named[name][0] != row.person for row, name in rows.items())  # then no folder stands for itself
-        return said if renamed else {**named, **said}, as_bids(table), []
+        return visits_of_rows if renamed else {**named, **visits_of_rows}, as_bids(table), []
     near = [find_table(config.table, root).parent] if config.table else [root, *root.parents[:_NEAR]]
     where = next((folder for folder in near if (folder / PARTICIPANTS).is_file()), None)
     if where is None:

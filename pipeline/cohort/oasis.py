@@ -77,13 +77,13 @@ def read_oasis_table(root: Path, tables: Sequence[str], release: str) -> OasisTa
     BadInputError if there is none or only that of another release, a column is missing, or two tables disagree.
     """
     columns = {name: _columns(root / name) for name in tables}
-    fitting = [name for name, held in columns.items() if SESSION[release] in held and "CDR" in held]
+    fitting = [name for name, names in columns.items() if SESSION[release] in names and "CDR" in names]
     of_release = [name for name in fitting if release != "OAS1" or "MRI ID" not in columns[name]]
-    found = {name: _read(root / name, release) for name in of_release}
-    right = {name: table for name, table in found.items() if table.rows}
-    if not right:
+    read_tables = {name: _read(root / name, release) for name in of_release}
+    with_rows = {name: table for name, table in read_tables.items() if table.rows}
+    if not with_rows:
         raise BadInputError(_no_table(root, columns, release))
-    first, *others = right.values()
+    first, *others = with_rows.values()
     for other in others:
         differing = sorted(
             key
@@ -98,11 +98,11 @@ def read_oasis_table(root: Path, tables: Sequence[str], release: str) -> OasisTa
     return first
 
 
-def _agree(one: Mapping[str, str], other: Mapping[str, str], name: str) -> bool:
+def _agree(row: Mapping[str, str], other: Mapping[str, str], name: str) -> bool:
     """Whether two rows have the same value in a column, as a number where it is one, or one of them has none."""
-    if name not in one or name not in other:
+    if name not in row or name not in other:
         return True
-    return one[name] == other[name] or number(one[name]) == number(other[name]) is not None
+    return row[name] == other[name] or number(row[name]) == number(other[name]) is not None
 
 
 def _columns(path: Path) -> list[str]:
@@ -123,19 +123,19 @@ def _read(path: Path, release: str) -> OasisTable:
             f"{path}: column {', '.join(lacking)} is missing, so this is no {NAMES[release]} table as released; found: "
             f"{', '.join(map(str, frame.columns))}. Download it again from the page of OASIS-{release[-1]}."
         )
-    seen: dict[str, tuple[int, Mapping[str, str]]] = {}
+    by_session: dict[str, tuple[int, Mapping[str, str]]] = {}
     for line, cells in filled_rows(frame):
         session = cells.get(SESSION[release], "")
         if not session.startswith(f"{release}_"):
             continue
-        first, known = seen.get(session, (line, cells))
-        if differing := [name for name in known if not _agree(known, cells, name)]:
-            values = f"{differing[0]} {known[differing[0]]} and {cells[differing[0]]}"
+        first, earlier = by_session.get(session, (line, cells))
+        if differing := [name for name in earlier if not _agree(earlier, cells, name)]:
+            values = f"{differing[0]} {earlier[differing[0]]} and {cells[differing[0]]}"
             raise BadInputError(
                 f"{path}: lines {first} and {line} are both of {session} and contradict each other ({values}). Correct "
                 "or remove one of them."
             )
-        seen[session] = first, {**cells, **known}
+        by_session[session] = first, {**cells, **earlier}
         row = possible_cells(path.name, line, _in_mm3(cells, release), table.impossible)
         table.rows[session] = {**row, **table.rows.get(session, {})}
     return table
@@ -156,9 +156,9 @@ def _no_table(root: Path, columns: Mapping[str, Sequence[str]], release: str) ->
     """Why there is no table of a release: none at all, or one of another release."""
     wanted = f"{NAMES[release]}.csv (or .xlsx) from the page of OASIS-{release[-1]}"
     other = "OAS1" if release == "OAS2" else "OAS2"
-    for name, held in columns.items():
-        if "CDR" in held and (SESSION[other] in held or any("OASIS" in one or one == "Subject" for one in held)):
-            which = f"OASIS-{other[-1]}" if SESSION[other] in held else "another release"
+    for name, names in columns.items():
+        if "CDR" in names and (SESSION[other] in names or any("OASIS" in text or text == "Subject" for text in names)):
+            which = f"OASIS-{other[-1]}" if SESSION[other] in names else "another release"
             return (
                 f"{root / name}: a table of {which}, and the images are of OASIS-{release[-1]}: no row is of a session "
                 f"such as {release}_0001_MR1. Put {wanted} here."
@@ -305,7 +305,7 @@ def _candidate(
         tiv_source=None if volume is None else f"{table.name}: eTIV",
     )  # fmt: skip
     history = histories.get(scan.participant_id, ())
-    at = next((one for one in history if one.session_id == scan.session_id), None)
+    at = next((past for past in history if past.session_id == scan.session_id), None)
     return Candidate(filled, row, follow_up=follow_up(history, at) if len(history) > 1 else None)
 
 
@@ -314,15 +314,15 @@ def _images(paths: Sequence[str], kind: ImageKind) -> list[tuple[int, str]]:
 
     A header without its image names the missing image, which the check of headers reports.
     """
-    found = set()
+    images = set()
     for path in paths:
         folder, _, name = path.rpartition("/")
         stem = re.sub(r"(\.nifti)?\.(img|hdr)$", "", name, flags=re.IGNORECASE)
         match = kind.name.fullmatch(stem)
         if match is not None and folder.rpartition("/")[2] == kind.folder:
             number = int(match.groupdict().get("number") or 0)
-            found.add((number, path if is_pair(path) else _image_of(path)))
-    return sorted(found)
+            images.add((number, path if is_pair(path) else _image_of(path)))
+    return sorted(images)
 
 
 def _image_of(header: str) -> str:
@@ -339,12 +339,12 @@ def _diagnosis(cdr: float | None, config: CohortConfig) -> str | None:
 
 def _histories(table: OasisTable, release: str) -> dict[str, list[Diagnosis]]:
     """Diagnoses of each participant of OASIS-2 by months, also at sessions without an image."""
-    found: dict[str, list[Diagnosis]] = {}
+    histories: dict[str, list[Diagnosis]] = {}
     for session, row in table.rows.items() if release == "OAS2" else ():
         value, name = _diagnosis(values.score(row.get("CDR")), CohortConfig()), session_name(session, row)
         months = visit_of(name.removeprefix("ses-")).months
         if value is not None and months is not None:
-            found.setdefault(participant(session), []).append(
+            histories.setdefault(participant(session), []).append(
                 Diagnosis(value, None, name, months, f"{table.name}: CDR")
             )
-    return {person: sorted(of, key=lambda one: one.months or 0) for person, of in found.items()}
+    return {person: sorted(of, key=lambda diagnosis: diagnosis.months or 0) for person, of in histories.items()}

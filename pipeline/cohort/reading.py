@@ -205,12 +205,12 @@ def _find_candidates(root: Path, config: CohortConfig, space: str) -> tuple[Layo
     else:
         files = walk_input(root, _ENTERS.get(layout, _is_searched))
         candidates, notes = _READERS[layout](root, files, config)
-    known = {"oasis": files.pairs, "freesurfer": files.foreign}
-    used = known.get(layout, [one.scan.image for one in candidates if one.scan.image is not None])
+    images = {"oasis": files.pairs, "freesurfer": files.foreign}
+    used = images.get(layout, [c.scan.image for c in candidates if c.scan.image is not None])
     notes = [*notes, *_file_notes(root, files, layout, used)]
     if not candidates:
         raise BadInputError(f"{root}: no image of a participant found. " + " ".join(note + "." for note in notes))
-    for scan in (one.scan for one in candidates):
+    for scan in (c.scan for c in candidates):
         require_short(f"{root}: {(scan.image or scan.scan_id)[-60:]}", scan.participant_id, scan.session_id)
     return layout, candidates, notes
 
@@ -327,10 +327,10 @@ def read_filter(path: Path, kind: ImageKind = T1W) -> Filter:
     if not isinstance(wanted, dict):
         raise BadInputError(f"{path}: {key} is not an object of entities and values.")
     always = {"datatype": kind.folder, "suffix": kind.suffix}  # filters of other programs name them too
-    found: dict[str, tuple[str | None, ...]] = {}
+    chosen: dict[str, tuple[str | None, ...]] = {}
     for name, value in wanted.items():
         values = value if isinstance(value, list) else [value]
-        if not values or not all(one is None or type(one) in (str, int) for one in values):
+        if not values or not all(v is None or type(v) in (str, int) for v in values):
             raise BadInputError(f"{path}: {key}.{name} must be a text, a whole number, null or a list of these.")
         if name in always:
             if always[name] not in values:
@@ -338,8 +338,8 @@ def read_filter(path: Path, kind: ImageKind = T1W) -> Filter:
             continue
         if (short := _SHORT.get(name, name)) not in _ENTITIES:
             raise BadInputError(f"{path}: {key}.{name} is no entity; known are {', '.join(sorted(_ENTITIES))}.")
-        found[short] = tuple(None if one is None else _plain(str(one).removeprefix(f"{short}-")) for one in values)
-    return found
+        chosen[short] = tuple(None if v is None else _plain(str(v).removeprefix(f"{short}-")) for v in values)
+    return chosen
 
 
 def keep_matching(candidates: Sequence[Candidate], wanted: Filter) -> list[Candidate]:
@@ -349,7 +349,7 @@ def keep_matching(candidates: Sequence[Candidate], wanted: Filter) -> list[Candi
 
 def _match_entities(candidate: Candidate, wanted: Filter) -> Candidate:
     stem = PurePosixPath(candidate.scan.file).name.split(".")[0]
-    entities = {key: _plain(value) for key, found, value in (part.partition("-") for part in stem.split("_")) if found}
+    entities = {key: _plain(value) for key, dash, value in (part.partition("-") for part in stem.split("_")) if dash}
     for name, values in wanted.items():
         if entities.get(name) not in values and not ("*" in values and name in entities):
             return candidate.dropped(f"not chosen by --bids-filter-file: {name}-{entities.get(name, '(absent)')}")

@@ -169,12 +169,12 @@ def write_comparison(where: RunLayout | Path, matches: Iterable[Match]) -> None:
     MANIFEST_COMPARISON_TABLE.write(where, [(match.scan_id, match.status, match.detail) for match in matches])
 
 
-def _match(name: str, expected: str | None, found: str | BadInputError | None) -> Match:
+def _match(name: str, expected: str | None, actual: str | BadInputError | None) -> Match:
     if expected is None:
         return Match(name, "unchecked")
-    if isinstance(found, BadInputError):
-        return Match(name, "unreadable", str(found))
-    return Match(name, "same") if found == expected else Match(name, "different", f"sha256 {found}, not {expected}")
+    if isinstance(actual, BadInputError):
+        return Match(name, "unreadable", str(actual))
+    return Match(name, "same") if actual == expected else Match(name, "different", f"sha256 {actual}, not {expected}")
 
 
 def _absent(name: str, reasons: Mapping[str, str | None]) -> Match:
@@ -194,11 +194,11 @@ def _digests(root: Path, scans: Sequence[Scan]) -> dict[str, str | BadInputError
             return BadInputError(str(error).replace(f"{root}/", ""))
 
     with ThreadPoolExecutor(os.cpu_count()) as pool, Progress(len(scans), "Reading images") as bar:
-        found = {}
+        digests = {}
         for scan, result in zip(scans, pool.map(digest, scans), strict=True):
-            found[scan.scan_id] = result
+            digests[scan.scan_id] = result
             bar.update()
-    return found
+    return digests
 
 
 def _series_digest(root: Path, image: str) -> str:
@@ -371,20 +371,20 @@ def shifted_dates(text: str, days_back: int) -> str:
 
 def _shift_date(match: re.Match[str], days_back: int) -> str:
     """A date moved back, in the same format."""
-    found = match.groupdict()
-    month, day = ("word" if "word" in found else "month"), "day"
-    if month == "month" and "gap" in found and int(found[month]) > 12:
+    parts = match.groupdict()
+    month, day = ("word" if "word" in parts else "month"), "day"
+    if month == "month" and "gap" in parts and int(parts[month]) > 12:
         month, day = day, month
     names = [name[:3].lower() for name in _MONTHS]
-    number = names.index(found["word"][:3].lower()) + 1 if month == "word" else int(found[month])
+    number = names.index(parts["word"][:3].lower()) + 1 if month == "word" else int(parts[month])
     try:
-        date = datetime.date(int(found["year"]), number, int(found[day])) - datetime.timedelta(days=days_back)
+        date = datetime.date(int(parts["year"]), number, int(parts[day])) - datetime.timedelta(days=days_back)
     except ValueError:
         return match[0]
-    written = {"year": str(date.year), day: f"{date.day:0{len(found[day])}}"}
-    written[month] = _MONTHS[date.month - 1][:3] if month == "word" else f"{date.month:0{len(found[month])}}"
-    if found.get("time"):
-        written["time"] = re.sub(r"\d", "0", found["time"])
+    written = {"year": str(date.year), day: f"{date.day:0{len(parts[day])}}"}
+    written[month] = _MONTHS[date.month - 1][:3] if month == "word" else f"{date.month:0{len(parts[month])}}"
+    if parts.get("time"):
+        written["time"] = re.sub(r"\d", "0", parts["time"])
     text, start = match[0], match.start()
     for name in sorted(written, key=match.start, reverse=True):
         text = text[: match.start(name) - start] + written[name] + text[match.end(name) - start :]

@@ -58,8 +58,8 @@ def top_groups(means: pd.Series, count: int) -> list[str]:
     >>> top_groups(pd.Series({"a": 1.0, "b": 3.0, "c": float("nan"), "d": 3.0}), 2)
     ['b', 'd']
     """
-    known = means.dropna().sort_values(ascending=False, kind="stable")
-    return [str(name) for name in known.index[:count]]
+    ranked = means.dropna().sort_values(ascending=False, kind="stable")
+    return [str(name) for name in ranked.index[:count]]
 
 
 TOP = 10

@@ -88,11 +88,11 @@ def aggregate_relevance(
     """
     if not scans or not map_names:
         raise BadInputError("regions: no scan with relevance and a prediction. Run training and attribution first.")
-    own = predictions_of([scan.scan_id for scan in scans], predictions)
+    of_scans = predictions_of([scan.scan_id for scan in scans], predictions)
     tables = [_files(layout, scan, config).region_table for scan in scans]
     audits = [_files(layout, scan, config).audit_table for scan in scans]
     channels = [_files(layout, scan, config).channel_table for scan in scans if config.cohort.further_suffixes]
-    relevant = text_digest(own[list(PREDICTION_COLUMNS)].to_csv(index=False))
+    relevant = text_digest(of_scans[list(PREDICTION_COLUMNS)].to_csv(index=False))
     gain_reference = config.regions.gain_reference
     least = least_voxels(config.registration.resolution_mm)
     lrp_names = [name for name in map(lrp_map_name, sorted(config.attribution.betas)) if name in map_names]
@@ -102,10 +102,10 @@ def aggregate_relevance(
         [*tables, *audits, *channels],
         [relevant, list(map_names), lrp_names, gain_reference, least],
         [_write_tables],
-        lambda: _write_tables(layout, tables, audits, channels, own, map_names, lrp_names, gain_reference, least),
+        lambda: _write_tables(layout, tables, audits, channels, of_scans, map_names, lrp_names, gain_reference, least),
         digests,
     )
-    jobs = _map_jobs(layout, scans, own, map_names, grid, config, digests)
+    jobs = _map_jobs(layout, scans, of_scans, map_names, grid, config, digests)
     outcomes = run_jobs(layout, jobs, executor, "mean maps")
     _remove_stale_maps(layout, jobs)
     digests.save()
@@ -128,7 +128,9 @@ def _write_tables(
     least: int,
 ) -> list[Path]:
     relevance = pd.concat([scan_table(path, map_names) for path in tables], ignore_index=True)
-    audit = pd.concat([_scan_audit(path, map_names) for path in audits], ignore_index=True)
+    audit = pd.concat(
+        [_of_maps(RELEVANCE_AUDIT_TABLE.read(path), path, map_names) for path in audits], ignore_index=True
+    )
     bilateral = bilateral_rows(relevance, predictions, gain_reference)
     RELEVANCE_TABLE.write(layout, relevance)
     RELEVANCE_AUDIT_TABLE.write(layout, audit)
@@ -138,8 +140,8 @@ def _write_tables(
     BETA_OVERLAP_TABLE.write(layout, overlap_table(bilateral, lrp_names))
     written = list(STAGE_TABLES)
     if channels:
-        found = [RELEVANCE_CHANNELS_TABLE.read(path) for path in channels]
-        RELEVANCE_CHANNELS_TABLE.write(layout, pd.concat(found, ignore_index=True))
+        by_scan = [RELEVANCE_CHANNELS_TABLE.read(path) for path in channels]
+        RELEVANCE_CHANNELS_TABLE.write(layout, pd.concat(by_scan, ignore_index=True))
         written.append(RELEVANCE_CHANNELS_TABLE)
     else:
         RELEVANCE_CHANNELS_TABLE.remove(layout)
@@ -155,11 +157,6 @@ STAGE_TABLES = (
 def scan_table(path: Path, map_names: Sequence[str]) -> pd.DataFrame:
     """Region sums of one scan, of the maps asked for."""
     return _of_maps(RELEVANCE_TABLE.read(path, list(RELEVANCE_TABLE.without(*SPREADS).meanings)), path, map_names)
-
-
-def _scan_audit(path: Path, map_names: Sequence[str]) -> pd.DataFrame:
-    """Shares in compartments of one scan, of the maps asked for."""
-    return _of_maps(RELEVANCE_AUDIT_TABLE.read(path), path, map_names)
 
 
 def _of_maps(table: pd.DataFrame, path: Path, map_names: Sequence[str]) -> pd.DataFrame:
@@ -193,7 +190,12 @@ def _map_jobs(
         else:
             parts = _partial_sums(layout, scans, config)
         outputs = outputs_of(groups, {group: layout.group_map(group, name) for group in groups})
-        parameters = [name, [[part.sources, part.outcome] for part in parts], groups, _grid_facts(grid)]
+        parameters = [
+            name,
+            [[part.sources, part.outcome] for part in parts],
+            groups,
+            [list(grid.shape), grid.affine.tolist()],
+        ]
         key = unit_key(versions, parameters, average_maps)
         task = MapsToAverage(name, tuple(parts), groups, grid)
         jobs.append(Job(MAPS_STAGE, name, key, outputs, average_maps, (task,)))
@@ -242,10 +244,6 @@ def _remove_stale_maps(layout: RunLayout, jobs: Sequence[Job]) -> None:
     for path in layout.group_map("", "").parent.glob("group-*_relevance.*"):
         if path not in wanted:
             path.unlink()
-
-
-def _grid_facts(grid: Grid) -> list[object]:
-    return [list(grid.shape), grid.affine.tolist()]
 
 
 @dataclass(frozen=True)

@@ -193,23 +193,23 @@ def require_own_labels(
     be guided. Raises BadInputError if no scan has labels, a table is missing, or an image cannot be read or lies on
     another grid than its scan.
     """
-    found, longitudinal = labels_of_scans(input_root, scans, config, kept), n_longitudinal(config)
+    labels, longitudinal = labels_of_scans(input_root, scans, config, kept), n_longitudinal(config)
     left_out = [
         f"{counted(longitudinal, 'longitudinal result')} (.long.) in cohort.freesurfer_folder left out for own labels: "
         "these lie in the space of their base template, not of the scan"
     ] * bool(longitudinal)
-    if not found:
+    if not labels:
         raise BadInputError(
             'objective.region_labels = "own": no scan has a label image. Put _dseg.nii.gz beside the images, or set '
             f"cohort.freesurfer_folder or regions.own_labels.{''.join(f' Note: {note}.' for note in left_out)}"
         )
-    for scan in (scan for scan in scans if scan.scan_id in found):
-        path = found[scan.scan_id]
+    for scan in (scan for scan in scans if scan.scan_id in labels):
+        path = labels[scan.scan_id]
         region_numbers(path, input_root, config.objective.regions)
         own, seen = _grid_of(path), _image_with_labels(path, t1w_of(input_root, scan))
         if seen is not None:
             require_same_grid(own, _grid_of(seen), f"{without_home(path)} and its image {seen.name}")
-    people = {scan.participant_id for scan in scans if scan.scan_id in found}
+    people = {scan.participant_id for scan in scans if scan.scan_id in labels}
     for fold in split.folds:
         guided_people(config, training_part(config, fold, scans), scans, people)
     everybody = {scan.participant_id for scan in scans}

@@ -84,10 +84,10 @@ class AdniClinical:
         """
         row = dict(visit.columns)
         history = self.histories.get(person, ())
-        found = diagnosis_at(history, visit, scan_date)
+        diagnosis = diagnosis_at(history, visit, scan_date)
         cdr, cdr_source = self._cdr(person, visit, scan_date)
-        value: str | None = None if found is None else found.value
-        source: str | None = None if found is None else found.source
+        value: str | None = None if diagnosis is None else diagnosis.value
+        source: str | None = None if diagnosis is None else diagnosis.source
         if value == OTHER_DEMENTIA:
             row["DX"] = OTHER_DEMENTIA
         if self.config.diagnosis_rule == "cdr":
@@ -100,7 +100,7 @@ class AdniClinical:
             session_id=visit.session_id,
             diagnosis=value if value in ("CN", "MCI", "AD") else None,
             diagnosis_source=source,
-            progression=progression(history, found, self.config.mci_horizon_months),
+            progression=progression(history, diagnosis, self.config.mci_horizon_months),
             age=_age(visit, scan_date, self.visits.get(person, ())),
             sex=values.sex(row.get("PTGENDER")),
             site=values.identifier(row.get("SITE")),
@@ -115,7 +115,7 @@ class AdniClinical:
             hippocampus_right_mm3=volumes.right,
             hippocampus_source=volumes.source,
         )
-        return filled, row, follow_up(history, found)
+        return filled, row, follow_up(history, diagnosis)
 
     def _cdr(self, person: int, visit: VisitRow, scan_date: date | None) -> tuple[float | None, str | None]:
         at_visit = values.score(values.first_value(visit.columns, *_CDR_COLUMNS))
@@ -172,24 +172,24 @@ def _add_visits(visits: dict[int, list[VisitRow]], dxsum: VisitTable, persons: s
     """Add to each person the visits that only DXSUM has, and count them."""
     added = 0
     for person in sorted(persons):
-        known = visits.get(person, [])
+        own_visits = visits.get(person, [])
         for row in dxsum.of(person):
-            if any(_same_visit(row, other) for other in known):
+            if any(_same_visit(row, other) for other in own_visits):
                 continue
-            known = [*known, row]
+            own_visits = [*own_visits, row]
             added += 1
-        if known:
-            visits[person] = sorted(known, key=lambda row: (row.exam_date or date.max, row.session_id))
+        if own_visits:
+            visits[person] = sorted(own_visits, key=lambda row: (row.exam_date or date.max, row.session_id))
     return added
 
 
-def _same_visit(one: VisitRow, other: VisitRow) -> bool:
-    if one.session_id == other.session_id:
+def _same_visit(row: VisitRow, other: VisitRow) -> bool:
+    if row.session_id == other.session_id:
         return True
     return (
-        one.exam_date is not None
+        row.exam_date is not None
         and other.exam_date is not None
-        and abs((one.exam_date - other.exam_date).days) <= WINDOW_DAYS
+        and abs((row.exam_date - other.exam_date).days) <= WINDOW_DAYS
     )
 
 
@@ -199,10 +199,10 @@ def _histories(
     histories, conflicts, timeless = {}, [], []
     unknown: Counter[str] = Counter()
     for person, rows in visits.items():
-        histories[person], found = diagnosis_history(rows, dxsum.of(person), dxsum.name)
-        conflicts += [f"RID {person} {conflict}" for conflict in found]
-        without = (one for one in histories[person] if one.when is None and one.months is None)
-        timeless += [f"RID {person} {one.session_id} ({one.source})" for one in without]
+        histories[person], disagreements = diagnosis_history(rows, dxsum.of(person), dxsum.name)
+        conflicts += [f"RID {person} {conflict}" for conflict in disagreements]
+        without = (diagnosis for diagnosis in histories[person] if diagnosis.when is None and diagnosis.months is None)
+        timeless += [f"RID {person} {diagnosis.session_id} ({diagnosis.source})" for diagnosis in without]
         for row in dxsum.of(person):
             value, column = dxsum_value(row.columns)
             if value is None and column:
@@ -275,11 +275,11 @@ def table_volumes(
     best = merge
     for name, table in tables.items():
         of_table = _of_table(name, table, person, image_id, session_id, when)
-        found = complete_volumes(merge, of_table)
-        if merge.total is not None and found.left is not None:
-            return found
-        if best.total is None and found.total is not None:
-            best = found
+        volumes = complete_volumes(merge, of_table)
+        if merge.total is not None and volumes.left is not None:
+            return volumes
+        if best.total is None and volumes.total is not None:
+            best = volumes
     return best
 
 
@@ -339,7 +339,7 @@ def read_adnimerge(path: Path, needed: Sequence[str]) -> tuple[pd.DataFrame, lis
         frame = frame[is_person]
     require_clear_sex(path, ({"PTGENDER": text} for text in frame.get("PTGENDER", pd.Series(dtype=str)).dropna()))
     who = filled_rows(frame[[name for name in ("RID", "PTID") if name in frame.columns]])
-    contradictions = {line: said for line, cells in who if (said := contradiction(cells))}
+    contradictions = {line: ids for line, cells in who if (ids := contradiction(cells))}
     notes += contradiction_notes(path.name, contradictions)
     frame = frame.drop(index=list(contradictions))
     return frame.assign(PTID=frame["PTID"].str.strip().str.upper()), notes
@@ -447,16 +447,16 @@ def _visit_row(columns: Mapping[str, str], first: date | None, problems: _RowPro
 def _of_one_person(rows: Sequence[VisitRow], problems: _RowProblems) -> list[VisitRow]:
     """Visits with one age at baseline and one sex; those, and codes against their dates, are noted."""
     by_code = sorted((row for row in rows if row.months is not None and row.exam_date), key=lambda row: row.months or 0)
-    for one, two in itertools.pairwise(by_code):
-        if one.exam_date and two.exam_date and two.exam_date < one.exam_date:
+    for a, b in itertools.pairwise(by_code):
+        if a.exam_date and b.exam_date and b.exam_date < a.exam_date:
             problems.disordered.append(
-                f"{two.columns['PTID']} {two.session_id} ({two.exam_date}) before {one.session_id} ({one.exam_date})"
+                f"{b.columns['PTID']} {b.session_id} ({b.exam_date}) before {a.session_id} ({a.exam_date})"
             )
     for name, read in (("AGE", number), ("PTGENDER", sex)):
         values = {row.session_id: read(row.columns.get(name)) for row in rows}
         counts = Counter(value for value in values.values() if value is not None)
-        known = [value for value in counts if isinstance(value, float)]
-        if len(counts) < 2 or (known and max(known) - min(known) <= SAME_AGE_YEARS):
+        ages = [value for value in counts if isinstance(value, float)]
+        if len(counts) < 2 or (ages and max(ages) - min(ages) <= SAME_AGE_YEARS):
             continue
         usual, times = counts.most_common(1)[0]
         agreed = 2 * times > counts.total()
@@ -465,9 +465,11 @@ def _of_one_person(rows: Sequence[VisitRow], problems: _RowProblems) -> list[Vis
             f"{rows[0].columns['PTID']} {name} ({', '.join(cells)}; {f'{usual} is used' if agreed else 'left empty'})"
         )
         text = next(row.columns[name] for row in rows if values[row.session_id] == usual)
-        own = {name: text} if agreed else {}
+        agreed_cell = {name: text} if agreed else {}
         rows = [
-            dataclasses.replace(row, columns={key: cell for key, cell in row.columns.items() if key != name} | own)
+            dataclasses.replace(
+                row, columns={key: cell for key, cell in row.columns.items() if key != name} | agreed_cell
+            )
             for row in rows
         ]
     return list(rows)
@@ -481,10 +483,10 @@ def _one_row(row: VisitRow, other: VisitRow, problems: _RowProblems) -> VisitRow
     if visit_code(row.columns).lower() == visit_code(other.columns).lower():
         both = [name for name in _MEASURED if name in row.columns and name in other.columns]
         for name in both:
-            one, two = row.columns[name], other.columns[name]
-            if one != two and (number(one) is None or number(one) != number(two)):
+            first, second = row.columns[name], other.columns[name]
+            if first != second and (number(first) is None or number(first) != number(second)):
                 who = f"{row.columns['PTID']} {visit_code(row.columns)} {name}"
-                problems.contradictions.append(f"{who} ({one} or {two})")
+                problems.contradictions.append(f"{who} ({first} or {second})")
                 del columns[name]
         exam = min((day for day in (row.exam_date, other.exam_date) if day is not None), default=None)
     return VisitRow(row.session_id, row.months, exam, columns)

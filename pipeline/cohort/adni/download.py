@@ -76,18 +76,20 @@ def read_adni(root: Path, files: InputFiles, config: CohortConfig) -> tuple[list
     records, record_notes = _records(root, files, images)
     notes += record_notes
     tables, table_notes = read_image_tables(root, adni_files.newest_tables(files.tables)[0])
-    known = [*records.values(), *tables.visits.values()]
+    described = [*records.values(), *tables.visits.values()]
     persons = {person_number(image.ptid) for image in images}
     clinical, clinical_notes = read_clinical(
-        root, files.tables, persons, config, any(row.visit is not None for row in known)
+        root, files.tables, persons, config, any(row.visit is not None for row in described)
     )
-    names = _names_by_person(clinical.ptids, images)
+    names: dict[int, str] = {}  # one PTID per RID: the one that ADNIMERGE names first, or the first of the folders
+    for ptid in [*clinical.ptids, *sorted(image.ptid for image in images)]:
+        names.setdefault(person_number(ptid), ptid)
     candidates = [_candidate(image, names, clinical, records, tables) for image in images]
     notes += [*table_notes, *clinical_notes]
     notes += _roll_over_notes(clinical.ptids, images, names)
     notes += _rows_without_scan(clinical.ptids, clinical.visits, names, candidates)
-    said = {c.scan.scan_id: (c.scan, records.get(image_id(c.scan.scan_id), SILENT)) for c in candidates if c.scan.kept}
-    notes += disagreement_notes(said)
+    pairs = {c.scan.scan_id: (c.scan, records.get(image_id(c.scan.scan_id), SILENT)) for c in candidates if c.scan.kept}
+    notes += disagreement_notes(pairs)
     return candidates, notes
 
 
@@ -99,14 +101,6 @@ def _records(root: Path, files: InputFiles, images: Sequence[AdniImage]) -> tupl
     present = {image_id(image.image_id): image for image in images}
     dates = {number: (image.date, records[number].date) for number, image in present.items() if number in records}
     return records, [*notes, *xml_notes, *differences, *date_note(dates), *coverage_notes(records, set(present))]
-
-
-def _names_by_person(ptids: Sequence[str], images: Sequence[AdniImage]) -> dict[int, str]:
-    """One PTID per RID: the one that ADNIMERGE names first, or the first of the folders."""
-    names: dict[int, str] = {}
-    for ptid in [*ptids, *sorted(image.ptid for image in images)]:
-        names.setdefault(person_number(ptid), ptid)
-    return names
 
 
 def _roll_over_notes(ptids: Sequence[str], images: Sequence[AdniImage], names: Mapping[int, str]) -> list[str]:
@@ -264,9 +258,9 @@ def find_images(root: Path, files: InputFiles, max_voxel_mm: float) -> tuple[lis
 
     Notes name images outside participants' folders, and folders that hold several series.
     """
-    found = [(path, parse_image(path)) for path in files.images]
-    images = [image for _, image in found if image is not None]
-    outside = [path for path, image in found if image is None]
+    parsed = [(path, parse_image(path)) for path in files.images]
+    images = [image for _, image in parsed if image is not None]
+    outside = [path for path, image in parsed if image is None]
     several: list[str] = []
     with Progress(len(files.dicom), "Reading DICOM headers") as bar:
         for folder, names in files.dicom.items():
@@ -289,18 +283,18 @@ def find_images(root: Path, files: InputFiles, max_voxel_mm: float) -> tuple[lis
     return images, notes
 
 
-def _of_folder(found: Sequence[DicomSeries]) -> list[AdniImage]:
+def _of_folder(series_list: Sequence[DicomSeries]) -> list[AdniImage]:
     """The series of one folder as images; at most one of several has no problem."""
-    images = [_image(series) for series in found]
+    images = [_image(series) for series in series_list]
     if len(images) == 1:
         return images
     # The folder name describes only one of them, so the header must say that a series is T1-weighted.
-    header_problems = [series.problem or _unlike_t1w(series) for series in found]
+    header_problems = [series.problem or _unlike_t1w(series) for series in series_list]
     usable = [index for index, problem in enumerate(header_problems) if problem is None]
-    names = listed((found[index].name for index in usable), 3)
+    names = listed((series_list[index].name for index in usable), 3)
     ambiguous = f"several series in one folder: {names} could each be the image; put each in a separate folder"
     decided = []
-    for index, (series, image) in enumerate(zip(found, images, strict=True)):
+    for index, (series, image) in enumerate(zip(series_list, images, strict=True)):
         if usable == [index]:
             decided.append(image)
             continue
@@ -362,13 +356,9 @@ def preference(
         facts.grade or 1,
         -sum(step in text.lower() for step in _PROCESSING),
         int(bool(_REPEAT.search(text))),
-        _field_rank(facts.field_strength, float(config.preferred_field_strength)),
+        2
+        if (tesla := facts.field_strength) is None
+        else int(abs(tesla - float(config.preferred_field_strength)) > 0.75),
         _NO_DATE if days_from_visit is None else days_from_visit,
         int(number[1]) if number else 0,
     )
-
-
-def _field_rank(field_strength: float | None, preferred: float) -> int:
-    if field_strength is None:
-        return 2
-    return int(abs(field_strength - preferred) > 0.75)

@@ -78,7 +78,7 @@ def read_collections(root: Path, tables: Sequence[str]) -> tuple[dict[str, Image
     CSV files without Image Data ID are other tables. Notes name lists that cannot be read, ids that two rows describe
     differently (the first row is used) and unknown visits.
     """
-    found: dict[str, ImageRecord] = {}
+    records: dict[str, ImageRecord] = {}
     notes: list[str] = []
     contradicted: list[str] = []
     codes: set[str] = set()
@@ -102,8 +102,8 @@ def read_collections(root: Path, tables: Sequence[str]) -> tuple[dict[str, Image
             if "imagedataid" in cells:
                 number, record = image_id(cells["imagedataid"]), _of_row(cells)
                 codes |= {cells["visit"]} if record.visit is not None and not record.visit.known else set()
-                contradicted += [number] if _differences(found.get(number, record), record) else []
-                found.setdefault(number, record)
+                contradicted += [number] if _differences(records.get(number, record), record) else []
+                records.setdefault(number, record)
     if contradicted:
         notes.append(
             f"collection lists describe {counted(len(contradicted), 'image')} twice and differently, the first row is "
@@ -111,7 +111,7 @@ def read_collections(root: Path, tables: Sequence[str]) -> tuple[dict[str, Image
         )
     if codes:
         notes.append(f"unknown visits in collection lists, matched by date only: {listed(sorted(codes))}")
-    return found, notes
+    return records, notes
 
 
 def _of_row(cells: Mapping[str, str]) -> ImageRecord:
@@ -172,12 +172,12 @@ def date_note(dates: Mapping[str, tuple[date | None, date | None]]) -> list[str]
     return [f"{images} another date in the collection list or XML than in the folder, which is used: {listed(apart)}"]
 
 
-def disagreement_notes(said: Mapping[str, tuple[Scan, ImageRecord]]) -> list[str]:
+def disagreement_notes(pairs: Mapping[str, tuple[Scan, ImageRecord]]) -> list[str]:
     """Scans on which ADNIMERGE and the image's record disagree, which may indicate a mix-up."""
-    sex = [number for number, (scan, record) in said.items() if scan.sex and record.sex and scan.sex != record.sex]
+    sex = [number for number, (scan, record) in pairs.items() if scan.sex and record.sex and scan.sex != record.sex]
     age = [
         number
-        for number, (scan, record) in said.items()
+        for number, (scan, record) in pairs.items()
         if scan.age is not None and record.age is not None and abs(scan.age - record.age) > AGE_TOLERANCE_YEARS
     ]
     both = "the collection list or XML and ADNIMERGE disagree on the"
@@ -236,7 +236,7 @@ _ROOT = "idaxs"
 
 def read_image_xmls(root: Path, paths: Sequence[str]) -> tuple[dict[str, ImageRecord], list[str]]:
     """Read the XML files of images: records by image id with its letter; files that describe no image are skipped."""
-    found: dict[str, dict[str, ImageRecord]] = {}
+    by_image: dict[str, dict[str, ImageRecord]] = {}
     damaged: list[str] = []
     problems: list[str] = []
     with Progress(len(paths), "Reading XML files") as bar:
@@ -248,9 +248,9 @@ def read_image_xmls(root: Path, paths: Sequence[str]) -> tuple[dict[str, ImageRe
                 damaged.append(path)
                 continue
             if described is not None:
-                found.setdefault(described[0], {})[path] = described[1]
+                by_image.setdefault(described[0], {})[path] = described[1]
     records, contradictions = {}, []
-    for number, of_image in found.items():
+    for number, of_image in by_image.items():
         records[number], differing = merge_descriptions(list(of_image.values()))
         if differing:
             contradictions.append(f"{number} in {' and '.join(of_image)} ({', '.join(differing)})")
@@ -271,12 +271,12 @@ def merge_descriptions(records: Sequence[ImageRecord]) -> tuple[ImageRecord, lis
     >>> merge_descriptions([ImageRecord(sex="F", age=70.0), ImageRecord(age=71.0), ImageRecord(modality="MRI")])[1]
     ['age']
     """
-    said = {
-        field.name: list(dict.fromkeys(v for one in records if (v := getattr(one, field.name)) is not None))
+    stated = {
+        field.name: list(dict.fromkeys(v for record in records if (v := getattr(record, field.name)) is not None))
         for field in fields(ImageRecord)
     }
-    kept = {name: values[0] if len(values) == 1 else None for name, values in said.items()}
-    return ImageRecord(**kept), [name for name, values in said.items() if len(values) > 1]
+    kept = {name: values[0] if len(values) == 1 else None for name, values in stated.items()}
+    return ImageRecord(**kept), [name for name, values in stated.items() if len(values) > 1]
 
 
 def parse_image_xml(
@@ -399,8 +399,8 @@ def read_image_tables(root: Path, files: Mapping[str, str]) -> tuple[ImageTables
                     visit = visit_of(cells["visit"]) if "visit" in cells else None
                     visits[number] = ImageRecord(visit=visit, date=values.calendar_date(cells.get("scandate")))
             if facts.series is not None:
-                known = series.get(facts.series)
-                series[facts.series] = replace(facts, description=None) if known is None else _worse(known, facts)
+                earlier = series.get(facts.series)
+                series[facts.series] = replace(facts, description=None) if earlier is None else _worse(earlier, facts)
     return ImageTables(images, series, visits), notes
 
 
@@ -452,8 +452,8 @@ def _facts(cells: Mapping[str, str], table: str) -> ImageFacts:
 
 def _yes(text: str | None) -> bool | None:
     """Read true and false as these tables write them; -1 and -4 mean missing."""
-    known = {"1": True, "true": True, "yes": True, "pass": True, "0": False, "false": False, "no": False, "fail": False}
-    return known.get(re.sub(r"\.0+$", "", (text or "").strip().lower()))
+    words = {"1": True, "true": True, "yes": True, "pass": True, "0": False, "false": False, "no": False, "fail": False}
+    return words.get(re.sub(r"\.0+$", "", (text or "").strip().lower()))
 
 
 def _fill_gaps(facts: ImageFacts, other: ImageFacts) -> ImageFacts:

@@ -69,11 +69,11 @@ def newest_tables(names: Sequence[str]) -> tuple[Mapping[str, str], list[str]]:
     """
     files, notes = {}, []
     for table, pattern in _NAMES.items():
-        found = sorted((_suffix_date(match["suffix"]), name) for name in names if (match := pattern.search(name)))
-        if found:
-            files[table] = found[-1][1]
-        if len(found) > 1:
-            older = listed(name for _, name in found[:-1])
+        dated = sorted((_suffix_date(match["suffix"]), name) for name in names if (match := pattern.search(name)))
+        if dated:
+            files[table] = dated[-1][1]
+        if len(dated) > 1:
+            older = listed(name for _, name in dated[:-1])
             notes.append(f"several {table} tables; {files[table]} is used, not {older}")
     return files, notes
 
@@ -81,9 +81,9 @@ def newest_tables(names: Sequence[str]) -> tuple[Mapping[str, str], list[str]]:
 def _suffix_date(suffix: str) -> date:
     """Date in a file name; the earliest possible date if there is none."""
     for pattern, form in _DATES:
-        if found := pattern.search(suffix):
+        if match := pattern.search(suffix):
             try:
-                return datetime.strptime(found[0], form).date()
+                return datetime.strptime(match[0], form).date()
             except ValueError:
                 continue
     return date.min
@@ -145,17 +145,17 @@ def contradiction_notes(name: str, contradictions: Mapping[int, str]) -> list[st
     if not contradictions:
         return []
     rows = counted(len(contradictions), "row", "is")
-    named = listed(f"line {line} ({said})" for line, said in contradictions.items())
+    named = listed(f"line {line} ({ids})" for line, ids in contradictions.items())
     return [f"{name}: {rows} left out because RID and PTID belong to different people; correct one of them: {named}"]
 
 
 def todays_spelling(columns: Iterable[str], used: Iterable[str]) -> dict[str, str]:
     """Current names of used columns that older exports write in another case or with a dot for an underscore."""
-    known = {name.upper(): name for name in used}
+    spelling = {name.upper(): name for name in used}
     taken = set(columns)
     renamed = {}
     for name in columns:
-        today = known.get(name.upper().replace(".", "_"))
+        today = spelling.get(name.upper().replace(".", "_"))
         if today is not None and today not in taken:
             renamed[name] = today
             taken.add(today)
@@ -205,8 +205,8 @@ def _rows_by_person(
     contradictions: dict[int, str] = {}
     problems: list[str] = []
     for line, cells in filled_rows(frame):
-        if said := contradiction(cells):
-            contradictions[line] = said
+        if ids := contradiction(cells):
+            contradictions[line] = ids
             continue
         person = _person(cells)
         if person is None:
@@ -277,5 +277,5 @@ def match_visit(visits: Sequence[VisitRow], scan_date: date | None, coded: Visit
     return "no row of this participant in ADNIMERGE has an EXAMDATE"
 
 
-def days_between(one: date | None, other: date | None) -> int | None:
-    return None if one is None or other is None else abs((one - other).days)
+def days_between(day: date | None, other: date | None) -> int | None:
+    return None if day is None or other is None else abs((day - other).days)

@@ -101,7 +101,7 @@ def read_caps(root: Path, files: InputFiles, config: CohortConfig) -> tuple[list
         read.append(describe_scan(scan, tables, sidecar, entry, rank))
     histories, history_notes = diagnosis_histories(tables)
     candidates = [with_course(candidate, histories, config.mci_horizon_months) for candidate, _ in read]
-    facts = [(candidate.scan, known) for candidate, known in read if known]
+    facts = [(candidate.scan, facts_of_scan) for candidate, facts_of_scan in read if facts_of_scan]
     notes += [*image_notes, *unmatched_notes(tables, candidates, config.kind)]
     if others := sorted(path for path in files.images if not _IMAGE.fullmatch(path) and "/t1_linear/" in path):
         notes.append(f"{counted(len(others), 'image')} without a CAPS name ignored: {listed(others, 3)}")
@@ -117,11 +117,11 @@ def _maps(root: Path, paths: Sequence[str], label: str) -> tuple[dict[str, re.Ma
         raise BadInputError(
             f'{root}: cohort.label = "{label}" is no tissue of a CAPS dataset. Set one of {", ".join(_TISSUES)}.'
         )
-    found = {path: match for path in paths if (match := _MAP.fullmatch(path)) and match["tissue"] == _TISSUES[label]}
-    if not found:
+    matches = {path: match for path in paths if (match := _MAP.fullmatch(path)) and match["tissue"] == _TISSUES[label]}
+    if not matches:
         return {}, []
-    best = min(map(_version, found.values()))
-    used = {path: match for path, match in found.items() if _version(match) == best}
+    best = min(map(_version, matches.values()))
+    used = {path: match for path, match in matches.items() if _version(match) == best}
     places = sorted({match["place"] for match in used.values()})
     if len(places) > 1:
         raise BadInputError(
@@ -133,7 +133,7 @@ def _maps(root: Path, paths: Sequence[str], label: str) -> tuple[dict[str, re.Ma
         f"maps of {places[0]}, {'not ' * best[1]}modulated, {smoothed}, are in the space of SPM (Ixi549Space) and not "
         "registered again: borders of regions fit less well than in the space of the template"
     ]
-    if others := len(found) - len(used):
+    if others := len(matches) - len(used):
         notes.append(f"{counted(others, 'map')} of {label} of other versions ignored")
     return used, notes
 

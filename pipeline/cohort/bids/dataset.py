@@ -81,8 +81,11 @@ def read_bids(
     images of the `further` kinds.
     """
     used, ignored = split_ignored(root, files.images)
-    folders = {one.folder for one in (T1W, kind, *further)}
-    matches = {path: _match_of(path, folders) for path in used}
+    folders = {each.folder for each in (T1W, kind, *further)}
+    matches = {
+        path: match if (match := _IMAGE.fullmatch(path)) is not None and match["folder"] in folders else None
+        for path in used
+    }
     asked = _of_kind(matches, kind)
     tables_root = table_root(root)
     tables = read_bids_tables(
@@ -98,8 +101,8 @@ def read_bids(
     common = read_shared_sidecar(root, kind)
     read = [_candidate(root, path, match, tables, common, kind, label, space) for path, match in asked.items()]
     anatomy = _of_sessions(root, matches, T1W, label, space) if kind.through_t1w else {}
-    others: dict[str, _Sessions] = {one.suffix: _of_sessions(root, matches, one, label, space) for one in further}
-    read = [(_with_others(_with_t1w(candidate, anatomy), others), facts) for candidate, facts in read]
+    others: dict[str, _Sessions] = {each.suffix: _of_sessions(root, matches, each, label, space) for each in further}
+    read = [(_with_session_images(candidate, anatomy, others), facts) for candidate, facts in read]
     taken = {path for candidate, _ in read for path in (candidate.scan.t1w, *_first_paths(candidate.others)) if path}
     misnamed = [path for path, match in matches.items() if match is None and _ends_as(path, kind)]
     histories, history_notes = diagnosis_histories(tables)
@@ -117,12 +120,6 @@ def read_bids(
         + unmatched_notes(tables, [candidate for candidate, _ in read], kind)
     )
     return candidates, notes + about_facts([(candidate.scan, facts) for candidate, facts in read if facts])
-
-
-def _match_of(path: str, folders: Collection[str]) -> re.Match[str] | None:
-    """The parts of a BIDS path in these folders of sessions; None for any other."""
-    match = _IMAGE.fullmatch(path)
-    return match if match is not None and match["folder"] in folders else None
 
 
 def _of_kind(matches: Mapping[str, re.Match[str] | None], kind: ImageKind) -> dict[str, re.Match[str]]:
@@ -152,7 +149,7 @@ def _of_sessions(
 ) -> _Sessions:
     """All images of a kind, those that can be used first."""
     common = read_shared_sidecar(root, kind)
-    found: dict[tuple[str, str | None], list[OtherImage]] = {}
+    by_session: dict[tuple[str, str | None], list[OtherImage]] = {}
     for path, match in _of_kind(matches, kind).items():
         entities = _entities(match)
         try:
@@ -161,34 +158,31 @@ def _of_sessions(
         except ValueError as error:
             entry, problem = "scan", f"unreadable sidecar: {error}"
         other = OtherImage(path, entry, preference(entities, entry), problem)
-        found.setdefault((match["participant"], match["session"]), []).append(other)
+        by_session.setdefault((match["participant"], match["session"]), []).append(other)
     return {
-        key: sorted(images, key=lambda one: (one.problem is not None, one.preference, one.path))
-        for key, images in found.items()
+        key: sorted(images, key=lambda image: (image.problem is not None, image.preference, image.path))
+        for key, images in by_session.items()
     }
 
 
-def _with_t1w(candidate: Candidate, anatomy: _Sessions) -> Candidate:
-    """The candidate with the T1-weighted image of its session, not one in template space."""
+def _with_session_images(candidate: Candidate, anatomy: _Sessions, others: Mapping[str, _Sessions]) -> Candidate:
+    """The candidate with the T1-weighted image of its session, not one in template space, and those of further kinds."""
     scan = candidate.scan
-    images = anatomy.get((scan.participant_id, scan.session_id), ())
-    t1w = next((one.path for one in images if one.entry != "template" and one.problem is None), None)
+    key = scan.participant_id, scan.session_id
+    t1w = next((i.path for i in anatomy.get(key, ()) if i.entry != "template" and i.problem is None), None)
+    candidate = dataclasses.replace(
+        candidate, others={suffix: images.get(key, ()) for suffix, images in others.items()}
+    )
     return candidate if t1w is None else dataclasses.replace(candidate, scan=dataclasses.replace(scan, t1w=t1w))
-
-
-def _with_others(candidate: Candidate, others: Mapping[str, _Sessions]) -> Candidate:
-    """The candidate with the images of further kinds of its session."""
-    key = candidate.scan.participant_id, candidate.scan.session_id
-    return dataclasses.replace(candidate, others={suffix: found.get(key, ()) for suffix, found in others.items()})
 
 
 def _first_paths(others: Mapping[str, Sequence[OtherImage]]) -> list[str]:
     """Of each kind the image that would be used in the space of the scanner, and in that of the template."""
     usual = {
-        (suffix, one.entry == "template"): one.path
+        (suffix, image.entry == "template"): image.path
         for suffix, images in others.items()
-        for one in reversed(images)
-        if one.problem is None
+        for image in reversed(images)
+        if image.problem is None
     }
     return list(usual.values())
 
@@ -262,8 +256,8 @@ def row_problem(scan: Scan, tables: BidsTables) -> str | None:
     person = scan.participant_id
     if person in tables.unreadable:
         return f"unreadable table: {tables.unreadable[person]}"
-    known = person in tables.participants or bool(tables.sessions.get((person, scan.session_id or "")))
-    return None if known else f"no row in {tables.names[2]}"
+    has_row = person in tables.participants or bool(tables.sessions.get((person, scan.session_id or "")))
+    return None if has_row else f"no row in {tables.names[2]}"
 
 
 def describe_scan(

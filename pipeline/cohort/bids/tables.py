@@ -176,11 +176,11 @@ def merge_rows(keyed: Sequence[tuple[Key, Mapping[str, str]]], name: str, notes:
     for key, row in keyed:
         cells = {column: value for column, value in row.items() if column not in _IDENTIFYING}
         if key in rows:
-            known = rows[key]
+            first = rows[key]
             label = " ".join(key) if isinstance(key, tuple) else str(key)
             repeated.append(label)
-            other = [column for column, value in cells.items() if known.get(column, value) != value]
-            disagreeing += [f"{label} {column} ({known[column]}, not {cells[column]})" for column in other]
+            other = [column for column, value in cells.items() if first.get(column, value) != value]
+            disagreeing += [f"{label} {column} ({first[column]}, not {cells[column]})" for column in other]
         rows[key] = {**cells, **rows.get(key, {})}
     if repeated:
         notes.append(f"{counted(len(repeated), 'row')} repeated, used only to fill gaps: {name}, {listed(repeated)}")
@@ -363,10 +363,10 @@ class _Rows:
         self, fact: str, parse: Callable[[str | None], Value | None], baseline: bool = False
     ) -> tuple[Value | None, str | None]:
         """Value of the first usable cell of a fact, and its table and column."""
-        found = self.cell(*COLUMNS[fact]) or (self.cell(*BASELINE_COLUMNS.get(fact, ())) if baseline else None)
-        if found is None:
+        cell = self.cell(*COLUMNS[fact]) or (self.cell(*BASELINE_COLUMNS.get(fact, ())) if baseline else None)
+        if cell is None:
             return None, None
-        text, column, table = found
+        text, column, table = cell
         value = parse(text)
         return value, None if value is None else f"{table}: {column}"
 
@@ -376,8 +376,8 @@ class _Rows:
         for row in self.rows:
             for fact, parse in _SAID_TWICE.items():
                 cells = [(row[name][0], parse(row[name][1])) for name in COLUMNS[fact] if name in row]
-                known = [(column, value) for column, value in cells if value is not None]
-                differences += [(known[0][0], column, value != known[0][1]) for column, value in known[1:]]
+                readable = [(column, value) for column, value in cells if value is not None]
+                differences += [(readable[0][0], column, value != readable[0][1]) for column, value in readable[1:]]
         return tuple(differences)
 
 
@@ -401,7 +401,7 @@ def _apoe4(row: _Rows) -> int | None:
     counted, _ = row.value("apoe4", values.count)
     if counted is not None:
         return counted
-    alleles = [values.count(found[0]) if (found := row.cell(f"apoe_gen{i}")) else None for i in (1, 2)]
+    alleles = [values.count(cell[0]) if (cell := row.cell(f"apoe_gen{i}")) else None for i in (1, 2)]
     return sum(allele == 4 for allele in alleles) if all(allele in (2, 3, 4) for allele in alleles) else None
 
 

@@ -72,10 +72,10 @@ def read_date(text: str, order: Order = "month first") -> date | None:
         first, second, year = map(int, match.groups())
         month, day = (first, second) if order == "month first" else (second, first)
         try:
-            found = date(year, month, day)
+            day_read = date(year, month, day)
         except ValueError:
             return None
-        return found if found.year in _YEARS else None
+        return day_read if day_read.year in _YEARS else None
     for pattern, forms in _WRITTEN:
         if match := pattern.match(cleaned):
             return _first_that_fits(match[0], forms)
@@ -85,10 +85,10 @@ def read_date(text: str, order: Order = "month first") -> date | None:
 def _first_that_fits(text: str, forms: Sequence[str]) -> date | None:
     for form in forms:
         try:
-            found = datetime.strptime(text, form).date()
+            day = datetime.strptime(text, form).date()
         except ValueError:
             continue
-        return found if found.year in _YEARS else None
+        return day if day.year in _YEARS else None
     return None
 
 
@@ -122,27 +122,22 @@ def with_iso_dates(path: Path, frame: pd.DataFrame, columns: Sequence[str]) -> t
             "YYYY-MM-DD."
         )
     notes = []
-    slashed = [text for texts in cells.values() for text in texts if _SLASHED.match(text.strip())]
+    slashed = [match for texts in cells.values() for text in texts if (match := _SLASHED.match(text.strip()))]
     if order == "day first":
         notes.append(f"{path.name}: dates are read day first, because of {day_first}")
-    elif order is None and any(_ambiguous(text) for text in slashed):
-        notes.append(f"{path.name}: dates such as {slashed[0]} are read month first, as LONI writes them")
+    elif order is None and any(day[1].zfill(2) != day[2].zfill(2) for day in slashed):
+        notes.append(f"{path.name}: dates such as {slashed[0].string} are read month first, as LONI writes them")
     for name, texts in cells.items():
-        found = {text: read_date(text, order or "month first") for text in texts}
-        iso = {text: day.isoformat() for text, day in found.items() if day is not None}
+        dates = {text: read_date(text, order or "month first") for text in texts}
+        iso = {text: day.isoformat() for text, day in dates.items() if day is not None}
         frame = frame.assign(**{name: [iso.get(text, "") for text in frame[name]]})
-        bad = [repr(text) for text, day in found.items() if day is None]
+        bad = [repr(text) for text, day in dates.items() if day is None]
         if bad:
             notes.append(
                 f"{path.name}: {counted(len(bad), 'value')} of {name} unreadable as a date (YYYY-MM-DD): "
                 f"{listed(bad, 3)}"
             )
     return frame, notes
-
-
-def _ambiguous(text: str) -> bool:
-    match = _SLASHED.match(text.strip())
-    return match is not None and match[1].zfill(2) != match[2].zfill(2)
 
 
 _MONTHLESS = {

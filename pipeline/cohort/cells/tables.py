@@ -190,8 +190,8 @@ def require_columns(path: Path, frame: pd.DataFrame, columns: Sequence[str], rem
     """Refuse a table that lacks a column, naming those missing, those found, and the remedy."""
     missing = [name for name in columns if name not in frame.columns]
     if missing:
-        found = ", ".join(map(str, frame.columns[:20])) + (" ..." if len(frame.columns) > 20 else "")
-        raise BadInputError(f"{path}: column {', '.join(missing)} is missing; found: {found}. {remedy}")
+        present = ", ".join(map(str, frame.columns[:20])) + (" ..." if len(frame.columns) > 20 else "")
+        raise BadInputError(f"{path}: column {', '.join(missing)} is missing; found: {present}. {remedy}")
 
 
 def filled_rows(frame: pd.DataFrame) -> list[tuple[int, dict[str, str]]]:
@@ -206,8 +206,8 @@ def filled_rows(frame: pd.DataFrame) -> list[tuple[int, dict[str, str]]]:
 
 def _filled_cells(cells: Sequence[object]) -> list[str | None]:
     """Cells stripped of blanks, None for empty ones; each distinct text is processed once."""
-    held = {text: None if is_missing(text) else text.strip() for text in set(cells) if isinstance(text, str)}
-    return [held.get(text) if isinstance(text, str) else None for text in cells]
+    stripped = {text: None if is_missing(text) else text.strip() for text in set(cells) if isinstance(text, str)}
+    return [stripped.get(text) if isinstance(text, str) else None for text in cells]
 
 
 def _decode(path: Path) -> str:
@@ -270,7 +270,7 @@ def _require_moderate(path: Path) -> None:
         size = path.stat().st_size
         if zipfile.is_zipfile(file):
             with zipfile.ZipFile(file) as archive:
-                size = max(size, sum(one.file_size for one in archive.infolist() if one.filename.endswith(".xml")))
+                size = max(size, sum(part.file_size for part in archive.infolist() if part.filename.endswith(".xml")))
     if size > MAX_BYTES:
         raise ValueError(f"it holds {size:,} bytes, more than {MAX_BYTES:,}")
 

@@ -253,7 +253,7 @@ def random_velocity(
 ) -> Array:
     """Smooth random velocity field: white noise, smoothed by a Gaussian and scaled to `rms_mm` per component."""
     noise = rng.standard_normal((3, *shape), dtype=np.float32)
-    smooth = np.stack([ndimage.gaussian_filter(one, smoothness_mm / spacing_mm, mode="wrap") for one in noise])
+    smooth = np.stack([ndimage.gaussian_filter(part, smoothness_mm / spacing_mm, mode="wrap") for part in noise])
     smooth *= rms_mm / np.sqrt(np.square(smooth).mean(axis=(1, 2, 3), keepdims=True))
     velocity: Array = smooth
     return velocity
@@ -280,4 +280,4 @@ def velocity_with_divergence(divergence: Array, spacing_mm: float) -> Array:
     k = np.meshgrid(*frequencies, indexing="ij")
     square = k[0] ** 2 + k[1] ** 2 + k[2] ** 2
     potential = -fft.rfftn(divergence.astype(np.float64)) / np.where(square == 0, np.inf, square)
-    return np.stack([fft.irfftn(1j * one * potential, shape) for one in k]).astype(np.float32)
+    return np.stack([fft.irfftn(1j * wave * potential, shape) for wave in k]).astype(np.float32)

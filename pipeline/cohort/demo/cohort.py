@@ -179,7 +179,7 @@ def _write_images(
                 volumes[person.rid] = make_person(folder, seed, person, resolution_mm)
                 bar.update()
             return volumes
-        pending = {executor.submit(make_person, folder, seed, one, resolution_mm): one.rid for one in imaged}
+        pending = {executor.submit(make_person, folder, seed, who, resolution_mm): who.rid for who in imaged}
         try:
             for future in as_completed(pending):
                 volumes[pending[future]] = future.result()
@@ -262,9 +262,9 @@ def _claim(folder: Path, settings: Mapping[str, float], key: str) -> bool:
             receipt = read_json(_receipt(folder), "Choose a new folder.")
         except BadInputError as error:
             raise UsageError(str(error)) from error
-        files, made = receipt.get("files"), receipt.get("settings")
-        if made != settings:
-            raise UsageError(f"{folder}: holds a demo cohort with other settings, {made}. Choose a new folder.")
+        files, past = receipt.get("files"), receipt.get("settings")
+        if past != settings:
+            raise UsageError(f"{folder}: holds a demo cohort with other settings, {past}. Choose a new folder.")
         sizes = _sizes(folder)
         whole = isinstance(files, dict) and files and all(sizes.get(name) == size for name, size in files.items())
         if receipt.get("key") == key and whole:

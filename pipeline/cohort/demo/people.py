@@ -405,7 +405,7 @@ def draw_people(seed: int, participants: int, longitudinal: bool = False) -> tup
         if diagnosis == "MCI":
             follow_ups, stratum = list(MCI_FOLLOW_UPS), (int(strata[number - participants]), n_mci)
         elif longitudinal:
-            follow_ups = [one for one in MCI_FOLLOW_UPS if one[1] in SCANNED_MONTHS]
+            follow_ups = [months for months in MCI_FOLLOW_UPS if months[1] in SCANNED_MONTHS]
         person = _draw_person(seed, number, diagnosis, next(dealt[diagnosis]), follow_ups, stratum)
         if longitudinal:
             visits = tuple(replace(visit, has_image=visit.month in SCANNED_MONTHS) for visit in person.visits)

@@ -234,9 +234,9 @@ def _one_volume(volumes: Sequence[Path], source: str, series: DicomSeries) -> tu
     if not volumes:
         raise BadInputError(f"{source}: dcm2niix makes no image of {series.name}. {by_hand}")
     if len(volumes) > 1:
-        made = f"{counted(len(volumes), 'image')} of {series.name}"
+        result = f"{counted(len(volumes), 'image')} of {series.name}"
         raise BadInputError(
-            f"{source}: dcm2niix makes {made}, so it holds more than one volume or its slices are unevenly spaced. "
+            f"{source}: dcm2niix makes {result}, so it holds more than one volume or its slices are unevenly spaced. "
             f"{by_hand}"
         )
     converted: Any = nib.load(volumes[0])
@@ -255,7 +255,7 @@ def _one_volume(volumes: Sequence[Path], source: str, series: DicomSeries) -> tu
 def _kept_fields(content: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of dcm2niix's sidecar that are safe to keep: numbers, and words of fixed lists."""
     numbers = {name: content[name] for name in _NUMBERS if isinstance(content.get(name), int | float)}
-    words = {name: content[name] for name, known in _WORDS.items() if content.get(name) in known}
+    words = {name: content[name] for name, allowed in _WORDS.items() if content.get(name) in allowed}
     return {**numbers, **words}
 
 
@@ -357,24 +357,24 @@ def check_pair(root: Path, image: str, max_voxel_mm: float) -> HeaderFinding:
             problem = link_problem(root, half)
             if problem is not None and (root / half).exists():
                 return HeaderFinding(problem)
-        found = read_pair(root / image)
+        pair = read_pair(root / image)
     except PermissionError:
         return HeaderFinding("no permission to read it")
     except (*UNREADABLE, KeyError) as error:
         return HeaderFinding(f"not a readable pair: {' '.join(str(error).split())[:120]}")
-    if isinstance(found, str):
-        return HeaderFinding(found)
-    return HeaderFinding(thickness_problem(found.affine, max_voxel_mm))
+    if isinstance(pair, str):
+        return HeaderFinding(pair)
+    return HeaderFinding(thickness_problem(pair.affine, max_voxel_mm))
 
 
 def load_pair(path: Path) -> tuple[np.ndarray, np.ndarray]:
     """Voxels (3D, in the byte order of this machine) and affine of a pair."""
-    found = read_pair(path)
-    if isinstance(found, str):
-        raise BadInputError(f"{path}: {found}.")
-    kind: Any = nib.Nifti1Pair if found.is_nifti else nib.AnalyzeImage  # plain Analyze has no scaling
+    pair = read_pair(path)
+    if isinstance(pair, str):
+        raise BadInputError(f"{path}: {pair}.")
+    kind: Any = nib.Nifti1Pair if pair.is_nifti else nib.AnalyzeImage  # plain Analyze has no scaling
     stored = np.asanyarray(kind.from_filename(path).dataobj)
     voxels = stored.reshape(stored.shape[:3])
     if voxels.dtype == np.float64:
         voxels = voxels.astype(np.float32)
-    return voxels.astype(voxels.dtype.newbyteorder("=")), found.affine
+    return voxels.astype(voxels.dtype.newbyteorder("=")), pair.affine

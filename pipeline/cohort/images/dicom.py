@@ -90,8 +90,8 @@ def read_folder(root: Path, folder: str, names: Sequence[str], max_voxel_mm: flo
         by_series.setdefault(uid, {}).setdefault(str(header.get("SOPInstanceUID", path)), _slice(path, header))
     if not by_series and damaged:
         return [DicomSeries(tuple(damaged), None, f"{len(damaged)} files", _damage(damaged))]
-    found = [_series(headers[uid], list(of.values()), damaged, max_voxel_mm) for uid, of in by_series.items()]
-    return sorted(found, key=lambda series: (series.number is None, series.number or 0, series.files))
+    series_list = [_series(headers[uid], list(of.values()), damaged, max_voxel_mm) for uid, of in by_series.items()]
+    return sorted(series_list, key=lambda series: (series.number is None, series.number or 0, series.files))
 
 
 def series_of(root: Path, image: str, names: Sequence[str], max_voxel_mm: float) -> DicomSeries | None:
@@ -99,7 +99,7 @@ def series_of(root: Path, image: str, names: Sequence[str], max_voxel_mm: float)
     folder = image.rpartition("/")[0] or "."
     with following_links(True):  # the series was chosen, so its links were judged
         series = read_folder(root, folder, names, max_voxel_mm)
-    return next((found for found in series if image in found.files), None)
+    return next((candidate for candidate in series if image in candidate.files), None)
 
 
 def _read(root: Path, path: str) -> Any:
@@ -152,9 +152,9 @@ def _slice(path: str, header: Any) -> Slice:
 
 
 def _series(header: Any, slices: list[Slice], damaged: dict[str, str], max_voxel_mm: float) -> DicomSeries:
-    slices.sort(key=lambda one: one.path)
+    slices.sort(key=lambda part: part.path)
     number = _number(header, "SeriesNumber")
-    count = sum(one.frames for one in slices)
+    count = sum(part.frames for part in slices)
     announced = _number(header, "ImagesInAcquisition")
     problem = (
         _kind_problem(header)
@@ -162,7 +162,7 @@ def _series(header: Any, slices: list[Slice], damaged: dict[str, str], max_voxel
         or stack_problem(slices, None if announced is None else int(announced), max_voxel_mm)
     )
     return DicomSeries(
-        files=tuple(one.path for one in slices),
+        files=tuple(part.path for part in slices),
         number=None if number is None else int(number),
         size=f"{count} slice{'s' if count != 1 else ''} of {slices[0].shape[0]} x {slices[0].shape[1]}",
         problem=problem,
@@ -177,8 +177,8 @@ def _kind_problem(header: Any) -> str | None:
     """Why a series is not an MR image of a head; None also if its header does not say."""
     modality = str(header.get("Modality") or "")
     if modality != "MR":
-        known = modality if modality in ("CT", "PT", "NM", "US", "OT", "SC", "CR", "DX", "XA") else "unknown"
-        return f"not an MR image by its DICOM header: modality {known}"
+        word = modality if modality in ("CT", "PT", "NM", "US", "OT", "SC", "CR", "DX", "XA") else "unknown"
+        return f"not an MR image by its DICOM header: modality {word}"
     body_part = str(header.get("BodyPartExamined") or "").upper().replace(" ", "")
     if body_part in _BODY_PARTS:
         return f"not a head by its DICOM header: body part {body_part}"
@@ -242,14 +242,14 @@ class Slice:
 
 def stack_problem(slices: Sequence[Slice], announced: int | None, max_voxel_mm: float) -> str | None:
     """Why slices of one series do not make one volume, or None; `announced` is the number that the header gives."""
-    if any(one.frames > 1 for one in slices):
+    if any(part.frames > 1 for part in slices):
         return None if len(slices) == 1 else f"mixed series: {len(slices)} files of several frames each"
-    shapes = {one.shape for one in slices}
+    shapes = {part.shape for part in slices}
     if len(shapes) > 1:
         return f"mixed series: slices of {len(shapes)} sizes, {', '.join(by(shape) for shape in sorted(shapes)[:3])}"
     if len(slices) < MIN_SLICES:
         return f"too few slices for a head: {len(slices)}, a localizer or a fragment"
-    located = [(one.position, one.orientation) for one in slices if one.position and one.orientation]
+    located = [(part.position, part.orientation) for part in slices if part.position and part.orientation]
     if len(located) < len(slices):
         return f"slices without a position in their header: {len(slices) - len(located)} of {len(slices)}"
     directions = np.array([orientation for _, orientation in located])
@@ -257,7 +257,7 @@ def stack_problem(slices: Sequence[Slice], announced: int | None, max_voxel_mm: 
         return "mixed series: slices in several directions, as a localizer has them"
     normal = np.cross(directions[0, :3], directions[0, 3:])
     distances = np.array([position for position, _ in located]) @ normal
-    echoes = {one.echo_time for one in slices}
+    echoes = {part.echo_time for part in slices}
     return _spacing_problem(np.sort(distances), len(echoes), announced) or _thickness(slices, distances, max_voxel_mm)
 
 

@@ -98,25 +98,25 @@ def diagnosis_history(
 ) -> tuple[tuple[Diagnosis, ...], list[str]]:
     """All diagnoses of a person in order of time, one per visit, and disagreements of the two tables."""
     merge = [
-        Diagnosis(found, row.exam_date, row.session_id, row.months, "ADNIMERGE DX")
+        Diagnosis(value, row.exam_date, row.session_id, row.months, "ADNIMERGE DX")
         for row in visits
-        if (found := values.diagnosis(row.columns.get("DX"))) is not None
+        if (value := values.diagnosis(row.columns.get("DX"))) is not None
     ]
     history = dict(enumerate(merge))
     conflicts = []
     for row in dxsum:
-        found, column = dxsum_value(row.columns)
-        if found is None:
+        value, column = dxsum_value(row.columns)
+        if value is None:
             continue
-        diagnosis = Diagnosis(found, row.exam_date, row.session_id, row.months, f"{table} {column}")
-        same = next((i for i, known in enumerate(merge) if _same_visit(known, diagnosis)), None)
+        diagnosis = Diagnosis(value, row.exam_date, row.session_id, row.months, f"{table} {column}")
+        same = next((i for i, prior in enumerate(merge) if _same_visit(prior, diagnosis)), None)
         if same is None:
             history[len(history)] = diagnosis
-        elif found == OTHER_DEMENTIA and merge[same].value == "AD":
-            known = merge[same]
-            history[same] = Diagnosis(OTHER_DEMENTIA, known.when, known.session_id, known.months, diagnosis.source)
-        elif found != merge[same].value and history[same] is merge[same]:
-            conflicts.append(f"{merge[same].session_id} {merge[same].value} in ADNIMERGE, {found} in {column}")
+        elif value == OTHER_DEMENTIA and merge[same].value == "AD":
+            prior = merge[same]
+            history[same] = Diagnosis(OTHER_DEMENTIA, prior.when, prior.session_id, prior.months, diagnosis.source)
+        elif value != merge[same].value and history[same] is merge[same]:
+            conflicts.append(f"{merge[same].session_id} {merge[same].value} in ADNIMERGE, {value} in {column}")
     return tuple(sorted(history.values(), key=_by_time)), conflicts
 
 
@@ -186,11 +186,11 @@ class _Later:
 
 def _later(history: Sequence[Diagnosis], at: Diagnosis) -> _Later:
     """Summarise a history for conversion; see the module's docstring."""
-    timed = ((_days_after(at, one), one.value) for one in history)
+    timed = ((_days_after(at, diagnosis), diagnosis.value) for diagnosis in history)
     # Histories sort undated visits last, whatever their months.
-    after = sorted(((days, value) for days, value in timed if days is not None and days > 0), key=lambda one: one[0])
+    after = sorted(((days, value) for days, value in timed if days is not None and days > 0), key=lambda day: day[0])
     other = next((days for days, value in after if value == OTHER_DEMENTIA), None)
-    known = tuple(one for one in after if other is None or one[0] < other)
+    known = tuple(day for day in after if other is None or day[0] < other)
     first_ad = next((days for days, value in known if value == "AD"), None)
     return _Later(known, first_ad, first_ad is not None and known[-1][1] != "AD", other)
 
@@ -227,9 +227,9 @@ def progression(history: Sequence[Diagnosis], at: Diagnosis | None, horizon_mont
     return {"MCI": "sMCI", "CN": "rMCI"}.get(last or "", "uMCI")
 
 
-def _days_after(at: Diagnosis, one: Diagnosis) -> float | None:
-    if at.when is not None and one.when is not None:
-        return (one.when - at.when).days
-    if at.months is not None and one.months is not None:
-        return (one.months - at.months) * _DAYS_PER_MONTH
+def _days_after(at: Diagnosis, diagnosis: Diagnosis) -> float | None:
+    if at.when is not None and diagnosis.when is not None:
+        return (diagnosis.when - at.when).days
+    if at.months is not None and diagnosis.months is not None:
+        return (diagnosis.months - at.months) * _DAYS_PER_MONTH
     return None

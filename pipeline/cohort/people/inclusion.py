@@ -92,13 +92,13 @@ def clinical_table(
     """
     kept = [candidate for candidate in candidates if candidate.scan.kept]
     cells = [{plain_name(name): text for name, text in candidate.columns.items()} for candidate in kept]
-    found = _LimitNotes()
+    limits = _LimitNotes()
     data: dict[str, list[object]] = {}
     shown = [candidate.scan if disguise is None else disguise.scan(candidate.scan) for candidate in kept]
     for field in IDENTITY:
         data[field] = [getattr(scan, field) for scan in shown]
     for name in MEASURES:
-        data[name] = [found.measure(name, row) for row in cells]
+        data[name] = [limits.measure(name, row) for row in cells]
     times, undated = times_of(kept)
     data |= times
     described = {**IDENTITY, **MEASURES, **TIMES}
@@ -109,7 +109,7 @@ def clinical_table(
     empty = [name for name in (*MEASURES, *TIMES) if name in frame and frame[name].isna().all()]
     frame = frame.drop(columns=empty).sort_values(list(IDENTITY), na_position="first", ignore_index=True)
     frame = frame.infer_objects()
-    return Clinical(frame, {name: described[name] for name in frame.columns}), [*found.notes(), *undated]
+    return Clinical(frame, {name: described[name] for name in frame.columns}), [*limits.notes(), *undated]
 
 
 class _LimitNotes:
@@ -143,13 +143,13 @@ def measure_of(candidate: Candidate, name: str) -> float | None:
 def times_of(kept: Sequence[Candidate]) -> tuple[dict[str, list[object]], list[str]]:
     """The columns of `TIMES`, one value per scan, and a note on participants without known times."""
     years, undated = _years(kept)
-    later = [one.follow_up for one in kept]
+    later = [course.follow_up for course in kept]
     return {
         "years_since_first_scan": list(years),
-        "converted": [None if one is None else int(one.converted) for one in later],
-        "months_to_conversion": [None if one is None else one.months_to_conversion for one in later],
-        "months_followed": [None if one is None else one.months_followed for one in later],
-        "other_dementia": [None if one is None else int(one.other_dementia) for one in later],
+        "converted": [None if course is None else int(course.converted) for course in later],
+        "months_to_conversion": [None if course is None else course.months_to_conversion for course in later],
+        "months_followed": [None if course is None else course.months_followed for course in later],
+        "other_dementia": [None if course is None else int(course.other_dementia) for course in later],
     }, undated
 
 
@@ -180,7 +180,7 @@ def _years(kept: Sequence[Candidate]) -> tuple[list[float | None], list[str]]:
             years.append(round(age - min(ages[person]), 3))
         else:
             years.append(None)
-    unknown = {candidate.scan.participant_id for candidate, known in zip(kept, years, strict=True) if known is None}
+    unknown = {candidate.scan.participant_id for candidate, year in zip(kept, years, strict=True) if year is None}
     note = (
         f"{counted(len(unknown), 'participant')} with several sessions: neither session months nor different ages "
         "give the times of the scans, so years_since_first_scan is n/a"
@@ -201,8 +201,8 @@ def _further(
         raise BadInputError(f"cohort.clinical_columns: {name} {why}. Remove it.")
     texts = [row.get(plain_name(name)) for row in cells]
     if all(text is None for text in texts):
-        known = listed(sorted({column for candidate in kept for column in candidate.columns}), 40)
-        raise BadInputError(f"cohort.clinical_columns: no scan has a value in {name}. With values: {known}.")
+        filled = listed(sorted({column for candidate in kept for column in candidate.columns}), 40)
+        raise BadInputError(f"cohort.clinical_columns: no scan has a value in {name}. With values: {filled}.")
     texts = [None if text is not None and text.strip() in MISSING_CODES else text for text in texts]
     if disguise is not None:
         people = [candidate.scan.participant_id for candidate in kept]
@@ -252,7 +252,7 @@ def apply_rule(candidates: Sequence[Candidate], include: str) -> list[Candidate]
         for candidate in candidates
     ]
     if not any(candidate.scan.kept for candidate in scans):
-        decisions = pd.DataFrame({"kept": False, "reason": [one.scan.reason for one in scans]})
+        decisions = pd.DataFrame({"kept": False, "reason": [candidate_left.scan.reason for candidate_left in scans]})
         raise _keeps_nobody(include, steps(decisions, rule), frame)
     return scans
 
@@ -367,21 +367,21 @@ def _side(node: ast.expr, frame: pd.DataFrame, as_text: bool, include: str) -> p
     """Values of a side of a comparison, as numbers or as text; a column must hold such."""
     if not isinstance(node, ast.Name):
         return pd.Series([constant(node)] * len(frame), index=frame.index)
-    held = frame[node.id]
-    known = held.dropna()
-    numeric = known.map(lambda value: not isinstance(value, str)).all()
+    column = frame[node.id]
+    filled = column.dropna()
+    numeric = filled.map(lambda value: not isinstance(value, str)).all()
     if as_text:
         if numeric:
             raise BadInputError(
-                f"cohort.include = {include!r}: {node.id} holds numbers ({_examples(known)}); write them without "
+                f"cohort.include = {include!r}: {node.id} holds numbers ({_examples(filled)}); write them without "
                 "quotes."
             )
-        return held
-    values = held if numeric else held.map(number, na_action="ignore")
+        return column
+    values = column if numeric else column.map(number, na_action="ignore")
     if values.isna().all():
         raise BadInputError(
-            f"cohort.include = {include!r}: {node.id} holds text ({_examples(known)}), not numbers; compare it with "
-            f'quoted text: {node.id} == "{known.iloc[0]}".'
+            f"cohort.include = {include!r}: {node.id} holds text ({_examples(filled)}), not numbers; compare it with "
+            f'quoted text: {node.id} == "{filled.iloc[0]}".'
         )
     return values.astype(float)
 
@@ -400,13 +400,13 @@ def _keeps_nobody(include: str, results: Sequence[InclusionStep], frame: pd.Data
 
 def _span(values: pd.Series) -> str:
     """What a column holds, for a message."""
-    known = values.dropna()
-    read = [number(one) if isinstance(one, str) else float(one) for one in known]
-    numbers = [one for one in read if one is not None]
+    filled = values.dropna()
+    read = [number(cell) if isinstance(cell, str) else float(cell) for cell in filled]
+    numbers = [cell for cell in read if cell is not None]
     if len(numbers) == len(read):
         return f"{min(numbers):g} to {max(numbers):g}"
-    return _examples(known)
+    return _examples(filled)
 
 
-def _examples(known: pd.Series) -> str:
-    return listed([str(value) for value in known.value_counts().index], 8)
+def _examples(filled: pd.Series) -> str:
+    return listed([str(value) for value in filled.value_counts().index], 8)

@@ -49,7 +49,7 @@ _NO_SUBJECT = re.compile(r"fsaverage.*|cvs_avg.*|[lr]h\.EC_average|V1_average", 
 
 def is_subjects_folder(root: Path) -> bool:
     """Whether a folder holds subjects of FreeSurfer or FastSurfer; folders that cannot be read are none."""
-    images = (one / "mri" / name for one in root.iterdir() for name in BRAINS + HEADS)
+    images = (folder / "mri" / name for folder in root.iterdir() for name in BRAINS + HEADS)
     return any(os.path.isfile(path) for path in images)  # noqa: PTH113 `Path.is_file` raises without permission
 
 
@@ -65,7 +65,7 @@ def read_subjects(root: Path, files: InputFiles, config: CohortConfig) -> tuple[
         if match := _IMAGE.fullmatch(path):
             images.setdefault(match[1], set()).add(match[2])
     bases = sorted(name for name in images if (root / name / BASE).exists())
-    subjects = {name: image_of(found, config.start_at) for name, found in sorted(images.items()) if name not in bases}
+    subjects = {name: image_of(names, config.start_at) for name, names in sorted(images.items()) if name not in bases}
     visits, tables, notes = visits_and_tables(root, {name: visit_of_folder(name) for name in subjects}, config)
     read: list[tuple[Candidate, ScanFacts | None]] = []
     for name, (image, entry) in subjects.items():
@@ -82,7 +82,7 @@ def read_subjects(root: Path, files: InputFiles, config: CohortConfig) -> tuple[
     if bases:
         notes.append(f"{counted(len(bases), 'base template')} of the longitudinal stream ignored: {listed(bases)}")
     candidates = [with_course(candidate, histories, config.mci_horizon_months) for candidate, _ in read]
-    facts = [(candidate.scan, known) for candidate, known in read if known]
+    facts = [(candidate.scan, facts_of_scan) for candidate, facts_of_scan in read if facts_of_scan]
     notes += unmatched_notes(tables, candidates)
     return candidates, [*notes, *tables.notes, *problem_notes(tables.impossible), *history_notes, *about_facts(facts)]
 
@@ -155,14 +155,14 @@ def labels_of_scans(
                 "{session_id}, {name} or {scan_id}."
             )
     subjects = subjects_of_scans(kept, folder) if folder and not pattern else {}
-    found = {}
+    labels = {}
     for scan in scans:
         path = segmentation_of(input_root, scan, pattern)
         if path is None and not pattern:
             path = _labels_beside(t1w_of(input_root, scan)) or _in_subject(subjects.get(scan.scan_id))
         if path is not None:
-            found[scan.scan_id] = path
-    return found
+            labels[scan.scan_id] = path
+    return labels
 
 
 def n_longitudinal(config: Config) -> int:
@@ -186,15 +186,15 @@ def region_numbers(labels: Path, input_root: Path, names: Sequence[str]) -> tupl
 
     Raises UsageError for a name that the table lacks. Raises BadInputError if there is no table, or it cannot be read.
     """
-    table, said = _table_of(labels, input_root)
-    known = {**table.groups, **{region.name: (region.number,) for region in table.regions}}
+    table, called = _table_of(labels, input_root)
+    numbers = {**table.groups, **{region.name: (region.number,) for region in table.regions}}
     for name in names:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
+        if name not in numbers:
+            near = difflib.get_close_matches(name, numbers, n=3, cutoff=0.4)
             raise UsageError(
-                f"objective.regions: {name}: no such region of {said}; similar: {', '.join(near) or 'none'}."
+                f"objective.regions: {name}: no such region of {called}; similar: {', '.join(near) or 'none'}."
             )
-    return tuple((name, known[name]) for name in names)
+    return tuple((name, numbers[name]) for name in names)
 
 
 def names_of_regions(labels: Path, table: Path | None) -> Mapping[int, tuple[str, str]]:
@@ -251,18 +251,18 @@ def _labels_beside(image: Path) -> Path | None:
     """
     if image.parent.name == "mri":
         return _in_subject(image.parent.parent)
-    own = _entities(image.name)
-    if "sub" not in own:
+    entities = _entities(image.name)
+    if "sub" not in entities:
         return _first([image.with_name(f"{image_stem(image.name).removesuffix('_T1w')}{DSEG}.nii.gz")])
-    found = [path for path in sorted(image.parent.glob(f"*{DSEG}.nii.gz")) if _entities(path.name) == own]
-    if len(found) > 1:
+    paths = [path for path in sorted(image.parent.glob(f"*{DSEG}.nii.gz")) if _entities(path.name) == entities]
+    if len(paths) > 1:
         raise BadInputError(
-            f"{without_home(image)}: {len(found)} segmentations lie beside it ({listed([p.name for p in found], 3)}). "
+            f"{without_home(image)}: {len(paths)} segmentations lie beside it ({listed([p.name for p in paths], 3)}). "
             "Name one by the pattern regions.own_labels."
         )
-    return found[0] if found else None
+    return paths[0] if paths else None
 
 
 def _entities(name: str) -> dict[str, str]:
-    found = dict(part.split("-", 1) for part in image_stem(name).split("_") if "-" in part)
-    return {entity: value for entity, value in found.items() if entity not in _OF_LABELS}
+    entities = dict(part.split("-", 1) for part in image_stem(name).split("_") if "-" in part)
+    return {entity: value for entity, value in entities.items() if entity not in _OF_LABELS}

@@ -45,20 +45,20 @@ def find_subjects(folder: Path) -> list[tuple[str, Path]]:
     """Name (relative path) and stats file of each subject below a folder, cross-sectional ones first."""
     if not folder.is_dir():
         raise BadInputError(f"cohort.freesurfer_folder = '{folder}': no such folder. Give the folder of the subjects.")
-    found = []
+    subjects = []
     for here, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         if Path(here).name == "stats":
             stats = next((name for name in STATS_FILES if name in files), None)
             if stats is not None:
                 subject = Path(here).parent
-                found.append((subject.relative_to(folder).as_posix(), Path(here) / stats))
-    if not found:
+                subjects.append((subject.relative_to(folder).as_posix(), Path(here) / stats))
+    if not subjects:
         raise BadInputError(
             f"cohort.freesurfer_folder = '{folder}': no */stats/aseg.stats below this folder. Give the folder of "
             "FreeSurfer or FastSurfer subjects (SUBJECTS_DIR)."
         )
-    return sorted(found, key=lambda pair: (LONGITUDINAL in pair[0], pair[0]))
+    return sorted(subjects, key=lambda pair: (LONGITUDINAL in pair[0], pair[0]))
 
 
 def subjects_of_scans(scans: Sequence[Scan], folder: str) -> dict[str, Path]:
@@ -113,20 +113,20 @@ def _implausible(problems: Sequence[str]) -> list[str]:
 
 
 def _with_volumes(candidate: Candidate, volumes: dict[str, Volumes]) -> Candidate:
-    found = volumes.get(candidate.scan.scan_id)
-    if found is None or not candidate.scan.kept:
+    own_volumes = volumes.get(candidate.scan.scan_id)
+    if own_volumes is None or not candidate.scan.kept:
         return candidate
     scan = candidate.scan
-    if found.total is not None:
+    if own_volumes.total is not None:
         scan = dataclasses.replace(
             scan,
-            hippocampus_mm3=found.total,
-            hippocampus_left_mm3=found.left,
-            hippocampus_right_mm3=found.right,
-            hippocampus_source=found.source,
+            hippocampus_mm3=own_volumes.total,
+            hippocampus_left_mm3=own_volumes.left,
+            hippocampus_right_mm3=own_volumes.right,
+            hippocampus_source=own_volumes.source,
         )
-    if found.intracranial is not None:
-        scan = dataclasses.replace(scan, tiv_mm3=found.intracranial, tiv_source=found.intracranial_source)
+    if own_volumes.intracranial is not None:
+        scan = dataclasses.replace(scan, tiv_mm3=own_volumes.intracranial, tiv_source=own_volumes.intracranial_source)
     return dataclasses.replace(candidate, scan=scan)
 
 
@@ -140,9 +140,9 @@ def _match(scans: Sequence[Scan], subjects: Sequence[tuple[str, Path]]) -> tuple
         by_person.setdefault(scan.participant_id, []).append(scan)
     for name, path in subjects:
         image_id, participant, session = named_scan(name)
-        known = name if name in by_id else image_id
-        matching = by_id.get(known or "", []) or by_person.get(participant or "", [])
-        if session is not None and known not in by_id:
+        scan_id = name if name in by_id else image_id
+        matching = by_id.get(scan_id or "", []) or by_person.get(participant or "", [])
+        if session is not None and scan_id not in by_id:
             matching = [scan for scan in matching if scan.session_id in (session, visit_of(session).session_id)]
         if not matching:
             unmatched.append(name)
@@ -212,7 +212,7 @@ def structure_volumes(text: str) -> dict[int, float]:
     {17: 3987.2}
     """
     columns: list[str] = []
-    found = {}
+    volumes = {}
     for line in text.splitlines():
         if line.startswith("# ColHeaders"):
             columns = line.split()[2:]
@@ -220,8 +220,8 @@ def structure_volumes(text: str) -> dict[int, float]:
             cells = dict(zip(columns, line.split(), strict=False))
             label, volume = values.count(cells.get("SegId")), values.positive(cells.get("Volume_mm3"))
             if label is not None and volume is not None:
-                found[label] = volume
-    return found
+                volumes[label] = volume
+    return volumes
 
 
 def intracranial_volume(text: str) -> float | None:

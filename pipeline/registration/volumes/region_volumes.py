@@ -166,13 +166,13 @@ def gather_volumes(layout: RunLayout, scans: Sequence[Scan], resolution_mm: floa
 def retest_table(volumes: pd.DataFrame) -> pd.DataFrame:
     """Stability between each two scans of a participant that follow each other; it includes true change over time."""
     rows = []
-    known = volumes.dropna(subset=["volume_mm3"])  # none after an affine registration
-    for participant, scans in known.groupby("participant_id", sort=True):
+    measured = volumes.dropna(subset=["volume_mm3"])  # none after an affine registration
+    for participant, scans in measured.groupby("participant_id", sort=True):
         sessions = sorted(scans["session_id"].dropna().unique())
         for first, second in itertools.pairwise(sessions):
             a, b = (scans[scans["session_id"] == session].set_index("region") for session in (first, second))
-            found = volume_stability(a["volume_mm3"].to_dict(), b["volume_mm3"].to_dict(), a["template_mm3"].to_dict())
-            rows.append([participant, first, second, *found])
+            alike = volume_stability(a["volume_mm3"].to_dict(), b["volume_mm3"].to_dict(), a["template_mm3"].to_dict())
+            rows.append([participant, first, second, *alike])
     return TEST_RETEST_TABLE.frame(rows)
 
 
@@ -183,12 +183,12 @@ def hippocampal_volumes(volumes: pd.DataFrame) -> dict[str, tuple[float, float]]
     ventricle".
     """
     hippocampi = volumes[(volumes["group"] == HIPPOCAMPUS) & volumes["tissue_mm3"].notna()]
-    found = {}
+    by_scan = {}
     for scan_id, rows in hippocampi.groupby("scan_id"):
         sides = rows.groupby("hemisphere")["tissue_mm3"].sum()
         if {"left", "right"} <= set(sides.index):
-            found[str(scan_id)] = (float(sides["left"]), float(sides["right"]))
-    return found
+            by_scan[str(scan_id)] = (float(sides["left"]), float(sides["right"]))
+    return by_scan
 
 
 def volume_stability(
