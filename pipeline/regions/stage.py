@@ -128,12 +128,10 @@ def _write_tables(
     least: int,
 ) -> list[Path]:
     relevance = pd.concat([scan_table(path, map_names) for path in tables], ignore_index=True)
-    audit = pd.concat(
-        [_of_maps(RELEVANCE_AUDIT_TABLE.read(path), path, map_names) for path in audits], ignore_index=True
-    )
+    shares = [_of_maps(RELEVANCE_AUDIT_TABLE.read(path), path, map_names) for path in audits]
     bilateral = bilateral_rows(relevance, predictions, gain_reference)
     RELEVANCE_TABLE.write(layout, relevance)
-    RELEVANCE_AUDIT_TABLE.write(layout, audit)
+    RELEVANCE_AUDIT_TABLE.write(layout, pd.concat(shares, ignore_index=True))
     columns = [name for name in RELEVANCE_BILATERAL_TABLE.meanings if name in bilateral]
     RELEVANCE_BILATERAL_TABLE.write(layout, bilateral[columns])
     FINGERPRINTS_TABLE.write(layout, fingerprint_table(bilateral, map_names, least))
@@ -190,12 +188,8 @@ def _map_jobs(
         else:
             parts = _partial_sums(layout, scans, config)
         outputs = outputs_of(groups, {group: layout.group_map(group, name) for group in groups})
-        parameters = [
-            name,
-            [[part.sources, part.outcome] for part in parts],
-            groups,
-            [list(grid.shape), grid.affine.tolist()],
-        ]
+        space = [list(grid.shape), grid.affine.tolist()]
+        parameters = [name, [[part.sources, part.outcome] for part in parts], groups, space]
         key = unit_key(versions, parameters, average_maps)
         task = MapsToAverage(name, tuple(parts), groups, grid)
         jobs.append(Job(MAPS_STAGE, name, key, outputs, average_maps, (task,)))

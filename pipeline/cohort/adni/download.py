@@ -349,6 +349,7 @@ def preference(
     text = re.sub(r"[\s;,]+", "_", f"{description}_{facts.description or ''}")
     accelerated = facts.accelerated if facts.accelerated is not None else bool(_ACCELERATED.search(text))
     number = re.fullmatch(r"[A-Za-z]?(\d+)", image_id)
+    tesla, preferred = facts.field_strength, float(config.preferred_field_strength)
     return (
         int(facts.failed is not None),
         int(accelerated != (config.preferred_protocol == "accelerated")),
@@ -356,9 +357,7 @@ def preference(
         facts.grade or 1,
         -sum(step in text.lower() for step in _PROCESSING),
         int(bool(_REPEAT.search(text))),
-        2
-        if (tesla := facts.field_strength) is None
-        else int(abs(tesla - float(config.preferred_field_strength)) > 0.75),
+        2 if tesla is None else int(abs(tesla - preferred) > 0.75),
         _NO_DATE if days_from_visit is None else days_from_visit,
         int(number[1]) if number else 0,
     )

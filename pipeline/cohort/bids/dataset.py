@@ -166,13 +166,12 @@ def _of_sessions(
 
 
 def _with_session_images(candidate: Candidate, anatomy: _Sessions, others: Mapping[str, _Sessions]) -> Candidate:
-    """The candidate with the T1-weighted image of its session, not one in template space, and those of further kinds."""
+    """The candidate with the T1-weighted image of its session, not one in template space, and further kinds."""
     scan = candidate.scan
     key = scan.participant_id, scan.session_id
     t1w = next((i.path for i in anatomy.get(key, ()) if i.entry != "template" and i.problem is None), None)
-    candidate = dataclasses.replace(
-        candidate, others={suffix: images.get(key, ()) for suffix, images in others.items()}
-    )
+    of_session = {suffix: images.get(key, ()) for suffix, images in others.items()}
+    candidate = dataclasses.replace(candidate, others=of_session)
     return candidate if t1w is None else dataclasses.replace(candidate, scan=dataclasses.replace(scan, t1w=t1w))
 
 
