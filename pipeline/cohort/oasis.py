@@ -44,7 +44,6 @@ from heatlas.pipeline.cohort.cells.tables import (
     read_sheet,
     read_workbook,
 )
-from heatlas.pipeline.cohort.cells.values import number
 from heatlas.pipeline.cohort.images.conversion import header_of, is_pair
 from heatlas.pipeline.cohort.people.diagnosis import Diagnosis, cdr_diagnosis, follow_up
 from heatlas.pipeline.cohort.records import Scan
@@ -102,7 +101,7 @@ def _agree(row: Mapping[str, str], other: Mapping[str, str], name: str) -> bool:
     """Whether two rows have the same value in a column, as a number where it is one, or one of them has none."""
     if name not in row or name not in other:
         return True
-    return row[name] == other[name] or number(row[name]) == number(other[name]) is not None
+    return row[name] == other[name] or values.number(row[name]) == values.number(other[name]) is not None
 
 
 def _columns(path: Path) -> list[str]:
@@ -130,9 +129,9 @@ def _read(path: Path, release: str) -> OasisTable:
             continue
         first, earlier = by_session.get(session, (line, cells))
         if differing := [name for name in earlier if not _agree(earlier, cells, name)]:
-            values = f"{differing[0]} {earlier[differing[0]]} and {cells[differing[0]]}"
+            pair = f"{differing[0]} {earlier[differing[0]]} and {cells[differing[0]]}"
             raise BadInputError(
-                f"{path}: lines {first} and {line} are both of {session} and contradict each other ({values}). Correct "
+                f"{path}: lines {first} and {line} are both of {session} and contradict each other ({pair}). Correct "
                 "or remove one of them."
             )
         by_session[session] = first, {**cells, **earlier}
@@ -144,7 +143,7 @@ def _read(path: Path, release: str) -> OasisTable:
 def _in_mm3(cells: Mapping[str, str], release: str) -> dict[str, str]:
     """Cells with the intracranial volume in mm³ as ``tiv_mm3``, and OASIS-2's years of education as ``education``."""
     row = dict(cells)
-    volume = number(row.pop("eTIV", None))
+    volume = values.number(row.pop("eTIV", None))
     if volume is not None:
         row["tiv_mm3"] = str(volume * _MM3_PER_CM3 if volume < _LARGEST_CM3 else volume)
     if release == "OAS2" and "EDUC" in row:

@@ -18,15 +18,18 @@ from pathlib import Path
 
 import pandas as pd
 
-from heatlas.pipeline.cohort.adni import visit_tables as adni_files
 from heatlas.pipeline.cohort.adni.image_tables import loni_number
 from heatlas.pipeline.cohort.adni.visit_tables import (
+    ADNIMERGE,
+    CDR,
+    DXSUM,
     FREESURFER,
     WINDOW_DAYS,
     VisitRow,
     VisitTable,
     contradiction,
     contradiction_notes,
+    newest_tables,
     of_visit,
     person_number,
     read_visit_table,
@@ -42,7 +45,6 @@ from heatlas.pipeline.cohort.cells.tables import (
     require_clear_sex,
     require_columns,
 )
-from heatlas.pipeline.cohort.cells.values import calendar_date, number, sex
 from heatlas.pipeline.cohort.people.diagnosis import (
     CAUSE_COLUMNS,
     DXSUM_COLUMNS,
@@ -134,12 +136,12 @@ def read_clinical(
     A download without a source of diagnoses is refused. The notes name what is missing, contradictory or left out.
     `visits_known` says whether scans can be matched to visits without dates.
     """
-    files, notes = adni_files.newest_tables(tables)
-    dxsum, dxsum_notes = read_visit_table(root, files.get(adni_files.DXSUM), (*DXSUM_COLUMNS, *CAUSE_COLUMNS), persons)
-    cdr, cdr_notes = read_visit_table(root, files.get(adni_files.CDR), ("CDGLOBAL",), persons)
+    files, notes = newest_tables(tables)
+    dxsum, dxsum_notes = read_visit_table(root, files.get(DXSUM), (*DXSUM_COLUMNS, *CAUSE_COLUMNS), persons)
+    cdr, cdr_notes = read_visit_table(root, files.get(CDR), ("CDGLOBAL",), persons)
     freesurfer, freesurfer_notes = read_freesurfer_tables(root, files, persons)
     frame, merge_notes = _read_merge(root, files, dxsum, config, visits_known)
-    visits, visit_notes = visits_by_person(files.get(adni_files.ADNIMERGE, ""), frame, persons)
+    visits, visit_notes = visits_by_person(files.get(ADNIMERGE, ""), frame, persons)
     if config.diagnosis_rule == "cdr" and not cdr.rows and not set(frame.columns) & set(_CDR_COLUMNS):
         raise BadInputError(
             f"{root}: cohort.diagnosis_rule = 'cdr' needs the table CDR*.csv (column CDGLOBAL), which is not there or "
@@ -157,10 +159,10 @@ def read_clinical(
 def _read_merge(
     root: Path, files: Mapping[str, str], dxsum: VisitTable, config: CohortConfig, visits_known: bool
 ) -> tuple[pd.DataFrame, list[str]]:
-    if adni_files.ADNIMERGE in files:
+    if ADNIMERGE in files:
         by_diagnosis = config.contrast_column in ("diagnosis", "progression") and config.diagnosis_rule == "diagnosis"
         needed = ["EXAMDATE"] * (not visits_known) + ["DX"] * (by_diagnosis and not dxsum.rows)
-        return read_adnimerge(root / files[adni_files.ADNIMERGE], needed)
+        return read_adnimerge(root / files[ADNIMERGE], needed)
     if not dxsum.rows:
         raise BadInputError(f"{root}: no ADNIMERGE*.csv below this folder. {DOWNLOAD}")
     return pd.DataFrame(columns=["PTID"], dtype=str), [
@@ -361,7 +363,7 @@ def visits_by_person(name: str, frame: pd.DataFrame, persons: set[int]) -> tuple
         record = possible_cells(name, line, cells, problems.impossible)
         records.setdefault(person_number(record["PTID"]), []).append(record)
     for person, of_person in records.items():
-        dates = [calendar_date(record.get(name)) for record in of_person for name in ("EXAMDATE_bl", "EXAMDATE")]
+        dates = [values.calendar_date(record.get(name)) for record in of_person for name in ("EXAMDATE_bl", "EXAMDATE")]
         first = min((day for day in dates if day is not None), default=None)  # of the first baseline
         sessions = merged.setdefault(person, {})
         for record in sorted(of_person, key=lambda row: visit_code(row).lower() not in ("bl", "4_bl", "v03")):
@@ -427,7 +429,7 @@ class _RowProblems:
 
 
 def _visit_row(columns: Mapping[str, str], first: date | None, problems: _RowProblems) -> VisitRow:
-    exam = calendar_date(columns.get("EXAMDATE"))
+    exam = values.calendar_date(columns.get("EXAMDATE"))
     code = visit_code(columns)
     visit = visit_of(code)
     problems.undated += exam is None
@@ -452,19 +454,19 @@ def _of_one_person(rows: Sequence[VisitRow], problems: _RowProblems) -> list[Vis
             problems.disordered.append(
                 f"{b.columns['PTID']} {b.session_id} ({b.exam_date}) before {a.session_id} ({a.exam_date})"
             )
-    for name, read in (("AGE", number), ("PTGENDER", sex)):
-        values = {row.session_id: read(row.columns.get(name)) for row in rows}
-        counts = Counter(value for value in values.values() if value is not None)
+    for name, read in (("AGE", values.number), ("PTGENDER", values.sex)):
+        by_session = {row.session_id: read(row.columns.get(name)) for row in rows}
+        counts = Counter(value for value in by_session.values() if value is not None)
         ages = [value for value in counts if isinstance(value, float)]
         if len(counts) < 2 or (ages and max(ages) - min(ages) <= SAME_AGE_YEARS):
             continue
         usual, times = counts.most_common(1)[0]
         agreed = 2 * times > counts.total()
-        cells = [f"{row.columns[name]} at {row.session_id}" for row in rows if values[row.session_id] is not None]
+        cells = [f"{row.columns[name]} at {row.session_id}" for row in rows if by_session[row.session_id] is not None]
         problems.changing.append(
             f"{rows[0].columns['PTID']} {name} ({', '.join(cells)}; {f'{usual} is used' if agreed else 'left empty'})"
         )
-        text = next(row.columns[name] for row in rows if values[row.session_id] == usual)
+        text = next(row.columns[name] for row in rows if by_session[row.session_id] == usual)
         agreed_cell = {name: text} if agreed else {}
         rows = [
             dataclasses.replace(
@@ -484,7 +486,7 @@ def _one_row(row: VisitRow, other: VisitRow, problems: _RowProblems) -> VisitRow
         both = [name for name in _MEASURED if name in row.columns and name in other.columns]
         for name in both:
             first, second = row.columns[name], other.columns[name]
-            if first != second and (number(first) is None or number(first) != number(second)):
+            if first != second and (values.number(first) is None or values.number(first) != values.number(second)):
                 who = f"{row.columns['PTID']} {visit_code(row.columns)} {name}"
                 problems.contradictions.append(f"{who} ({first} or {second})")
                 del columns[name]

@@ -29,7 +29,6 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
-from heatlas.pipeline.cohort.adni import visit_tables as adni_files
 from heatlas.pipeline.cohort.adni.clinical import AdniClinical, read_clinical
 from heatlas.pipeline.cohort.adni.image_tables import (
     SILENT,
@@ -47,7 +46,7 @@ from heatlas.pipeline.cohort.adni.image_tables import (
     read_image_tables,
     read_image_xmls,
 )
-from heatlas.pipeline.cohort.adni.visit_tables import VisitRow, days_between, match_visit, person_number
+from heatlas.pipeline.cohort.adni.visit_tables import VisitRow, days_between, match_visit, newest_tables, person_number
 from heatlas.pipeline.cohort.candidates import Candidate, InputFiles
 from heatlas.pipeline.cohort.cells import values
 from heatlas.pipeline.cohort.images.dicom import DicomSeries, read_folder
@@ -75,7 +74,7 @@ def read_adni(root: Path, files: InputFiles, config: CohortConfig) -> tuple[list
     images, notes = find_images(root, files, config.max_voxel_mm)
     records, record_notes = _records(root, files, images)
     notes += record_notes
-    tables, table_notes = read_image_tables(root, adni_files.newest_tables(files.tables)[0])
+    tables, table_notes = read_image_tables(root, newest_tables(files.tables)[0])
     described = [*records.values(), *tables.visits.values()]
     persons = {person_number(image.ptid) for image in images}
     clinical, clinical_notes = read_clinical(
