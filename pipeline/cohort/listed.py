@@ -26,14 +26,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from heatlas.pipeline.cohort.bids.dataset import about_facts, with_course
+from heatlas.pipeline.cohort.bids.dataset import with_courses
 from heatlas.pipeline.cohort.bids.derivatives import entry_of_file
 from heatlas.pipeline.cohort.bids.tables import (
     PARTICIPANTS,
     BidsTables,
     Cells,
     ScanFacts,
-    diagnosis_histories,
     facts_of,
     merge_rows,
     read_bids_tables,
@@ -44,7 +43,6 @@ from heatlas.pipeline.cohort.cells.tables import (
     filled_rows,
     plain_name,
     possible_cells,
-    problem_notes,
     read_sheet,
     require_clear_sex,
 )
@@ -279,17 +277,15 @@ def read_listed(
     require_single(table, images, of_visits=True)
     tables = as_bids(table)
     names = scan_ids(images)
-    histories, history_notes = diagnosis_histories(tables)
     read = [_candidate(root, table.file.name, row, path, names[row], config, space) for row, path in images.items()]
-    candidates = [with_course(candidate, histories, config.mci_horizon_months) for candidate, _ in read]
+    candidates, notes, fact_notes = with_courses(read, tables, config.mci_horizon_months)
     unscanned = [row.named for row in table.rows if not row.path]
     unlisted = sorted(set(files.images) - set(images.values()))
-    notes = [*tables.notes, *problem_notes(tables.impossible), *history_notes]
     if unscanned:
         notes.append(f"{counted(len(unscanned), 'row')} of {table.file.name} without a path: {listed(unscanned)}")
     if unlisted:
         notes.append(f"{counted(len(unlisted), 'image')} in the folder without a row ignored: {listed(unlisted, 3)}")
-    return candidates, notes + about_facts([(candidate.scan, facts) for candidate, facts in read if facts])
+    return candidates, notes + fact_notes
 
 
 def _candidate(

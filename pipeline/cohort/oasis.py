@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from heatlas.pipeline.cohort.candidates import Candidate, InputFiles
@@ -296,9 +296,8 @@ def _candidate(
     cdr = values.score(row.get("CDR"))
     diagnosis = _diagnosis(cdr, config)
     volume = values.positive(row.get("tiv_mm3"))
-    filled = Scan(
-        scan.participant_id, scan.session_id, session, image,
-        diagnosis=diagnosis, entry=kind.entry, diagnosis_source=f"{table.name}: CDR" if diagnosis else None,
+    filled = replace(
+        scan, diagnosis=diagnosis, diagnosis_source=f"{table.name}: CDR" if diagnosis else None,
         age=values.positive(row.get("Age")), sex=values.sex(row.get("M/F")), field_strength=TESLA,
         mmse=values.score(row.get("MMSE")), cdr=cdr, tiv_mm3=volume,
         tiv_source=None if volume is None else f"{table.name}: eTIV",

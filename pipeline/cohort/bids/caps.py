@@ -19,17 +19,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from heatlas.pipeline.cohort.bids.dataset import (
-    about_facts,
     describe_scan,
     preference,
     row_problem,
     unmatched_notes,
-    with_course,
+    with_courses,
 )
 from heatlas.pipeline.cohort.bids.derivatives import read_sidecar
-from heatlas.pipeline.cohort.bids.tables import ScanFacts, diagnosis_histories
+from heatlas.pipeline.cohort.bids.tables import ScanFacts
 from heatlas.pipeline.cohort.candidates import Candidate, InputFiles
-from heatlas.pipeline.cohort.cells.tables import problem_notes
 from heatlas.pipeline.cohort.images.file_kinds import image_stem
 from heatlas.pipeline.cohort.listed import visits_and_tables
 from heatlas.pipeline.cohort.records import Scan
@@ -99,13 +97,11 @@ def read_caps(root: Path, files: InputFiles, config: CohortConfig) -> tuple[list
             read.append((Candidate(scan.dropped(f"unreadable sidecar: {error}")), None))
             continue
         read.append(describe_scan(scan, tables, sidecar, entry, rank))
-    histories, history_notes = diagnosis_histories(tables)
-    candidates = [with_course(candidate, histories, config.mci_horizon_months) for candidate, _ in read]
-    facts = [(candidate.scan, facts_of_scan) for candidate, facts_of_scan in read if facts_of_scan]
+    candidates, table_notes, fact_notes = with_courses(read, tables, config.mci_horizon_months)
     notes += [*image_notes, *unmatched_notes(tables, candidates, config.kind)]
     if others := sorted(path for path in files.images if not _IMAGE.fullmatch(path) and "/t1_linear/" in path):
         notes.append(f"{counted(len(others), 'image')} without a CAPS name ignored: {listed(others, 3)}")
-    return candidates, [*notes, *tables.notes, *problem_notes(tables.impossible), *history_notes, *about_facts(facts)]
+    return candidates, [*notes, *table_notes, *fact_notes]
 
 
 def _maps(root: Path, paths: Sequence[str], label: str) -> tuple[dict[str, re.Match[str]], list[str]]:

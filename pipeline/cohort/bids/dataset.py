@@ -40,7 +40,7 @@ from heatlas.pipeline.cohort.bids.tables import (
 from heatlas.pipeline.cohort.candidates import Candidate, InputFiles, OtherImage
 from heatlas.pipeline.cohort.cells.tables import problem_notes
 from heatlas.pipeline.cohort.images.file_kinds import image_stem
-from heatlas.pipeline.cohort.people.diagnosis import Diagnosis, follow_up, progression
+from heatlas.pipeline.cohort.people.diagnosis import follow_up, progression
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.run.config.image_kinds import T1W, ImageKind
 from heatlas.pipeline.run.errors import BadInputError
@@ -105,21 +105,13 @@ def read_bids(
     read = [(_with_session_images(candidate, anatomy, others), facts) for candidate, facts in read]
     taken = {path for candidate, _ in read for path in (candidate.scan.t1w, *_first_paths(candidate.others)) if path}
     misnamed = [path for path, match in matches.items() if match is None and _ends_as(path, kind)]
-    histories, history_notes = diagnosis_histories(tables)
-    candidates = [with_course(candidate, histories, horizon_months) for candidate, _ in read] + [
-        _drop_misnamed(path, kind) for path in misnamed
-    ]
+    candidates, table_notes, fact_notes = with_courses(read, tables, horizon_months)
+    candidates += [_drop_misnamed(path, kind) for path in misnamed]
     notes = [f"tables come from the dataset above, {tables_root.name}"] if tables_root != root else []
     if ignored:
         notes.append(f"{counted(len(ignored), 'image')} excluded by {BIDSIGNORE}: {listed(ignored, 3)}")
-    notes += (
-        tables.notes
-        + problem_notes(tables.impossible)
-        + history_notes
-        + _other_images(matches, {*asked, *taken}, kind, folders)
-        + unmatched_notes(tables, [candidate for candidate, _ in read], kind)
-    )
-    return candidates, notes + about_facts([(candidate.scan, facts) for candidate, facts in read if facts])
+    notes += table_notes + _other_images(matches, {*asked, *taken}, kind, folders)
+    return candidates, notes + unmatched_notes(tables, [candidate for candidate, _ in read], kind) + fact_notes
 
 
 def _of_kind(matches: Mapping[str, re.Match[str] | None], kind: ImageKind) -> dict[str, re.Match[str]]:
@@ -274,13 +266,20 @@ def describe_scan(
     return Candidate(facts.scan_with(entry), {**of_person, **of_session}, preference, criteria), facts
 
 
-def with_course(candidate: Candidate, histories: Mapping[str, Sequence[Diagnosis]], horizon_months: int) -> Candidate:
-    """Add the progression after the scan, from the sessions tables."""
-    at, history = diagnosis_of(candidate.scan), histories.get(candidate.scan.participant_id, ())
-    if at is None or not history:
-        return candidate
-    scan = dataclasses.replace(candidate.scan, progression=progression(history, at, horizon_months))
-    return dataclasses.replace(candidate, scan=scan, follow_up=follow_up(history, at))
+def with_courses(
+    read: Sequence[tuple[Candidate, ScanFacts | None]], tables: BidsTables, horizon_months: int
+) -> tuple[list[Candidate], list[str], list[str]]:
+    """Add the progression after each scan, from the sessions tables; with notes on the tables, and on their facts."""
+    histories, history_notes = diagnosis_histories(tables)
+    candidates = []
+    for candidate, _ in read:
+        at, history = diagnosis_of(candidate.scan), histories.get(candidate.scan.participant_id, ())
+        if at is not None and history:
+            scan = dataclasses.replace(candidate.scan, progression=progression(history, at, horizon_months))
+            candidate = dataclasses.replace(candidate, scan=scan, follow_up=follow_up(history, at))
+        candidates.append(candidate)
+    fact_notes = about_facts([(candidate.scan, facts) for candidate, facts in read if facts])
+    return candidates, [*tables.notes, *problem_notes(tables.impossible), *history_notes], fact_notes
 
 
 def _drop_misnamed(path: str, kind: ImageKind) -> Candidate:

@@ -25,10 +25,9 @@ from pathlib import Path
 from heatlas.atlases.foreign_tables import read_dseg_table, split_side
 from heatlas.atlases.freesurfer import freesurfer_names
 from heatlas.atlases.regions import Region, RegionTable
-from heatlas.pipeline.cohort.bids.dataset import about_facts, describe_scan, row_problem, unmatched_notes, with_course
-from heatlas.pipeline.cohort.bids.tables import ScanFacts, diagnosis_histories
+from heatlas.pipeline.cohort.bids.dataset import describe_scan, row_problem, unmatched_notes, with_courses
+from heatlas.pipeline.cohort.bids.tables import ScanFacts
 from heatlas.pipeline.cohort.candidates import Candidate, InputFiles
-from heatlas.pipeline.cohort.cells.tables import problem_notes
 from heatlas.pipeline.cohort.images.file_kinds import image_stem
 from heatlas.pipeline.cohort.listed import visit_named, visits_and_tables
 from heatlas.pipeline.cohort.records import Scan
@@ -78,13 +77,11 @@ def read_subjects(root: Path, files: InputFiles, config: CohortConfig) -> tuple[
             continue
         preference = (int(LONGITUDINAL in name), HEADS.index(image) if image in HEADS else -1)
         read.append(describe_scan(scan, tables, {}, entry, preference, ("cross-sectional",)))
-    histories, history_notes = diagnosis_histories(tables)
+    candidates, table_notes, fact_notes = with_courses(read, tables, config.mci_horizon_months)
     if bases:
         notes.append(f"{counted(len(bases), 'base template')} of the longitudinal stream ignored: {listed(bases)}")
-    candidates = [with_course(candidate, histories, config.mci_horizon_months) for candidate, _ in read]
-    facts = [(candidate.scan, facts_of_scan) for candidate, facts_of_scan in read if facts_of_scan]
     notes += unmatched_notes(tables, candidates)
-    return candidates, [*notes, *tables.notes, *problem_notes(tables.impossible), *history_notes, *about_facts(facts)]
+    return candidates, [*notes, *table_notes, *fact_notes]
 
 
 def image_of(names: Collection[str], start_at: str) -> tuple[str, str]:
