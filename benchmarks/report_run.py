@@ -18,8 +18,7 @@ from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.templates import load_template
 from heatlas.pipeline.cohort.records import ScanTable
 from heatlas.pipeline.explaining.stage import CONSERVATION_TABLE
-from heatlas.pipeline.regions.fingerprints import FINGERPRINTS_TABLE, fingerprint_table
-from heatlas.pipeline.regions.overlap import BETA_OVERLAP_TABLE, overlap_table
+from heatlas.pipeline.regions.ranking import BETA_OVERLAP_TABLE, FINGERPRINTS_TABLE, fingerprint_table, overlap_table
 from heatlas.pipeline.regions.tables import RELEVANCE_BILATERAL_TABLE, RELEVANCE_TABLE, bilateral_rows
 from heatlas.pipeline.run.config.files import read_config
 from heatlas.pipeline.run.layout.map_names import lrp_map_name

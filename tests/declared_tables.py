@@ -7,7 +7,7 @@ import json
 import pandas as pd
 
 from heatlas.pipeline.cohort.people.tasks import TWO_CLASSES, KindName, task_of
-from heatlas.pipeline.cohort.sharing.manifest import MANIFEST_COMPARISON_TABLE
+from heatlas.pipeline.cohort.sharing import MANIFEST_COMPARISON_TABLE
 from heatlas.pipeline.evaluation.parts import BENCH_TABLES
 from heatlas.pipeline.explaining.own_regions import OWN_REGIONS_TABLE
 from heatlas.pipeline.regions.channels import RELEVANCE_CHANNELS_TABLE

@@ -33,7 +33,7 @@ from heatlas.pipeline.cohort.applied import read_scan, to_apply
 from heatlas.pipeline.cohort.demo.cohort import LONGITUDINAL_PARTICIPANTS, PARTICIPANTS, write_demo_cohort
 from heatlas.pipeline.cohort.people.balance import balance_sentence
 from heatlas.pipeline.cohort.reading import InputCohort, read_cohort
-from heatlas.pipeline.cohort.sharing.manifest import write_comparison
+from heatlas.pipeline.cohort.sharing import write_comparison
 from heatlas.pipeline.explaining.controls import mean_controls
 from heatlas.pipeline.explaining.own_regions import STAGE as OWN_REGIONS
 from heatlas.pipeline.explaining.shared_reference import read_norms

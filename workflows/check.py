@@ -13,7 +13,7 @@ from typing import Any
 from heatlas.pipeline.cohort.people.inclusion import steps
 from heatlas.pipeline.cohort.reading import InputCohort, read_cohort
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.cohort.sharing.manifest import MATCHING, Match, write_comparison
+from heatlas.pipeline.cohort.sharing import MATCHING, Match, write_comparison
 from heatlas.pipeline.run.config.inclusion import read_rule
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError, UsageError

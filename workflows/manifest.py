@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from heatlas.pipeline.cohort.reading import read_cohort
-from heatlas.pipeline.cohort.sharing.manifest import make_manifest
+from heatlas.pipeline.cohort.sharing import make_manifest
 from heatlas.pipeline.run.errors import EXIT_OK, BadInputError, UsageError
 from heatlas.pipeline.run.layout.private_paths import without_home
 from heatlas.workflows.check import check_command

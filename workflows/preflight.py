@@ -25,7 +25,7 @@ from heatlas.pipeline.cohort.people.splits import (
 )
 from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.cohort.reading import InputCohort
-from heatlas.pipeline.cohort.segmented.labels import segmentation_of
+from heatlas.pipeline.cohort.segmented.images import segmentation_of
 from heatlas.pipeline.models.families.foreign import ForeignConfig
 from heatlas.pipeline.models.families.probes.settings import ProbeConfig
 from heatlas.pipeline.models.families.registry import family_of, is_given, is_solved

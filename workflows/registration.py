@@ -16,7 +16,7 @@ from heatlas.pipeline.registration.quality.doubt import MIRRORED, NOT_KNOWN
 from heatlas.pipeline.registration.quality.flags import flag_reasons
 from heatlas.pipeline.registration.settled import settle_scans
 from heatlas.pipeline.registration.stage import REGISTRATION_TABLE, register_scans, table_row
-from heatlas.pipeline.registration.volumes.tables import (
+from heatlas.pipeline.registration.volumes.region_volumes import (
     VOLUMES_TABLE,
     gather_volumes,
     hippocampal_volumes,

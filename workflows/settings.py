@@ -9,10 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from heatlas.pipeline.cohort.bids.filters import read_filter
-from heatlas.pipeline.cohort.reading import ScanSelection
-from heatlas.pipeline.cohort.sharing.anonymise import open_disguise
-from heatlas.pipeline.cohort.sharing.manifest import Manifest
+from heatlas.pipeline.cohort.reading import ScanSelection, read_filter
+from heatlas.pipeline.cohort.sharing import Manifest, open_disguise
 from heatlas.pipeline.models.families.probes.body import with_body
 from heatlas.pipeline.models.families.probes.settings import ProbeConfig
 from heatlas.pipeline.run.config.files import load_config

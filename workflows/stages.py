@@ -22,9 +22,8 @@ from heatlas.pipeline.evaluation.planted_effects import PLANTED_EFFECTS_TABLE, e
 from heatlas.pipeline.explaining.own_regions import add_own_regions
 from heatlas.pipeline.explaining.stage import APPLIED_STAGE, explain_applied, explain_scans
 from heatlas.pipeline.models.inputs import configured_input
-from heatlas.pipeline.regions.applied import aggregate_applied
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
-from heatlas.pipeline.regions.stage import aggregate_relevance
+from heatlas.pipeline.regions.stage import aggregate_applied, aggregate_relevance
 from heatlas.pipeline.registration.images.faces import without_face
 from heatlas.pipeline.registration.own_labels import carry_labels
 from heatlas.pipeline.run.config.settings import Config

@@ -14,7 +14,6 @@ import numpy as np
 
 from heatlas.atlases.images import UNREADABLE
 from heatlas.pipeline.cohort.adni.download import adni_participant
-from heatlas.pipeline.cohort.bids.anatomy import with_anatomy
 from heatlas.pipeline.cohort.bids.derivatives import (
     BIDS_NAME,
     entry_notes,
@@ -22,9 +21,9 @@ from heatlas.pipeline.cohort.bids.derivatives import (
     over_template,
     with_entries,
 )
-from heatlas.pipeline.cohort.candidates import Candidate, with_readable_headers, without_people
+from heatlas.pipeline.cohort.candidates import Candidate, with_anatomy, with_readable_headers, without_people
 from heatlas.pipeline.cohort.images.file_kinds import image_stem, is_image
-from heatlas.pipeline.cohort.oasis.download import participant as oasis_participant
+from heatlas.pipeline.cohort.oasis import participant as oasis_participant
 from heatlas.pipeline.cohort.people.splits import PARTS, SPLITS_TABLE, Split
 from heatlas.pipeline.cohort.people.tasks import TWO_CLASSES, task_of
 from heatlas.pipeline.cohort.reading import InputCohort
@@ -116,9 +115,9 @@ def _require_voxels(path: Path) -> None:
         image: Any = nib.load(path)
         values = np.asarray(image.dataobj)
     except UNREADABLE as error:
-        said = " ".join(str(error).replace(str(path), "").split())
+        message = " ".join(str(error).replace(str(path), "").split())
         raise BadInputError(
-            f"{path}: truncated or damaged image data ({said}). Download or convert the scan again."
+            f"{path}: truncated or damaged image data ({message}). Download or convert the scan again."
         ) from error
     if not np.isfinite(values).any() or np.nanmin(values) == np.nanmax(values):
         raise BadInputError(f"{path}: all voxels are alike or not numbers. Give a scan of a head.")
@@ -128,13 +127,13 @@ def why_without_performance(cohort: InputCohort, config: CohortConfig) -> str:
     """Why nothing can be right or wrong in a cohort, as a clause; empty where both classes have enough people."""
     if cohort.layout == "image":
         return "one scan has no label"
-    people = {label: {one.participant_id for one in cohort.table.labelled if one.label == label} for label in
+    people = {label: {scan.participant_id for scan in cohort.table.labelled if scan.label == label} for label in
               config.labels}  # fmt: skip
     if min(map(len, people.values())) >= FEWEST:
         return ""
     counts = listed([f"{label} {len(who)}" for label, who in people.items()])
-    said = f" ({cohort.problem.rstrip('.')})" if cohort.problem else ""
-    return f"{FEWEST} people of each class are needed, and labelled are {counts}{said}"
+    why = f" ({cohort.problem.rstrip('.')})" if cohort.problem else ""
+    return f"{FEWEST} people of each class are needed, and labelled are {counts}{why}"
 
 
 def fitting_folds(smallest: int, folds: int) -> int:
@@ -167,11 +166,11 @@ def _with_copies_named(cohort: InputCohort, config: Config) -> InputCohort:
     copies = {scan.participant_id for scan in cohort.table.kept if _is_among(cohort.root / scan.file, stamps)}
     if not copies:
         return cohort
-    said = f"{COPIED}: {listed(sorted(copies), 3)}"
+    note = f"{COPIED}: {listed(sorted(copies), 3)}"
     if not config.cohort.without:
-        return replace(cohort, notes=(*cohort.notes, said))
+        return replace(cohort, notes=(*cohort.notes, note))
     if copies >= {scan.participant_id for scan in cohort.table.kept}:
-        raise BadInputError(f"{cohort.root}: {said}. Give scans of other people.")
+        raise BadInputError(f"{cohort.root}: {note}. Give scans of other people.")
     scans = [replace(scan, kept=False, reason=COPIED) if scan.kept and scan.participant_id in copies else scan
              for scan in cohort.table]  # fmt: skip
     return replace(cohort, table=ScanTable(tuple(scans)))

@@ -1,22 +1,146 @@
-"""Selection of scans: one image per session is used, every other is dropped with a reason."""
+"""Which images an input folder holds, and which of them are used.
+
+`walk_input` lists the files; links to folders are followed only with ``--follow-links``. The reader of a layout (ADNI,
+OASIS, BIDS and so on) makes a `Candidate` of each image. The functions here drop candidates, each with a reason: people
+who are not chosen, headers that cannot be used, sessions without the other images that are needed, copies, and all
+images of a session but the preferred one. Copies under several names are reported.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 from pathlib import Path
 
-from heatlas.pipeline.cohort.images.file_kinds import is_image
+from heatlas.pipeline.cohort.cells.tables import RANGES, SUFFIXES, problem_notes
+from heatlas.pipeline.cohort.images.conversion import check_pair, is_pair
+from heatlas.pipeline.cohort.images.file_kinds import is_dicom, is_image, is_irregular, is_nifti
 from heatlas.pipeline.cohort.images.headers import check_header
-from heatlas.pipeline.cohort.images.pairs import check_pair, is_pair
+from heatlas.pipeline.cohort.images.links import are_followed, is_dead, leads_in_a_circle
 from heatlas.pipeline.cohort.people.persons import known_among
 from heatlas.pipeline.cohort.records import FollowUp, Scan
+from heatlas.pipeline.run.config.image_kinds import KINDS, ImageKind
+from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.run.plain_text import counted, listed
+from heatlas.pipeline.run.plain_text import counted, listed, plain
 from heatlas.pipeline.run.tables import read_table
+from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE
+from heatlas.pipeline.run.work.digests import file_digest
 from heatlas.pipeline.run.work.progress import Progress
+
+FOREIGN_SUFFIXES = (
+    *(".hdr", ".mgz", ".mgh", ".mnc", ".nrrd", ".nhdr", ".head"),
+    *(".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".7z", ".rar"),
+)
+"""Archives, and images in unsupported formats (the header file if an image has two files)."""
+
+
+@dataclass(frozen=True)
+class InputFiles:
+    """Files below an input folder, as paths relative to it with POSIX separators, sorted."""
+
+    images: tuple[str, ...]  # NIfTI files
+    tables: tuple[str, ...]  # CSV files
+    # Names of DICOM files by folder: those that end in ``.dcm`` or ``.ima``, and those without a letter ending that
+    # begin as DICOM does
+    dicom: Mapping[str, tuple[str, ...]]
+    metadata: tuple[str, ...]  # XML files
+    linked_folders: tuple[str, ...]  # links to folders that are not followed; with --follow-links those in a circle
+    unreadable: tuple[str, ...]  # folders that could not be listed
+    foreign: tuple[str, ...]  # images of other formats, and archives, which may contain images
+    irregular: tuple[str, ...] = ()  # names of tables or XML files that are a named pipe, a socket or a device
+    # Files and folders whose names are not UTF-8 or hold control characters, which a table cannot hold; escaped
+    unwritable: tuple[str, ...] = ()
+    pairs: tuple[str, ...] = ()  # halves of Analyze pairs (``.hdr``, ``.img``)
+    workbooks: tuple[str, ...] = ()  # Excel and OpenDocument files
+    dead_links: tuple[str, ...] = ()  # links that lead nowhere and may stand for a folder: names without an ending
+
+    @property
+    def dicom_count(self) -> int:
+        return sum(map(len, self.dicom.values()))
+
+
+def walk_input(root: Path, enter: Callable[[str], bool] = lambda folder: True) -> InputFiles:
+    """List the files below a folder, without hidden ones; `enter` says, by relative path, whether to enter a folder."""
+    images: list[str] = []
+    tables: list[str] = []
+    metadata: list[str] = []
+    dicom: dict[str, tuple[str, ...]] = {}
+    linked: list[str] = []
+    unreadable: list[str] = []
+    foreign: list[str] = []
+    irregular: list[str] = []
+    unwritable: list[str] = []
+    pairs: list[str] = []
+    workbooks: list[str] = []
+    dead: list[str] = []
+
+    def cannot_list(error: OSError) -> None:
+        unreadable.append(_relative(str(error.filename), root))
+
+    for folder, folders, files in os.walk(root, onerror=cannot_list, followlinks=are_followed()):
+        here = _relative(folder, root)
+        prefix = "" if here == "." else here + "/"
+        unwritable += [plain(prefix + name, lines=False) for name in (*folders, *files) if _is_unwritable(name)]
+        folders[:] = [name for name in folders if not _is_unwritable(name)]
+        visible = sorted(name for name in folders if not name.startswith(".") and enter(prefix + name))
+        links = _links_left_out(root, folder, prefix, visible)
+        linked += [prefix + name for name in sorted(links)]
+        folders[:] = [name for name in visible if name not in links]
+        dead += [prefix + name for name in files if "." not in name and is_dead(folder, name)]
+        series = []
+        for name in files:
+            lower = name.lower()
+            if name.startswith(".") or _is_unwritable(name):
+                continue
+            if lower.endswith((".hdr", ".img")):
+                pairs.append(prefix + name)
+            if is_nifti(name):
+                images.append(prefix + name)
+            elif lower.endswith((".csv", ".xml")):
+                names = irregular if is_irregular(folder, name) else tables if lower.endswith(".csv") else metadata
+                names.append(prefix + name)
+            elif lower.endswith(SUFFIXES):
+                workbooks.append(prefix + name)
+            elif lower.endswith(FOREIGN_SUFFIXES):
+                foreign.append(prefix + name)
+            elif is_dicom(folder, name):
+                series.append(name)
+        if series:
+            dicom[here] = tuple(sorted(series))
+    return InputFiles(
+        images=tuple(sorted(images)),
+        tables=tuple(sorted(tables)),
+        dicom=dict(sorted(dicom.items())),
+        metadata=tuple(sorted(metadata)),
+        linked_folders=tuple(sorted(linked)),
+        unreadable=tuple(sorted(unreadable)),
+        foreign=tuple(sorted(foreign)),
+        irregular=tuple(sorted(irregular)),
+        unwritable=tuple(sorted(unwritable)),
+        pairs=tuple(sorted(pairs)),
+        workbooks=tuple(sorted(workbooks)),
+        dead_links=tuple(sorted(dead)),
+    )
+
+
+def _links_left_out(root: Path, folder: str, prefix: str, names: Iterable[str]) -> set[str]:
+    """Links among the names of folders: all of them, or if links are followed those that lead in a circle."""
+    links = {name for name in names if os.path.islink(os.path.join(folder, name))}  # noqa: PTH114, PTH118 speed
+    return {name for name in links if leads_in_a_circle(root, prefix + name)} if are_followed() else links
+
+
+def _is_unwritable(name: str) -> bool:
+    return plain(name, lines=False) != name
+
+
+def _relative(path: str, root: Path) -> str:
+    return os.path.relpath(path, root).replace(os.sep, "/")
 
 
 @dataclass(frozen=True)
@@ -49,13 +173,13 @@ def only_participants(candidates: Sequence[Candidate], participants: Sequence[st
     """Drop the scans of all but some participants, named with or without ``sub-``, or as ADNI's ``002_S_0295``."""
     if not participants:
         return list(candidates)
-    found = {candidate.scan.participant_id for candidate in candidates}
-    wanted = {participant_named(name, found): name for name in participants}
-    unknown = [name for participant, name in wanted.items() if participant not in found]
+    people = {candidate.scan.participant_id for candidate in candidates}
+    wanted = {participant_named(name, people): name for name in participants}
+    unknown = [name for participant, name in wanted.items() if participant not in people]
     if unknown:
         raise BadInputError(
-            f"--participant-label {', '.join(unknown)}: no such participant among the {len(found)} of the input, "
-            f"which begin {', '.join(sorted(found)[:3])}."
+            f"--participant-label {', '.join(unknown)}: no such participant among the {len(people)} of the input, "
+            f"which begin {', '.join(sorted(people)[:3])}."
         )
     return [
         candidate
@@ -70,16 +194,16 @@ def without_people(candidates: Sequence[Candidate], path: Path) -> list[Candidat
     named = read_table(path, ["participant_id"])["participant_id"].dropna().astype(str)
     if not len(named):
         raise BadInputError(f"{path}: its column participant_id names nobody. Correct cohort.without.")
-    known = set(known_among([candidate.scan.participant_id for candidate in candidates], sorted(set(named))))
+    people = set(known_among([candidate.scan.participant_id for candidate in candidates], sorted(set(named))))
     return [
         candidate.dropped(f"named in {path.name} (cohort.without)")
-        if candidate.scan.kept and candidate.scan.participant_id in known
+        if candidate.scan.kept and candidate.scan.participant_id in people
         else candidate
         for candidate in candidates
     ]
 
 
-def participant_named(name: str, found: set[str]) -> str:
+def participant_named(name: str, people: set[str]) -> str:
     """The participant_id for a label: with or without ``sub-``, or ADNI's ``002_S_0295``.
 
     Examples
@@ -89,7 +213,7 @@ def participant_named(name: str, found: set[str]) -> str:
     """
     bare = name.strip().removeprefix("sub-")
     choices = [f"sub-{bare}", "sub-ADNI" + bare.replace("_", "").upper()]
-    return next((choice for choice in choices if choice in found), choices[0])
+    return next((choice for choice in choices if choice in people), choices[0])
 
 
 def with_readable_headers(
@@ -121,19 +245,109 @@ def with_readable_headers(
     ]
 
 
+def possible_scans(candidates: Sequence[Candidate]) -> tuple[list[Candidate], list[str]]:
+    """Remove impossible values of any origin from scans: image headers, sidecars, ages computed from dates."""
+    checked, problems = [], []
+    for candidate in candidates:
+        scan = candidate.scan
+        for column, allowed in RANGES.items():
+            value = getattr(scan, column, None)
+            if value is not None and not allowed.holds(value):
+                problems.append(f"{scan.image or scan.scan_id}, {column} {value:g} (must be {allowed})")
+                scan = dataclasses.replace(scan, **{column: None})  # type: ignore[arg-type]
+        checked.append(candidate if scan is candidate.scan else dataclasses.replace(candidate, scan=scan))
+    return checked, problem_notes(problems)
+
+
+def with_anatomy(
+    root: Path,
+    candidates: Sequence[Candidate],
+    kind: ImageKind,
+    max_voxel_mm: float,
+    space: str = DEFAULT_TEMPLATE,
+) -> list[Candidate]:
+    """Drop images that can be registered neither by themselves nor through a T1-weighted image of their session.
+
+    Nothing is dropped of a cohort of T1-weighted images, and no image in template space, which needs no `Scan.t1w`.
+    """
+    if not kind.through_t1w:
+        return list(candidates)
+    return [
+        _check_anatomy(root, image, kind, max_voxel_mm, space) if image.scan.kept else image for image in candidates
+    ]
+
+
+def _check_anatomy(root: Path, candidate: Candidate, kind: ImageKind, max_voxel_mm: float, space: str) -> Candidate:
+    scan = candidate.scan
+    if scan.entry == "template":
+        return dataclasses.replace(candidate, scan=dataclasses.replace(scan, t1w=None))
+    if kind.normalised:
+        return candidate.dropped(
+            f"not in template space: a {kind.scan} is used in the space of {space} only (space-{space}, or "
+            "--start-at template)"
+        )
+    if scan.t1w is None:
+        return candidate.dropped(
+            f"no T1w image of the session: a {kind.scan} is registered through it; add it, or give the image in "
+            "template space (--start-at template)"
+        )
+    problem = check_header(root, scan.t1w, max_voxel_mm).problem
+    return candidate if problem is None else candidate.dropped(f"T1w image of the session: {problem}")
+
+
+def with_further_kinds(
+    root: Path, candidates: Sequence[Candidate], config: CohortConfig, space: str = DEFAULT_TEMPLATE
+) -> list[Candidate]:
+    """Add the images of ``cohort.further_suffixes`` to each scan, and drop scans whose session lacks one.
+
+    All images of a session enter alike: in template space if the first does, else in the space of the scanner.
+    """
+    if not config.further_suffixes:
+        return list(candidates)
+    return [_with_further(root, image, config, space) if image.scan.kept else image for image in candidates]
+
+
+def _with_further(root: Path, candidate: Candidate, config: CohortConfig, space: str) -> Candidate:
+    placed, paths = candidate.scan.entry == "template", []
+    where = f" in the space of {space}, as its {config.suffix} image is" if placed else ""
+    for suffix in config.further_suffixes:
+        if KINDS[suffix].normalised and not placed:
+            return candidate.dropped(
+                f"not in template space: a {KINDS[suffix].scan} is used in the space of {space} only, and then with "
+                f"the {config.suffix} image in that space"
+            )
+        problems: list[str] = []
+        for image in candidate.others.get(suffix, ()):
+            if image.problem is None and (image.entry == "template") != placed:
+                continue
+            problem = image.problem or check_header(root, image.path, config.max_voxel_mm).problem
+            if problem is None:
+                paths.append(image.path)
+                break
+            problems.append(problem)
+        else:
+            if problems:
+                return candidate.dropped(f"{suffix} image of the session: {problems[0]}")
+            return candidate.dropped(
+                f"no {suffix} image of the session{where}: networks see {suffix} beside {config.suffix} "
+                "(cohort.further_suffixes)"
+            )
+    return dataclasses.replace(candidate, scan=dataclasses.replace(candidate.scan, further=tuple(paths)))
+
+
 def without_duplicates(candidates: Sequence[Candidate]) -> list[Candidate]:
     """Keep the first of several files with one image id, in path order."""
     first: dict[tuple[str, str], Candidate] = {}
     for candidate in sorted(_kept(candidates), key=lambda c: c.scan.image or ""):
         first.setdefault((candidate.scan.participant_id, candidate.scan.scan_id), candidate)
 
-    def decided(candidate: Candidate) -> Candidate:
+    def decide(candidate: Candidate) -> Candidate:
         used = first.get((candidate.scan.participant_id, candidate.scan.scan_id))
         if not candidate.scan.kept or used is None or used.scan.image == candidate.scan.image:
             return candidate
         return candidate.dropped(f"duplicate image id: {candidate.scan.scan_id}, {used.scan.image} is used")
 
-    return [decided(candidate) for candidate in candidates]
+    return [decide(candidate) for candidate in candidates]
 
 
 ANOTHER_PREFERRED = "another scan of this session is preferred"
@@ -158,7 +372,7 @@ def one_per_session(candidates: Sequence[Candidate]) -> list[Candidate]:
 def _why(best: Candidate, beaten: Candidate) -> str:
     """The scan that is used, and the first criterion on which the two differ."""
     pairs = zip(best.preference, beaten.preference, best.criteria, strict=False)
-    decided = next((words for one, other, words in pairs if one != other), None)
+    decided = next((words for value, other, words in pairs if value != other), None)
     return best.scan.scan_id + (f" ({decided})" if decided else "")
 
 
@@ -168,3 +382,66 @@ def _rank(candidate: Candidate) -> tuple[tuple[int | str, ...], str]:
 
 def _kept(candidates: Iterable[Candidate]) -> list[Candidate]:
     return [candidate for candidate in candidates if candidate.scan.kept]
+
+
+_PIECE = 65_536
+"""Bytes from the middle of a file, compared before whole files: many scans of one protocol have the same size."""
+
+
+def same_images(root: Path, scans: Iterable[Scan]) -> list[tuple[Scan, ...]]:
+    """Scans whose files have the same bytes, in the order given.
+
+    A DICOM series is compared by its first file, which holds unique identifiers.
+    """
+    groups: list[list[Scan]] = [list(scans)]
+    for trait in (lambda path: path.stat().st_size, _middle, file_digest):
+        groups = [part for group in groups for part in _alike(root, group, trait)]
+    return [tuple(group) for group in groups]
+
+
+def _alike(root: Path, scans: Sequence[Scan], trait: Callable[[Path], object]) -> list[list[Scan]]:
+    """Groups of scans that share a trait of their file; unique scans are left out."""
+    alike: dict[object, list[Scan]] = {}
+    for scan in scans:
+        try:
+            alike.setdefault(trait(root / scan.file), []).append(scan)
+        except OSError:  # reported where the image is read
+            continue
+    return [group for group in alike.values() if len(group) > 1]
+
+
+def _middle(path: Path) -> str:
+    with path.open("rb") as handle:
+        handle.seek(max(0, path.stat().st_size - _PIECE) // 2)
+        return hashlib.sha256(handle.read(_PIECE)).hexdigest()
+
+
+def same_images_note(groups: Sequence[Sequence[Scan]]) -> str:
+    """A note on images that exist under several names; empty if there are none."""
+    if not groups:
+        return ""
+    named = listed(" = ".join(scan.name for scan in group) for group in groups)
+    images = counted(len(groups), "image", "is")
+    return f"{images} used as several scans, byte for byte; find out whom each shows and remove the copies: {named}"
+
+
+def same_kinds_note(root: Path, scans: Iterable[Scan]) -> str:
+    """A note on sessions whose images of different kinds are one image; empty if there are none."""
+    named = [scan.name for scan in scans if _has_one_image_twice([scan.file, scan.t1w, *scan.further], root)]
+    if not named:
+        return ""
+    return (
+        f"{counted(len(named), 'session', 'has', 'sessions')} one image as two kinds, byte for byte; find out which "
+        f"kind it is and correct the other: {listed(named, 3)}"
+    )
+
+
+def _has_one_image_twice(paths: Iterable[str | None], root: Path) -> bool:
+    files = [root / path for path in dict.fromkeys(paths) if path]
+    try:
+        return len(files) > 1 and any(
+            file.stat().st_size == other.stat().st_size and file_digest(file) == file_digest(other)
+            for file, other in combinations(files, 2)
+        )
+    except OSError:  # reported where the image is read
+        return False

@@ -1,46 +1,54 @@
-"""Read an input folder: its layout, its scans, which of them are used, and why the others are not."""
+"""Read an input folder: its layout, its scans, which of them are used, and why the others are not.
+
+A filter file of BIDS Apps chooses images by the entities of their names, as fMRIPrep's does: ``{"t1w": {"session":
+"baseline", "acquisition": ["mprage", null], "run": 1}}``. For another ``cohort.suffix`` the key is that suffix in lower
+case. Entities have the names of PyBIDS or those of file names; null means that the entity is absent, and ``"*"`` any
+value.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Literal
 
+from heatlas.pipeline.cohort import oasis as oasis
 from heatlas.pipeline.cohort.adni import download as adni
-from heatlas.pipeline.cohort.adni.images import parse_image
+from heatlas.pipeline.cohort.adni.download import parse_image
 from heatlas.pipeline.cohort.bids import caps
 from heatlas.pipeline.cohort.bids import dataset as bids
-from heatlas.pipeline.cohort.bids.anatomy import with_anatomy, with_further_kinds
 from heatlas.pipeline.cohort.bids.derivatives import entry_notes, over_template, with_entries
-from heatlas.pipeline.cohort.bids.filters import Filter, matching
 from heatlas.pipeline.cohort.bids.tables import PARTICIPANTS
 from heatlas.pipeline.cohort.candidates import (
     Candidate,
+    InputFiles,
     one_per_session,
     only_participants,
+    possible_scans,
+    same_images,
+    same_images_note,
+    same_kinds_note,
+    walk_input,
+    with_anatomy,
+    with_further_kinds,
     with_readable_headers,
     without_duplicates,
     without_people,
 )
-from heatlas.pipeline.cohort.cells.ranges import possible_scans
 from heatlas.pipeline.cohort.images.links import are_followed, dead_link, following_links
-from heatlas.pipeline.cohort.images.same_images import same_images, same_images_note, same_kinds_note
-from heatlas.pipeline.cohort.listed.images import read_listed
-from heatlas.pipeline.cohort.listed.people import find_table, names_images, require_short
-from heatlas.pipeline.cohort.oasis import download as oasis
-from heatlas.pipeline.cohort.people.clinical import Clinical, clinical_table
+from heatlas.pipeline.cohort.listed import find_table, names_images, read_listed, require_short
 from heatlas.pipeline.cohort.people.contrast import shuffled_labels, unknown_diagnoses, with_labels
-from heatlas.pipeline.cohort.people.inclusion import included
+from heatlas.pipeline.cohort.people.inclusion import Clinical, apply_rule, clinical_table
 from heatlas.pipeline.cohort.people.persons import roll_over_notes, unusual_ages
 from heatlas.pipeline.cohort.records import ScanTable
 from heatlas.pipeline.cohort.segmented import images as freesurfer
 from heatlas.pipeline.cohort.segmented.subjects import has_volumes, with_segmented_volumes
-from heatlas.pipeline.cohort.sharing.anonymise import Disguise, capped_ages
-from heatlas.pipeline.cohort.sharing.manifest import Manifest, Match, select
-from heatlas.pipeline.cohort.walking import InputFiles, walk_input
+from heatlas.pipeline.cohort.sharing import Disguise, Manifest, Match, capped_ages, select
+from heatlas.pipeline.run.config.image_kinds import T1W, ImageKind
 from heatlas.pipeline.run.config.settings import CohortConfig
+from heatlas.pipeline.run.documents import read_json
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted, listed
 from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE, template_name
@@ -119,7 +127,7 @@ def read_cohort(
 
 def _read(root: Path, config: CohortConfig, seed: int, selection: ScanSelection) -> InputCohort:
     space = template_name(selection.template)
-    layout, candidates, notes = _found(root, config, space)
+    layout, candidates, notes = _find_candidates(root, config, space)
     candidates, entry_lines = with_entries(candidates, config.start_at)
     candidates = with_anatomy(root, candidates, config.kind, config.max_voxel_mm, space)
     candidates = with_further_kinds(root, candidates, config, space)
@@ -131,7 +139,7 @@ def _read(root: Path, config: CohortConfig, seed: int, selection: ScanSelection)
         candidates = with_labels(candidates, config)
     except BadInputError as error:
         problem = str(error)
-    candidates = matching(only_participants(candidates, selection.participants), selection.entities)
+    candidates = keep_matching(only_participants(candidates, selection.participants), selection.entities)
     if config.without:
         candidates = without_people(candidates, Path(config.without))
     candidates, header_notes = with_readable_headers(root, candidates, config.max_voxel_mm)
@@ -139,7 +147,7 @@ def _read(root: Path, config: CohortConfig, seed: int, selection: ScanSelection)
     matches: list[Match] = []
     if selection.manifest is not None:
         candidates, matches = select(root, candidates, selection.manifest)
-    candidates = one_per_session(included(candidates, config.include))
+    candidates = one_per_session(apply_rule(candidates, config.include))
     entry_lines += entry_notes(candidates, space) if config.start_at == "auto" else []
     clinical, clinical_notes = clinical_table(candidates, config.clinical_columns, selection.disguise)
     scans, age_notes = capped_ages(candidate.scan for candidate in candidates)
@@ -171,7 +179,7 @@ def _input_folder(root: Path) -> Path:
     return root.resolve()
 
 
-def _found(root: Path, config: CohortConfig, space: str) -> tuple[Layout, list[Candidate], list[str]]:
+def _find_candidates(root: Path, config: CohortConfig, space: str) -> tuple[Layout, list[Candidate], list[str]]:
     """Layout, candidates and notes of an input folder."""
     listed_images = bool(config.table) and names_images(find_table(config.table, root))
     layout = "table" if listed_images else detect_layout(root, with_table=bool(config.table))
@@ -192,22 +200,22 @@ def _found(root: Path, config: CohortConfig, space: str) -> tuple[Layout, list[C
         kind, *further = config.kinds
         candidates, notes = bids.read_bids(root, files, months, kind, config.label, space, further)
     elif layout == "table":
-        files = walk_input(root, _searched)
+        files = walk_input(root, _is_searched)
         candidates, notes = read_listed(root, files, config, space)
     else:
-        files = walk_input(root, _ENTERS.get(layout, _searched))
+        files = walk_input(root, _ENTERS.get(layout, _is_searched))
         candidates, notes = _READERS[layout](root, files, config)
-    known = {"oasis": files.pairs, "freesurfer": files.foreign}
-    used = known.get(layout, [one.scan.image for one in candidates if one.scan.image is not None])
+    images = {"oasis": files.pairs, "freesurfer": files.foreign}
+    used = images.get(layout, [c.scan.image for c in candidates if c.scan.image is not None])
     notes = [*notes, *_file_notes(root, files, layout, used)]
     if not candidates:
         raise BadInputError(f"{root}: no image of a participant found. " + " ".join(note + "." for note in notes))
-    for scan in (one.scan for one in candidates):
+    for scan in (c.scan for c in candidates):
         require_short(f"{root}: {(scan.image or scan.scan_id)[-60:]}", scan.participant_id, scan.session_id)
     return layout, candidates, notes
 
 
-def _searched(folder: str) -> bool:
+def _is_searched(folder: str) -> bool:
     return folder != DEMO_TRUTH
 
 
@@ -300,3 +308,58 @@ def _foreign_notes(files: InputFiles, used: Collection[str] = ()) -> list[str]:
         f"{counted(len(foreign), 'archive or image', '', 'archives or images')} of unsupported format ignored; "
         f"unpack or convert them: {listed(foreign, 3)}"
     ]
+
+
+_SHORT = {
+    "subject": "sub", "session": "ses", "acquisition": "acq", "ceagent": "ce", "reconstruction": "rec",
+    "inversion": "inv", "description": "desc", "resolution": "res", "tracer": "trc",
+}  # fmt: skip
+_ENTITIES = frozenset({"sub", "ses", "acq", "ce", "rec", "run", "echo", "part", "inv", "space", "desc", "res", "trc"})
+
+Filter = Mapping[str, tuple[str | None, ...]]
+"""Values by entity; None where it may be absent."""
+
+
+def read_filter(path: Path, kind: ImageKind = T1W) -> Filter:
+    """The filter of images of a kind in a file; BadInputError if it cannot be one."""
+    key = kind.suffix.lower()
+    wanted = read_json(path, f"Give a filter of {key} images, as docs/bids_app.md shows.").get(key, {})
+    if not isinstance(wanted, dict):
+        raise BadInputError(f"{path}: {key} is not an object of entities and values.")
+    always = {"datatype": kind.folder, "suffix": kind.suffix}  # filters of other programs name them too
+    chosen: dict[str, tuple[str | None, ...]] = {}
+    for name, value in wanted.items():
+        values = value if isinstance(value, list) else [value]
+        if not values or not all(v is None or type(v) in (str, int) for v in values):
+            raise BadInputError(f"{path}: {key}.{name} must be a text, a whole number, null or a list of these.")
+        if name in always:
+            if always[name] not in values:
+                raise BadInputError(f'{path}: {key}.{name} must be "{always[name]}"; other images are not read.')
+            continue
+        if (short := _SHORT.get(name, name)) not in _ENTITIES:
+            raise BadInputError(f"{path}: {key}.{name} is no entity; known are {', '.join(sorted(_ENTITIES))}.")
+        chosen[short] = tuple(None if v is None else _plain(str(v).removeprefix(f"{short}-")) for v in values)
+    return chosen
+
+
+def keep_matching(candidates: Sequence[Candidate], wanted: Filter) -> list[Candidate]:
+    """Drop the images whose names do not match; the reason names the entity."""
+    return [_match_entities(candidate, wanted) if candidate.scan.kept else candidate for candidate in candidates]
+
+
+def _match_entities(candidate: Candidate, wanted: Filter) -> Candidate:
+    stem = PurePosixPath(candidate.scan.file).name.split(".")[0]
+    entities = {key: _plain(value) for key, dash, value in (part.partition("-") for part in stem.split("_")) if dash}
+    for name, values in wanted.items():
+        if entities.get(name) not in values and not ("*" in values and name in entities):
+            return candidate.dropped(f"not chosen by --bids-filter-file: {name}-{entities.get(name, '(absent)')}")
+    return candidate
+
+
+def _plain(value: str) -> str:
+    """A value without the zeros before a number, so that 1 stands for ``run-01``.
+
+    >>> _plain("01"), _plain("0"), _plain("m00")
+    ('1', '0', 'm00')
+    """
+    return re.sub(r"^0+(?=\d+$)", "", value)

@@ -22,7 +22,7 @@ from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 
 OLDEST_AGE = 89.0
-"""Ages above are written as this one (see `pipeline.cohort.sharing.anonymise`)."""
+"""Ages above are written as this one (see `pipeline.cohort.sharing`)."""
 
 SCAN_COLUMNS = {
     **described("participant_id", "session_id"),

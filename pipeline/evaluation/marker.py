@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from heatlas.pipeline.cohort.demo.fields import Array
+from heatlas.pipeline.cohort.demo.anatomy import Array
 from heatlas.pipeline.run.errors import BadInputError
 
 MARKER_VOXELS = 3

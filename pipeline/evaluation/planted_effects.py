@@ -160,7 +160,7 @@ def evaluate_effects(
 
 
 def read_effects(path: Path) -> list[dict[str, Any]]:
-    """What was planted; see `pipeline.cohort.demo.effects.PlantedEffect`.
+    """What was planted; see `pipeline.cohort.demo.people.PlantedEffect`.
 
     Raises BadInputError if the file is missing or an effect lacks an entry.
     """

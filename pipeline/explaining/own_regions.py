@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from heatlas.atlases.spaces import template_grid
 from heatlas.atlases.templates import span_of
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.cohort.segmented.labels import names_of_regions, segmentation_of, table_beside
+from heatlas.pipeline.cohort.segmented.images import names_of_regions, segmentation_of, table_beside
 from heatlas.pipeline.regions.maps import read_map
 from heatlas.pipeline.regions.metrics import density
 from heatlas.pipeline.regions.packed_labels import REST

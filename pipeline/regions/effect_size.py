@@ -42,9 +42,9 @@ def hedges_g(
     """
     block = np.zeros(len(values), np.intp) if block is None else block
     centred, side = values.astype(np.float64), is_first.astype(np.float64)
-    for one in np.unique(block):
-        centred[block == one] -= centred[block == one].mean(axis=0)
-        side[block == one] -= side[block == one].mean()
+    for level in np.unique(block):
+        centred[block == level] -= centred[block == level].mean(axis=0)
+        side[block == level] -= side[block == level].mean()
     freedom = len(block) - len(np.unique(block)) - 1
     if freedom < 2 or side @ side < NO_SPREAD:
         return np.full(values.shape[1], np.nan)

@@ -1,12 +1,28 @@
-"""Ranking of bilateral groups.
+"""How bilateral groups rank, how far that depends on beta, and the two patients whose maps differ most.
 
 The statistic is a mean over participants, each participant's scans averaged first: someone scanned five times counts
-once. The founding study averaged over scans; both averages are in ``region_summary.tsv``.
+once. The founding study averaged over scans; both averages are in ``region_summary.tsv``. Of LRP maps with different
+beta, the overlap of the top ten is given per metric (Böhle et al. 2019).
+
+Fingerprints are made as there: among scans of the positive class with a probability above 0.9, the vectors of relevance
+density in the 25 groups with the highest mean are compared, and the pair with the largest cosine distance is shown.
+Here small regions are left out, and the pair is of two participants; two scans of one person are not two patients.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import Any
+
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
+from scipy.spatial.distance import cdist
+
+from heatlas.pipeline.run.columns import Form, described
+from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.plain_text import counted
 
 METRICS = ("sum", "density", "gain")
 FEW_VOXELS = 50
@@ -42,5 +58,149 @@ def top_groups(means: pd.Series, count: int) -> list[str]:
     >>> top_groups(pd.Series({"a": 1.0, "b": 3.0, "c": float("nan"), "d": 3.0}), 2)
     ['b', 'd']
     """
-    known = means.dropna().sort_values(ascending=False, kind="stable")
-    return [str(name) for name in known.index[:count]]
+    ranked = means.dropna().sort_values(ascending=False, kind="stable")
+    return [str(name) for name in ranked.index[:count]]
+
+
+TOP = 10
+
+BETA_OVERLAP_TABLE = Table(
+    "beta_overlap",
+    {
+        "metric": "Metric that groups are ranked by: sum or density (mean over participants of the positive class) or "
+        "gain (mean over participants with TP scans)",
+        "map_a": "LRP map",
+        "map_b": "LRP map",
+        "top": "Number of top groups compared",
+        "overlap": "Percentage of the top groups that both maps share",
+        "note": "Why there is no overlap",
+    },
+    "pair of LRP maps and metric", "Does another beta put the same regions first?", stage="regions",
+    file="group/statistics/beta_overlap.tsv", forms={"overlap": Form.VALUE},
+    filled=("map_a", "map_b", "metric", "top"),
+)  # fmt: skip
+
+
+def top_overlap(a: Sequence[str], b: Sequence[str]) -> float:
+    """Percentage of two equally long lists that is in both.
+
+    Examples
+    --------
+    >>> top_overlap(["x", "y"], ["y", "z"])
+    50.0
+    """
+    if len(a) != len(b) or not a:
+        raise ValueError(f"lists of {len(a)} and {len(b)} names have no overlap in per cent")
+    return 100.0 * len(set(a) & set(b)) / len(a)
+
+
+def overlap_table(table: pd.DataFrame, map_names: Sequence[str], top: int = TOP) -> pd.DataFrame:
+    """Overlap matrices, one row per metric and ordered pair of maps.
+
+    `table`: a row per scan, map and group, with ``target`` and ``outcome`` of the scan and the three metrics.
+    `map_names`: LRP maps, in the order of beta. Returns columns of `BETA_OVERLAP_TABLE`.
+    """
+    rows = [row for metric in METRICS for row in _matrix(table, metric, map_names, top)]
+    return BETA_OVERLAP_TABLE.frame(rows)
+
+
+def _matrix(
+    table: pd.DataFrame, metric: str, map_names: Sequence[str], top: int
+) -> Iterator[tuple[str, str, str, int, float, str | None]]:
+    of_whom = table[table["outcome"] == "TP"] if metric == "gain" else table[table["target"] == 1]
+    means = mean_over_participants(of_whom, metric)
+    lists = {name: top_groups(means.xs(name, level="map"), top) if len(means) else [] for name in map_names}
+    for a, b in product(map_names, repeat=2):
+        fewest = min(len(lists[a]), len(lists[b]))
+        if fewest < top:
+            yield metric, a, b, top, float("nan"), f"{metric} is known for only {fewest} groups"
+        else:
+            yield metric, a, b, top, top_overlap(lists[a], lists[b]), None
+
+
+MIN_PROBABILITY = 0.9
+GROUPS = 25
+
+FINGERPRINTS_TABLE = Table(
+    "fingerprints",
+    {
+        **described("map"),
+        "patient": "1 or 2: member of the pair",
+        **described("participant_id", "session_id", "scan_id"),
+        "probability": "Softmax probability of the positive class",
+        "rank": "Rank of the group by mean density over participants of the positive class",
+        **described("group"),
+        "density": "Relevance density of this scan in the group",
+        "cosine_distance": "Cosine distance of the pair's vectors (0 same direction, 1 orthogonal, 2 opposite)",
+        "n_candidates": "Participants that the pair was chosen from",
+        "note": "Why there is no pair",
+    },
+    "map, patient of the pair and bilateral group", "Which two patients have the least alike maps?", stage="regions",
+    file="group/statistics/fingerprints.tsv",
+)  # fmt: skip
+
+
+def most_different_pair(vectors: NDArray[np.float64], participants: Sequence[str]) -> tuple[int, int, float] | None:
+    """Rows of two different participants with the largest cosine distance.
+
+    `vectors`: (scans, groups), a row of zeros has no direction and is in no pair. Returns two rows (the first such pair
+    on a tie) and their distance; None if no pair can be formed.
+    """
+    names = np.asarray(participants)
+    has_direction = np.linalg.norm(vectors, axis=1) > 0
+    allowed = (names[:, None] != names[None, :]) & has_direction[:, None] & has_direction[None, :]
+    if not allowed.any():
+        return None
+    distances = np.full(allowed.shape, -np.inf)
+    distances[allowed] = cdist(vectors, vectors, "cosine")[allowed]
+    first, second = np.unravel_index(np.argmax(distances), distances.shape)
+    return int(first), int(second), float(distances[first, second])
+
+
+def fingerprint_table(table: pd.DataFrame, map_names: Sequence[str], least_voxels: int = 0) -> pd.DataFrame:
+    """The pair of each map, one row per patient and group; one row with a note where there is no pair.
+
+    `table`: a row per scan, map and group, with ``target`` and ``probability`` of the scan and ``density``.
+    `least_voxels`: regions of fewer voxels (``n_voxels``) are left out, unless there is no other: a slight
+    misregistration moves their relevance, so that two people would differ in registration. Returns columns of
+    `FINGERPRINTS_TABLE`.
+    """
+    rows = [row for name in map_names for row in _pair_rows(table[table["map"] == name], name, least_voxels)]
+    return FINGERPRINTS_TABLE.frame(rows)
+
+
+def _pair_rows(table: pd.DataFrame, map_name: str, least_voxels: int) -> list[dict[str, Any]]:
+    positive = table[table["target"] == 1]
+    confident = positive[positive["probability"] > MIN_PROBABILITY]
+    n_candidates = int(confident["participant_id"].nunique())
+    if n_candidates < 2:
+        people = counted(n_candidates, "participant")
+        note = f"{people} of the positive class with a probability above {MIN_PROBABILITY}; two are needed"
+        return [{"map": map_name, "n_candidates": n_candidates, "note": note}]
+    means = mean_over_participants(positive, "density").droplevel("map")
+    large = means
+    if least_voxels:
+        large = means[positive.groupby("group")["n_voxels"].max().reindex(means.index) >= least_voxels]
+    groups = top_groups(large if len(large) else means, GROUPS)
+    densities = confident.pivot_table("density", "scan_id", "group", aggfunc="first")[groups]
+    scans = confident.drop_duplicates("scan_id").set_index("scan_id").loc[densities.index]
+    pair = most_different_pair(densities.to_numpy(), scans["participant_id"].tolist())
+    if pair is None:
+        return [{"map": map_name, "n_candidates": n_candidates, "note": "fewer than 2 of them have any relevance"}]
+    return [
+        {
+            "map": map_name,
+            "patient": patient,
+            "participant_id": scans["participant_id"].iloc[row],
+            "session_id": scans["session_id"].iloc[row],
+            "scan_id": scans.index[row],
+            "probability": scans["probability"].iloc[row],
+            "rank": rank,
+            "group": group,
+            "density": densities[group].iloc[row],
+            "cosine_distance": pair[2],
+            "n_candidates": n_candidates,
+        }
+        for patient, row in enumerate(pair[:2], start=1)
+        for rank, group in enumerate(groups, start=1)
+    ]

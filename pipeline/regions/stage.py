@@ -1,41 +1,67 @@
-"""The regions stage: tables over all scans, fingerprints, overlap between betas, and mean maps.
+"""The regions stage: tables over all scans, mean maps, and the same tables of scans outside the contrast (MCI).
 
-The sums of a scan are written where its maps are made, by attribution, so no map is read for a table. Two kinds of
-work, each with its own receipt: the tables over all scans (one step, from the scans' tables alone); the mean maps of
-one method (one unit per map, where maps are kept).
+The sums of a scan are written where its maps are made, by attribution, so no map is read for a table. Three kinds of
+work, each with its own receipt: the tables over all scans (one step, from the scans' tables alone), with fingerprints
+and the overlap between betas; the mean maps of one method (one unit per map, where maps are kept); the tables of scans
+outside the contrast.
+
+Mean maps are over both classes and over the four outcomes, or over all scans where a number is predicted. As in the
+founding study, a mean is over scans, so that it is the map whose regions one would sum; the tables, which carry the
+inference, weigh participants equally. Maps are added one by one in float64, never held together: each part (the map of
+one scan, or a sum over several) is read once per map and enters the sum of its outcome, and the classes are put
+together from the outcomes.
+
+Outside the contrast, gain divides by what the same networks give controls: for each network the mean sum of the
+negative class of its test fold (labelled, out of fold: it has seen none of them), formed as for the labelled scans,
+then the mean over the networks that explain the scan. A fold without such scans is left out of that mean.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
+from heatlas.atlases.images import write_template_image
 from heatlas.atlases.spaces import Grid
+from heatlas.pipeline.cohort.people.unseen import networks_that_answered
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.regions.audit import RELEVANCE_AUDIT_TABLE
 from heatlas.pipeline.regions.channels import RELEVANCE_CHANNELS_TABLE
-from heatlas.pipeline.regions.fingerprints import FINGERPRINTS_TABLE, fingerprint_table
-from heatlas.pipeline.regions.group_maps import MapsToAverage, MapSum, average_maps, groups_of, outputs_of
-from heatlas.pipeline.regions.overlap import BETA_OVERLAP_TABLE, overlap_table
-from heatlas.pipeline.regions.partial_sums import PARTIAL_TABLE
-from heatlas.pipeline.regions.ranking import least_voxels
+from heatlas.pipeline.regions.metrics import density, gain
+from heatlas.pipeline.regions.partial_sums import PARTIAL_TABLE, add_part
+from heatlas.pipeline.regions.ranking import (
+    BETA_OVERLAP_TABLE,
+    FINGERPRINTS_TABLE,
+    fingerprint_table,
+    least_voxels,
+    overlap_table,
+)
 from heatlas.pipeline.regions.tables import (
+    ALL,
+    OUTCOMES,
     PREDICTION_COLUMNS,
     RELEVANCE_BILATERAL_TABLE,
     RELEVANCE_TABLE,
     SPREADS,
     bilateral_rows,
+    bilateral_sums,
     predictions_of,
 )
 from heatlas.pipeline.run.config.settings import Config, GainReference
+from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.map_names import lrp_map_name
 from heatlas.pipeline.run.layout.run_layout import RunLayout
-from heatlas.pipeline.run.layout.scan_files import ScanFiles
+from heatlas.pipeline.run.layout.scan_files import ScanFiles, sidecar
 from heatlas.pipeline.run.plain_text import listed
+from heatlas.pipeline.run.tables import read_table, write_json
 from heatlas.pipeline.run.work.digests import DigestCache, canonical_json, text_digest, unit_key
 from heatlas.pipeline.run.work.jobs import Job, Outcome, receipt_key, run_jobs
 from heatlas.pipeline.run.work.steps import run_step
@@ -62,11 +88,11 @@ def aggregate_relevance(
     """
     if not scans or not map_names:
         raise BadInputError("regions: no scan with relevance and a prediction. Run training and attribution first.")
-    own = predictions_of([scan.scan_id for scan in scans], predictions)
+    of_scans = predictions_of([scan.scan_id for scan in scans], predictions)
     tables = [_files(layout, scan, config).region_table for scan in scans]
     audits = [_files(layout, scan, config).audit_table for scan in scans]
     channels = [_files(layout, scan, config).channel_table for scan in scans if config.cohort.further_suffixes]
-    relevant = text_digest(own[list(PREDICTION_COLUMNS)].to_csv(index=False))
+    relevant = text_digest(of_scans[list(PREDICTION_COLUMNS)].to_csv(index=False))
     gain_reference = config.regions.gain_reference
     least = least_voxels(config.registration.resolution_mm)
     lrp_names = [name for name in map(lrp_map_name, sorted(config.attribution.betas)) if name in map_names]
@@ -76,10 +102,10 @@ def aggregate_relevance(
         [*tables, *audits, *channels],
         [relevant, list(map_names), lrp_names, gain_reference, least],
         [_write_tables],
-        lambda: _write_tables(layout, tables, audits, channels, own, map_names, lrp_names, gain_reference, least),
+        lambda: _write_tables(layout, tables, audits, channels, of_scans, map_names, lrp_names, gain_reference, least),
         digests,
     )
-    jobs = _map_jobs(layout, scans, own, map_names, grid, config, digests)
+    jobs = _map_jobs(layout, scans, of_scans, map_names, grid, config, digests)
     outcomes = run_jobs(layout, jobs, executor, "mean maps")
     _remove_stale_maps(layout, jobs)
     digests.save()
@@ -102,18 +128,18 @@ def _write_tables(
     least: int,
 ) -> list[Path]:
     relevance = pd.concat([scan_table(path, map_names) for path in tables], ignore_index=True)
-    audit = pd.concat([_scan_audit(path, map_names) for path in audits], ignore_index=True)
+    shares = [_of_maps(RELEVANCE_AUDIT_TABLE.read(path), path, map_names) for path in audits]
     bilateral = bilateral_rows(relevance, predictions, gain_reference)
     RELEVANCE_TABLE.write(layout, relevance)
-    RELEVANCE_AUDIT_TABLE.write(layout, audit)
+    RELEVANCE_AUDIT_TABLE.write(layout, pd.concat(shares, ignore_index=True))
     columns = [name for name in RELEVANCE_BILATERAL_TABLE.meanings if name in bilateral]
     RELEVANCE_BILATERAL_TABLE.write(layout, bilateral[columns])
     FINGERPRINTS_TABLE.write(layout, fingerprint_table(bilateral, map_names, least))
     BETA_OVERLAP_TABLE.write(layout, overlap_table(bilateral, lrp_names))
     written = list(STAGE_TABLES)
     if channels:
-        found = [RELEVANCE_CHANNELS_TABLE.read(path) for path in channels]
-        RELEVANCE_CHANNELS_TABLE.write(layout, pd.concat(found, ignore_index=True))
+        by_scan = [RELEVANCE_CHANNELS_TABLE.read(path) for path in channels]
+        RELEVANCE_CHANNELS_TABLE.write(layout, pd.concat(by_scan, ignore_index=True))
         written.append(RELEVANCE_CHANNELS_TABLE)
     else:
         RELEVANCE_CHANNELS_TABLE.remove(layout)
@@ -129,11 +155,6 @@ STAGE_TABLES = (
 def scan_table(path: Path, map_names: Sequence[str]) -> pd.DataFrame:
     """Region sums of one scan, of the maps asked for."""
     return _of_maps(RELEVANCE_TABLE.read(path, list(RELEVANCE_TABLE.without(*SPREADS).meanings)), path, map_names)
-
-
-def _scan_audit(path: Path, map_names: Sequence[str]) -> pd.DataFrame:
-    """Shares in compartments of one scan, of the maps asked for."""
-    return _of_maps(RELEVANCE_AUDIT_TABLE.read(path), path, map_names)
 
 
 def _of_maps(table: pd.DataFrame, path: Path, map_names: Sequence[str]) -> pd.DataFrame:
@@ -167,7 +188,8 @@ def _map_jobs(
         else:
             parts = _partial_sums(layout, scans, config)
         outputs = outputs_of(groups, {group: layout.group_map(group, name) for group in groups})
-        parameters = [name, [[part.sources, part.outcome] for part in parts], groups, _grid_facts(grid)]
+        space = [list(grid.shape), grid.affine.tolist()]
+        parameters = [name, [[part.sources, part.outcome] for part in parts], groups, space]
         key = unit_key(versions, parameters, average_maps)
         task = MapsToAverage(name, tuple(parts), groups, grid)
         jobs.append(Job(MAPS_STAGE, name, key, outputs, average_maps, (task,)))
@@ -218,5 +240,174 @@ def _remove_stale_maps(layout: RunLayout, jobs: Sequence[Job]) -> None:
             path.unlink()
 
 
-def _grid_facts(grid: Grid) -> list[object]:
-    return [list(grid.shape), grid.affine.tolist()]
+@dataclass(frozen=True)
+class MapSum:
+    """A file that holds the sum of the maps of its scans.
+
+    `path`: the map of one scan, or a partial sum of several. `outcome`: outcome of the predictions of its scans.
+    `sources`: for sidecars: one file of the run per scan. `participants`: one per scan.
+    """
+
+    path: Path
+    outcome: str
+    sources: tuple[str, ...]
+    participants: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class MapsToAverage:
+    """All maps of one method.
+
+    `groups`: outcomes that make up each group, e.g. ``{"AD": ("TP", "FN"), "TP": ("TP",)}``; only groups with scans.
+    """
+
+    map_name: str
+    parts: tuple[MapSum, ...]
+    groups: Mapping[str, tuple[str, ...]]
+    grid: Grid
+
+
+def groups_of(outcomes: Sequence[str], negative: str, positive: str) -> dict[str, tuple[str, ...]]:
+    """Groups that have at least one scan, and the outcomes each is made of.
+
+    Examples
+    --------
+    >>> groups_of(["TP", "TN", "TP"], "CN", "AD")
+    {'AD': ('TP', 'FN'), 'CN': ('TN', 'FP'), 'TP': ('TP',), 'TN': ('TN',)}
+    """
+    parts = {positive: ("TP", "FN"), negative: ("TN", "FP")} | {name: (name,) for name in (*OUTCOMES, ALL)}
+    return {name: part for name, part in parts.items() if set(part) & set(outcomes)}
+
+
+def average_maps(outputs: Mapping[str, Path], task: MapsToAverage) -> Mapping[str, Any]:
+    """Write the mean map of each group and its sidecar; the function of a job.
+
+    `outputs`: ``GROUP`` and ``GROUP_sidecar`` of every group.
+    """
+    sums: dict[str, NDArray[np.float64]] = {}
+    for part in task.parts:
+        if part.outcome not in sums:
+            sums[part.outcome] = np.zeros(task.grid.shape, np.float64, order="F")
+        add_part(sums[part.outcome], part.path, task.map_name, task.grid)
+    counts = {}
+    for group, outcomes in task.groups.items():
+        members = [part for part in task.parts if part.outcome in outcomes]
+        total = sum((sums[outcome] for outcome in outcomes if outcome in sums), start=np.zeros(task.grid.shape))
+        counts[f"scans_{group}"] = sum(len(part.sources) for part in members)
+        write_template_image(outputs[group], total / counts[f"scans_{group}"], task.grid, "mean relevance map")
+        write_json(outputs[f"{group}_sidecar"], _facts(group, task.map_name, members))
+    return counts
+
+
+def outputs_of(groups: Mapping[str, Any], paths: Mapping[str, Path]) -> dict[str, Path]:
+    """Outputs of `average_maps`, by short name."""
+    outputs = {}
+    for group in groups:
+        outputs[group] = paths[group]
+        outputs[f"{group}_sidecar"] = sidecar(paths[group])
+    return outputs
+
+
+def _facts(group: str, map_name: str, members: Sequence[MapSum]) -> dict[str, Any]:
+    sources = [source for part in members for source in part.sources]
+    return {
+        "Description": f"Mean over scans of {map_name} relevance, group {group}",
+        "Group": group,
+        "NumberOfScans": len(sources),
+        "NumberOfParticipants": len({person for part in members for person in part.participants}),
+        "Sources": [f"bids::{source}" for source in sources],
+    }
+
+
+APPLIED_STAGE = "regions-applied"
+
+RELEVANCE_APPLIED_BILATERAL_TABLE = Table(
+    "relevance_applied_bilateral",
+    {
+        **RELEVANCE_BILATERAL_TABLE.without("evidence_sd").meanings,
+        "reference_sum": "reference_sum of relevance_bilateral.tsv for each network that explains the scan, averaged "
+        "over these networks: the denominator of gain",
+    },
+    "scan, map and bilateral group", "The same for scans outside the contrast, such as MCI.", stage="regions",
+    filled=("participant_id", "scan_id", "map", "group", "n_voxels"), finite=True, later=("evidence",),
+)  # fmt: skip
+RELEVANCE_APPLIED_TABLE = replace(
+    RELEVANCE_TABLE, name="relevance_applied", question=RELEVANCE_APPLIED_BILATERAL_TABLE.question,
+    file="group/relevance_applied.tsv",
+)  # fmt: skip
+
+
+def aggregate_applied(
+    layout: RunLayout,
+    scans: Sequence[Scan],
+    predictions: tuple[Path, Path],
+    map_names: Sequence[str],
+    config: Config,
+    digests: DigestCache,
+    run: RunLayout | None = None,
+) -> bool:
+    """Write ``relevance_applied.tsv`` and ``relevance_applied_bilateral.tsv``; remove them where there is no such scan.
+
+    `scans`: scans that have been explained and are in ``predictions_applied.tsv``. `predictions`: ``predictions.tsv``
+    of the labelled scans, and ``predictions_applied.tsv``. `run`: run whose networks are applied, with tables of
+    labelled scans; by default `layout`. Returns whether tables were written or removed; False if they were still valid.
+    Raises BadInputError if a scan has no row in ``predictions_applied.tsv``, or its region table is missing or lacks a
+    map.
+    """
+    of_stage = (RELEVANCE_APPLIED_TABLE, RELEVANCE_APPLIED_BILATERAL_TABLE)
+    if not scans:
+        stale = [table.remove(layout) for table in of_stage]
+        layout.receipt("steps", APPLIED_STAGE).unlink(missing_ok=True)
+        return any(stale)
+    resolution = config.registration.resolution_mm
+    tables = [layout.scan(scan.participant_id, scan.session_id, resolution).region_table for scan in scans]
+    networks = _networks(predictions[1], scans)
+    parameters = [text_digest(networks.to_csv(index=False)), list(map_names)]
+
+    def write() -> list[Path]:
+        relevance = pd.concat([scan_table(path, map_names) for path in tables], ignore_index=True)
+        bilateral = applied_bilateral(relevance, networks, network_references(run or layout, predictions[0]))
+        for table, rows in zip(of_stage, (relevance, bilateral), strict=True):
+            table.write(layout, rows)
+        return [path for table in of_stage for path in table.files(layout)]
+
+    inputs = [*tables, RELEVANCE_BILATERAL_TABLE.path(run or layout), predictions[0]]
+    return run_step(layout, APPLIED_STAGE, inputs, parameters, [applied_bilateral], write, digests)
+
+
+def network_references(layout: RunLayout, predictions: Path) -> pd.DataFrame:
+    """Mean sum of the negative class per fold, map and bilateral group, as ``relevance_bilateral.tsv`` divides by.
+
+    Empty without such tables, as in an exported run: then there is no gain.
+    """
+    columns = ["scan_id", "map", "group", "reference_sum"]
+    if not (RELEVANCE_BILATERAL_TABLE.path(layout).is_file() and predictions.is_file()):
+        return pd.DataFrame(columns=[*columns, "fold"])
+    bilateral = RELEVANCE_BILATERAL_TABLE.read(layout, columns)
+    folds = read_table(predictions, ["scan_id", "fold"])[["scan_id", "fold"]]
+    # The same in all rows of a fold.
+    return bilateral[columns].merge(folds, on="scan_id").drop_duplicates(["fold", "map", "group"])
+
+
+def applied_bilateral(relevance: pd.DataFrame, networks: pd.DataFrame, references: pd.DataFrame) -> pd.DataFrame:
+    """Regions pooled over hemispheres, with gain.
+
+    `relevance`: `RELEVANCE_TABLE` of the scans outside the contrast. `networks`: ``scan_id`` and ``fold``: a row per
+    scan and network that explains it. `references`: ``fold``, ``map``, ``group`` and ``reference_sum``.
+    """
+    identity = ["participant_id", "session_id", "scan_id", "map"]
+    table = bilateral_sums(relevance, identity)
+    pairs = networks.merge(references[["fold", "map", "group", "reference_sum"]], on="fold")
+    means = pairs.groupby(["scan_id", "map", "group"], sort=False)["reference_sum"].mean().reset_index()
+    table = table.merge(means, on=["scan_id", "map", "group"], how="left")
+    sums = table["sum"].to_numpy(float)
+    table["density"] = density(sums, table["n_voxels"].to_numpy())
+    table["gain"] = gain(sums, table["reference_sum"].where(table["evidence"].isna()).to_numpy(float))
+    return table[list(RELEVANCE_APPLIED_BILATERAL_TABLE.meanings)]
+
+
+def _networks(applied: Path, scans: Sequence[Scan]) -> pd.DataFrame:
+    """A row per scan and network."""
+    answered = networks_that_answered(applied, [scan.scan_id for scan in scans])
+    rows = [(scan_id, fold) for scan_id, folds in answered.items() for fold in folds]
+    return pd.DataFrame(rows, columns=["scan_id", "fold"])

@@ -21,7 +21,7 @@ from heatlas.pipeline.cohort.images.headers import kind_of, read_raw_header
 from heatlas.pipeline.cohort.people.annotated import guided_people, training_part
 from heatlas.pipeline.cohort.people.splits import Split
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.cohort.segmented.labels import labels_of_scans, n_longitudinal, region_numbers, t1w_of
+from heatlas.pipeline.cohort.segmented.images import labels_of_scans, n_longitudinal, region_numbers, t1w_of
 from heatlas.pipeline.registration.ants_transform import Interpolation, Transforms, Volume, resample
 from heatlas.pipeline.registration.images.preparation import closest_ras
 from heatlas.pipeline.registration.images.t1w import load_labels, voxel_to_world
@@ -66,10 +66,10 @@ def labels_in_template(
     numbers, counts = np.unique(labels[labels != NOTHING], return_counts=True)
     voxel = abs(float(np.linalg.det(affine[:3, :3])))
     volumes = {int(number): round(int(count) * voxel, 3) for number, count in zip(numbers, counts, strict=True)}
-    return _carried(labels, affine, files, grid, placed, "nearestNeighbor"), volumes
+    return _carry_labels(labels, affine, files, grid, placed, "nearestNeighbor"), volumes
 
 
-def _carried(
+def _carry_labels(
     labels: NDArray[np.int32], affine: NDArray[np.float64], files: ScanFiles, grid: Grid, placed: bool,
     interpolation: Interpolation,
 ) -> NDArray[np.int32]:  # fmt: skip
@@ -93,7 +93,9 @@ def carry(outputs: dict[str, Path], task: OwnLabels) -> Mapping[str, int | str]:
     grid = template_grid(task.files.resolution_mm, span_of(task.files.template))
     with shown_as(task.labels, "the label image of the scan"):
         labels, affine = load_labels(task.labels)
-    marked = _carried((labels != NOTHING).astype(np.int32), affine, task.files, grid, task.placed, "nearestNeighbor")
+    marked = _carry_labels(
+        (labels != NOTHING).astype(np.int32), affine, task.files, grid, task.placed, "nearestNeighbor"
+    )
     inside = share_inside(marked != NOTHING, task.files.brain_mask, grid)
     if inside < INSIDE:
         raise BadInputError(
@@ -102,7 +104,7 @@ def carry(outputs: dict[str, Path], task: OwnLabels) -> Mapping[str, int | str]:
         )
     numbers = [number for _, own in task.regions for number in own]
     wanted = np.where(np.isin(labels, numbers), labels, NOTHING)
-    found = _carried(wanted, affine, task.files, grid, task.placed, "genericLabel")
+    found = _carry_labels(wanted, affine, task.files, grid, task.placed, "genericLabel")
     shown = found if task.seen is None else task.seen.crop(found)
     lacking = [
         f"{name} ({'no voxel that the network sees' if np.isin(labels, own).any() else 'not in the label image'})"
@@ -191,23 +193,23 @@ def require_own_labels(
     be guided. Raises BadInputError if no scan has labels, a table is missing, or an image cannot be read or lies on
     another grid than its scan.
     """
-    found, longitudinal = labels_of_scans(input_root, scans, config, kept), n_longitudinal(config)
+    labels, longitudinal = labels_of_scans(input_root, scans, config, kept), n_longitudinal(config)
     left_out = [
         f"{counted(longitudinal, 'longitudinal result')} (.long.) in cohort.freesurfer_folder left out for own labels: "
         "these lie in the space of their base template, not of the scan"
     ] * bool(longitudinal)
-    if not found:
+    if not labels:
         raise BadInputError(
             'objective.region_labels = "own": no scan has a label image. Put _dseg.nii.gz beside the images, or set '
             f"cohort.freesurfer_folder or regions.own_labels.{''.join(f' Note: {note}.' for note in left_out)}"
         )
-    for scan in (scan for scan in scans if scan.scan_id in found):
-        path = found[scan.scan_id]
+    for scan in (scan for scan in scans if scan.scan_id in labels):
+        path = labels[scan.scan_id]
         region_numbers(path, input_root, config.objective.regions)
         own, seen = _grid_of(path), _image_with_labels(path, t1w_of(input_root, scan))
         if seen is not None:
             require_same_grid(own, _grid_of(seen), f"{without_home(path)} and its image {seen.name}")
-    people = {scan.participant_id for scan in scans if scan.scan_id in found}
+    people = {scan.participant_id for scan in scans if scan.scan_id in labels}
     for fold in split.folds:
         guided_people(config, training_part(config, fold, scans), scans, people)
     everybody = {scan.participant_id for scan in scans}

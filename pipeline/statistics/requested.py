@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from heatlas.pipeline.cohort.cells.values import code_text
-from heatlas.pipeline.cohort.people.clinical import IDENTITY, MEASURES, TIMES, Clinical
+from heatlas.pipeline.cohort.people.inclusion import IDENTITY, MEASURES, TIMES, Clinical
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.registration.settled import JACOBIAN_SOURCE, NOT_MEASURED
 from heatlas.pipeline.run.config.nearest import did_you_mean, nearest

@@ -23,7 +23,7 @@ from heatlas.pipeline.cohort.people.splits import SPLITS_TABLE
 from heatlas.pipeline.cohort.reading import PLANTED
 from heatlas.pipeline.cohort.records import CLINICAL_TABLE, SCANS_TABLE
 from heatlas.pipeline.evaluation.parts import BENCH_TABLES
-from heatlas.pipeline.regions.fingerprints import FINGERPRINTS_TABLE
+from heatlas.pipeline.regions.ranking import FINGERPRINTS_TABLE
 from heatlas.pipeline.run.config.files import read_config
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.folder import read_run_input

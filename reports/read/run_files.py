@@ -17,13 +17,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from heatlas.pipeline.cohort.cells.ranges import RANGES
+from heatlas.pipeline.cohort.cells.tables import RANGES
 from heatlas.pipeline.cohort.people.balance import SPLIT_BALANCE_TABLE
-from heatlas.pipeline.cohort.people.clinical import MEASURES, TIMES
+from heatlas.pipeline.cohort.people.inclusion import MEASURES, TIMES
 from heatlas.pipeline.cohort.people.splits import SPLITS_TABLE
 from heatlas.pipeline.cohort.people.tasks import NUMBER, SEVERAL_CLASSES, TWO_CLASSES, KindName
 from heatlas.pipeline.cohort.records import CLINICAL_TABLE, SCANS_TABLE
-from heatlas.pipeline.cohort.sharing.manifest import MANIFEST_COMPARISON_TABLE
+from heatlas.pipeline.cohort.sharing import MANIFEST_COMPARISON_TABLE
 from heatlas.pipeline.evaluation.parts import BENCH_TABLES
 from heatlas.pipeline.evaluation.planted import PLANTED_RECOVERY_TABLE
 from heatlas.pipeline.evaluation.planted_effects import PLANTED_EFFECTS_TABLE
@@ -34,18 +34,16 @@ from heatlas.pipeline.explaining.stage import (
     EVIDENCE_APPLIED_TABLE,
     EVIDENCE_TABLE,
 )
-from heatlas.pipeline.regions.applied import RELEVANCE_APPLIED_BILATERAL_TABLE, RELEVANCE_APPLIED_TABLE
 from heatlas.pipeline.regions.audit import RELEVANCE_AUDIT_TABLE
 from heatlas.pipeline.regions.channels import RELEVANCE_CHANNELS_TABLE
-from heatlas.pipeline.regions.fingerprints import FINGERPRINTS_TABLE
-from heatlas.pipeline.regions.overlap import BETA_OVERLAP_TABLE
 from heatlas.pipeline.regions.partial_sums import PARTIAL_TABLE
-from heatlas.pipeline.regions.stage import MAPS_STAGE
+from heatlas.pipeline.regions.ranking import BETA_OVERLAP_TABLE, FINGERPRINTS_TABLE
+from heatlas.pipeline.regions.stage import MAPS_STAGE, RELEVANCE_APPLIED_BILATERAL_TABLE, RELEVANCE_APPLIED_TABLE
 from heatlas.pipeline.regions.tables import RELEVANCE_BILATERAL_TABLE, RELEVANCE_TABLE
 from heatlas.pipeline.registration.quality.decisions import FLAGGED_TABLE
 from heatlas.pipeline.registration.quality.region_quality import REGION_QUALITY_TABLE
 from heatlas.pipeline.registration.stage import REGISTRATION_TABLE
-from heatlas.pipeline.registration.volumes.tables import TEST_RETEST_TABLE, VOLUMES_TABLE
+from heatlas.pipeline.registration.volumes.region_volumes import TEST_RETEST_TABLE, VOLUMES_TABLE
 from heatlas.pipeline.run.cells import REMEDY, first_wrong
 from heatlas.pipeline.run.columns import DescribedColumn, Form, column_of
 from heatlas.pipeline.run.config.settings import Config
@@ -119,7 +117,7 @@ MAKE_AGAIN = "Repeat the command that made this run."
 
 _FREE_TEXTS = sorted({column for table in ALL_TABLES.values() for column in table.texts})
 """Columns of text of a table whose columns are those of the input."""
-CLINICAL = frozenset({"scans", "clinical"})  # tables whose columns have the ranges of `pipeline.cohort.cells.ranges`
+CLINICAL = frozenset({"scans", "clinical"})  # tables whose columns have the ranges of `pipeline.cohort.cells.tables`
 
 
 def read_checked(name: str, path: Path) -> pd.DataFrame:

@@ -22,8 +22,7 @@ from heatlas.pipeline.explaining.stage import explain_applied, explain_scans
 from heatlas.pipeline.models.families.founding import FoundingCNN
 from heatlas.pipeline.models.inputs import NetworkInput
 from heatlas.pipeline.models.storage import load_model, save_model
-from heatlas.pipeline.regions.applied import aggregate_applied
-from heatlas.pipeline.regions.stage import aggregate_relevance
+from heatlas.pipeline.regions.stage import aggregate_applied, aggregate_relevance
 from heatlas.pipeline.run.config.settings import AttributionConfig, Config, RegistrationConfig, TrainingConfig
 from heatlas.pipeline.run.layout.map_names import map_names
 from heatlas.pipeline.run.layout.run_layout import RunLayout

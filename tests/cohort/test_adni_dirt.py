@@ -6,7 +6,7 @@ import pytest
 from adni_csv import write_csv
 from input_trees import AdniTree
 
-from heatlas.pipeline.cohort.adni.files import newest_tables
+from heatlas.pipeline.cohort.adni.visit_tables import newest_tables
 from heatlas.pipeline.cohort.people.splits import make_split
 from heatlas.pipeline.cohort.reading import read_cohort
 from heatlas.pipeline.run.config.settings import CohortConfig

@@ -9,7 +9,7 @@ from input_trees import AdniTree, BidsTree
 
 from heatlas.pipeline.cohort.reading import ScanSelection, read_cohort
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.cohort.sharing.anonymise import Disguise, capped_ages, open_disguise, shifted_dates
+from heatlas.pipeline.cohort.sharing import Disguise, capped_ages, open_disguise, shifted_dates
 from heatlas.pipeline.run.config.settings import CohortConfig, PrivacyConfig
 from heatlas.pipeline.run.errors import UsageError
 

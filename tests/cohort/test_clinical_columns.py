@@ -7,11 +7,10 @@ import pandas as pd
 import pytest
 from input_trees import AdniTree, BidsTree
 
-from heatlas.pipeline.cohort.people.clinical import Clinical, clinical_table
-from heatlas.pipeline.cohort.people.diagnosis import OTHER_DEMENTIA, Diagnosis
-from heatlas.pipeline.cohort.people.progression import follow_up
+from heatlas.pipeline.cohort.people.diagnosis import OTHER_DEMENTIA, Diagnosis, follow_up
+from heatlas.pipeline.cohort.people.inclusion import Clinical, clinical_table
 from heatlas.pipeline.cohort.reading import InputCohort, ScanSelection, read_cohort
-from heatlas.pipeline.cohort.sharing.anonymise import Disguise
+from heatlas.pipeline.cohort.sharing import Disguise
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.tables import read_table, write_table

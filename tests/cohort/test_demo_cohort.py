@@ -15,8 +15,7 @@ from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.spaces import template_grid
 from heatlas.pipeline.cohort.demo import cohort as demo_cohort
 from heatlas.pipeline.cohort.demo.cohort import SEVERITY_TABLE, write_demo_cohort
-from heatlas.pipeline.cohort.demo.disease import PLANTED_GROUPS
-from heatlas.pipeline.cohort.demo.effects import EFFECTS
+from heatlas.pipeline.cohort.demo.people import EFFECTS, PLANTED_GROUPS
 from heatlas.pipeline.cohort.reading import read_cohort
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.errors import ResumableError, UsageError

@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy import ndimage
 
-from heatlas.pipeline.cohort.demo.fields import (
+from heatlas.pipeline.cohort.demo.anatomy import (
     compose,
     exponential,
     jacobian_determinant,

@@ -9,11 +9,18 @@ import pytest
 
 from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.spaces import template_grid
-from heatlas.pipeline.cohort.demo.adnimerge import adnimerge_csv, adnimerge_row
 from heatlas.pipeline.cohort.demo.anatomy import ATLAS
-from heatlas.pipeline.cohort.demo.disease import CHANGES, PLANTED_GROUPS, SEVERITY_RANGE, draw_course
-from heatlas.pipeline.cohort.demo.effects import EFFECTS, SCORES
-from heatlas.pipeline.cohort.demo.people import SITES, draw_people
+from heatlas.pipeline.cohort.demo.cohort import adnimerge_csv, adnimerge_row
+from heatlas.pipeline.cohort.demo.people import (
+    CHANGES,
+    EFFECTS,
+    PLANTED_GROUPS,
+    SCORES,
+    SEVERITY_RANGE,
+    SITES,
+    draw_course,
+    draw_people,
+)
 
 
 def test_planted_groups_are_those_of_the_contract() -> None:

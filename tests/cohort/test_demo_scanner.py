@@ -15,12 +15,12 @@ from heatlas.pipeline.cohort.demo.anatomy import (
     PersonShape,
     ReferenceAnatomy,
     draw_shape,
+    exponential,
+    jacobian_determinant,
     reference_anatomy,
+    sample,
 )
-from heatlas.pipeline.cohort.demo.disease import CHANGES
-from heatlas.pipeline.cohort.demo.effects import COIL_SITE, coil_log_gain_per_mm
-from heatlas.pipeline.cohort.demo.fields import exponential, jacobian_determinant, sample
-from heatlas.pipeline.cohort.demo.people import SITES
+from heatlas.pipeline.cohort.demo.people import CHANGES, COIL_SITE, SITES, coil_log_gain_per_mm
 from heatlas.pipeline.cohort.demo.scanner import ORIENTATIONS, draw_acquisition, nifti_bytes, nifti_image, scan
 
 HEALTHY = (0.0,) * len(CHANGES)

@@ -12,9 +12,9 @@ from dicom_series import SECRET_WORDS, volume, write_series
 from other_user import nobody
 from pydicom.uid import BasicTextSRStorage
 
+from heatlas.pipeline.cohort.candidates import walk_input
 from heatlas.pipeline.cohort.images.dicom import DicomSeries, read_folder, series_of
 from heatlas.pipeline.cohort.images.file_kinds import dicom_files
-from heatlas.pipeline.cohort.walking import walk_input
 
 
 def read(root: Path, folder: str = "series", max_voxel_mm: float = 5.0) -> list[DicomSeries]:

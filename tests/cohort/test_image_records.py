@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from input_trees import AdniTree
 
-from heatlas.pipeline.cohort.adni.image_records import ImageRecord
-from heatlas.pipeline.cohort.adni.image_xml import MAX_BYTES, parse_image_xml, read_image_xmls
+from heatlas.pipeline.cohort.adni.image_tables import MAX_BYTES, ImageRecord, parse_image_xml, read_image_xmls
 from heatlas.pipeline.cohort.records import Scan
 
 P = "002_S_0295"

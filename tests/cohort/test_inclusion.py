@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from heatlas.pipeline.cohort.candidates import Candidate
-from heatlas.pipeline.cohort.people.inclusion import included, steps
+from heatlas.pipeline.cohort.people.inclusion import apply_rule, steps
 from heatlas.pipeline.cohort.people.splits import make_split
 from heatlas.pipeline.cohort.records import FollowUp, Scan
 from heatlas.pipeline.run.config.files import load_config
@@ -30,7 +30,7 @@ PEOPLE = [person(name) for name in AGES]
 
 
 def kept_by(rule: str, people: list[Candidate] = PEOPLE) -> str:
-    return "".join(one.scan.scan_id for one in included(people, rule) if one.scan.kept)
+    return "".join(one.scan.scan_id for one in apply_rule(people, rule) if one.scan.kept)
 
 
 @pytest.mark.parametrize(
@@ -58,12 +58,12 @@ def test_rules_by_kleenes_logic_on_missing_values(rule: str, left: str) -> None:
         assert kept_by(rule) == left
     else:
         with pytest.raises(BadInputError, match="keeps none of 5 scans"):
-            included(PEOPLE, rule)
+            apply_rule(PEOPLE, rule)
 
 
 def test_reason_is_the_first_part_that_is_not_met_and_says_whether_the_value_is_missing() -> None:
     people = [*PEOPLE, person("a", kept=False)]
-    reasons = [one.scan.reason for one in included(people, "age >= 60 and cdr >= 0")]
+    reasons = [one.scan.reason for one in apply_rule(people, "age >= 60 and cdr >= 0")]
     assert reasons == [
         "not included (age >= 60)", None, "not included (cdr >= 0), as the value is missing",
         "not included (age >= 60), as the value is missing", None, "empty file",
@@ -72,7 +72,7 @@ def test_reason_is_the_first_part_that_is_not_met_and_says_whether_the_value_is_
 
 def test_each_part_is_counted_and_other_reasons_stand_apart() -> None:
     people = [*PEOPLE, person("a", kept=False)]
-    scans = [one.scan for one in included(people, "age >= 60 and cdr >= 0")]
+    scans = [one.scan for one in apply_rule(people, "age >= 60 and cdr >= 0")]
     table = pd.DataFrame({"kept": [s.kept for s in scans], "reason": [s.reason for s in scans]})
     made = steps(table, read_rule("age >= 60 and cdr >= 0"))
     assert [(one.part, len(one.left), one.not_met, one.unknown) for one in made] == [
@@ -113,7 +113,7 @@ def test_codes_of_adni_for_missing_are_missing() -> None:
 )
 def test_rules_that_do_not_fit_the_input_are_refused_with_the_remedy(rule: str, message: str) -> None:
     with pytest.raises(BadInputError, match=message):
-        included(PEOPLE, rule)
+        apply_rule(PEOPLE, rule)
 
 
 @pytest.mark.parametrize(

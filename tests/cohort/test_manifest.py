@@ -9,7 +9,7 @@ import pytest
 from input_trees import BidsTree, image_bytes
 
 from heatlas.pipeline.cohort.reading import InputCohort, ScanSelection, read_cohort
-from heatlas.pipeline.cohort.sharing.manifest import Manifest, image_digest, make_manifest
+from heatlas.pipeline.cohort.sharing import Manifest, image_digest, make_manifest
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.errors import BadInputError
 

@@ -14,7 +14,7 @@ from heatlas.pipeline.cohort.bids.derivatives import over_template
 from heatlas.pipeline.cohort.candidates import Candidate
 from heatlas.pipeline.cohort.images.headers import check_header
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.cohort.sharing.manifest import image_digest
+from heatlas.pipeline.cohort.sharing import image_digest
 from heatlas.pipeline.registration.images.t1w import load_labels, load_t1w
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.errors import BadInputError

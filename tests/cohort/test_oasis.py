@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 from oasis_trees import OasisTree, head, write_pair, write_workbook
 
-from heatlas.pipeline.cohort.cells.workbooks import read_workbook
-from heatlas.pipeline.cohort.images.conversion import convert_scans
-from heatlas.pipeline.cohort.images.pairs import stated_affine
+from heatlas.pipeline.cohort.cells.tables import read_workbook
+from heatlas.pipeline.cohort.images.conversion import convert_scans, stated_affine
 from heatlas.pipeline.cohort.reading import InputCohort
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import RunLayout

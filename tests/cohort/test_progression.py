@@ -7,8 +7,7 @@ from datetime import date, timedelta
 
 import pytest
 
-from heatlas.pipeline.cohort.people.diagnosis import OTHER_DEMENTIA, Diagnosis
-from heatlas.pipeline.cohort.people.progression import follow_up, progression
+from heatlas.pipeline.cohort.people.diagnosis import OTHER_DEMENTIA, Diagnosis, follow_up, progression
 
 BASELINE = date(2006, 4, 10)
 

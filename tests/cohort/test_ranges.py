@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from input_trees import AdniTree, BidsTree
 
-from heatlas.pipeline.cohort.bids.facts import BASELINE_COLUMNS, COLUMNS
-from heatlas.pipeline.cohort.candidates import Candidate
-from heatlas.pipeline.cohort.cells.ranges import RANGES, plain_name, possible_cells, possible_scans
-from heatlas.pipeline.cohort.people.clinical import MEASURES
+from heatlas.pipeline.cohort.bids.tables import BASELINE_COLUMNS, COLUMNS
+from heatlas.pipeline.cohort.candidates import Candidate, possible_scans
+from heatlas.pipeline.cohort.cells.tables import RANGES, plain_name, possible_cells
+from heatlas.pipeline.cohort.people.inclusion import MEASURES
 from heatlas.pipeline.cohort.reading import InputCohort
 from heatlas.pipeline.cohort.records import Scan
 

@@ -12,9 +12,8 @@ import pytest
 from input_trees import AdniTree, BidsTree
 
 from heatlas.pipeline.cohort.reading import InputCohort
-from heatlas.pipeline.cohort.segmented.aseg import read_aseg
-from heatlas.pipeline.cohort.sharing.anonymise import open_disguise
-from heatlas.pipeline.cohort.sharing.manifest import Manifest
+from heatlas.pipeline.cohort.segmented.subjects import read_aseg
+from heatlas.pipeline.cohort.sharing import Manifest, open_disguise
 from heatlas.pipeline.run.config.settings import PrivacyConfig
 from heatlas.pipeline.run.errors import BadInputError, HeatlasError
 from heatlas.pipeline.run.regular_files import read_regular

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from input_trees import AdniTree, BidsTree, image_bytes
 
-from heatlas.pipeline.cohort.images.same_images import same_images
+from heatlas.pipeline.cohort.candidates import same_images
 from heatlas.pipeline.cohort.reading import ScanSelection, read_cohort
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.cohort.sharing.anonymise import Disguise
+from heatlas.pipeline.cohort.sharing import Disguise
 from heatlas.pipeline.run.config.settings import CohortConfig
 
 SEX = {"contrast_column": "sex", "negative": "F", "positive": "M"}
@@ -98,7 +98,7 @@ def test_whole_files_are_read_only_where_size_and_middle_agree(tmp_path: Path, m
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)
     read: list[str] = []
-    from heatlas.pipeline.cohort.images import same_images as module
+    from heatlas.pipeline.cohort import candidates as module
 
     monkeypatch.setattr(module, "file_digest", lambda path: read.append(path.name))
     module.same_images(tmp_path, scans)

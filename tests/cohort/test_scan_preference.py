@@ -6,8 +6,8 @@ import pytest
 from adni_csv import write_csv
 from input_trees import AdniTree
 
-from heatlas.pipeline.cohort.adni.image_quality import ImageFacts, read_image_tables
-from heatlas.pipeline.cohort.adni.scan_preference import CRITERIA, preference
+from heatlas.pipeline.cohort.adni.download import CRITERIA, preference
+from heatlas.pipeline.cohort.adni.image_tables import ImageFacts, read_image_tables
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.run.config.settings import CohortConfig
 

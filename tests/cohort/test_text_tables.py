@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from heatlas.pipeline.cohort.cells.text_tables import header_separator, read_header, read_text_table
+from heatlas.pipeline.cohort.cells.tables import header_separator, read_header, read_text_table
 from heatlas.pipeline.run.errors import BadInputError
 
 

@@ -7,8 +7,7 @@ from adni_csv import write_csv
 from input_trees import AdniTree, BidsTree
 
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.cohort.segmented.aseg import read_aseg
-from heatlas.pipeline.cohort.segmented.volumes import checked, joined
+from heatlas.pipeline.cohort.segmented.subjects import complete_volumes, plausible_volumes, read_aseg
 from heatlas.pipeline.run.errors import BadInputError
 
 P = "002_S_0295"
@@ -101,21 +100,27 @@ def test_a_cut_file_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_an_implausible_volume_is_left_out_and_named(volumes: tuple[float | None, ...], left_out: str) -> None:
-    found = checked(*volumes, "x")  # type: ignore[arg-type]
+    found = plausible_volumes(*volumes, "x")  # type: ignore[arg-type]
     assert found.problems == (left_out,)
     kept = (found.left, found.right, found.total, found.intracranial)
     assert sum(one is not None for one in kept) == sum(one is not None for one in volumes) - 1
 
 
 def test_two_segmentations_are_not_mixed() -> None:
-    total = checked(None, None, 8000.0, None, "ADNIMERGE")
-    same, other = checked(3990.0, 4020.0, None, 1.5e6, "UCSF"), checked(3500.0, 4000.0, None, 1.5e6, "UCSF")
-    assert joined(total, same).source == "ADNIMERGE; left and right: UCSF"
-    assert (joined(total, same).total, joined(total, same).left) == (8000.0, 3990.0)
-    assert (joined(total, other).total, joined(total, other).left) == (8000.0, None)
-    assert joined(total, other).source == "ADNIMERGE"
-    assert (joined(total, other).intracranial, joined(total, other).intracranial_source) == (1.5e6, "UCSF")
-    assert joined(checked(None, None, None, None, "ADNIMERGE"), other).total == 7500.0
+    total = plausible_volumes(None, None, 8000.0, None, "ADNIMERGE")
+    same, other = (
+        plausible_volumes(3990.0, 4020.0, None, 1.5e6, "UCSF"),
+        plausible_volumes(3500.0, 4000.0, None, 1.5e6, "UCSF"),
+    )
+    assert complete_volumes(total, same).source == "ADNIMERGE; left and right: UCSF"
+    assert (complete_volumes(total, same).total, complete_volumes(total, same).left) == (8000.0, 3990.0)
+    assert (complete_volumes(total, other).total, complete_volumes(total, other).left) == (8000.0, None)
+    assert complete_volumes(total, other).source == "ADNIMERGE"
+    assert (complete_volumes(total, other).intracranial, complete_volumes(total, other).intracranial_source) == (
+        1.5e6,
+        "UCSF",
+    )
+    assert complete_volumes(plausible_volumes(None, None, None, None, "ADNIMERGE"), other).total == 7500.0
 
 
 def test_adnimerge_and_ucsf_tables(adni: AdniTree) -> None:

@@ -9,8 +9,8 @@ from dicom_series import write_series
 from input_trees import AdniTree, BidsTree, image_bytes
 from other_user import nobody
 
+from heatlas.pipeline.cohort.candidates import walk_input
 from heatlas.pipeline.cohort.reading import ScanSelection, read_cohort
-from heatlas.pipeline.cohort.walking import walk_input
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.errors import BadInputError
 

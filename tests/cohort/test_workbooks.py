@@ -8,7 +8,7 @@ import pytest
 from input_trees import image_bytes
 from workbook_files import SPACE, write_ods, write_xls, write_xlsx
 
-from heatlas.pipeline.cohort.cells.workbooks import read_sheet, read_workbook
+from heatlas.pipeline.cohort.cells.tables import read_sheet, read_workbook
 from heatlas.pipeline.cohort.reading import read_cohort
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.errors import BadInputError
@@ -106,7 +106,7 @@ def test_a_sheet_that_asks_for_any_amount_of_memory_is_refused(tmp_path: Path) -
 
 
 def test_a_workbook_that_unpacks_to_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heatlas.pipeline.cohort.cells.workbooks.MAX_BYTES", 10_000)
+    monkeypatch.setattr("heatlas.pipeline.cohort.cells.tables.MAX_BYTES", 10_000)
     file = write_xlsx(tmp_path / "t.xlsx", "", {"xl/sharedStrings.xml": " " * 10_000})
     assert file.stat().st_size < 10_000
     with pytest.raises(BadInputError, match=r"it holds 1\d,\d{3} bytes, more than 10,000"):

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from heatlas.pipeline.cohort.demo.effects import EFFECTS
+from heatlas.pipeline.cohort.demo.people import EFFECTS
 from heatlas.pipeline.evaluation.planted_effects import (
     PLANTED_EFFECTS_TABLE,
     QUESTIONS,

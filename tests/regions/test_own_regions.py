@@ -13,7 +13,7 @@ from heatlas.atlases.freesurfer import freesurfer_names
 from heatlas.atlases.spaces import template_grid
 from heatlas.pipeline.cohort.reading import InputCohort
 from heatlas.pipeline.cohort.records import Scan, ScanTable
-from heatlas.pipeline.cohort.segmented.labels import names_of_regions, segmentation_of, table_beside
+from heatlas.pipeline.cohort.segmented.images import names_of_regions, segmentation_of, table_beside
 from heatlas.pipeline.explaining.own_regions import (
     OWN_REGIONS_TABLE,
     OwnRegions,

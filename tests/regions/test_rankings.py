@@ -9,10 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.spatial.distance import cosine
 
-from heatlas.pipeline.regions.fingerprints import FINGERPRINTS_TABLE, fingerprint_table, most_different_pair
 from heatlas.pipeline.regions.metrics import gain, negative_class_reference
-from heatlas.pipeline.regions.overlap import overlap_table, top_overlap
-from heatlas.pipeline.regions.ranking import mean_over_participants, top_groups
+from heatlas.pipeline.regions.ranking import (
+    FINGERPRINTS_TABLE,
+    fingerprint_table,
+    mean_over_participants,
+    most_different_pair,
+    overlap_table,
+    top_groups,
+    top_overlap,
+)
 
 
 def rows(densities, **scan):

@@ -15,7 +15,7 @@ from heatlas.pipeline.cohort.images import conversion
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.registration.images import faces
 from heatlas.pipeline.registration.images.brain_extraction import find_brain
-from heatlas.pipeline.registration.images.faces import MARGIN_MM, near, without_face
+from heatlas.pipeline.registration.images.faces import MARGIN_MM, voxels_near, without_face
 from heatlas.pipeline.registration.images.t1w import load_t1w
 from heatlas.pipeline.run.config.settings import PrivacyConfig, RegistrationConfig
 from heatlas.pipeline.run.layout.run_layout import RunLayout
@@ -80,7 +80,7 @@ def test_nothing_far_from_the_brain_is_kept_and_all_that_is_near(place: SimpleNa
     distance = np.min(np.linalg.norm(WORLD[BRAIN][None, ::7] - WORLD[kept != 0][::200, None], axis=-1), axis=1)
     assert distance.max() <= MARGIN_MM + 2 * max(SIDES)  # only every seventh voxel of the brain was asked
     assert (kept[BRAIN] >= 200).all()
-    assert (kept[HEAD & ~near(BRAIN, np.array(SIDES), MARGIN_MM)] == 0).all()
+    assert (kept[HEAD & ~voxels_near(BRAIN, np.array(SIDES), MARGIN_MM)] == 0).all()
     said = json.loads(Path(scan.file.replace(".nii.gz", ".json")).read_text())
     assert said["SkullStripped"] is False
     assert said["Sources"] == ["bids:raw:1906-04-18/1.dcm"]
@@ -103,7 +103,7 @@ def test_a_second_run_does_nothing_and_another_mask_does_it_again(place: SimpleN
     first, _ = convert(place)
     assert convert(place) == (first, convert(place)[1])
     assert convert(place)[1].status == "unchanged"
-    nib.Nifti1Image(near(BRAIN, np.array(SIDES), 5).astype(np.uint8), AFFINE).to_filename(
+    nib.Nifti1Image(voxels_near(BRAIN, np.array(SIDES), 5).astype(np.uint8), AFFINE).to_filename(
         place.root / "sub-01_ses-M000_brain.nii.gz"
     )
     assert convert(place)[1].status == "done"

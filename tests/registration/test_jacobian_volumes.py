@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from scipy.spatial.transform import Rotation
 
 from heatlas.pipeline.registration.volumes.jacobian import jacobian_determinant, log_jacobian
-from heatlas.pipeline.registration.volumes.region_volumes import region_volumes, tissue_volumes
-from heatlas.pipeline.registration.volumes.tables import (
+from heatlas.pipeline.registration.volumes.region_volumes import (
     VOLUMES_TABLE,
     hippocampal_volumes,
+    region_volumes,
     retest_table,
+    tissue_volumes,
     volume_stability,
 )
 

@@ -13,7 +13,7 @@ from heatlas.atlases.images import write_template_image
 from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.spaces import template_grid
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.registration.volumes.tables import VOLUMES_TABLE, measure_volumes
+from heatlas.pipeline.registration.volumes.region_volumes import VOLUMES_TABLE, measure_volumes
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table, write_json
 from heatlas.pipeline.run.work.digests import DigestCache

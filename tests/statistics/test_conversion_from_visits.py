@@ -18,9 +18,8 @@ from scipy.stats import norm
 from statsmodels.duration.hazard_regression import PHReg
 
 from heatlas.pipeline.cohort.candidates import Candidate
-from heatlas.pipeline.cohort.people.clinical import clinical_table
-from heatlas.pipeline.cohort.people.diagnosis import OTHER_DEMENTIA, Diagnosis
-from heatlas.pipeline.cohort.people.progression import follow_up, progression
+from heatlas.pipeline.cohort.people.diagnosis import OTHER_DEMENTIA, Diagnosis, follow_up, progression
+from heatlas.pipeline.cohort.people.inclusion import clinical_table
 from heatlas.pipeline.cohort.records import Scan, ScanTable
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.layout.run_layout import RunLayout

@@ -21,7 +21,7 @@ from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.cohort.reading import InputCohort
 from heatlas.pipeline.cohort.records import Scan, ScanTable
-from heatlas.pipeline.cohort.segmented.labels import labels_of_scans, region_numbers
+from heatlas.pipeline.cohort.segmented.images import labels_of_scans, region_numbers
 from heatlas.pipeline.evaluation.planting.copies import require_masks_of_copies
 from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.registration.own_labels import STAGE, OwnLabels, carry, carry_labels, require_own_labels

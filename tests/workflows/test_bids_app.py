@@ -15,7 +15,7 @@ import pytest
 from template_cohort import write_config, write_template_cohort
 
 import heatlas
-from heatlas.pipeline.cohort.bids.filters import read_filter
+from heatlas.pipeline.cohort.reading import read_filter
 from heatlas.pipeline.cohort.records import ScanTable
 from heatlas.pipeline.registration.stage import REGISTRATION_TABLE
 from heatlas.pipeline.run.errors import BadInputError

@@ -22,7 +22,7 @@ from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.spaces import template_grid
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.records import Scan, ScanTable
-from heatlas.pipeline.cohort.sharing.manifest import Manifest
+from heatlas.pipeline.cohort.sharing import Manifest
 from heatlas.pipeline.models.families.founding import FoundingCNN
 from heatlas.pipeline.models.inputs import NetworkInput
 from heatlas.pipeline.models.storage import save_model

@@ -13,7 +13,7 @@ from heatlas.pipeline.evaluation.planted_effects import evaluate_effects
 from heatlas.pipeline.explaining.explained_scan import explain_scan
 from heatlas.pipeline.models.families.founding import FoundingCNN
 from heatlas.pipeline.models.inputs import read_network_volume
-from heatlas.pipeline.regions.group_maps import average_maps
+from heatlas.pipeline.regions.stage import average_maps
 from heatlas.pipeline.registration.scan_jobs import register_one
 from heatlas.pipeline.run.work.imports import COMPUTING, import_closure
 from heatlas.pipeline.statistics.stage import analyse
@@ -23,7 +23,7 @@ from heatlas.pipeline.training.stage import train_fold
 
 SEEDS = "heatlas.pipeline.run.work.seeds"
 KEYS: dict[str, tuple[tuple[Callable[..., Any], ...], set[str]]] = {
-    "conversion": ((convert_one,), {"heatlas.pipeline.cohort.images.dicom_geometry"}),
+    "conversion": ((convert_one,), {"heatlas.pipeline.cohort.images.dicom"}),
     "registration": (
         (register_one,),
         {"heatlas.pipeline.registration.ants_transform", "heatlas.atlases.templates", SEEDS},
@@ -63,5 +63,7 @@ def test_a_key_holds_what_computes_and_no_plumbing(stage: str) -> None:
 def test_hours_of_work_do_not_depend_on_how_folders_are_walked(stage: str) -> None:
     closure = import_closure({function.__module__ for function in KEYS[stage][0]})
     assert not {
-        name for name in closure if name.startswith(("heatlas.pipeline.cohort.adni", "heatlas.pipeline.cohort.walking"))
+        name
+        for name in closure
+        if name.startswith(("heatlas.pipeline.cohort.adni", "heatlas.pipeline.cohort.candidates"))
     }

@@ -2,12 +2,14 @@
 
 ADNIMERGE gives the visits and most values. DXSUM adds diagnoses and visits (ADNIMERGE does not contain ADNI4), the CDR
 table the clinical dementia rating, and UCSF's FreeSurfer tables the left and right hippocampus. ADNIMERGE or DXSUM is
-required.
+required, and of ADNIMERGE only the columns that are used. People are identified by RID, which stays the same when
+someone moves from one ADNI phase to the next.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,12 +18,33 @@ from pathlib import Path
 
 import pandas as pd
 
-from heatlas.pipeline.cohort.adni import files as adni_files
-from heatlas.pipeline.cohort.adni.files import FREESURFER
-from heatlas.pipeline.cohort.adni.image_quality import loni_number
-from heatlas.pipeline.cohort.adni.tables import DOWNLOAD, read_adnimerge, visits_by_person
-from heatlas.pipeline.cohort.adni.visit_tables import WINDOW_DAYS, VisitRow, VisitTable, of_visit, read_visit_table
+from heatlas.pipeline.cohort.adni.image_tables import loni_number
+from heatlas.pipeline.cohort.adni.visit_tables import (
+    ADNIMERGE,
+    CDR,
+    DXSUM,
+    FREESURFER,
+    WINDOW_DAYS,
+    VisitRow,
+    VisitTable,
+    contradiction,
+    contradiction_notes,
+    newest_tables,
+    of_visit,
+    person_number,
+    read_visit_table,
+    todays_spelling,
+)
 from heatlas.pipeline.cohort.cells import values
+from heatlas.pipeline.cohort.cells.dates import month_session, visit_code, visit_of, with_iso_dates
+from heatlas.pipeline.cohort.cells.tables import (
+    filled_rows,
+    possible_cells,
+    problem_notes,
+    read_text_table,
+    require_clear_sex,
+    require_columns,
+)
 from heatlas.pipeline.cohort.people.diagnosis import (
     CAUSE_COLUMNS,
     DXSUM_COLUMNS,
@@ -31,10 +54,11 @@ from heatlas.pipeline.cohort.people.diagnosis import (
     diagnosis_at,
     diagnosis_history,
     dxsum_value,
+    follow_up,
+    progression,
 )
-from heatlas.pipeline.cohort.people.progression import follow_up, progression
 from heatlas.pipeline.cohort.records import FollowUp, Scan
-from heatlas.pipeline.cohort.segmented.volumes import Volumes, checked, joined
+from heatlas.pipeline.cohort.segmented.subjects import Volumes, complete_volumes, plausible_volumes
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted, listed
@@ -62,10 +86,10 @@ class AdniClinical:
         """
         row = dict(visit.columns)
         history = self.histories.get(person, ())
-        found = diagnosis_at(history, visit, scan_date)
+        diagnosis = diagnosis_at(history, visit, scan_date)
         cdr, cdr_source = self._cdr(person, visit, scan_date)
-        value: str | None = None if found is None else found.value
-        source: str | None = None if found is None else found.source
+        value: str | None = None if diagnosis is None else diagnosis.value
+        source: str | None = None if diagnosis is None else diagnosis.source
         if value == OTHER_DEMENTIA:
             row["DX"] = OTHER_DEMENTIA
         if self.config.diagnosis_rule == "cdr":
@@ -78,7 +102,7 @@ class AdniClinical:
             session_id=visit.session_id,
             diagnosis=value if value in ("CN", "MCI", "AD") else None,
             diagnosis_source=source,
-            progression=progression(history, found, self.config.mci_horizon_months),
+            progression=progression(history, diagnosis, self.config.mci_horizon_months),
             age=_age(visit, scan_date, self.visits.get(person, ())),
             sex=values.sex(row.get("PTGENDER")),
             site=values.identifier(row.get("SITE")),
@@ -93,7 +117,7 @@ class AdniClinical:
             hippocampus_right_mm3=volumes.right,
             hippocampus_source=volumes.source,
         )
-        return filled, row, follow_up(history, found)
+        return filled, row, follow_up(history, diagnosis)
 
     def _cdr(self, person: int, visit: VisitRow, scan_date: date | None) -> tuple[float | None, str | None]:
         at_visit = values.score(values.first_value(visit.columns, *_CDR_COLUMNS))
@@ -112,12 +136,12 @@ def read_clinical(
     A download without a source of diagnoses is refused. The notes name what is missing, contradictory or left out.
     `visits_known` says whether scans can be matched to visits without dates.
     """
-    files, notes = adni_files.newest_tables(tables)
-    dxsum, dxsum_notes = read_visit_table(root, files.get(adni_files.DXSUM), (*DXSUM_COLUMNS, *CAUSE_COLUMNS), persons)
-    cdr, cdr_notes = read_visit_table(root, files.get(adni_files.CDR), ("CDGLOBAL",), persons)
+    files, notes = newest_tables(tables)
+    dxsum, dxsum_notes = read_visit_table(root, files.get(DXSUM), (*DXSUM_COLUMNS, *CAUSE_COLUMNS), persons)
+    cdr, cdr_notes = read_visit_table(root, files.get(CDR), ("CDGLOBAL",), persons)
     freesurfer, freesurfer_notes = read_freesurfer_tables(root, files, persons)
     frame, merge_notes = _read_merge(root, files, dxsum, config, visits_known)
-    visits, visit_notes = visits_by_person(files.get(adni_files.ADNIMERGE, ""), frame, persons)
+    visits, visit_notes = visits_by_person(files.get(ADNIMERGE, ""), frame, persons)
     if config.diagnosis_rule == "cdr" and not cdr.rows and not set(frame.columns) & set(_CDR_COLUMNS):
         raise BadInputError(
             f"{root}: cohort.diagnosis_rule = 'cdr' needs the table CDR*.csv (column CDGLOBAL), which is not there or "
@@ -135,10 +159,10 @@ def read_clinical(
 def _read_merge(
     root: Path, files: Mapping[str, str], dxsum: VisitTable, config: CohortConfig, visits_known: bool
 ) -> tuple[pd.DataFrame, list[str]]:
-    if adni_files.ADNIMERGE in files:
+    if ADNIMERGE in files:
         by_diagnosis = config.contrast_column in ("diagnosis", "progression") and config.diagnosis_rule == "diagnosis"
         needed = ["EXAMDATE"] * (not visits_known) + ["DX"] * (by_diagnosis and not dxsum.rows)
-        return read_adnimerge(root / files[adni_files.ADNIMERGE], needed)
+        return read_adnimerge(root / files[ADNIMERGE], needed)
     if not dxsum.rows:
         raise BadInputError(f"{root}: no ADNIMERGE*.csv below this folder. {DOWNLOAD}")
     return pd.DataFrame(columns=["PTID"], dtype=str), [
@@ -150,24 +174,24 @@ def _add_visits(visits: dict[int, list[VisitRow]], dxsum: VisitTable, persons: s
     """Add to each person the visits that only DXSUM has, and count them."""
     added = 0
     for person in sorted(persons):
-        known = visits.get(person, [])
+        own_visits = visits.get(person, [])
         for row in dxsum.of(person):
-            if any(_same_visit(row, other) for other in known):
+            if any(_same_visit(row, other) for other in own_visits):
                 continue
-            known = [*known, row]
+            own_visits = [*own_visits, row]
             added += 1
-        if known:
-            visits[person] = sorted(known, key=lambda row: (row.exam_date or date.max, row.session_id))
+        if own_visits:
+            visits[person] = sorted(own_visits, key=lambda row: (row.exam_date or date.max, row.session_id))
     return added
 
 
-def _same_visit(one: VisitRow, other: VisitRow) -> bool:
-    if one.session_id == other.session_id:
+def _same_visit(row: VisitRow, other: VisitRow) -> bool:
+    if row.session_id == other.session_id:
         return True
     return (
-        one.exam_date is not None
+        row.exam_date is not None
         and other.exam_date is not None
-        and abs((one.exam_date - other.exam_date).days) <= WINDOW_DAYS
+        and abs((row.exam_date - other.exam_date).days) <= WINDOW_DAYS
     )
 
 
@@ -177,10 +201,10 @@ def _histories(
     histories, conflicts, timeless = {}, [], []
     unknown: Counter[str] = Counter()
     for person, rows in visits.items():
-        histories[person], found = diagnosis_history(rows, dxsum.of(person), dxsum.name)
-        conflicts += [f"RID {person} {conflict}" for conflict in found]
-        without = (one for one in histories[person] if one.when is None and one.months is None)
-        timeless += [f"RID {person} {one.session_id} ({one.source})" for one in without]
+        histories[person], disagreements = diagnosis_history(rows, dxsum.of(person), dxsum.name)
+        conflicts += [f"RID {person} {conflict}" for conflict in disagreements]
+        without = (diagnosis for diagnosis in histories[person] if diagnosis.when is None and diagnosis.months is None)
+        timeless += [f"RID {person} {diagnosis.session_id} ({diagnosis.source})" for diagnosis in without]
         for row in dxsum.of(person):
             value, column = dxsum_value(row.columns)
             if value is None and column:
@@ -253,11 +277,11 @@ def table_volumes(
     best = merge
     for name, table in tables.items():
         of_table = _of_table(name, table, person, image_id, session_id, when)
-        found = joined(merge, of_table)
-        if merge.total is not None and found.left is not None:
-            return found
-        if best.total is None and found.total is not None:
-            best = found
+        volumes = complete_volumes(merge, of_table)
+        if merge.total is not None and volumes.left is not None:
+            return volumes
+        if best.total is None and volumes.total is not None:
+            best = volumes
     return best
 
 
@@ -265,7 +289,7 @@ def _of_adnimerge(columns: Mapping[str, str]) -> Volumes:
     version = columns.get("FSVERSION")
     source = "ADNIMERGE" + (f" ({version})" if version else "")
     total, intracranial = (values.positive(columns.get(name)) for name in ("Hippocampus", "ICV"))
-    return checked(None, None, total, intracranial, source)
+    return plausible_volumes(None, None, total, intracranial, source)
 
 
 def _of_table(name: str, table: VisitTable, person: int, image_id: str, session_id: str, when: date | None) -> Volumes:
@@ -276,4 +300,195 @@ def _of_table(name: str, table: VisitTable, person: int, image_id: str, session_
     if row is None:
         return Volumes()
     left, right, intracranial = (values.positive(row.columns.get(column)) for column in (LEFT, RIGHT, INTRACRANIAL))
-    return checked(left, right, None, intracranial, f"{name} (FreeSurfer {_VERSIONS[name]})")
+    return plausible_volumes(left, right, None, intracranial, f"{name} (FreeSurfer {_VERSIONS[name]})")
+
+
+DOWNLOAD = (
+    "Download it at LONI (ida.loni.usc.edu: ADNI, Search & Download, Study Files, 'ADNIMERGE - Key ADNI tables merged "
+    "into one table') and put the CSV into the input folder."
+)
+_MEASURED = (
+    *("DX", "AGE", "PTGENDER", "SITE", "FLDSTRENG", "APOE4", "MMSE", "CDGLOBAL", "CDR", "ICV", "Hippocampus"),
+    "FSVERSION",
+)
+_USED_NAMES = (
+    *("RID", "PTID", "VISCODE", "VISCODE2", "EXAMDATE", "EXAMDATE_bl", "DX_bl", "Years_bl", "COLPROT", "ORIGPROT"),
+    *_MEASURED,
+)
+
+SAME_AGE_YEARS = 1.0
+"""Ages at baseline of one person that differ by no more are the same, rounded differently."""
+
+
+def read_adnimerge(path: Path, needed: Sequence[str]) -> tuple[pd.DataFrame, list[str]]:
+    """Read ADNIMERGE as text, with current column names and ISO dates; it must have rows and the `needed` columns."""
+    frame, notes = read_text_table(path, used=_USED_NAMES)
+    frame = frame.rename(columns=todays_spelling(frame.columns, _USED_NAMES))
+    code = "VISCODE2" if "VISCODE2" in frame.columns else "VISCODE"
+    require_columns(path, frame, ["PTID", code, *needed], DOWNLOAD)
+    if not len(frame):
+        raise BadInputError(f"{path}: a header without rows. {DOWNLOAD}")
+    frame, date_notes = with_iso_dates(path, frame, ("EXAMDATE", "EXAMDATE_bl"))
+    notes += date_notes
+    absent = [name for name in ("AGE", "PTGENDER", "Hippocampus", "ICV") if name not in frame.columns]
+    notes += [f"{path.name} has no column {', '.join(absent)}; these values stay empty"] if absent else []
+    is_person = frame["PTID"].str.fullmatch(r"\s*\d{3}_S_\d{4,}\s*", case=False)
+    if not is_person.all():
+        bad = list(frame.loc[~is_person, "PTID"])
+        notes.append(
+            f"{path.name}: {counted(len(bad), 'row')} without a PTID such as 002_S_0295 left out: {listed(bad, 3)}"
+        )
+        frame = frame[is_person]
+    require_clear_sex(path, ({"PTGENDER": text} for text in frame.get("PTGENDER", pd.Series(dtype=str)).dropna()))
+    who = filled_rows(frame[[name for name in ("RID", "PTID") if name in frame.columns]])
+    contradictions = {line: ids for line, cells in who if (ids := contradiction(cells))}
+    notes += contradiction_notes(path.name, contradictions)
+    frame = frame.drop(index=list(contradictions))
+    return frame.assign(PTID=frame["PTID"].str.strip().str.upper()), notes
+
+
+def visits_by_person(name: str, frame: pd.DataFrame, persons: set[int]) -> tuple[dict[int, list[VisitRow]], list[str]]:
+    """Visits of the persons with images, by RID, one per session, in order of date.
+
+    Rows of one session are merged. ``sc`` and ``bl`` are two visits of one session: cells come from the baseline,
+    missing ones from the screening. If a code is repeated, cells that differ are left empty and named, since none of
+    them can be trusted; of two dates the earlier is used. Age at baseline and sex are the same at all visits of a
+    person: a visit that differs from most of them takes their value, and is named.
+    """
+    rows = frame[frame["PTID"].map(person_number).isin(persons)]
+    merged: dict[int, dict[str, VisitRow]] = {}
+    problems = _RowProblems()
+    records: dict[int, list[dict[str, str]]] = {}
+    for line, cells in filled_rows(rows):
+        record = possible_cells(name, line, cells, problems.impossible)
+        records.setdefault(person_number(record["PTID"]), []).append(record)
+    for person, of_person in records.items():
+        dates = [values.calendar_date(record.get(name)) for record in of_person for name in ("EXAMDATE_bl", "EXAMDATE")]
+        first = min((day for day in dates if day is not None), default=None)  # of the first baseline
+        sessions = merged.setdefault(person, {})
+        for record in sorted(of_person, key=lambda row: visit_code(row).lower() not in ("bl", "4_bl", "v03")):
+            row = _visit_row(record, first, problems)
+            if row.session_id in sessions:
+                row = _one_row(sessions[row.session_id], row, problems)
+            sessions[row.session_id] = row
+    by_person = {
+        person: sorted(
+            _of_one_person(list(sessions.values()), problems),
+            key=lambda row: (row.exam_date or date.max, row.session_id),
+        )
+        for person, sessions in merged.items()
+    }
+    return by_person, problems.notes()
+
+
+class _RowProblems:
+    """Problems of rows, collected while they are read."""
+
+    def __init__(self) -> None:
+        self.impossible: list[str] = []
+        self.undated = 0
+        self.repeated: list[str] = []
+        self.contradictions: list[str] = []
+        self.changing: list[str] = []
+        self.disordered: list[str] = []
+        self.misdated: list[str] = []
+        self.codes: dict[str, int] = {}
+
+    def notes(self) -> list[str]:
+        notes = problem_notes(self.impossible)
+        if self.undated:
+            notes.append(f"{counted(self.undated, 'row')} of ADNIMERGE without a readable EXAMDATE (YYYY-MM-DD)")
+        if self.repeated:
+            notes.append(
+                f"{counted(len(self.repeated), 'repeated row')} of ADNIMERGE for the same session, used only to fill "
+                f"missing values: {listed(self.repeated)}"
+            )
+        if self.contradictions:
+            values = counted(len(self.contradictions), "value")
+            text = f"{values} of ADNIMERGE left empty because rows of one visit differ"
+            notes.append(f"{text}: {listed(self.contradictions)}")
+        if self.changing:
+            notes.append(
+                "age at baseline or sex of ADNIMERGE differs between visits of a person; correct the table: "
+                f"{listed(self.changing)}"
+            )
+        if self.disordered:
+            notes.append(
+                "visit codes of ADNIMERGE are not in the order of their dates; correct the table: "
+                f"{listed(self.disordered)}"
+            )
+        if self.misdated:
+            notes.append(
+                "visit codes of ADNIMERGE are more than half a year from their dates; correct the table: "
+                f"{listed(self.misdated)}"
+            )
+        if self.codes:
+            kinds = listed(f"'{code}' ({counted(count, 'row')})" for code, count in sorted(self.codes.items()))
+            notes.append(f"unknown visit codes in ADNIMERGE, matched by date only: {kinds}")
+        return notes
+
+
+def _visit_row(columns: Mapping[str, str], first: date | None, problems: _RowProblems) -> VisitRow:
+    exam = values.calendar_date(columns.get("EXAMDATE"))
+    code = visit_code(columns)
+    visit = visit_of(code)
+    problems.undated += exam is None
+    if not visit.known:
+        problems.codes[code] = problems.codes.get(code, 0) + 1
+    months, session = visit.months, visit.session_id
+    if visit.months is not None and exam is not None and first is not None:
+        elapsed = (exam - first).days / 30.4375
+        if abs(elapsed - visit.months) > 6 and visit.within_phase:
+            months = 6 * round(elapsed / 6)  # counted from a later phase; visits are half a year apart
+            session = month_session(months)
+        elif abs(elapsed - visit.months) > 6:
+            problems.misdated.append(f"{columns['PTID']} {code} ({exam}, {elapsed:.0f} months after {first})")
+    return VisitRow(session, months, exam, columns)
+
+
+def _of_one_person(rows: Sequence[VisitRow], problems: _RowProblems) -> list[VisitRow]:
+    """Visits with one age at baseline and one sex; those, and codes against their dates, are noted."""
+    by_code = sorted((row for row in rows if row.months is not None and row.exam_date), key=lambda row: row.months or 0)
+    for a, b in itertools.pairwise(by_code):
+        if a.exam_date and b.exam_date and b.exam_date < a.exam_date:
+            problems.disordered.append(
+                f"{b.columns['PTID']} {b.session_id} ({b.exam_date}) before {a.session_id} ({a.exam_date})"
+            )
+    for name, read in (("AGE", values.number), ("PTGENDER", values.sex)):
+        by_session = {row.session_id: read(row.columns.get(name)) for row in rows}
+        counts = Counter(value for value in by_session.values() if value is not None)
+        ages = [value for value in counts if isinstance(value, float)]
+        if len(counts) < 2 or (ages and max(ages) - min(ages) <= SAME_AGE_YEARS):
+            continue
+        usual, times = counts.most_common(1)[0]
+        agreed = 2 * times > counts.total()
+        cells = [f"{row.columns[name]} at {row.session_id}" for row in rows if by_session[row.session_id] is not None]
+        problems.changing.append(
+            f"{rows[0].columns['PTID']} {name} ({', '.join(cells)}; {f'{usual} is used' if agreed else 'left empty'})"
+        )
+        text = next(row.columns[name] for row in rows if by_session[row.session_id] == usual)
+        agreed_cell = {name: text} if agreed else {}
+        rows = [
+            dataclasses.replace(
+                row, columns={key: cell for key, cell in row.columns.items() if key != name} | agreed_cell
+            )
+            for row in rows
+        ]
+    return list(rows)
+
+
+def _one_row(row: VisitRow, other: VisitRow, problems: _RowProblems) -> VisitRow:
+    """Merge two rows of one session."""
+    problems.repeated.append(f"{other.columns['PTID']} {visit_code(other.columns)}")
+    columns = {**other.columns, **row.columns}
+    exam = row.exam_date or other.exam_date
+    if visit_code(row.columns).lower() == visit_code(other.columns).lower():
+        both = [name for name in _MEASURED if name in row.columns and name in other.columns]
+        for name in both:
+            first, second = row.columns[name], other.columns[name]
+            if first != second and (values.number(first) is None or values.number(first) != values.number(second)):
+                who = f"{row.columns['PTID']} {visit_code(row.columns)} {name}"
+                problems.contradictions.append(f"{who} ({first} or {second})")
+                del columns[name]
+        exam = min((day for day in (row.exam_date, other.exam_date) if day is not None), default=None)
+    return VisitRow(row.session_id, row.months, exam, columns)

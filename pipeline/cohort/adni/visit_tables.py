@@ -1,7 +1,12 @@
-"""ADNI tables with one row per visit besides ADNIMERGE (DXSUM, CDR and FreeSurfer volumes), and the visit of a scan.
+"""ADNI's tables: which file is which, their rows by visit, and the visit of a scan.
+
+A table is recognised by its name, whatever LONI appended to it: ``DXSUM_PDXCONV_ADNIALL_12Oct2023.csv``, ``dxsum.csv``
+and ``DXSUM_18Feb2025 (1).csv`` are the same table. Of several downloads the file with the newest date in its name is
+used, and a note names the others.
 
 Columns for the visit (VISCODE, VISCODE2) and its date (EXAMDATE, VISDATE, USERDATE) differ between tables, as does the
-case of column names. None is required: a table that is missing, empty or damaged is named in a note.
+case of column names. A table besides ADNIMERGE (DXSUM, CDR, FreeSurfer volumes) that is missing, empty or damaged is
+named in a note.
 
 A scan belongs to a visit of ADNIMERGE by these rules:
 
@@ -16,18 +21,73 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, datetime
 from pathlib import Path
 
 import pandas as pd
 
-from heatlas.pipeline.cohort.cells.dates import with_iso_dates
-from heatlas.pipeline.cohort.cells.ranges import possible_cells, problem_notes
-from heatlas.pipeline.cohort.cells.text_tables import filled_rows, read_text_table
+from heatlas.pipeline.cohort.cells.dates import Visit, visit_code, visit_of, with_iso_dates
+from heatlas.pipeline.cohort.cells.tables import filled_rows, possible_cells, problem_notes, read_text_table
 from heatlas.pipeline.cohort.cells.values import calendar_date, number
-from heatlas.pipeline.cohort.people.visits import Visit, visit_code, visit_of
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted, listed
+
+ADNIMERGE = "ADNIMERGE"
+DXSUM = "DXSUM"
+CDR = "CDR"
+MPRAGEMETA = "MPRAGEMETA"
+MRIQC = "MRIQC"
+QUALITY_ADNI1 = ("MRIQUALITY", "MRIPROT")
+"""One table, renamed by LONI in 2024."""
+QUALITY_MAYO = ("MAYOADIRL_MRI_IMAGEQC", "MAYOADIRL_MRI_QUALITY")
+"""The Mayo Clinic's grades, of ADNIGO/2 and of ADNI3."""
+FREESURFER = ("UCSFFSX", "UCSFFSX51", "UCSFFSX6", "UCSFFSX7")
+
+_SUFFIX = r"(?P<suffix>([^A-Za-z0-9][^/]*)?)\.csv$"
+_NAMES = {
+    ADNIMERGE: re.compile(r"adnimerge(?P<suffix>[^/]*)\.csv$", re.IGNORECASE),
+    DXSUM: re.compile(r"(^|/)dxsum(_pdxconv)?(_adniall)?" + _SUFFIX, re.IGNORECASE),
+    "MAYOADIRL_MRI_QUALITY": re.compile(r"(^|/)mayoadirl_mri_quality(_adni\d)?" + _SUFFIX, re.IGNORECASE),
+    **{
+        name: re.compile(rf"(^|/){name}" + _SUFFIX, re.IGNORECASE)
+        for name in (CDR, MPRAGEMETA, MRIQC, *QUALITY_ADNI1, QUALITY_MAYO[0], *FREESURFER)
+    },
+}
+_DATES = (
+    (re.compile(r"\d{1,2}[A-Za-z]{3}\d{4}"), "%d%b%Y"),
+    (re.compile(r"(?<!\d)\d{8}(?!\d)"), "%Y%m%d"),
+    (re.compile(r"\d{4}-\d\d-\d\d"), "%Y-%m-%d"),
+    (re.compile(r"(?<!\d)\d\d_\d\d_\d\d(?!\d)"), "%m_%d_%y"),
+)
+
+
+def newest_tables(names: Sequence[str]) -> tuple[Mapping[str, str], list[str]]:
+    """File of each known table, such as ``DXSUM``; notes name older files that are not used.
+
+    >>> newest_tables(["a/DXSUM_02Feb2024.csv", "dxsum_pdxconv_adniall.csv", "CDR (1).csv"])[0]
+    {'DXSUM': 'a/DXSUM_02Feb2024.csv', 'CDR': 'CDR (1).csv'}
+    """
+    files, notes = {}, []
+    for table, pattern in _NAMES.items():
+        dated = sorted((_suffix_date(match["suffix"]), name) for name in names if (match := pattern.search(name)))
+        if dated:
+            files[table] = dated[-1][1]
+        if len(dated) > 1:
+            older = listed(name for _, name in dated[:-1])
+            notes.append(f"several {table} tables; {files[table]} is used, not {older}")
+    return files, notes
+
+
+def _suffix_date(suffix: str) -> date:
+    """Date in a file name; the earliest possible date if there is none."""
+    for pattern, form in _DATES:
+        if match := pattern.search(suffix):
+            try:
+                return datetime.strptime(match[0], form).date()
+            except ValueError:
+                continue
+    return date.min
+
 
 WINDOW_DAYS = 92
 """Half the usual interval between visits; a row further away belongs to another visit."""
@@ -85,17 +145,17 @@ def contradiction_notes(name: str, contradictions: Mapping[int, str]) -> list[st
     if not contradictions:
         return []
     rows = counted(len(contradictions), "row", "is")
-    named = listed(f"line {line} ({said})" for line, said in contradictions.items())
+    named = listed(f"line {line} ({ids})" for line, ids in contradictions.items())
     return [f"{name}: {rows} left out because RID and PTID belong to different people; correct one of them: {named}"]
 
 
 def todays_spelling(columns: Iterable[str], used: Iterable[str]) -> dict[str, str]:
     """Current names of used columns that older exports write in another case or with a dot for an underscore."""
-    known = {name.upper(): name for name in used}
+    spelling = {name.upper(): name for name in used}
     taken = set(columns)
     renamed = {}
     for name in columns:
-        today = known.get(name.upper().replace(".", "_"))
+        today = spelling.get(name.upper().replace(".", "_"))
         if today is not None and today not in taken:
             renamed[name] = today
             taken.add(today)
@@ -145,8 +205,8 @@ def _rows_by_person(
     contradictions: dict[int, str] = {}
     problems: list[str] = []
     for line, cells in filled_rows(frame):
-        if said := contradiction(cells):
-            contradictions[line] = said
+        if ids := contradiction(cells):
+            contradictions[line] = ids
             continue
         person = _person(cells)
         if person is None:
@@ -217,5 +277,5 @@ def match_visit(visits: Sequence[VisitRow], scan_date: date | None, coded: Visit
     return "no row of this participant in ADNIMERGE has an EXAMDATE"
 
 
-def days_between(one: date | None, other: date | None) -> int | None:
-    return None if one is None or other is None else abs((one - other).days)
+def days_between(day: date | None, other: date | None) -> int | None:
+    return None if day is None or other is None else abs((day - other).days)

@@ -19,21 +19,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from heatlas.pipeline.cohort.bids.dataset import (
-    about_facts,
-    described,
+    describe_scan,
     preference,
     row_problem,
-    unmatched,
-    with_course,
+    unmatched_notes,
+    with_courses,
 )
 from heatlas.pipeline.cohort.bids.derivatives import read_sidecar
-from heatlas.pipeline.cohort.bids.facts import ScanFacts, diagnosis_histories
-from heatlas.pipeline.cohort.candidates import Candidate
-from heatlas.pipeline.cohort.cells.ranges import problem_notes
+from heatlas.pipeline.cohort.bids.tables import ScanFacts
+from heatlas.pipeline.cohort.candidates import Candidate, InputFiles
 from heatlas.pipeline.cohort.images.file_kinds import image_stem
-from heatlas.pipeline.cohort.listed.beside import visits_and_tables
+from heatlas.pipeline.cohort.listed import visits_and_tables
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.cohort.walking import InputFiles
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted, listed
@@ -99,14 +96,12 @@ def read_caps(root: Path, files: InputFiles, config: CohortConfig) -> tuple[list
         except ValueError as error:
             read.append((Candidate(scan.dropped(f"unreadable sidecar: {error}")), None))
             continue
-        read.append(described(scan, tables, sidecar, entry, rank))
-    histories, history_notes = diagnosis_histories(tables)
-    candidates = [with_course(candidate, histories, config.mci_horizon_months) for candidate, _ in read]
-    facts = [(candidate.scan, known) for candidate, known in read if known]
-    notes += [*image_notes, *unmatched(tables, candidates, config.kind)]
+        read.append(describe_scan(scan, tables, sidecar, entry, rank))
+    candidates, table_notes, fact_notes = with_courses(read, tables, config.mci_horizon_months)
+    notes += [*image_notes, *unmatched_notes(tables, candidates, config.kind)]
     if others := sorted(path for path in files.images if not _IMAGE.fullmatch(path) and "/t1_linear/" in path):
         notes.append(f"{counted(len(others), 'image')} without a CAPS name ignored: {listed(others, 3)}")
-    return candidates, [*notes, *tables.notes, *problem_notes(tables.impossible), *history_notes, *about_facts(facts)]
+    return candidates, [*notes, *table_notes, *fact_notes]
 
 
 def _maps(root: Path, paths: Sequence[str], label: str) -> tuple[dict[str, re.Match[str]], list[str]]:
@@ -118,11 +113,11 @@ def _maps(root: Path, paths: Sequence[str], label: str) -> tuple[dict[str, re.Ma
         raise BadInputError(
             f'{root}: cohort.label = "{label}" is no tissue of a CAPS dataset. Set one of {", ".join(_TISSUES)}.'
         )
-    found = {path: match for path in paths if (match := _MAP.fullmatch(path)) and match["tissue"] == _TISSUES[label]}
-    if not found:
+    matches = {path: match for path in paths if (match := _MAP.fullmatch(path)) and match["tissue"] == _TISSUES[label]}
+    if not matches:
         return {}, []
-    best = min(map(_version, found.values()))
-    used = {path: match for path, match in found.items() if _version(match) == best}
+    best = min(map(_version, matches.values()))
+    used = {path: match for path, match in matches.items() if _version(match) == best}
     places = sorted({match["place"] for match in used.values()})
     if len(places) > 1:
         raise BadInputError(
@@ -134,7 +129,7 @@ def _maps(root: Path, paths: Sequence[str], label: str) -> tuple[dict[str, re.Ma
         f"maps of {places[0]}, {'not ' * best[1]}modulated, {smoothed}, are in the space of SPM (Ixi549Space) and not "
         "registered again: borders of regions fit less well than in the space of the template"
     ]
-    if others := len(found) - len(used):
+    if others := len(matches) - len(used):
         notes.append(f"{counted(others, 'map')} of {label} of other versions ignored")
     return used, notes
 

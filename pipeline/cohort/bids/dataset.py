@@ -26,15 +26,22 @@ from pathlib import Path
 from pathspec import GitIgnoreSpec
 
 from heatlas.pipeline.cohort.bids.derivatives import ENTRIES, entry_of, read_sidecar
-from heatlas.pipeline.cohort.bids.facts import ScanFacts, diagnosis_histories, diagnosis_of, facts_of, nominal_tesla
-from heatlas.pipeline.cohort.bids.tables import PARTICIPANTS, BidsTables, read_bids_tables, table_root
-from heatlas.pipeline.cohort.candidates import Candidate, OtherImage
-from heatlas.pipeline.cohort.cells.ranges import problem_notes
+from heatlas.pipeline.cohort.bids.tables import (
+    PARTICIPANTS,
+    BidsTables,
+    ScanFacts,
+    diagnosis_histories,
+    diagnosis_of,
+    facts_of,
+    nominal_tesla,
+    read_bids_tables,
+    table_root,
+)
+from heatlas.pipeline.cohort.candidates import Candidate, InputFiles, OtherImage
+from heatlas.pipeline.cohort.cells.tables import problem_notes
 from heatlas.pipeline.cohort.images.file_kinds import image_stem
-from heatlas.pipeline.cohort.people.diagnosis import Diagnosis
-from heatlas.pipeline.cohort.people.progression import follow_up, progression
+from heatlas.pipeline.cohort.people.diagnosis import follow_up, progression
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.cohort.walking import InputFiles
 from heatlas.pipeline.run.config.image_kinds import T1W, ImageKind
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted, listed
@@ -74,8 +81,11 @@ def read_bids(
     images of the `further` kinds.
     """
     used, ignored = split_ignored(root, files.images)
-    folders = {one.folder for one in (T1W, kind, *further)}
-    matches = {path: _match_of(path, folders) for path in used}
+    folders = {each.folder for each in (T1W, kind, *further)}
+    matches = {
+        path: match if (match := _IMAGE.fullmatch(path)) is not None and match["folder"] in folders else None
+        for path in used
+    }
     asked = _of_kind(matches, kind)
     tables_root = table_root(root)
     tables = read_bids_tables(
@@ -91,31 +101,17 @@ def read_bids(
     common = read_shared_sidecar(root, kind)
     read = [_candidate(root, path, match, tables, common, kind, label, space) for path, match in asked.items()]
     anatomy = _of_sessions(root, matches, T1W, label, space) if kind.through_t1w else {}
-    others: dict[str, _Sessions] = {one.suffix: _of_sessions(root, matches, one, label, space) for one in further}
-    read = [(_with_others(_with_t1w(candidate, anatomy), others), facts) for candidate, facts in read]
+    others: dict[str, _Sessions] = {each.suffix: _of_sessions(root, matches, each, label, space) for each in further}
+    read = [(_with_session_images(candidate, anatomy, others), facts) for candidate, facts in read]
     taken = {path for candidate, _ in read for path in (candidate.scan.t1w, *_first_paths(candidate.others)) if path}
     misnamed = [path for path, match in matches.items() if match is None and _ends_as(path, kind)]
-    histories, history_notes = diagnosis_histories(tables)
-    candidates = [with_course(candidate, histories, horizon_months) for candidate, _ in read] + [
-        _misnamed(path, kind) for path in misnamed
-    ]
+    candidates, table_notes, fact_notes = with_courses(read, tables, horizon_months)
+    candidates += [_drop_misnamed(path, kind) for path in misnamed]
     notes = [f"tables come from the dataset above, {tables_root.name}"] if tables_root != root else []
     if ignored:
         notes.append(f"{counted(len(ignored), 'image')} excluded by {BIDSIGNORE}: {listed(ignored, 3)}")
-    notes += (
-        tables.notes
-        + problem_notes(tables.impossible)
-        + history_notes
-        + _other_images(matches, {*asked, *taken}, kind, folders)
-        + unmatched(tables, [candidate for candidate, _ in read], kind)
-    )
-    return candidates, notes + about_facts([(candidate.scan, facts) for candidate, facts in read if facts])
-
-
-def _match_of(path: str, folders: Collection[str]) -> re.Match[str] | None:
-    """The parts of a BIDS path in these folders of sessions; None for any other."""
-    match = _IMAGE.fullmatch(path)
-    return match if match is not None and match["folder"] in folders else None
+    notes += table_notes + _other_images(matches, {*asked, *taken}, kind, folders)
+    return candidates, notes + unmatched_notes(tables, [candidate for candidate, _ in read], kind) + fact_notes
 
 
 def _of_kind(matches: Mapping[str, re.Match[str] | None], kind: ImageKind) -> dict[str, re.Match[str]]:
@@ -145,7 +141,7 @@ def _of_sessions(
 ) -> _Sessions:
     """All images of a kind, those that can be used first."""
     common = read_shared_sidecar(root, kind)
-    found: dict[tuple[str, str | None], list[OtherImage]] = {}
+    by_session: dict[tuple[str, str | None], list[OtherImage]] = {}
     for path, match in _of_kind(matches, kind).items():
         entities = _entities(match)
         try:
@@ -154,34 +150,30 @@ def _of_sessions(
         except ValueError as error:
             entry, problem = "scan", f"unreadable sidecar: {error}"
         other = OtherImage(path, entry, preference(entities, entry), problem)
-        found.setdefault((match["participant"], match["session"]), []).append(other)
+        by_session.setdefault((match["participant"], match["session"]), []).append(other)
     return {
-        key: sorted(images, key=lambda one: (one.problem is not None, one.preference, one.path))
-        for key, images in found.items()
+        key: sorted(images, key=lambda image: (image.problem is not None, image.preference, image.path))
+        for key, images in by_session.items()
     }
 
 
-def _with_t1w(candidate: Candidate, anatomy: _Sessions) -> Candidate:
-    """The candidate with the T1-weighted image of its session, not one in template space."""
+def _with_session_images(candidate: Candidate, anatomy: _Sessions, others: Mapping[str, _Sessions]) -> Candidate:
+    """The candidate with the T1-weighted image of its session, not one in template space, and further kinds."""
     scan = candidate.scan
-    images = anatomy.get((scan.participant_id, scan.session_id), ())
-    t1w = next((one.path for one in images if one.entry != "template" and one.problem is None), None)
+    key = scan.participant_id, scan.session_id
+    t1w = next((i.path for i in anatomy.get(key, ()) if i.entry != "template" and i.problem is None), None)
+    of_session = {suffix: images.get(key, ()) for suffix, images in others.items()}
+    candidate = dataclasses.replace(candidate, others=of_session)
     return candidate if t1w is None else dataclasses.replace(candidate, scan=dataclasses.replace(scan, t1w=t1w))
-
-
-def _with_others(candidate: Candidate, others: Mapping[str, _Sessions]) -> Candidate:
-    """The candidate with the images of further kinds of its session."""
-    key = candidate.scan.participant_id, candidate.scan.session_id
-    return dataclasses.replace(candidate, others={suffix: found.get(key, ()) for suffix, found in others.items()})
 
 
 def _first_paths(others: Mapping[str, Sequence[OtherImage]]) -> list[str]:
     """Of each kind the image that would be used in the space of the scanner, and in that of the template."""
     usual = {
-        (suffix, one.entry == "template"): one.path
+        (suffix, image.entry == "template"): image.path
         for suffix, images in others.items()
-        for one in reversed(images)
-        if one.problem is None
+        for image in reversed(images)
+        if image.problem is None
     }
     return list(usual.values())
 
@@ -234,7 +226,7 @@ def _candidate(
     entry, problem = _entry_or_problem(entities, sidecar, kind, label, space)
     if problem is not None:
         return Candidate(scan.dropped(problem)), None
-    return described(scan, tables, sidecar, entry, preference(entities, entry))
+    return describe_scan(scan, tables, sidecar, entry, preference(entities, entry))
 
 
 def _entry_or_problem(
@@ -255,11 +247,11 @@ def row_problem(scan: Scan, tables: BidsTables) -> str | None:
     person = scan.participant_id
     if person in tables.unreadable:
         return f"unreadable table: {tables.unreadable[person]}"
-    known = person in tables.participants or bool(tables.sessions.get((person, scan.session_id or "")))
-    return None if known else f"no row in {tables.names[2]}"
+    has_row = person in tables.participants or bool(tables.sessions.get((person, scan.session_id or "")))
+    return None if has_row else f"no row in {tables.names[2]}"
 
 
-def described(
+def describe_scan(
     scan: Scan,
     tables: BidsTables,
     sidecar: Mapping[str, object],
@@ -274,16 +266,23 @@ def described(
     return Candidate(facts.scan_with(entry), {**of_person, **of_session}, preference, criteria), facts
 
 
-def with_course(candidate: Candidate, histories: Mapping[str, Sequence[Diagnosis]], horizon_months: int) -> Candidate:
-    """Add the progression after the scan, from the sessions tables."""
-    at, history = diagnosis_of(candidate.scan), histories.get(candidate.scan.participant_id, ())
-    if at is None or not history:
-        return candidate
-    scan = dataclasses.replace(candidate.scan, progression=progression(history, at, horizon_months))
-    return dataclasses.replace(candidate, scan=scan, follow_up=follow_up(history, at))
+def with_courses(
+    read: Sequence[tuple[Candidate, ScanFacts | None]], tables: BidsTables, horizon_months: int
+) -> tuple[list[Candidate], list[str], list[str]]:
+    """Add the progression after each scan, from the sessions tables; with notes on the tables, and on their facts."""
+    histories, history_notes = diagnosis_histories(tables)
+    candidates = []
+    for candidate, _ in read:
+        at, history = diagnosis_of(candidate.scan), histories.get(candidate.scan.participant_id, ())
+        if at is not None and history:
+            scan = dataclasses.replace(candidate.scan, progression=progression(history, at, horizon_months))
+            candidate = dataclasses.replace(candidate, scan=scan, follow_up=follow_up(history, at))
+        candidates.append(candidate)
+    fact_notes = about_facts([(candidate.scan, facts) for candidate, facts in read if facts])
+    return candidates, [*tables.notes, *problem_notes(tables.impossible), *history_notes], fact_notes
 
 
-def _misnamed(path: str, kind: ImageKind) -> Candidate:
+def _drop_misnamed(path: str, kind: ImageKind) -> Candidate:
     person = path.split("/", 1)[0]
     session = next((part for part in path.split("/")[1:-1] if re.fullmatch(r"ses-[A-Za-z0-9]+", part)), None)
     prefix = "_".join(part for part in (person, session) if part)
@@ -312,7 +311,7 @@ def _other_images(
     return notes
 
 
-def unmatched(tables: BidsTables, candidates: Sequence[Candidate], kind: ImageKind = T1W) -> list[str]:
+def unmatched_notes(tables: BidsTables, candidates: Sequence[Candidate], kind: ImageKind = T1W) -> list[str]:
     """Notes on table rows without an image, and on images without a row in a sessions table."""
     people = {candidate.scan.participant_id for candidate in candidates}
     visits = {(candidate.scan.participant_id, candidate.scan.session_id) for candidate in candidates}

@@ -1,4 +1,4 @@
-"""The tables of a BIDS dataset: ``participants.tsv``, sessions tables and scans tables, also as Clinica writes them.
+"""The tables of a BIDS dataset, also as Clinica writes them, and which columns fill which values of a scan.
 
 ========================================= =====================================================================
 table                                     holds
@@ -9,21 +9,35 @@ table                                     holds
 ``sub-X/[ses-Y/]sub-X[_ses-Y]_scans.tsv`` one row per image: ``filename`` (Clinica: ``mri_field``)
 ========================================= =====================================================================
 
-Every table is optional, and none is changed. Of several values the one closest to the image is used: scans, sessions,
-participants. If a person, visit or image has two rows, the second only fills gaps of the first, and a note says where
-they disagree. Columns whose names differ only in case must be equal.
+Every table is optional, and none is changed. If a person, visit or image has two rows, the second only fills gaps of
+the first, and a note says where they disagree. Columns whose names differ only in case must be equal.
+
+Values that change between visits are taken from the row of the image, else of its session, else of its participant;
+within a row the first filled column of `COLUMNS` is used, regardless of case. Baseline values (Clinica's
+``diagnosis_sc``, ``MMSE_bl``) are used only at month 0 and in datasets without sessions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from heatlas.pipeline.cohort.cells.ranges import possible_cells, require_clear_sex
-from heatlas.pipeline.cohort.cells.text_tables import filled_rows, read_text_table, require_columns, same_column
+from heatlas.pipeline.cohort.cells import values
+from heatlas.pipeline.cohort.cells.dates import visit_of
+from heatlas.pipeline.cohort.cells.tables import (
+    filled_rows,
+    possible_cells,
+    read_text_table,
+    require_clear_sex,
+    require_columns,
+    same_column,
+)
 from heatlas.pipeline.cohort.cells.values import is_missing
+from heatlas.pipeline.cohort.people.diagnosis import Diagnosis
+from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted, listed
 from heatlas.pipeline.run.regular_files import read_regular
@@ -75,12 +89,12 @@ def read_bids_tables(root: Path, people: Iterable[str], visits: Iterable[tuple[s
     tables = BidsTables()
     if (root / PARTICIPANTS).exists():
         rows = _rows(root / PARTICIPANTS, ["participant_id"], tables)
-        keyed = [(_prefixed("sub", cells["participant_id"]), cells) for cells in rows]
-        tables.participants = merged(keyed, PARTICIPANTS, tables.notes)
+        keyed = [(_with_prefix("sub", cells["participant_id"]), cells) for cells in rows]
+        tables.participants = merge_rows(keyed, PARTICIPANTS, tables.notes)
     if (root / SESSIONS).exists():
         rows = _rows(root / SESSIONS, ["participant_id", "session_id"], tables)
         by_visit = [(_visit(cells["participant_id"], cells), cells) for cells in rows]
-        tables.sessions = merged(by_visit, SESSIONS, tables.notes)
+        tables.sessions = merge_rows(by_visit, SESSIONS, tables.notes)
     for person in people:
         _read_personal(root, person, tables)
     for person, session in visits:
@@ -98,7 +112,7 @@ def _read_personal(root: Path, person: str, tables: BidsTables) -> None:
         tables.unreadable[person] = _without_root(error, root)
         return
     keyed = [(_visit(person, cells), cells) for cells in rows]
-    for visit, cells in merged(keyed, path.name, tables.notes).items():
+    for visit, cells in merge_rows(keyed, path.name, tables.notes).items():
         tables.sessions[visit] = {**tables.sessions.get(visit, {}), **cells}
 
 
@@ -114,7 +128,7 @@ def _read_scans(root: Path, person: str, session: str | None, tables: BidsTables
         tables.notes.append(f"not read: {_without_root(error, root)}")
         return
     keyed = [(f"{folder}/{cells['filename']}", cells) for cells in rows]
-    tables.scans.update(merged(keyed, path.name, tables.notes))
+    tables.scans.update(merge_rows(keyed, path.name, tables.notes))
 
 
 def _rows(path: Path, columns: Sequence[str], tables: BidsTables) -> list[dict[str, str]]:
@@ -154,7 +168,7 @@ def _plain_rows(path: Path) -> list[tuple[int, dict[str, str]]]:
     return [(n, dict(zip(header, row, strict=True))) for n, row in rows]
 
 
-def merged(keyed: Sequence[tuple[Key, Mapping[str, str]]], name: str, notes: list[str]) -> dict[Key, Cells]:
+def merge_rows(keyed: Sequence[tuple[Key, Mapping[str, str]]], name: str, notes: list[str]) -> dict[Key, Cells]:
     """Merge rows by key; the first is used, others fill its gaps."""
     rows: dict[Key, Cells] = {}
     repeated: list[str] = []
@@ -162,11 +176,11 @@ def merged(keyed: Sequence[tuple[Key, Mapping[str, str]]], name: str, notes: lis
     for key, row in keyed:
         cells = {column: value for column, value in row.items() if column not in _IDENTIFYING}
         if key in rows:
-            known = rows[key]
+            first = rows[key]
             label = " ".join(key) if isinstance(key, tuple) else str(key)
             repeated.append(label)
-            other = [column for column, value in cells.items() if known.get(column, value) != value]
-            disagreeing += [f"{label} {column} ({known[column]}, not {cells[column]})" for column in other]
+            other = [column for column, value in cells.items() if first.get(column, value) != value]
+            disagreeing += [f"{label} {column} ({first[column]}, not {cells[column]})" for column in other]
         rows[key] = {**cells, **rows.get(key, {})}
     if repeated:
         notes.append(f"{counted(len(repeated), 'row')} repeated, used only to fill gaps: {name}, {listed(repeated)}")
@@ -176,10 +190,10 @@ def merged(keyed: Sequence[tuple[Key, Mapping[str, str]]], name: str, notes: lis
 
 
 def _visit(person: str, cells: Mapping[str, str]) -> tuple[str, str]:
-    return _prefixed("sub", person), _prefixed("ses", cells["session_id"])
+    return _with_prefix("sub", person), _with_prefix("ses", cells["session_id"])
 
 
-def _prefixed(entity: str, label: str) -> str:
+def _with_prefix(entity: str, label: str) -> str:
     """A label with its entity before it, in whatever case it is written: ``SUB-01`` is ``sub-01``."""
     begun = label[: len(entity) + 1].lower() == f"{entity}-"
     return f"{entity}-{label[len(entity) + 1 :] if begun else label}"
@@ -187,3 +201,215 @@ def _prefixed(entity: str, label: str) -> str:
 
 def _without_root(error: BadInputError, root: Path) -> str:
     return str(error).replace(f"{root}/", "")
+
+
+Value = TypeVar("Value", str, float, int)
+
+COLUMNS = {
+    "diagnosis": ("diagnosis", "dx"),
+    "age": ("age",),
+    "sex": ("sex", "gender"),
+    "site": ("site", "site_id", "center", "centre"),
+    "field_strength": ("field_strength", "magneticfieldstrength", "mri_field"),
+    "apoe4": ("apoe4",),
+    "mmse": ("mmse", "mms"),
+    "cdr": ("cdr", "cdr_global", "cdr_cdglobal", "cdglobal"),
+    "intracranial": ("tiv_mm3", "icv_mm3", "icv", "adni_icv", "etiv"),
+    "brain": ("brain_volume_mm3",),
+    "hippocampus": ("hippocampus_mm3", "hippocampus", "adni_hippocampus_vol"),
+    "hippocampus_left": ("hippocampus_left_mm3",),
+    "hippocampus_right": ("hippocampus_right_mm3",),
+}
+"""Columns, in lower case, that fill the scan table. Clinica's are ``MMS`` or ``MMSE``, ``cdr_global``, ``adni_...``."""
+
+BASELINE_COLUMNS = {"diagnosis": ("diagnosis_bl", "diagnosis_sc", "dx_bl"), "mmse": ("mmse_bl",), "cdr": ("cdr_bl",)}
+"""The same at baseline or screening, for month 0 only."""
+
+_SAID_TWICE: Mapping[str, Callable[[str | None], object]] = {
+    "diagnosis": values.diagnosis,
+    "age": values.positive,
+    "sex": values.sex,
+    "mmse": values.score,
+    "cdr": values.score,
+}
+"""Facts that two columns of a table must not contradict. Sites have several names, volumes several methods."""
+
+_TESLA = (0.5, 1.0, 1.5, 3.0, 4.0, 4.7, 5.0, 7.0, 9.4, 11.7)
+
+
+@dataclass(frozen=True)
+class ScanFacts:
+    """A scan filled in from its tables."""
+
+    scan: Scan
+    brain_stands_in: bool = False  # whether the intracranial volume is a brain volume
+    # Whether the scan is after month 0 and its age comes from ``participants.tsv``
+    age_of_participant_later: bool = False
+    # Pairs of columns of one row that both say something of a fact: used, other, and whether they contradict each other
+    doubled: tuple[tuple[str, str, bool], ...] = ()
+
+    def scan_with(self, entry: str) -> Scan:
+        return dataclasses.replace(self.scan, entry=entry)
+
+
+def facts_of(
+    scan: Scan,
+    of_participant: Cells,
+    of_session: Cells,
+    of_image: Cells,
+    sidecar: Mapping[str, object],
+    tables: Sequence[str] = BidsTables().names,
+) -> ScanFacts:
+    """Fill a scan from the rows of its tables and its sidecar; `tables` are their names, as `BidsTables.names`."""
+    row = _Rows(of_image, of_session, of_participant, tables=tables)
+    months = visit_of(scan.session_id.removeprefix("ses-")).months if scan.session_id else 0
+    baseline = months == 0
+    age, later = _age(row, months)
+    diagnosis, diagnosis_source = row.value("diagnosis", values.diagnosis, baseline)
+    tiv, tiv_source = row.value("intracranial", values.positive)
+    stands_in = tiv is None
+    if stands_in:
+        tiv, tiv_source = row.value("brain", values.positive)
+    both, left, right, source = _hippocampus(row)
+    filled = dataclasses.replace(
+        scan,
+        diagnosis=diagnosis,
+        diagnosis_source=diagnosis_source,
+        age=age,
+        sex=row.value("sex", values.sex)[0],
+        site=row.value("site", values.identifier)[0],
+        field_strength=row.value("field_strength", values.field_strength)[0] or nominal_tesla(sidecar),
+        apoe4=_apoe4(row),
+        mmse=row.value("mmse", values.score, baseline)[0],
+        cdr=row.value("cdr", values.score, baseline)[0],
+        tiv_mm3=tiv,
+        tiv_source=tiv_source,
+        hippocampus_mm3=both,
+        hippocampus_left_mm3=left,
+        hippocampus_right_mm3=right,
+        hippocampus_source=source,
+    )
+    return ScanFacts(filled, stands_in and tiv is not None, later, row.doubled())
+
+
+def diagnosis_histories(tables: BidsTables) -> tuple[dict[str, tuple[Diagnosis, ...]], list[str]]:
+    """Diagnoses of each participant from the sessions tables, in order of time.
+
+    Sessions without an image count as follow-up. Those not named by months are left out and noted.
+    """
+    histories: dict[str, list[Diagnosis]] = {}
+    timeless: list[str] = []
+    for (person, session), cells in tables.sessions.items():
+        months = visit_of(session.removeprefix("ses-")).months
+        value = _Rows({}, cells, {}).value("diagnosis", values.diagnosis)[0]
+        if value is None:
+            continue
+        if months is None:
+            timeless.append(f"{person} {session}")
+            continue
+        histories.setdefault(person, []).append(Diagnosis(value, None, session, months, "sessions table"))
+    notes = []
+    if timeless:
+        notes.append(
+            f"{counted(len(timeless), 'session')} with a diagnosis but not named by months (ses-M012), unusable for "
+            f"conversion: {listed(timeless)}"
+        )
+    return {
+        person: tuple(sorted(of, key=lambda diagnosis: diagnosis.months or 0)) for person, of in histories.items()
+    }, notes
+
+
+def diagnosis_of(scan: Scan) -> Diagnosis | None:
+    """The diagnosis of a scan, at the months of its session."""
+    months = visit_of(scan.session_id.removeprefix("ses-")).months if scan.session_id else None
+    if scan.diagnosis is None or months is None:
+        return None
+    return Diagnosis(scan.diagnosis, None, scan.session_id or "", months, scan.diagnosis_source or "")
+
+
+def nominal_tesla(sidecar: Mapping[str, object]) -> float | None:
+    """Nominal field strength in tesla from the value in a sidecar.
+
+    >>> nominal_tesla({"MagneticFieldStrength": 2.89362}), nominal_tesla({"MagneticFieldStrength": 1.494})
+    (3.0, 1.5)
+    >>> nominal_tesla({"MagneticFieldStrength": 30000}), nominal_tesla({})
+    (3.0, None)
+    """
+    stated = sidecar.get("MagneticFieldStrength")
+    if isinstance(stated, bool) or not isinstance(stated, int | float) or not 0 < stated < float("inf"):
+        return None
+    tesla = stated / 10_000 if stated > 1000 else float(stated)  # some scanners write gauss
+    nearest = min(_TESLA, key=lambda nominal: abs(nominal - tesla))
+    return nearest if abs(nearest - tesla) <= 0.15 * nearest else round(tesla, 2)
+
+
+class _Rows:
+    """The rows that describe one image, closest first, with column names in lower case."""
+
+    def __init__(self, *rows: Cells, tables: Sequence[str] = BidsTables().names) -> None:
+        self.tables = tables
+        self.rows = [{name.lower(): (name, text) for name, text in row.items()} for row in rows]
+
+    def cell(self, *names: str) -> tuple[str, str, str] | None:
+        """Text, column and table of the first cell in one of the columns."""
+        for row, table in zip(self.rows, self.tables, strict=True):
+            for name in names:
+                if name in row:
+                    column, text = row[name]
+                    return text, column, table
+        return None
+
+    def value(
+        self, fact: str, parse: Callable[[str | None], Value | None], baseline: bool = False
+    ) -> tuple[Value | None, str | None]:
+        """Value of the first usable cell of a fact, and its table and column."""
+        cell = self.cell(*COLUMNS[fact]) or (self.cell(*BASELINE_COLUMNS.get(fact, ())) if baseline else None)
+        if cell is None:
+            return None, None
+        text, column, table = cell
+        value = parse(text)
+        return value, None if value is None else f"{table}: {column}"
+
+    def doubled(self) -> tuple[tuple[str, str, bool], ...]:
+        """Columns that say the same fact in one row: the one that is used, the other, and whether they differ."""
+        differences = []
+        for row in self.rows:
+            for fact, parse in _SAID_TWICE.items():
+                cells = [(row[name][0], parse(row[name][1])) for name in COLUMNS[fact] if name in row]
+                readable = [(column, value) for column, value in cells if value is not None]
+                differences += [(readable[0][0], column, value != readable[0][1]) for column, value in readable[1:]]
+        return tuple(differences)
+
+
+def _age(row: _Rows, months: int | None) -> tuple[float | None, bool]:
+    """Age at the visit, and whether a later visit has only the age in ``participants.tsv``.
+
+    Where only the age at baseline is known (Clinica's ``age_bl``), the months of the session are added.
+    """
+    age, source = row.value("age", values.positive)
+    if age is not None:
+        return age, bool(months) and source is not None and source.startswith(PARTICIPANTS)
+    baseline_age = row.cell("age_bl")
+    baseline = values.positive(baseline_age[0]) if baseline_age else None
+    if baseline is None or months is None:
+        return None, False
+    return round(baseline + months / 12, 2), False
+
+
+def _apoe4(row: _Rows) -> int | None:
+    """Number of e4 alleles, as such or from the two alleles of Clinica's ``apoe_gen1`` and ``apoe_gen2``."""
+    counted, _ = row.value("apoe4", values.count)
+    if counted is not None:
+        return counted
+    alleles = [values.count(cell[0]) if (cell := row.cell(f"apoe_gen{i}")) else None for i in (1, 2)]
+    return sum(allele == 4 for allele in alleles) if all(allele in (2, 3, 4) for allele in alleles) else None
+
+
+def _hippocampus(row: _Rows) -> tuple[float | None, float | None, float | None, str | None]:
+    """Volume in mm3 of both hippocampi, the left and the right, and the table and columns they come from."""
+    both, source = row.value("hippocampus", values.positive)
+    left, left_source = row.value("hippocampus_left", values.positive)
+    right, right_source = row.value("hippocampus_right", values.positive)
+    if both is None and left is not None and right is not None and left_source and right_source:
+        return left + right, left, right, f"{left_source} + {right_source.split(': ')[1]}"
+    return both, left, right, source

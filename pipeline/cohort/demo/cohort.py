@@ -1,7 +1,8 @@
 """Write the demo cohort: synthetic people in the layout of an ADNI download, and the truth about them.
 
-The folder holds ``ADNI/`` (images), ``ADNIMERGE_11Nov2025.csv``, ``README.txt`` and ``truth/`` (severity and true
-volumes per scan, a map of the disease, the planted groups), which no reader of the cohort opens.
+The folder holds ``ADNI/`` (images), ``ADNIMERGE_11Nov2025.csv`` (with ADNI's columns and spellings), ``README.txt`` and
+``truth/`` (severity and true volumes per scan, a map of the disease, the planted groups), which no reader of the cohort
+opens.
 """
 
 from __future__ import annotations
@@ -14,20 +15,31 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from heatlas.atlases.spaces import template_grid
-from heatlas.pipeline.cohort.demo.adnimerge import FILE_NAME, adnimerge_csv, adnimerge_row
 from heatlas.pipeline.cohort.demo.anatomy import (
     SPACING_MM,
     ReferenceAnatomy,
     draw_shape,
+    exponential,
+    jacobian_determinant,
     reference_anatomy,
     reference_digests,
+    sample,
 )
-from heatlas.pipeline.cohort.demo.disease import CHANGES, PLANTED_GROUPS
-from heatlas.pipeline.cohort.demo.effects import DIMORPHIC_GROUP, DIMORPHIC_SHORT, EFFECTS, coil_log_gain_per_mm
-from heatlas.pipeline.cohort.demo.fields import exponential, jacobian_determinant, sample
-from heatlas.pipeline.cohort.demo.people import SyntheticPerson, SyntheticVisit, draw_people
+from heatlas.pipeline.cohort.demo.people import (
+    CHANGES,
+    DIMORPHIC_GROUP,
+    DIMORPHIC_SHORT,
+    EFFECTS,
+    PLANTED_GROUPS,
+    SyntheticPerson,
+    SyntheticVisit,
+    clinical_scores,
+    coil_log_gain_per_mm,
+    draw_people,
+)
 from heatlas.pipeline.cohort.demo.scanner import draw_acquisition, nifti_bytes, nifti_image, scan
 from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.declared import Table
@@ -167,7 +179,7 @@ def _write_images(
                 volumes[person.rid] = make_person(folder, seed, person, resolution_mm)
                 bar.update()
             return volumes
-        pending = {executor.submit(make_person, folder, seed, one, resolution_mm): one.rid for one in imaged}
+        pending = {executor.submit(make_person, folder, seed, who, resolution_mm): who.rid for who in imaged}
         try:
             for future in as_completed(pending):
                 volumes[pending[future]] = future.result()
@@ -250,9 +262,9 @@ def _claim(folder: Path, settings: Mapping[str, float], key: str) -> bool:
             receipt = read_json(_receipt(folder), "Choose a new folder.")
         except BadInputError as error:
             raise UsageError(str(error)) from error
-        files, made = receipt.get("files"), receipt.get("settings")
-        if made != settings:
-            raise UsageError(f"{folder}: holds a demo cohort with other settings, {made}. Choose a new folder.")
+        files, past = receipt.get("files"), receipt.get("settings")
+        if past != settings:
+            raise UsageError(f"{folder}: holds a demo cohort with other settings, {past}. Choose a new folder.")
         sizes = _sizes(folder)
         whole = isinstance(files, dict) and files and all(sizes.get(name) == size for name, size in files.items())
         if receipt.get("key") == key and whole:
@@ -265,3 +277,75 @@ def _claim(folder: Path, settings: Mapping[str, float], key: str) -> bool:
 def _sizes(folder: Path) -> dict[str, int]:
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path != _receipt(folder))
     return {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
+
+
+FILE_NAME = "ADNIMERGE_11Nov2025.csv"
+VOLUME_NOISE = 0.05
+"""Relative standard deviation of measured regional volumes."""
+
+SOURCE = "SYNTHETIC demo cohort: planted volume with 5 % noise (no FreeSurfer)"
+
+_DIAGNOSIS = {"CN": "CN", "MCI": "MCI", "AD": "Dementia"}
+_BASELINE_DIAGNOSIS = {"CN": "CN", "MCI": "LMCI", "AD": "AD"}
+
+
+def adnimerge_row(
+    seed: int, person: SyntheticPerson, visit: SyntheticVisit, volumes: dict[str, float] | None
+) -> dict[str, object]:
+    """One row; `volumes` are the true ones in mm3 by bilateral group and ``"intracranial"``, None without a scan."""
+    rng = generator(seed, "demo", "table", person.rid, visit.code)
+    noise = 1 + VOLUME_NOISE * rng.standard_normal(3)
+    scores = clinical_scores(rng, person.course.mean_severity(person.age, visit.years))
+    measured: dict[str, int | None] = dict.fromkeys(("Ventricles", "Hippocampus", "Entorhinal", "ICV"))
+    # Real tables lack volumes of some people, so one person has none.
+    if volumes is not None and person.rid != 9006:
+        measured["Ventricles"] = round(volumes["Lateral ventricle"] * noise[0])
+        measured["Hippocampus"] = round(volumes["Hippocampus"] * noise[1])
+        measured["Entorhinal"] = round(volumes["Entorhinal area"] * noise[2])
+        measured["ICV"] = round(volumes["intracranial"])
+    return {
+        "RID": person.rid,
+        "COLPROT": "ADNI1",
+        "ORIGPROT": "ADNI1",
+        "PTID": person.ptid,
+        "SITE": person.site,
+        "VISCODE": visit.code,
+        "EXAMDATE": visit.date.isoformat(),
+        "DX_bl": _BASELINE_DIAGNOSIS[person.diagnosis],
+        "AGE": person.age,
+        "PTGENDER": {"F": "Female", "M": "Male"}[person.sex],
+        "PTEDUCAT": person.education,
+        "PTETHCAT": "Unknown",
+        "PTRACCAT": "Unknown",
+        "PTMARRY": "Unknown",
+        "APOE4": person.apoe4,
+        "CDRSB": scores["CDRSB"],
+        "ADAS13": scores["ADAS13"],
+        "MMSE": round(scores["MMSE"]),
+        "FLDSTRENG": {1.5: "1.5 Tesla MRI", 3.0: "3 Tesla MRI"}[person.field_strength],
+        "FSVERSION": SOURCE,
+        "IMAGEUID": visit.image_number if visit.has_image and visit.month == 0 else None,
+        "Ventricles": measured["Ventricles"],
+        "Hippocampus": measured["Hippocampus"],
+        "WholeBrain": None,
+        "Entorhinal": measured["Entorhinal"],
+        "Fusiform": None,
+        "MidTemp": None,
+        "ICV": measured["ICV"],
+        "DX": _DIAGNOSIS[visit.diagnosis],
+        "EXAMDATE_bl": person.visits[0].date.isoformat(),
+        "Years_bl": round((visit.date - person.visits[0].date).days / 365.25, 5),
+        "Month_bl": round((visit.date - person.visits[0].date).days / 30.5, 5),
+        "Month": visit.month,
+        "M": visit.month,
+        "update_stamp": "2025-11-11 00:00:00.0",
+    }
+
+
+def adnimerge_csv(rows: list[dict[str, object]]) -> str:
+    """The table as ADNI exports it: comma-separated, every field quoted, missing values empty."""
+    frame = pd.DataFrame(rows)
+    whole = ["APOE4", "IMAGEUID", "Ventricles", "Hippocampus", "Entorhinal", "ICV"]
+    frame[whole] = frame[whole].astype("Int64")
+    text: str = frame.to_csv(index=False, quoting=1, lineterminator="\n")
+    return text

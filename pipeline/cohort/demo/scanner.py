@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from scipy import ndimage
 from scipy.spatial.transform import Rotation
 
-from heatlas.pipeline.cohort.demo.anatomy import SPACING_MM, PersonShape, ReferenceAnatomy, pull_back
-from heatlas.pipeline.cohort.demo.disease import CHANGES
-from heatlas.pipeline.cohort.demo.fields import Array, sample
+from heatlas.pipeline.cohort.demo.anatomy import SPACING_MM, Array, PersonShape, ReferenceAnatomy, pull_back, sample
+from heatlas.pipeline.cohort.demo.people import CHANGES
 
 ORIENTATIONS = ("LAS", "RAS", "PSR", "LIA")
 CENTRE_MM = np.array([0.0, -18.0, 8.0])

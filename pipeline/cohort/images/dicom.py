@@ -5,6 +5,9 @@ and folders. Pixels are not read here; `pipeline.cohort.images.conversion` conve
 
 Headers hold names, birth dates and free text that may contain either. So only the fields of `_TAGS` are read, and text
 other than words of fixed lists never leaves this module: messages name a series by its number and size.
+
+Slices make one complete volume if they are evenly spaced: the position of a slice (centre of its first pixel, mm) is
+projected on the normal of its plane (DICOM PS3.3, C.7.6.2).
 """
 
 from __future__ import annotations
@@ -17,12 +20,13 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pydicom
 from pydicom.errors import InvalidDicomError
 from pydicom.uid import UID
 
-from heatlas.pipeline.cohort.images.dicom_geometry import Slice, stack_problem
 from heatlas.pipeline.cohort.images.links import following_links, link_problem
+from heatlas.pipeline.cohort.images.orientation import by
 from heatlas.pipeline.run.regular_files import irregular_kind
 
 _TAGS = (
@@ -86,8 +90,8 @@ def read_folder(root: Path, folder: str, names: Sequence[str], max_voxel_mm: flo
         by_series.setdefault(uid, {}).setdefault(str(header.get("SOPInstanceUID", path)), _slice(path, header))
     if not by_series and damaged:
         return [DicomSeries(tuple(damaged), None, f"{len(damaged)} files", _damage(damaged))]
-    found = [_series(headers[uid], list(of.values()), damaged, max_voxel_mm) for uid, of in by_series.items()]
-    return sorted(found, key=lambda series: (series.number is None, series.number or 0, series.files))
+    series_list = [_series(headers[uid], list(of.values()), damaged, max_voxel_mm) for uid, of in by_series.items()]
+    return sorted(series_list, key=lambda series: (series.number is None, series.number or 0, series.files))
 
 
 def series_of(root: Path, image: str, names: Sequence[str], max_voxel_mm: float) -> DicomSeries | None:
@@ -95,7 +99,7 @@ def series_of(root: Path, image: str, names: Sequence[str], max_voxel_mm: float)
     folder = image.rpartition("/")[0] or "."
     with following_links(True):  # the series was chosen, so its links were judged
         series = read_folder(root, folder, names, max_voxel_mm)
-    return next((found for found in series if image in found.files), None)
+    return next((candidate for candidate in series if image in candidate.files), None)
 
 
 def _read(root: Path, path: str) -> Any:
@@ -148,9 +152,9 @@ def _slice(path: str, header: Any) -> Slice:
 
 
 def _series(header: Any, slices: list[Slice], damaged: dict[str, str], max_voxel_mm: float) -> DicomSeries:
-    slices.sort(key=lambda one: one.path)
+    slices.sort(key=lambda part: part.path)
     number = _number(header, "SeriesNumber")
-    count = sum(one.frames for one in slices)
+    count = sum(part.frames for part in slices)
     announced = _number(header, "ImagesInAcquisition")
     problem = (
         _kind_problem(header)
@@ -158,7 +162,7 @@ def _series(header: Any, slices: list[Slice], damaged: dict[str, str], max_voxel
         or stack_problem(slices, None if announced is None else int(announced), max_voxel_mm)
     )
     return DicomSeries(
-        files=tuple(one.path for one in slices),
+        files=tuple(part.path for part in slices),
         number=None if number is None else int(number),
         size=f"{count} slice{'s' if count != 1 else ''} of {slices[0].shape[0]} x {slices[0].shape[1]}",
         problem=problem,
@@ -173,8 +177,8 @@ def _kind_problem(header: Any) -> str | None:
     """Why a series is not an MR image of a head; None also if its header does not say."""
     modality = str(header.get("Modality") or "")
     if modality != "MR":
-        known = modality if modality in ("CT", "PT", "NM", "US", "OT", "SC", "CR", "DX", "XA") else "unknown"
-        return f"not an MR image by its DICOM header: modality {known}"
+        word = modality if modality in ("CT", "PT", "NM", "US", "OT", "SC", "CR", "DX", "XA") else "unknown"
+        return f"not an MR image by its DICOM header: modality {word}"
     body_part = str(header.get("BodyPartExamined") or "").upper().replace(" ", "")
     if body_part in _BODY_PARTS:
         return f"not a head by its DICOM header: body part {body_part}"
@@ -214,3 +218,76 @@ def _date(header: Any) -> date | None:
         return datetime.strptime(str(header.get("AcquisitionDate") or "")[:8], "%Y%m%d").date()
     except ValueError:
         return None
+
+
+MIN_SLICES = 16
+"""A series with fewer is a localizer or a fragment."""
+SPACING_TOLERANCE = 0.25
+"""Largest deviation of a distance from the slice spacing, as a share; a missing slice doubles the distance."""
+SAME_DIRECTION = 1e-3
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Geometry of one DICOM file; lengths in mm, None where missing in the header."""
+
+    path: str
+    shape: tuple[int, int]  # rows and columns
+    position: tuple[float, ...] | None  # ImagePositionPatient
+    orientation: tuple[float, ...] | None  # ImageOrientationPatient: directions of rows and columns
+    spacing: tuple[float, ...] | None  # PixelSpacing
+    echo_time: float | None  # ms
+    frames: int  # more than 1 for a file that holds a whole volume (enhanced MR)
+
+
+def stack_problem(slices: Sequence[Slice], announced: int | None, max_voxel_mm: float) -> str | None:
+    """Why slices of one series do not make one volume, or None; `announced` is the number that the header gives."""
+    if any(part.frames > 1 for part in slices):
+        return None if len(slices) == 1 else f"mixed series: {len(slices)} files of several frames each"
+    shapes = {part.shape for part in slices}
+    if len(shapes) > 1:
+        return f"mixed series: slices of {len(shapes)} sizes, {', '.join(by(shape) for shape in sorted(shapes)[:3])}"
+    if len(slices) < MIN_SLICES:
+        return f"too few slices for a head: {len(slices)}, a localizer or a fragment"
+    located = [(part.position, part.orientation) for part in slices if part.position and part.orientation]
+    if len(located) < len(slices):
+        return f"slices without a position in their header: {len(slices) - len(located)} of {len(slices)}"
+    directions = np.array([orientation for _, orientation in located])
+    if np.abs(directions - directions[0]).max() > SAME_DIRECTION:
+        return "mixed series: slices in several directions, as a localizer has them"
+    normal = np.cross(directions[0, :3], directions[0, 3:])
+    distances = np.array([position for position, _ in located]) @ normal
+    echoes = {part.echo_time for part in slices}
+    return _spacing_problem(np.sort(distances), len(echoes), announced) or _thickness(slices, distances, max_voxel_mm)
+
+
+def _spacing_problem(distances: np.ndarray, echoes: int, announced: int | None) -> str | None:
+    """Why slices at ascending `distances` (mm) are incomplete, uneven or overlap; None if they are not."""
+    count = len(distances)
+    steps = np.diff(distances)
+    whole = steps[steps > 1e-3]
+    if len(whole) < count - 1:
+        doubled = count - 1 - len(whole)
+        why = f"{echoes} echoes" if echoes > 1 else "a repeat, or several images in one series"
+        return f"mixed series: {doubled} of {count} slices lie where another one lies ({why}); give one volume"
+    step = float(np.median(steps))
+    gaps = steps / step
+    missing = int(np.rint(gaps[gaps > 1 + SPACING_TOLERANCE] - 1).sum())
+    if missing:
+        places = ", ".join(f"after slice {index + 1}" for index in np.flatnonzero(gaps > 1 + SPACING_TOLERANCE)[:3])
+        return f"missing slices: {missing} of {count + missing}, {places}; download the series again"
+    if np.abs(gaps - 1).max() > SPACING_TOLERANCE:
+        return f"uneven slices: {steps.min():.2f} to {steps.max():.2f} mm apart"
+    if announced is not None and count < announced < 2 * count:
+        return (
+            f"missing slices: {announced - count} of {announced} that the header announces; download the series again"
+        )
+    return None
+
+
+def _thickness(slices: Sequence[Slice], distances: np.ndarray, max_voxel_mm: float) -> str | None:
+    step = float(np.ptp(distances)) / (len(slices) - 1)
+    sizes = (*(slices[0].spacing or (step, step)), step)
+    if max(sizes) <= max_voxel_mm:
+        return None
+    return f"slices too thick: voxels of {by(np.round(sizes, 3))} mm, cohort.max_voxel_mm is {max_voxel_mm:g}"

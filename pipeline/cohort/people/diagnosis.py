@@ -1,12 +1,29 @@
-"""Diagnoses of a person over time, with their source.
+"""Diagnoses of a person over time, with their source, and what follows a scan: conversion and the course of MCI.
 
-ADNI records them in several ways: ADNIMERGE's DX (a word); in DXSUM, DXCURREN (ADNI1), DXCHANGE (ADNIGO and 2: change
-since the last visit) and DIAGNOSIS (ADNI3 and 4, in newer files all phases). A dementia that DXSUM attributes to
+ADNI records diagnoses in several ways: ADNIMERGE's DX (a word); in DXSUM, DXCURREN (ADNI1), DXCHANGE (ADNIGO and 2:
+change since the last visit) and DIAGNOSIS (ADNI3 and 4, in newer files all phases). A dementia that DXSUM attributes to
 another cause than Alzheimer's disease is not AD. ADNIMERGE does not distinguish the two, so DXSUM takes precedence
-there.
-
-The diagnosis of a scan is the one at its visit, else the nearest within
+there. The diagnosis of a scan is the one at its visit, else the nearest within
 `pipeline.cohort.adni.visit_tables.WINDOW_DAYS`, else, at baseline, the one at enrolment (DX_bl).
+
+Conversion means that AD was diagnosed after the scan and the last diagnosis is AD; its time is the first diagnosis of
+AD. A temporary return to CN or MCI does not matter. If the last diagnosis is not AD, AD was withdrawn: such a person
+neither converted nor stayed free of AD. A dementia of another cause ends follow-up: AD before it remains a conversion
+(only the cause of the dementia was revised), AD after it does not count.
+
+Courses are counted from the diagnosis of the scan. The visit of the horizon may be up to `WINDOW_DAYS` before or
+after it:
+
+=====  ===============================================================================================================
+pMCI   converted, by the visit of the horizon
+sMCI   no AD by then, follow-up reaches the horizon, and the last diagnosis there is MCI
+rMCI   no AD by then, follow-up reaches the horizon, and the last diagnosis there is CN: reverted
+uMCI   unknown: follow-up ends before the horizon without AD (a drop-out is not stable); or no visit falls at the
+       horizon and the next one has AD, so the time of conversion is unclear; or AD was diagnosed by
+       then and withdrawn at any time; or a dementia of another cause came first
+=====  ===============================================================================================================
+
+If no visit falls at the horizon, the first one after it is used, unless it has a dementia.
 """
 
 from __future__ import annotations
@@ -17,6 +34,7 @@ from datetime import date
 
 from heatlas.pipeline.cohort.adni.visit_tables import WINDOW_DAYS, VisitRow
 from heatlas.pipeline.cohort.cells import values
+from heatlas.pipeline.cohort.records import FollowUp
 
 OTHER_DEMENTIA = "other dementia"
 """Dementia attributed to another cause than Alzheimer's disease; not a class of the scan table."""
@@ -80,25 +98,25 @@ def diagnosis_history(
 ) -> tuple[tuple[Diagnosis, ...], list[str]]:
     """All diagnoses of a person in order of time, one per visit, and disagreements of the two tables."""
     merge = [
-        Diagnosis(found, row.exam_date, row.session_id, row.months, "ADNIMERGE DX")
+        Diagnosis(value, row.exam_date, row.session_id, row.months, "ADNIMERGE DX")
         for row in visits
-        if (found := values.diagnosis(row.columns.get("DX"))) is not None
+        if (value := values.diagnosis(row.columns.get("DX"))) is not None
     ]
     history = dict(enumerate(merge))
     conflicts = []
     for row in dxsum:
-        found, column = dxsum_value(row.columns)
-        if found is None:
+        value, column = dxsum_value(row.columns)
+        if value is None:
             continue
-        diagnosis = Diagnosis(found, row.exam_date, row.session_id, row.months, f"{table} {column}")
-        same = next((i for i, known in enumerate(merge) if _same_visit(known, diagnosis)), None)
+        diagnosis = Diagnosis(value, row.exam_date, row.session_id, row.months, f"{table} {column}")
+        same = next((i for i, prior in enumerate(merge) if _same_visit(prior, diagnosis)), None)
         if same is None:
             history[len(history)] = diagnosis
-        elif found == OTHER_DEMENTIA and merge[same].value == "AD":
-            known = merge[same]
-            history[same] = Diagnosis(OTHER_DEMENTIA, known.when, known.session_id, known.months, diagnosis.source)
-        elif found != merge[same].value and history[same] is merge[same]:
-            conflicts.append(f"{merge[same].session_id} {merge[same].value} in ADNIMERGE, {found} in {column}")
+        elif value == OTHER_DEMENTIA and merge[same].value == "AD":
+            prior = merge[same]
+            history[same] = Diagnosis(OTHER_DEMENTIA, prior.when, prior.session_id, prior.months, diagnosis.source)
+        elif value != merge[same].value and history[same] is merge[same]:
+            conflicts.append(f"{merge[same].session_id} {merge[same].value} in ADNIMERGE, {value} in {column}")
     return tuple(sorted(history.values(), key=_by_time)), conflicts
 
 
@@ -150,3 +168,68 @@ def cdr_diagnosis(cdr: float | None) -> str | None:
     if cdr is None:
         return None
     return "CN" if cdr == 0 else "AD" if cdr > 0.5 else None
+
+
+_DAYS_PER_MONTH = 30.4375
+COURSES = ("sMCI", "pMCI", "rMCI", "uMCI")
+
+
+@dataclass(frozen=True)
+class _Later:
+    """Diagnoses after a scan; times in days from the diagnosis at the scan."""
+
+    known: tuple[tuple[float, str], ...]  # times and diagnoses before any dementia of another cause, in order of time
+    first_ad: float | None  # time of the first AD of these
+    withdrawn: bool  # whether AD was diagnosed but is not the last of these diagnoses: no conversion
+    other: float | None  # time of the first dementia of another cause
+
+
+def _later(history: Sequence[Diagnosis], at: Diagnosis) -> _Later:
+    """Summarise a history for conversion; see the module's docstring."""
+    timed = ((_days_after(at, diagnosis), diagnosis.value) for diagnosis in history)
+    # Histories sort undated visits last, whatever their months.
+    after = sorted(((days, value) for days, value in timed if days is not None and days > 0), key=lambda day: day[0])
+    other = next((days for days, value in after if value == OTHER_DEMENTIA), None)
+    known = tuple(day for day in after if other is None or day[0] < other)
+    first_ad = next((days for days, value in known if value == "AD"), None)
+    return _Later(known, first_ad, first_ad is not None and known[-1][1] != "AD", other)
+
+
+def follow_up(history: Sequence[Diagnosis], at: Diagnosis | None) -> FollowUp | None:
+    """Time to AD or to the end of follow-up, as survival analysis needs it.
+
+    None if the diagnosis at the scan is neither CN nor MCI, or if AD was diagnosed and withdrawn.
+    """
+    if at is None or at.value not in ("CN", "MCI"):
+        return None
+    later = _later(history, at)
+    if later.withdrawn:
+        return None
+    last = later.other if later.other is not None else later.known[-1][0] if later.known else 0.0
+    converted = later.first_ad is not None
+    months = None if later.first_ad is None else round(later.first_ad / _DAYS_PER_MONTH, 2)
+    return FollowUp(converted, months, round(last / _DAYS_PER_MONTH, 2), later.other is not None and not converted)
+
+
+def progression(history: Sequence[Diagnosis], at: Diagnosis | None, horizon_months: int) -> str | None:
+    """Course of MCI after a scan; None if its diagnosis is not MCI."""
+    if at is None or at.value != "MCI":
+        return None
+    later, horizon = _later(history, at), horizon_months * _DAYS_PER_MONTH
+    end = horizon + WINDOW_DAYS
+    if later.first_ad is not None and later.first_ad <= end:
+        return "uMCI" if later.withdrawn else "pMCI"
+    if later.other is not None and later.other <= end:
+        return "uMCI"
+    there = [value for days, value in later.known if horizon - WINDOW_DAYS <= days <= end]
+    beyond = next((value for days, value in later.known if days > end), None)
+    last = there[-1] if there else beyond
+    return {"MCI": "sMCI", "CN": "rMCI"}.get(last or "", "uMCI")
+
+
+def _days_after(at: Diagnosis, diagnosis: Diagnosis) -> float | None:
+    if at.when is not None and diagnosis.when is not None:
+        return (diagnosis.when - at.when).days
+    if at.months is not None and diagnosis.months is not None:
+        return (diagnosis.months - at.months) * _DAYS_PER_MONTH
+    return None

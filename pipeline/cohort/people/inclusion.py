@@ -1,8 +1,14 @@
-"""Inclusion by rule (``[cohort] include``): which scans meet it, and what leaves the others out.
+"""Clinical columns of scans (``clinical.tsv``, beside ``scans.tsv``), and inclusion by a rule on all columns.
 
-A comparison with a missing value is unknown, as it would be for a reader: ``not`` keeps it unknown, ``or`` needs one
-side that is met (Kleene's logic, that of pandas' nullable booleans). A scan takes part if every part of the rule is
-met; otherwise the first part that is not, or not known, is its reason. `pipeline.run.config.inclusion` reads the rule.
+Values are those at the visit of the scan, from a column under any of its usual names (case, ``_`` and ``-`` are
+ignored: ``CDRSB``, ``cdr_sb``). A column without any value is left out of the table. Values outside the ranges of
+`pipeline.cohort.cells.tables` are missing; a concentration beyond the limit of detection (``>1700``) is set to that
+limit, with a note.
+
+``[cohort] include`` says by a rule which scans take part; `pipeline.run.config.inclusion` reads it. A comparison with
+a missing value is unknown, as it would be for a reader: ``not`` keeps it unknown, ``or`` needs one side that is met
+(Kleene's logic, that of pandas' nullable booleans). A scan takes part if every part of the rule is met; otherwise the
+first part that is not, or not known, is its reason.
 """
 
 from __future__ import annotations
@@ -10,21 +16,201 @@ from __future__ import annotations
 import ast
 import functools
 import operator
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
 from heatlas.pipeline.cohort.candidates import ANOTHER_PREFERRED, Candidate
-from heatlas.pipeline.cohort.cells.ranges import plain_name
-from heatlas.pipeline.cohort.cells.values import MISSING_CODES, number
-from heatlas.pipeline.cohort.people.clinical import IDENTIFYING, MEASURES, TIMES, measure_of, times_of
-from heatlas.pipeline.cohort.records import OLDEST_AGE, SCAN_COLUMNS
+from heatlas.pipeline.cohort.cells.dates import visit_of
+from heatlas.pipeline.cohort.cells.tables import RANGES, plain_name
+from heatlas.pipeline.cohort.cells.values import MISSING_CODES, number, up_to_limit
+from heatlas.pipeline.cohort.records import OLDEST_AGE, SCAN_COLUMNS, Scan
+from heatlas.pipeline.cohort.sharing import Disguise
 from heatlas.pipeline.run.config.inclusion import InclusionRule, constant, dropped_because, read_rule
 from heatlas.pipeline.run.config.nearest import did_you_mean, nearest
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted, listed
+
+IDENTITY = {name: SCAN_COLUMNS[name] for name in ("participant_id", "session_id", "scan_id")}
+
+MEASURES = {
+    "cdrsb": "Clinical Dementia Rating, sum of boxes",
+    "adas11": "ADAS-Cog, 11 items",
+    "adas13": "ADAS-Cog, 13 items",
+    "faq": "Functional Activities Questionnaire",
+    "moca": "Montreal Cognitive Assessment",
+    "ravlt_immediate": "Rey Auditory Verbal Learning Test, immediate recall (sum of five trials)",
+    "logical_memory_delayed": "Logical memory, delayed recall",
+    "abeta": "Amyloid beta 1-42 in cerebrospinal fluid, pg/ml, as the source gives it",
+    "tau": "Total tau in cerebrospinal fluid, pg/ml, as the source gives it",
+    "ptau": "Phosphorylated tau 181 in cerebrospinal fluid, pg/ml, as the source gives it",
+    "amyloid_pet": "Florbetapir (AV45) uptake relative to the cerebellum",
+    "fdg_pet": "FDG uptake in the regions of ADNI's composite",
+    "education": "Years of education",
+    "nwbv": "Volume of the whole brain as a share of the intracranial volume (nWBV of OASIS)",
+}
+"""Columns that are copied if the source has them."""
+
+TIMES = {
+    "years_since_first_scan": "Years since the participant's first scan in this table, by the months of the sessions, "
+    "failing that by age; n/a if several visits have one age",
+    "converted": "1 if AD was diagnosed after the scan and holds at the last diagnosis (before a dementia of another "
+    "cause), 0 if no AD was diagnosed, n/a if AD was withdrawn; for CN and MCI only",
+    "months_to_conversion": "Months from the diagnosis at the scan to the first of AD; n/a if there was none",
+    "months_followed": "Months from the diagnosis at the scan to the last one (0: none later), the time of censoring "
+    "where converted is 0",
+    "other_dementia": "1 if a dementia of another cause, without AD before it, ended follow-up (a competing event: "
+    "censored there), 0 if not; for CN and MCI only",
+}
+"""Columns computed from sessions and diagnoses."""
+
+IDENTIFYING = frozenset({"rid", "ptid", "imageuid", "imageid", "subject", "subjectid", "siteid", "center", "centre"})
+"""Columns, without ``_`` and in lower case, that are never copied: they name people, images or places."""
+
+
+@dataclass(frozen=True, eq=False)
+class Clinical:
+    """Clinical columns of the kept scans.
+
+    `frame`: one row per scan; `columns`: their descriptions.
+    """
+
+    frame: pd.DataFrame
+    columns: Mapping[str, str]
+
+
+def clinical_table(
+    candidates: Sequence[Candidate], further: Sequence[str] = (), disguise: Disguise | None = None
+) -> tuple[Clinical, list[str]]:
+    """Gather the clinical columns of the scans that are used, and `further` columns of the source, copied unchanged.
+
+    A disguise shifts dates in further columns too. A further column that is empty, names people or places, or exists
+    already is refused. Notes name values set to a limit of detection, and participants without known times.
+    """
+    kept = [candidate for candidate in candidates if candidate.scan.kept]
+    cells = [{plain_name(name): text for name, text in candidate.columns.items()} for candidate in kept]
+    limits = _LimitNotes()
+    data: dict[str, list[object]] = {}
+    shown = [candidate.scan if disguise is None else disguise.scan(candidate.scan) for candidate in kept]
+    for field in IDENTITY:
+        data[field] = [getattr(scan, field) for scan in shown]
+    for name in MEASURES:
+        data[name] = [limits.measure(name, row) for row in cells]
+    times, undated = times_of(kept)
+    data |= times
+    described = {**IDENTITY, **MEASURES, **TIMES}
+    for name in further:
+        data[name] = _further(name, kept, cells, set(data), disguise)
+        described[name] = f"Column {name} of the source at the visit of the scan, as it stands there"
+    frame = pd.DataFrame(data, dtype=object)
+    empty = [name for name in (*MEASURES, *TIMES) if name in frame and frame[name].isna().all()]
+    frame = frame.drop(columns=empty).sort_values(list(IDENTITY), na_position="first", ignore_index=True)
+    frame = frame.infer_objects()
+    return Clinical(frame, {name: described[name] for name in frame.columns}), [*limits.notes(), *undated]
+
+
+class _LimitNotes:
+    """Notes on cells, collected while they are read."""
+
+    def __init__(self) -> None:
+        self.limits: Counter[str] = Counter()
+
+    def measure(self, name: str, row: Mapping[str, str]) -> float | None:
+        """Value of a measure in a row keyed by `plain_name`."""
+        text = next((row[key] for key in (plain_name(name), *RANGES[name].names) if key in row), None)
+        value = up_to_limit(text)
+        if value is None or not RANGES[name].holds(value):  # the reader of the table has reported it
+            return None
+        if number(text) is None:
+            self.limits[f"{name} '{text}'"] += 1
+        return value
+
+    def notes(self) -> list[str]:
+        if not self.limits:
+            return []
+        cells = listed(f"{cell} ({counted(count, 'scan')})" for cell, count in sorted(self.limits.items()))
+        return [f"clinical values beyond the limit of detection are set to that limit: {cells}"]
+
+
+def measure_of(candidate: Candidate, name: str) -> float | None:
+    """Value of a column of `MEASURES` at the visit of a scan."""
+    return _LimitNotes().measure(name, {plain_name(column): text for column, text in candidate.columns.items()})
+
+
+def times_of(kept: Sequence[Candidate]) -> tuple[dict[str, list[object]], list[str]]:
+    """The columns of `TIMES`, one value per scan, and a note on participants without known times."""
+    years, undated = _years(kept)
+    later = [course.follow_up for course in kept]
+    return {
+        "years_since_first_scan": list(years),
+        "converted": [None if course is None else int(course.converted) for course in later],
+        "months_to_conversion": [None if course is None else course.months_to_conversion for course in later],
+        "months_followed": [None if course is None else course.months_followed for course in later],
+        "other_dementia": [None if course is None else int(course.other_dementia) for course in later],
+    }, undated
+
+
+def _years(kept: Sequence[Candidate]) -> tuple[list[float | None], list[str]]:
+    """Years since the first kept scan of the participant, and a note on participants for whom they are unknown.
+
+    The same age at several visits is that of participants.tsv, not that of the visits.
+    """
+    months: dict[str, list[float]] = {}
+    ages: dict[str, list[float]] = {}
+    sessions: dict[str, set[str | None]] = {}
+    when = [_months(candidate.scan) for candidate in kept]
+    for candidate, month in zip(kept, when, strict=True):
+        sessions.setdefault(candidate.scan.participant_id, set()).add(candidate.scan.session_id)
+        if month is not None:
+            months.setdefault(candidate.scan.participant_id, []).append(month)
+        if candidate.scan.age is not None:
+            ages.setdefault(candidate.scan.participant_id, []).append(candidate.scan.age)
+    n_scans = Counter(candidate.scan.participant_id for candidate in kept)
+    years: list[float | None] = []
+    for candidate, month in zip(kept, when, strict=True):
+        person, age = candidate.scan.participant_id, candidate.scan.age
+        if len(sessions[person]) == 1:
+            years.append(0.0)
+        elif month is not None and len(months[person]) == n_scans[person]:
+            years.append(round((month - min(months[person])) / 12, 3))
+        elif age is not None and len(ages[person]) == n_scans[person] and len(set(ages[person])) > 1:
+            years.append(round(age - min(ages[person]), 3))
+        else:
+            years.append(None)
+    unknown = {candidate.scan.participant_id for candidate, year in zip(kept, years, strict=True) if year is None}
+    note = (
+        f"{counted(len(unknown), 'participant')} with several sessions: neither session months nor different ages "
+        "give the times of the scans, so years_since_first_scan is n/a"
+    )
+    return years, [note] if unknown else []
+
+
+def _months(scan: Scan) -> int | None:
+    return visit_of(scan.session_id.removeprefix("ses-")).months if scan.session_id else None
+
+
+def _further(
+    name: str, kept: Sequence[Candidate], cells: Sequence[Mapping[str, str]], taken: set[str], disguise: Disguise | None
+) -> list[object]:
+    """Cells of a source column: numbers if all are, else text."""
+    if plain_name(name) in IDENTIFYING or name.lower() in SCAN_COLUMNS or name in taken:
+        why = "names people, images or places" if plain_name(name) in IDENTIFYING else "is a column of the run already"
+        raise BadInputError(f"cohort.clinical_columns: {name} {why}. Remove it.")
+    texts = [row.get(plain_name(name)) for row in cells]
+    if all(text is None for text in texts):
+        filled = listed(sorted({column for candidate in kept for column in candidate.columns}), 40)
+        raise BadInputError(f"cohort.clinical_columns: no scan has a value in {name}. With values: {filled}.")
+    texts = [None if text is not None and text.strip() in MISSING_CODES else text for text in texts]
+    if disguise is not None:
+        people = [candidate.scan.participant_id for candidate in kept]
+        texts = disguise.texts(people, texts)
+    numbers = [number(text) for text in texts]
+    whole = all(value is not None for value, text in zip(numbers, texts, strict=True) if text is not None)
+    return list(numbers) if whole else list(texts)
+
 
 _NOT_COMPARED = frozenset({"label", "kept", "reason", "image"})
 """Columns of the scan table that do not describe a person or an image."""
@@ -44,7 +230,7 @@ class InclusionStep:
     unknown: int
 
 
-def included(candidates: Sequence[Candidate], include: str) -> list[Candidate]:
+def apply_rule(candidates: Sequence[Candidate], include: str) -> list[Candidate]:
     """Drop the kept scans that do not meet the rule; an empty rule keeps all.
 
     BadInputError if the rule names no column, compares numbers with text, or keeps nobody.
@@ -66,12 +252,12 @@ def included(candidates: Sequence[Candidate], include: str) -> list[Candidate]:
         for candidate in candidates
     ]
     if not any(candidate.scan.kept for candidate in scans):
-        decisions = pd.DataFrame({"kept": False, "reason": [one.scan.reason for one in scans]})
+        decisions = pd.DataFrame({"kept": False, "reason": [candidate_left.scan.reason for candidate_left in scans]})
         raise _keeps_nobody(include, steps(decisions, rule), frame)
     return scans
 
 
-def reached(scans: pd.DataFrame, rule: InclusionRule) -> pd.DataFrame:
+def scans_reached(scans: pd.DataFrame, rule: InclusionRule) -> pd.DataFrame:
     """Scans on which the rule decided: used, or dropped by it or in the choice of one per session, which follows."""
     by_rule = [dropped_because(part, unknown) for part in rule.texts for unknown in (False, True)]
     reasons = scans["reason"].fillna("").astype(str)
@@ -80,7 +266,7 @@ def reached(scans: pd.DataFrame, rule: InclusionRule) -> pd.DataFrame:
 
 def steps(scans: pd.DataFrame, rule: InclusionRule) -> list[InclusionStep]:
     """What each part of a rule left, from the columns ``kept`` and ``reason`` of a scan table."""
-    results, left = [], reached(scans, rule)
+    results, left = [], scans_reached(scans, rule)
     for part in rule.texts:
         not_met, unknown = (left["reason"] == dropped_because(part, missing) for missing in (False, True))
         left = left[~not_met & ~unknown]
@@ -154,11 +340,11 @@ def _met(node: ast.expr, frame: pd.DataFrame, include: str) -> pd.Series:
     if not isinstance(node, ast.Compare):
         raise TypeError(f"{ast.unparse(node)} is no condition")  # read_rule refuses it
     pairs = zip([node.left, *node.comparators], node.ops, node.comparators, strict=False)
-    compared = [_compared(left, sign, right, frame, include) for left, sign, right in pairs]
+    compared = [_compare(left, sign, right, frame, include) for left, sign, right in pairs]
     return functools.reduce(operator.and_, compared)
 
 
-def _compared(left: ast.expr, sign: ast.cmpop, right: ast.expr, frame: pd.DataFrame, include: str) -> pd.Series:
+def _compare(left: ast.expr, sign: ast.cmpop, right: ast.expr, frame: pd.DataFrame, include: str) -> pd.Series:
     """One comparison, of numbers or of text, NA where a value is missing."""
     wanted = [constant(node) for node in getattr(right, "elts", (right, left))]
     as_text = any(isinstance(value, str) for value in wanted)
@@ -181,21 +367,21 @@ def _side(node: ast.expr, frame: pd.DataFrame, as_text: bool, include: str) -> p
     """Values of a side of a comparison, as numbers or as text; a column must hold such."""
     if not isinstance(node, ast.Name):
         return pd.Series([constant(node)] * len(frame), index=frame.index)
-    held = frame[node.id]
-    known = held.dropna()
-    numeric = known.map(lambda value: not isinstance(value, str)).all()
+    column = frame[node.id]
+    filled = column.dropna()
+    numeric = filled.map(lambda value: not isinstance(value, str)).all()
     if as_text:
         if numeric:
             raise BadInputError(
-                f"cohort.include = {include!r}: {node.id} holds numbers ({_examples(known)}); write them without "
+                f"cohort.include = {include!r}: {node.id} holds numbers ({_examples(filled)}); write them without "
                 "quotes."
             )
-        return held
-    values = held if numeric else held.map(number, na_action="ignore")
+        return column
+    values = column if numeric else column.map(number, na_action="ignore")
     if values.isna().all():
         raise BadInputError(
-            f"cohort.include = {include!r}: {node.id} holds text ({_examples(known)}), not numbers; compare it with "
-            f'quoted text: {node.id} == "{known.iloc[0]}".'
+            f"cohort.include = {include!r}: {node.id} holds text ({_examples(filled)}), not numbers; compare it with "
+            f'quoted text: {node.id} == "{filled.iloc[0]}".'
         )
     return values.astype(float)
 
@@ -214,13 +400,13 @@ def _keeps_nobody(include: str, results: Sequence[InclusionStep], frame: pd.Data
 
 def _span(values: pd.Series) -> str:
     """What a column holds, for a message."""
-    known = values.dropna()
-    read = [number(one) if isinstance(one, str) else float(one) for one in known]
-    numbers = [one for one in read if one is not None]
+    filled = values.dropna()
+    read = [number(cell) if isinstance(cell, str) else float(cell) for cell in filled]
+    numbers = [cell for cell in read if cell is not None]
     if len(numbers) == len(read):
         return f"{min(numbers):g} to {max(numbers):g}"
-    return _examples(known)
+    return _examples(filled)
 
 
-def _examples(known: pd.Series) -> str:
-    return listed([str(value) for value in known.value_counts().index], 8)
+def _examples(filled: pd.Series) -> str:
+    return listed([str(value) for value in filled.value_counts().index], 8)

@@ -116,7 +116,7 @@ def by_class(class_of: Mapping[str, str], classes: Sequence[str] = ()) -> dict[s
     return {name: tuple(members[name]) for name in order}
 
 
-def long_tailed(
+def draw_long_tail(
     class_of: Mapping[str, str], ratio: float, classes: Sequence[str], seed: int = 0
 ) -> dict[str, tuple[str, ...]]:
     """Participants of each class whose number falls exponentially, drawn from all who have one of the classes.
@@ -128,16 +128,16 @@ def long_tailed(
     Examples
     --------
     >>> people = {f"sub-{n}": ("AD", "CN", "MCI")[n % 3] for n in range(60)}
-    >>> {name: len(members) for name, members in long_tailed(people, 10, ["CN", "AD"]).items()}
+    >>> {name: len(members) for name, members in draw_long_tail(people, 10, ["CN", "AD"]).items()}
     {'CN': 20, 'AD': 2}
     """
     members = by_class({person: name for person, name in class_of.items() if name in classes}, classes)
     counts = long_tailed_counts([len(people) for people in members.values()], ratio)
-    drawn = _drawn(members, seed)
+    drawn = _shuffle(members, seed)
     return {name: tuple(sorted(people[:count])) for (name, people), count in zip(drawn.items(), counts, strict=True)}
 
 
-def _drawn(members: Mapping[str, Sequence[str]], seed: int) -> dict[str, list[str]]:
+def _shuffle(members: Mapping[str, Sequence[str]], seed: int) -> dict[str, list[str]]:
     """Participants of each class in an order drawn by the seed."""
     return {
         name: [people[place] for place in generator(seed, "long tail", name).permutation(len(people))]
@@ -173,7 +173,7 @@ def long_tailed_parts(
             "or leave it out."
         )
     tested = min(max(1, round(test_share * len(members[smallest]))), len(members[smallest]) - 1)
-    drawn = _drawn(members, seed)
+    drawn = _shuffle(members, seed)
     counts = long_tailed_counts([len(people) - tested for people in drawn.values()], ratio)
     ends = dict(zip(drawn, counts, strict=True))
     return LongTailedParts(

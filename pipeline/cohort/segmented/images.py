@@ -1,37 +1,45 @@
-"""A folder of FreeSurfer or FastSurfer subjects (SUBJECTS_DIR) as input: ``<subject>/mri/brain.mgz``.
+"""Subjects of FreeSurfer or FastSurfer (SUBJECTS_DIR): their brains as input, and the segmentation of a scan.
 
-``brain.mgz`` enters as brain: extracted by FreeSurfer, intensities corrected. Where it is not there, or with
-``--start-at scan``, the first of ``T1.mgz``, ``orig_nu.mgz`` and ``orig.mgz`` enters as scan: the whole head on
+``<subject>/mri/brain.mgz`` enters as brain: extracted by FreeSurfer, intensities corrected. Where it is not there, or
+with ``--start-at scan``, the first of ``T1.mgz``, ``orig_nu.mgz`` and ``orig.mgz`` enters as scan: the whole head on
 FreeSurfer's grid.
 
 The participant and session of a subject are those that its folder names (``sub-01_ses-M012``, ``002_S_0295_m12``), or
 those of the row of ``--table`` in which a column holds the name of the folder. ``X.long.Y`` is the longitudinal result
 of the visit X: it is used only where the cross-sectional one is not there, since its image is resampled once more. Base
 templates and ``fsaverage`` are no scans of anybody.
+
+The segmentation of any scan lies where ``regions.own_labels`` says, beside its image (a subject's ``aparc+aseg.mgz``, a
+``_dseg.nii.gz`` of BIDS derivatives), or in ``cohort.freesurfer_folder``. Its regions have FreeSurfer's names, or those
+of the table beside it.
 """
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from heatlas.pipeline.cohort.bids.dataset import about_facts, described, row_problem, unmatched, with_course
-from heatlas.pipeline.cohort.bids.facts import ScanFacts, diagnosis_histories
-from heatlas.pipeline.cohort.candidates import Candidate
-from heatlas.pipeline.cohort.cells.ranges import problem_notes
-from heatlas.pipeline.cohort.listed.beside import visits_and_tables
-from heatlas.pipeline.cohort.listed.people import visit_named
+from heatlas.atlases.foreign_tables import read_dseg_table, split_side
+from heatlas.atlases.freesurfer import freesurfer_names
+from heatlas.atlases.regions import Region, RegionTable
+from heatlas.pipeline.cohort.bids.dataset import describe_scan, row_problem, unmatched_notes, with_courses
+from heatlas.pipeline.cohort.bids.tables import ScanFacts
+from heatlas.pipeline.cohort.candidates import Candidate, InputFiles
+from heatlas.pipeline.cohort.images.file_kinds import image_stem
+from heatlas.pipeline.cohort.listed import visit_named, visits_and_tables
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.cohort.segmented.subjects import named_scan
-from heatlas.pipeline.cohort.walking import InputFiles
-from heatlas.pipeline.run.config.settings import CohortConfig
+from heatlas.pipeline.cohort.segmented.subjects import LONGITUDINAL, find_subjects, named_scan, subjects_of_scans
+from heatlas.pipeline.run.config.settings import CohortConfig, Config
+from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.run.layout.private_paths import without_home
 from heatlas.pipeline.run.plain_text import counted, listed
+from heatlas.pipeline.run.tables import MISSING
 
 BRAINS = ("brain.mgz",)
 HEADS = ("T1.mgz", "orig_nu.mgz", "orig.mgz")
-LONGITUDINAL = ".long."
 BASE = "base-tps"
 """File that marks the folder of a base template."""
 _IMAGE = re.compile(r"([^/]+)/mri/([^/]+\.mgz)")
@@ -40,7 +48,7 @@ _NO_SUBJECT = re.compile(r"fsaverage.*|cvs_avg.*|[lr]h\.EC_average|V1_average", 
 
 def is_subjects_folder(root: Path) -> bool:
     """Whether a folder holds subjects of FreeSurfer or FastSurfer; folders that cannot be read are none."""
-    images = (one / "mri" / name for one in root.iterdir() for name in BRAINS + HEADS)
+    images = (folder / "mri" / name for folder in root.iterdir() for name in BRAINS + HEADS)
     return any(os.path.isfile(path) for path in images)  # noqa: PTH113 `Path.is_file` raises without permission
 
 
@@ -56,7 +64,7 @@ def read_subjects(root: Path, files: InputFiles, config: CohortConfig) -> tuple[
         if match := _IMAGE.fullmatch(path):
             images.setdefault(match[1], set()).add(match[2])
     bases = sorted(name for name in images if (root / name / BASE).exists())
-    subjects = {name: image_of(found, config.start_at) for name, found in sorted(images.items()) if name not in bases}
+    subjects = {name: image_of(names, config.start_at) for name, names in sorted(images.items()) if name not in bases}
     visits, tables, notes = visits_and_tables(root, {name: visit_of_folder(name) for name in subjects}, config)
     read: list[tuple[Candidate, ScanFacts | None]] = []
     for name, (image, entry) in subjects.items():
@@ -68,14 +76,12 @@ def read_subjects(root: Path, files: InputFiles, config: CohortConfig) -> tuple[
             read.append((Candidate(scan.dropped(problem)), None))
             continue
         preference = (int(LONGITUDINAL in name), HEADS.index(image) if image in HEADS else -1)
-        read.append(described(scan, tables, {}, entry, preference, ("cross-sectional",)))
-    histories, history_notes = diagnosis_histories(tables)
+        read.append(describe_scan(scan, tables, {}, entry, preference, ("cross-sectional",)))
+    candidates, table_notes, fact_notes = with_courses(read, tables, config.mci_horizon_months)
     if bases:
         notes.append(f"{counted(len(bases), 'base template')} of the longitudinal stream ignored: {listed(bases)}")
-    candidates = [with_course(candidate, histories, config.mci_horizon_months) for candidate, _ in read]
-    facts = [(candidate.scan, known) for candidate, known in read if known]
-    notes += unmatched(tables, candidates)
-    return candidates, [*notes, *tables.notes, *problem_notes(tables.impossible), *history_notes, *about_facts(facts)]
+    notes += unmatched_notes(tables, candidates)
+    return candidates, [*notes, *table_notes, *fact_notes]
 
 
 def image_of(names: Collection[str], start_at: str) -> tuple[str, str]:
@@ -100,3 +106,160 @@ def visit_of_folder(name: str) -> tuple[str, str | None]:
     base = name.split(LONGITUDINAL, 1)[0]
     _, person, session = named_scan(base)
     return (person, session) if person else visit_named(base)
+
+
+SEGMENTATIONS = ("aparc+aseg.mgz", "aparc.DKTatlas+aseg.mgz", "aparc.DKTatlas+aseg.deep.mgz")
+"""Beside the image of a subject of FreeSurfer or FastSurfer, the first that is there."""
+OF_SUBJECTS = (*SEGMENTATIONS, "aseg.mgz")
+"""Where only regions are wanted that a segmentation without cortex may hold, too."""
+DSEG = "_dseg"
+_OF_LABELS = ("desc", "label", "seg", "atlas")
+"""Entities that say what a segmentation is; it shares all others with its image."""
+
+
+def segmentation_of(input_root: Path, scan: Scan, pattern: str) -> Path | None:
+    """The segmentation of a scan; None if there is none.
+
+    `scan`: with an image. `pattern`: as `RegionsConfig.own_labels`.
+    """
+    if pattern:
+        names = {"participant_id": scan.participant_id, "session_id": scan.session_id or "", "name": scan.name}
+        tried = [input_root / pattern.format(**names, scan_id=scan.scan_id)]
+    else:
+        image = input_root / scan.file
+        tried = [image.with_name(name) for name in SEGMENTATIONS] if image.parent.name == "mri" else []
+    return _first(tried)
+
+
+def labels_of_scans(
+    input_root: Path, scans: Sequence[Scan], config: Config, kept: Sequence[Scan]
+) -> Mapping[str, Path]:
+    """The label image of each scan that has one, by its identifier: for masks of people's own anatomy.
+
+    Where ``regions.own_labels`` says; else beside the image, in the `mri` folder of a subject or as ``_dseg.nii.gz`` of
+    BIDS derivatives; else in ``cohort.freesurfer_folder``, whose subjects are found as for volumes, but without
+    longitudinal results (``X.long.Y``), which lie in the space of their base template.
+
+    `scans`: those whose labels are wanted. `kept`: all kept scans of the input: only among these a subject or file may
+    be of the one visit of a person. Raises BadInputError if an image has several, or several scans would have the same.
+    """
+    pattern, folder = config.regions.own_labels, config.cohort.freesurfer_folder
+    if pattern:
+        named = [path for scan in kept if (path := segmentation_of(input_root, scan, pattern)) is not None]
+        if len(set(named)) < len(named):
+            raise BadInputError(
+                "several scans would have the same segmentation. Let regions.own_labels tell them apart, by "
+                "{session_id}, {name} or {scan_id}."
+            )
+    subjects = subjects_of_scans(kept, folder) if folder and not pattern else {}
+    labels = {}
+    for scan in scans:
+        path = segmentation_of(input_root, scan, pattern)
+        if path is None and not pattern:
+            path = _labels_beside(t1w_of(input_root, scan)) or _in_subject(subjects.get(scan.scan_id))
+        if path is not None:
+            labels[scan.scan_id] = path
+    return labels
+
+
+def n_longitudinal(config: Config) -> int:
+    """Number of longitudinal results in ``cohort.freesurfer_folder``, whose labels are not used."""
+    folder = config.cohort.freesurfer_folder
+    if config.regions.own_labels or not folder:
+        return 0
+    return sum(LONGITUDINAL in name for name, _ in find_subjects(Path(folder)))
+
+
+def t1w_of(input_root: Path, scan: Scan) -> Path:
+    """The T1-weighted image of a scan, or its image where there is no other."""
+    return input_root / (scan.t1w or scan.file)
+
+
+def region_numbers(labels: Path, input_root: Path, names: Sequence[str]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """Each region with its numbers in a label image: a name of its table, or that of a structure of both sides.
+
+    The table of ``_dseg.nii.gz`` is that of the same name, or the nearest above it that is inherited; anything else has
+    the numbers of FreeSurfer.
+
+    Raises UsageError for a name that the table lacks. Raises BadInputError if there is no table, or it cannot be read.
+    """
+    table, called = _table_of(labels, input_root)
+    numbers = {**table.groups, **{region.name: (region.number,) for region in table.regions}}
+    for name in names:
+        if name not in numbers:
+            near = difflib.get_close_matches(name, numbers, n=3, cutoff=0.4)
+            raise UsageError(
+                f"objective.regions: {name}: no such region of {called}; similar: {', '.join(near) or 'none'}."
+            )
+    return tuple((name, numbers[name]) for name in names)
+
+
+def names_of_regions(labels: Path, table: Path | None) -> Mapping[int, tuple[str, str]]:
+    """Name and hemisphere of each number in a label image; nothing for a ``_dseg.nii.gz`` without a `table`."""
+    if table is not None:
+        return {region.number: (region.name, region.hemisphere) for region in read_dseg_table(table).regions}
+    return {} if _is_dseg(labels) else freesurfer_names()
+
+
+def table_beside(labels: Path, input_root: Path) -> Path | None:
+    """The label table of a ``_dseg.nii.gz``; None if it has none, or the numbers are FreeSurfer's."""
+    if not _is_dseg(labels):
+        return None
+    parts = set(image_stem(labels.name).split("_"))
+    folders = [labels.parent, *(one for one in labels.parent.parents if one.is_relative_to(input_root))]
+    for folder in folders:
+        tables = [path for path in sorted(folder.glob("*dseg.tsv")) if set(path.stem.split("_")) <= parts]
+        if tables:
+            return max(tables, key=lambda path: len(path.stem))
+    return None
+
+
+def _is_dseg(labels: Path) -> bool:
+    return image_stem(labels.name).endswith(DSEG)
+
+
+def _table_of(labels: Path, input_root: Path) -> tuple[RegionTable, str]:
+    """The region table of a label image, and how to call it."""
+    if not _is_dseg(labels):
+        regions = []
+        for number, (name, _) in freesurfer_names().items():
+            side, group = split_side(name)
+            regions.append(Region(number, name, side, MISSING, MISSING, group))
+        return RegionTable(tuple(regions)), "FreeSurfer's table"
+    table = table_beside(labels, input_root)
+    if table is None:
+        stem = image_stem(labels.name)
+        raise BadInputError(f"{without_home(labels)}: no label table; put {stem}.tsv (index, name) beside it.")
+    return read_dseg_table(table), table.name
+
+
+def _first(paths: Sequence[Path]) -> Path | None:
+    return next((path for path in paths if path.is_file()), None)
+
+
+def _in_subject(folder: Path | None) -> Path | None:
+    return None if folder is None else _first([folder / "mri" / name for name in OF_SUBJECTS])
+
+
+def _labels_beside(image: Path) -> Path | None:
+    """The segmentation beside an image: of the `mri` folder of a subject, or of BIDS.
+
+    Beside an image whose name has no `sub-`, it must have the same name: other people may lie in the same folder.
+    """
+    if image.parent.name == "mri":
+        return _in_subject(image.parent.parent)
+    entities = _entities(image.name)
+    if "sub" not in entities:
+        return _first([image.with_name(f"{image_stem(image.name).removesuffix('_T1w')}{DSEG}.nii.gz")])
+    paths = [path for path in sorted(image.parent.glob(f"*{DSEG}.nii.gz")) if _entities(path.name) == entities]
+    if len(paths) > 1:
+        raise BadInputError(
+            f"{without_home(image)}: {len(paths)} segmentations lie beside it ({listed([p.name for p in paths], 3)}). "
+            "Name one by the pattern regions.own_labels."
+        )
+    return paths[0] if paths else None
+
+
+def _entities(name: str) -> dict[str, str]:
+    entities = dict(part.split("-", 1) for part in image_stem(name).split("_") if "-" in part)
+    return {entity: value for entity, value in entities.items() if entity not in _OF_LABELS}

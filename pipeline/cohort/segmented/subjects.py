@@ -1,10 +1,17 @@
-"""FreeSurfer or FastSurfer subjects of a cohort, and the scan to which each belongs.
+"""FreeSurfer or FastSurfer subjects of a cohort: the scan to which each belongs, and its volumes.
 
 The folder of a subject, or the folders above it, name the scan: by image id (``I118671``), by BIDS names
 (``sub-01_ses-M012``, ``sub-01/ses-M012/...``), or by PTID and visit (``002_S_0295_m12``). A subject that names only the
 person belongs to their only scan; if they have several, it is ignored. These volumes take precedence over ADNI's
 tables, cross-sectional over longitudinal (``.long.``) results. FreeSurfer's base templates and example subjects are
 ignored.
+
+``stats/aseg.stats`` is text: ``# Measure`` lines (the intracranial volume among them) and a table of structures whose
+columns ``# ColHeaders`` names. Structures are identified by FreeSurfer's label number (17 and 53: left and right
+hippocampus). The intracranial volume is EstimatedTotalIntraCranialVol, or IntraCranialVol before FreeSurfer 5.3.
+
+A volume in another unit (ml), of another structure or of a failed segmentation would mislead: those outside the ranges
+of `pipeline.cohort.cells.tables` are left out and named.
 """
 
 from __future__ import annotations
@@ -13,15 +20,17 @@ import dataclasses
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from heatlas.pipeline.cohort.candidates import Candidate
-from heatlas.pipeline.cohort.people.visits import visit_of
+from heatlas.pipeline.cohort.cells import values
+from heatlas.pipeline.cohort.cells.dates import visit_of
+from heatlas.pipeline.cohort.cells.tables import RANGES
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.cohort.segmented.aseg import STATS_FILES, read_aseg
-from heatlas.pipeline.cohort.segmented.volumes import Volumes
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted, listed
+from heatlas.pipeline.run.regular_files import read_regular
 
 _IMAGE = re.compile(r"(?<![A-Za-z0-9])I\d+(?![A-Za-z0-9])")
 _BIDS = re.compile(r"(?<![A-Za-z0-9])(sub-[A-Za-z0-9]+)(?:[_/](ses-[A-Za-z0-9]+))?")
@@ -36,20 +45,20 @@ def find_subjects(folder: Path) -> list[tuple[str, Path]]:
     """Name (relative path) and stats file of each subject below a folder, cross-sectional ones first."""
     if not folder.is_dir():
         raise BadInputError(f"cohort.freesurfer_folder = '{folder}': no such folder. Give the folder of the subjects.")
-    found = []
+    subjects = []
     for here, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         if Path(here).name == "stats":
             stats = next((name for name in STATS_FILES if name in files), None)
             if stats is not None:
                 subject = Path(here).parent
-                found.append((subject.relative_to(folder).as_posix(), Path(here) / stats))
-    if not found:
+                subjects.append((subject.relative_to(folder).as_posix(), Path(here) / stats))
+    if not subjects:
         raise BadInputError(
             f"cohort.freesurfer_folder = '{folder}': no */stats/aseg.stats below this folder. Give the folder of "
             "FreeSurfer or FastSurfer subjects (SUBJECTS_DIR)."
         )
-    return sorted(found, key=lambda pair: (LONGITUDINAL in pair[0], pair[0]))
+    return sorted(subjects, key=lambda pair: (LONGITUDINAL in pair[0], pair[0]))
 
 
 def subjects_of_scans(scans: Sequence[Scan], folder: str) -> dict[str, Path]:
@@ -95,7 +104,7 @@ def with_segmented_volumes(candidates: Sequence[Candidate], folder: str) -> tupl
     ):
         if names:
             notes.append(f"{counted(len(names), noun)} {text}: {listed(names, 3)}")
-    return [_filled(candidate, filled) for candidate in candidates], notes
+    return [_with_volumes(candidate, filled) for candidate in candidates], notes
 
 
 def _implausible(problems: Sequence[str]) -> list[str]:
@@ -103,21 +112,21 @@ def _implausible(problems: Sequence[str]) -> list[str]:
     return [f"{text}: {listed(problems)}"] if problems else []
 
 
-def _filled(candidate: Candidate, volumes: dict[str, Volumes]) -> Candidate:
-    found = volumes.get(candidate.scan.scan_id)
-    if found is None or not candidate.scan.kept:
+def _with_volumes(candidate: Candidate, volumes: dict[str, Volumes]) -> Candidate:
+    own_volumes = volumes.get(candidate.scan.scan_id)
+    if own_volumes is None or not candidate.scan.kept:
         return candidate
     scan = candidate.scan
-    if found.total is not None:
+    if own_volumes.total is not None:
         scan = dataclasses.replace(
             scan,
-            hippocampus_mm3=found.total,
-            hippocampus_left_mm3=found.left,
-            hippocampus_right_mm3=found.right,
-            hippocampus_source=found.source,
+            hippocampus_mm3=own_volumes.total,
+            hippocampus_left_mm3=own_volumes.left,
+            hippocampus_right_mm3=own_volumes.right,
+            hippocampus_source=own_volumes.source,
         )
-    if found.intracranial is not None:
-        scan = dataclasses.replace(scan, tiv_mm3=found.intracranial, tiv_source=found.intracranial_source)
+    if own_volumes.intracranial is not None:
+        scan = dataclasses.replace(scan, tiv_mm3=own_volumes.intracranial, tiv_source=own_volumes.intracranial_source)
     return dataclasses.replace(candidate, scan=scan)
 
 
@@ -131,9 +140,9 @@ def _match(scans: Sequence[Scan], subjects: Sequence[tuple[str, Path]]) -> tuple
         by_person.setdefault(scan.participant_id, []).append(scan)
     for name, path in subjects:
         image_id, participant, session = named_scan(name)
-        known = name if name in by_id else image_id
-        matching = by_id.get(known or "", []) or by_person.get(participant or "", [])
-        if session is not None and known not in by_id:
+        scan_id = name if name in by_id else image_id
+        matching = by_id.get(scan_id or "", []) or by_person.get(participant or "", [])
+        if session is not None and scan_id not in by_id:
             matching = [scan for scan in matching if scan.session_id in (session, visit_of(session).session_id)]
         if not matching:
             unmatched.append(name)
@@ -162,3 +171,156 @@ def named_scan(name: str) -> tuple[str | None, str | None, str | None]:
         code = ptid[2] if ptid[2] and not image else None
         return (image[0] if image else None), participant, visit_of(code).session_id if code else None
     return (image[0] if image else None), None, None
+
+
+LEFT_HIPPOCAMPUS, RIGHT_HIPPOCAMPUS = 17, 53
+
+
+STATS_FILES = ("aseg.stats", "aseg+DKT.VINN.stats", "aseg+DKT.stats")
+"""In order of preference; the others are those of FastSurfer's segmentation without its surface stream."""
+
+_INTRACRANIAL = ("EstimatedTotalIntraCranialVol", "IntraCranialVol")
+_VERSION = re.compile(r"v?(\d+\.\d+(?:\.\d+)?)")
+
+
+def read_aseg(path: Path) -> Volumes:
+    """Hippocampal and intracranial volumes of one subject in mm³; the source names the program and its version."""
+    try:
+        text = read_regular(path).decode("utf-8", errors="replace")
+    except OSError as error:
+        raise BadInputError(f"{path}: cannot be read ({error.strerror}). Check the path and permissions.") from error
+    structures = structure_volumes(text)
+    if not {LEFT_HIPPOCAMPUS, RIGHT_HIPPOCAMPUS} <= set(structures):
+        raise BadInputError(
+            f"{path}: no volume of both hippocampi (SegId {LEFT_HIPPOCAMPUS} and {RIGHT_HIPPOCAMPUS}); the file is cut "
+            "short or of another segmentation. Run the segmentation of this subject again."
+        )
+    return plausible_volumes(
+        structures[LEFT_HIPPOCAMPUS],
+        structures[RIGHT_HIPPOCAMPUS],
+        None,
+        intracranial_volume(text),
+        f"{path.name} ({_program(path, text)})",
+    )
+
+
+def structure_volumes(text: str) -> dict[int, float]:
+    """Volume in mm³ by label number; rows without numbers are skipped.
+
+    >>> header = "# ColHeaders Index SegId NVoxels Volume_mm3 StructName"
+    >>> structure_volumes(f"{header}{chr(10)} 9 17 4166 3987.2 Left-Hippocampus")
+    {17: 3987.2}
+    """
+    columns: list[str] = []
+    volumes = {}
+    for line in text.splitlines():
+        if line.startswith("# ColHeaders"):
+            columns = line.split()[2:]
+        elif columns and not line.startswith("#"):
+            cells = dict(zip(columns, line.split(), strict=False))
+            label, volume = values.count(cells.get("SegId")), values.positive(cells.get("Volume_mm3"))
+            if label is not None and volume is not None:
+                volumes[label] = volume
+    return volumes
+
+
+def intracranial_volume(text: str) -> float | None:
+    """Intracranial volume in mm³ of the ``# Measure`` lines.
+
+    >>> intracranial_volume("# Measure EstimatedTotalIntraCranialVol, eTIV, Estimated TIV, 1500000.5, mm^3")
+    1500000.5
+    """
+    measures = {}
+    for line in text.splitlines():
+        parts = [part.strip() for part in line.removeprefix("# Measure").split(",")]
+        if line.startswith("# Measure") and len(parts) >= 5 and parts[-1] == "mm^3":
+            measures[parts[0]] = values.positive(parts[-2])
+    return next((measures[name] for name in _INTRACRANIAL if measures.get(name) is not None), None)
+
+
+def _program(path: Path, text: str) -> str:
+    """FreeSurfer or FastSurfer, with its version where the header or ``scripts/build-stamp.txt`` has it."""
+    header = "\n".join(line for line in text.splitlines() if line.startswith("#"))
+    scripts = path.parent.parent / "scripts"
+    stamp = scripts / "build-stamp.txt"
+    # such as freesurfer-linux-centos7_x86_64-7.4.1-20230614-7eb8460
+    build = stamp.read_text(encoding="utf-8", errors="replace") if stamp.is_file() else ""
+    fast = "fastsurfer" in header.lower() or "+DKT" in path.name or (scripts / "deep-seg.log").is_file()
+    name = "FastSurfer" if fast else "FreeSurfer"
+    named = re.search(rf"{name}[^\n]*", header, re.IGNORECASE)
+    after_system = "" if fast else build.split("x86_64", 1)[-1]
+    version = _VERSION.search(named[0] if named else "") or _VERSION.search(after_system)
+    return f"{name} {version[1]}" if version else f"{name}, version unknown"
+
+
+@dataclass(frozen=True)
+class Volumes:
+    """Volumes of one scan in mm³; None where unknown."""
+
+    total: float | None = None  # of the hippocampi; the total is left and right together
+    left: float | None = None
+    right: float | None = None
+    source: str | None = None  # of the hippocampi
+    intracranial: float | None = None
+    intracranial_source: str | None = None
+    problems: tuple[str, ...] = ()  # volumes left out, with reasons
+
+
+def plausible_volumes(
+    left: float | None, right: float | None, total: float | None, intracranial: float | None, source: str
+) -> Volumes:
+    """Volumes (mm³) from one source, without the implausible ones; a missing total is left plus right."""
+    problems: list[str] = []
+
+    def plausible(value: float | None, column: str, what: str) -> float | None:
+        if value is None or RANGES[column].holds(value):
+            return value
+        problems.append(f"{what} of {value:g} mm3 ({source}) is outside {RANGES[column]}")
+        return None
+
+    left = plausible(left, "hippocampus_left_mm3", "left hippocampus")
+    right = plausible(right, "hippocampus_right_mm3", "right hippocampus")
+    total = plausible(total, "hippocampus_mm3", "hippocampus")
+    intracranial = plausible(intracranial, "tiv_mm3", "intracranial volume")
+    if total is None and left is not None and right is not None:
+        total = round(left + right, 4)
+    return Volumes(
+        total,
+        left,
+        right,
+        source if {total, left, right} != {None} else None,
+        intracranial,
+        source if intracranial is not None else None,
+        tuple(problems),
+    )
+
+
+def complete_volumes(first: Volumes, second: Volumes) -> Volumes:
+    """Volumes of the first source, completed by the second without mixing two segmentations.
+
+    Left and right of the second are used only if they add up to the total of the first (within 1 %), that is, if they
+    come from the same segmentation; otherwise all three come from one source.
+    """
+    problems = first.problems + second.problems
+    if first.total is None and first.left is None:
+        hippocampus = second
+    elif first.total is not None and first.left is None and _adds_up(second, first.total):
+        hippocampus = replace(second, total=first.total, source=f"{first.source}; left and right: {second.source}")
+    else:
+        hippocampus = first
+    head = first if first.intracranial is not None else second
+    return Volumes(
+        hippocampus.total,
+        hippocampus.left,
+        hippocampus.right,
+        hippocampus.source,
+        head.intracranial,
+        head.intracranial_source,
+        problems,
+    )
+
+
+def _adds_up(halves: Volumes, total: float) -> bool:
+    return (
+        halves.left is not None and halves.right is not None and abs(halves.left + halves.right - total) <= 0.01 * total
+    )

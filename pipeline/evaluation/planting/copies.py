@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from heatlas.atlases.images import UNREADABLE, write_template_image
 from heatlas.atlases.labels import Atlas
 from heatlas.atlases.spaces import Grid, require_same_grid
-from heatlas.pipeline.cohort.demo.disease import CHANGES, PlantedChange
+from heatlas.pipeline.cohort.demo.people import CHANGES, PlantedChange
 from heatlas.pipeline.cohort.people.persons import name_of_person
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.records import Scan
@@ -43,7 +43,7 @@ STAGE = "planting"
 UNTOUCHED, WITH_LOSS = "untouched", "planted"
 SEVERITIES = (1.0, 2.0, 3.0)
 """In units of the demo's disease: 1 is the mean difference of patients and controls in published volumetry. A network
-that has two dozen scans to learn from needs a strong effect (`pipeline.cohort.demo.disease`)."""
+that has two dozen scans to learn from needs a strong effect (`pipeline.cohort.demo.people`)."""
 BOTH_CLASSES = PlantedChange("Putamen", "putamen", -0.27, tissue=True)
 """The unused change: as large as in the hippocampus, in both copies of every third person."""
 EVERY = 3

@@ -1,6 +1,6 @@
 """Tissue loss planted in a scan that lies in template space: contraction of regions, and tissue replaced by fluid.
 
-The same model of atrophy as in the demo cohort (`pipeline.cohort.demo.disease`), here on real brains: each region has a
+The same model of atrophy as in the demo cohort (`pipeline.cohort.demo.people`), here on real brains: each region has a
 rate of loss per unit of severity, a third of it (on the log scale) contraction, two thirds loss in place.
 """
 
@@ -17,9 +17,17 @@ from scipy import ndimage
 from heatlas.atlases.labels import Atlas, load_atlas
 from heatlas.atlases.spaces import Grid, template_grid
 from heatlas.atlases.templates import load_template, span_of
-from heatlas.pipeline.cohort.demo.anatomy import SPACING_MM, coarse_share, resizing_velocities
-from heatlas.pipeline.cohort.demo.disease import PlantedChange
-from heatlas.pipeline.cohort.demo.fields import Array, compose, exponential, random_velocity, sample
+from heatlas.pipeline.cohort.demo.anatomy import (
+    SPACING_MM,
+    Array,
+    coarse_share,
+    compose,
+    exponential,
+    random_velocity,
+    resizing_velocities,
+    sample,
+)
+from heatlas.pipeline.cohort.demo.people import PlantedChange
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE
 

@@ -86,7 +86,7 @@ def convert_without_face(
     sides = np.linalg.norm(head.affine[:3, :3], axis=0)
     image: Any = nib.load(path)
     stored = np.asanyarray(image.dataobj).copy()
-    stored[~near(brain.mask, sides, MARGIN_MM).reshape(stored.shape)] = 0
+    stored[~voxels_near(brain.mask, sides, MARGIN_MM).reshape(stored.shape)] = 0
     nib.Nifti1Image(stored, image.affine, image.header).to_filename(path)  # type: ignore[no-untyped-call]
     voxels: Any = nib.Nifti1Image(brain.mask.astype(np.uint8), head.affine)  # type: ignore[no-untyped-call]
     voxels.to_filename(outputs["brain_mask"])
@@ -97,6 +97,6 @@ def convert_without_face(
     return {**result, "face": "removed"}
 
 
-def near(mask: np.ndarray, sides_mm: np.ndarray, distance_mm: float) -> np.ndarray:
+def voxels_near(mask: np.ndarray, sides_mm: np.ndarray, distance_mm: float) -> np.ndarray:
     """Voxels of a mask (I, J, K), and those within a distance of it, for voxels of these sides."""
     return np.asarray(scipy.ndimage.distance_transform_edt(~mask, sampling=sides_mm) <= distance_mm)

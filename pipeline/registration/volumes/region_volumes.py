@@ -1,4 +1,4 @@
-r"""Volumes of atlas regions in a scan, from the volume change of its registration.
+r"""Volumes of atlas regions in a scan, from the volume change of its registration, and their stability on retest.
 
 The registration maps template to scan; its Jacobian determinant J says how many mm³ of the scan one mm³ of the
 template becomes. Over a region R of the atlas, with voxels of volume v,
@@ -12,13 +12,206 @@ registration.
 A warp only partly follows a shrunken hippocampus, so the label extends into the ventricle beside it. Voxels darker than
 halfway between fluid and the region are excluded from the volume of its tissue, which brings it closer to manual ones
 (docs/benchmarks/registration.md).
+
+One scan is one unit of work; the tables of the group gather them. The anatomy of an adult hardly changes between two
+scans on a day, so differences between those come from the measurement: scanner, brain extraction, registration.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import functools
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import Any
 
+import nibabel as nib
 import numpy as np
+import pandas as pd
+
+from heatlas.atlases.catalogue import find_atlas
+from heatlas.atlases.labels import Atlas, load_atlas
+from heatlas.atlases.spaces import template_grid
+from heatlas.atlases.templates import span_of
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.registration.quality.measures import correlation
+from heatlas.pipeline.run.columns import described
+from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.work.digests import DigestCache, unit_key
+from heatlas.pipeline.run.work.jobs import Job, Outcome, receipt_key, run_jobs
+from heatlas.pipeline.run.work.steps import run_step
+
+STAGE = "volumes"
+HIPPOCAMPUS, VENTRICLES = "Hippocampus", "Lateral ventricle"
+"""Bilateral groups of the atlas."""
+
+VOLUMES_TABLE = Table(
+    "volumes",
+    {
+        **described("participant_id", "session_id", "scan_id", "region", "name", "hemisphere", "group"),
+        "volume_mm3": "Volume of the region in the scan: sum of the Jacobian determinant of the map template -> scan "
+        "over the region times the voxel volume, mm3 of the scan's own space; n/a for a region without a voxel. As "
+        "good as the registration, and compared with manual volumes for the hippocampi only "
+        "(docs/benchmarks/registration.md). n/a after an affine registration, which changes all regions alike",
+        "tissue_mm3": "volume_mm3 without voxels that are darker than halfway between fluid and the hippocampus; n/a "
+        "for other regions, and where the atlas has no lateral ventricles or they are not dark in the scan",
+        "template_mm3": "Volume of the region in the template, on the grid of this run",
+    },
+    "scan and region", "How large is each region in the scan?", stage="registration",
+    filled=("participant_id", "scan_id", "group"), finite=True,
+)  # fmt: skip
+SCAN_VOLUMES_TABLE = VOLUMES_TABLE.without("participant_id", "session_id", "scan_id")
+TEST_RETEST_TABLE = Table(
+    "test_retest",
+    {
+        **described("participant_id"),
+        "first_session_id": "Earlier of two consecutive sessions",
+        "second_session_id": "Later of the two sessions",
+        "correlation": "Pearson correlation over regions of log(volume / template volume) of the two scans",
+        "mean_difference_percent": "Mean over regions of the absolute difference in percent of the mean of both",
+        "regions": "Number of regions compared",
+    },
+    "pair of sessions that follow each other", "How alike are the volumes of two scans of one person?",
+    stage="registration", on_pages=False,
+)  # fmt: skip
+
+
+def measure_volumes(
+    layout: RunLayout,
+    scans: Sequence[Scan],
+    atlas_name: str,
+    resolution_mm: float,
+    executor: Executor,
+    digests: DigestCache,
+) -> tuple[bool, list[Outcome]]:
+    """Write the volumes of every registered scan and the tables of the group.
+
+    `scans`: scans registered here; an image that came in template space has no volume change. `atlas_name`: as
+    `atlases.labels.load_atlas`. Returns whether the tables of the group were written; False if they were still valid.
+    one per scan.
+    """
+    atlas_digest = find_atlas(atlas_name).digest
+    jobs = [volume_job(layout, scan, atlas_name, atlas_digest, resolution_mm) for scan in scans]
+    outcomes = run_jobs(layout, jobs, executor, "volumes")
+    done = [scan for scan, outcome in zip(scans, outcomes, strict=True) if outcome.ok]
+    keys = [[scan.name, scan.scan_id, receipt_key(layout, STAGE, scan.name)] for scan in done]
+
+    def gather() -> list[Path]:
+        return gather_volumes(layout, done, resolution_mm)
+
+    written = run_step(layout, "volumes", [], [keys, resolution_mm], [gather_volumes], gather, digests)
+    return written, outcomes
+
+
+def measure_one(
+    outputs: dict[str, Path], log_jacobian: Path, t1w: Path, atlas_name: str, resolution_mm: float, template: str
+) -> Mapping[str, Any]:
+    """Job: volumes of one scan (volumes, and columns, its data dictionary), from images on the template grid."""
+    atlas = _atlas(atlas_name, resolution_mm, template)
+    change, intensities = (_read(path) for path in (log_jacobian, t1w))
+    labels = np.asarray(atlas.labels)
+    voxel = atlas.grid.voxel_volume_mm3
+    hippocampi, ventricles = (
+        [region.number for region in atlas.regions.regions if region.group == group]
+        for group in (HIPPOCAMPUS, VENTRICLES)
+    )
+    volumes = region_volumes(change, labels, atlas.regions.numbers, voxel)
+    of_template = region_volumes(np.zeros_like(change), labels, atlas.regions.numbers, voxel)
+    tissue = tissue_volumes(change, intensities, labels, hippocampi, ventricles, voxel)
+    if np.ptp(change) < 1e-5:  # an affine map
+        volumes = dict.fromkeys(volumes, float("nan"))
+    rows = [
+        (region.number, region.name, region.hemisphere, region.group, volumes[region.number],
+         tissue.get(region.number, float("nan")), of_template[region.number])
+        for region in atlas.regions.regions
+    ]  # fmt: skip
+    SCAN_VOLUMES_TABLE.write(outputs["volumes"], rows)
+    return {}
+
+
+def _read(path: Path) -> np.ndarray:
+    image: Any = nib.load(path)
+    return np.asarray(image.dataobj, dtype=np.float32)
+
+
+@functools.cache
+def _atlas(name: str, resolution_mm: float, template: str) -> Atlas:
+    """Read once per worker."""
+    return load_atlas(name, template_grid(resolution_mm, span_of(template)))
+
+
+def volume_job(layout: RunLayout, scan: Scan, atlas_name: str, atlas_digest: str, resolution_mm: float) -> Job:
+    """Unit of work of one registered scan."""
+    files = layout.scan(scan.participant_id, scan.session_id, resolution_mm)
+    registered = receipt_key(layout, "registration", files.name) or ""
+    key = unit_key({"registration": registered, "atlas": atlas_digest}, [resolution_mm], measure_one)
+    arguments = (files.log_jacobian, files.t1w, atlas_name, resolution_mm, files.template)
+    outputs = {"volumes": files.volumes, "columns": files.volumes.with_suffix(".json")}
+    return Job(STAGE, files.name, key, outputs, measure_one, arguments)
+
+
+def gather_volumes(layout: RunLayout, scans: Sequence[Scan], resolution_mm: float) -> list[Path]:
+    """Write the tables of the group from those of these scans."""
+    tables = []
+    for scan in scans:
+        path = layout.scan(scan.participant_id, scan.session_id, resolution_mm).volumes
+        identity = {"participant_id": scan.participant_id, "session_id": scan.session_id, "scan_id": scan.scan_id}
+        tables.append(SCAN_VOLUMES_TABLE.read(path).assign(**identity))
+    whole = pd.concat(tables, ignore_index=True) if tables else VOLUMES_TABLE.frame()
+    return [VOLUMES_TABLE.write(layout, whole), TEST_RETEST_TABLE.write(layout, retest_table(whole))]
+
+
+def retest_table(volumes: pd.DataFrame) -> pd.DataFrame:
+    """Stability between each two scans of a participant that follow each other; it includes true change over time."""
+    rows = []
+    measured = volumes.dropna(subset=["volume_mm3"])  # none after an affine registration
+    for participant, scans in measured.groupby("participant_id", sort=True):
+        sessions = sorted(scans["session_id"].dropna().unique())
+        for first, second in itertools.pairwise(sessions):
+            a, b = (scans[scans["session_id"] == session].set_index("region") for session in (first, second))
+            alike = volume_stability(a["volume_mm3"].to_dict(), b["volume_mm3"].to_dict(), a["template_mm3"].to_dict())
+            rows.append([participant, first, second, *alike])
+    return TEST_RETEST_TABLE.frame(rows)
+
+
+def hippocampal_volumes(volumes: pd.DataFrame) -> dict[str, tuple[float, float]]:
+    """Volumes of the left and the right hippocampus without fluid, by ``scan_id``.
+
+    `volumes`: columns of `VOLUMES_TABLE`; empty if the atlas has no bilateral groups "Hippocampus" and "Lateral
+    ventricle".
+    """
+    hippocampi = volumes[(volumes["group"] == HIPPOCAMPUS) & volumes["tissue_mm3"].notna()]
+    by_scan = {}
+    for scan_id, rows in hippocampi.groupby("scan_id"):
+        sides = rows.groupby("hemisphere")["tissue_mm3"].sum()
+        if {"left", "right"} <= set(sides.index):
+            by_scan[str(scan_id)] = (float(sides["left"]), float(sides["right"]))
+    return by_scan
+
+
+def volume_stability(
+    first: Mapping[int, float], second: Mapping[int, float], template: Mapping[int, float]
+) -> tuple[float, float, int]:
+    """Compare the Jacobian-weighted volumes (mm³ by region) of two scans; ValueError if they share no region.
+
+    Gives ``correlation``, ``mean_difference_percent`` and ``regions`` of `TEST_RETEST_TABLE`. The correlation is that
+    of volumes relative to the template's: volumes themselves always correlate, since large regions are large in
+    everyone.
+
+    >>> template = {1: 100.0, 2: 200.0, 3: 400.0}
+    >>> volume_stability({1: 90.0, 2: 220.0, 3: 400.0}, {1: 99.0, 2: 242.0, 3: 440.0}, template)
+    (1.0, 9.523809523809524, 3)
+    """
+    shared = [n for n in first if n in second and min(first[n], second[n], template.get(n, 0.0)) > 0]
+    if not shared:
+        raise ValueError("no region has a volume in both scans")
+    a, b, t = (np.array([volumes[n] for n in shared]) for volumes in (first, second, template))
+    difference = 100 * np.abs(a - b) / ((a + b) / 2)
+    alike = correlation(np.log(a / t), np.log(b / t))
+    return round(alike, 12), float(difference.mean()), len(shared)
+
 
 FLUID_PERCENTILE = 20.0
 """Percentile of the intensities in the atlas's ventricles; the brighter part is tissue if the warp is too small."""

@@ -171,7 +171,7 @@ class CohortConfig:
 
 @dataclass(frozen=True)
 class PrivacyConfig:
-    """What outputs hide; the secret key is a separate file (`pipeline.cohort.sharing.anonymise`)."""
+    """What outputs hide; the secret key is a separate file (`pipeline.cohort.sharing`)."""
 
     shift_dates: bool = False
     """Shift all dates of a participant by the same number of days; set by ``--anonymise``."""

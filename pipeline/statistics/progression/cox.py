@@ -3,7 +3,7 @@
 *Conversion*: one row per participant, from their first scan with MCI. The networks were trained to distinguish AD from
 CN without these participants, so their predictions are out of sample. Time runs from the scan to the visit with the
 first diagnosis of AD (an event), or to the last visit (censored). Participants with a withdrawn AD diagnosis have
-neither; they are left out and counted (`pipeline.cohort.people.progression`, which also defines pMCI: the same
+neither; they are left out and counted (`pipeline.cohort.people.diagnosis`, which also defines pMCI: the same
 conversions within the horizon). The conversion lies somewhere before that visit; with visits every 6 to 12 months this
 is the usual approximation. A dementia of another cause is a competing event and censors follow-up, so hazards are
 cause-specific for AD among people without any dementia yet, and not a risk by a certain time. Deaths are unknown.

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from heatlas.pipeline.cohort.people.long_tail import long_tailed
+from heatlas.pipeline.cohort.people.long_tail import draw_long_tail
 from heatlas.pipeline.cohort.people.persons import known_among
 from heatlas.pipeline.cohort.records import SCANS_TABLE, Scan, ScanTable
 from heatlas.pipeline.models.families.monai import ViTConfig
@@ -93,7 +93,7 @@ def _with_long_tail(config: Config, scans: Sequence[Scan]) -> tuple[Scan, ...]:
     if not settings.long_tail:
         return tuple(scans)
     try:
-        drawn = long_tailed(classes_of(scans), settings.long_tail_ratio, settings.long_tail, config.seed)
+        drawn = draw_long_tail(classes_of(scans), settings.long_tail_ratio, settings.long_tail, config.seed)
     except (BadInputError, UsageError) as error:
         raise type(error)(f"pretraining.long_tail: {error}") from error
     counts = [f"{len(people)} {name}" for name, people in drawn.items()]

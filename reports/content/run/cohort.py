@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
-from heatlas.pipeline.cohort.people.inclusion import InclusionStep, reached, steps
+from heatlas.pipeline.cohort.people.inclusion import InclusionStep, scans_reached, steps
 from heatlas.pipeline.run.config.inclusion import read_rule
 from heatlas.reports.figures.gallery import OUTCOME_NAMES
 from heatlas.reports.frame.material import Material
@@ -89,7 +89,7 @@ def _decided(run: RunRecord, scans: pd.DataFrame) -> list[InclusionStep] | None:
 
 def _inclusion(run: RunRecord, scans: pd.DataFrame, decided: Sequence[InclusionStep], said: list[str]) -> list[FlowBox]:
     """A box of the scans on which the rule decided, and one for each of its parts; adds to what is said in words."""
-    usable = reached(scans, read_rule(run.config.cohort.include))
+    usable = scans_reached(scans, read_rule(run.config.cohort.include))
     lost = scans.drop(usable.index)
     first = f"{count(len(lost), 'scan')} {_LOST['kept']}"
     boxes = [FlowBox("Usable", [_counts(usable)], _with_reasons(first, lost) if len(lost) else [])]

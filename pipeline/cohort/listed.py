@@ -1,4 +1,9 @@
-"""A table of people given beside the images: one row per visit, with whatever columns it has.
+"""A table of people and images: ``heatlas run FOLDER OUT --table people.csv``.
+
+One row is one image, with its participant and, where somebody has several, its session. Rows without a path are
+visits without a scan: their diagnoses say who progressed. Paths start from the input folder or from the folder of the
+table. Whatever a wrong table could mix up (a file of two people, two images of one visit, a file that is not there) is
+refused before anything else is read.
 
 Columns are found by name, regardless of case and punctuation:
 
@@ -8,27 +13,49 @@ session      session_id, session, ses, visit_id, visit, viscode2, viscode, timep
 path         path, filepath, filename, file, imagepath, imagefile, image, scanpath, scan, t1w, t1, nifti
 ============ =====================================================================================================
 
-All other cells mean what they mean in ``participants.tsv`` (`pipeline.cohort.bids.facts`).
+All other cells mean what they mean in ``participants.tsv`` (`pipeline.cohort.bids.tables`). Where the names of images
+say whose they are (FreeSurfer subjects, CAPS), the table needs no paths, and ``participants.tsv`` of a BIDS dataset
+around the images may take its place: `visits_and_tables`.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from heatlas.pipeline.cohort.bids.tables import BidsTables, Cells, merged
-from heatlas.pipeline.cohort.cells.ranges import plain_name, possible_cells, require_clear_sex
-from heatlas.pipeline.cohort.cells.text_tables import filled_rows
+from heatlas.pipeline.cohort.bids.dataset import with_courses
+from heatlas.pipeline.cohort.bids.derivatives import entry_of_file
+from heatlas.pipeline.cohort.bids.tables import (
+    PARTICIPANTS,
+    BidsTables,
+    Cells,
+    ScanFacts,
+    facts_of,
+    merge_rows,
+    read_bids_tables,
+)
+from heatlas.pipeline.cohort.candidates import Candidate, InputFiles
+from heatlas.pipeline.cohort.cells.dates import visit_of
+from heatlas.pipeline.cohort.cells.tables import (
+    filled_rows,
+    plain_name,
+    possible_cells,
+    read_sheet,
+    require_clear_sex,
+)
 from heatlas.pipeline.cohort.cells.values import identifier
-from heatlas.pipeline.cohort.cells.workbooks import read_sheet
-from heatlas.pipeline.cohort.images.file_kinds import is_image
-from heatlas.pipeline.cohort.oasis.download import SESSION_FOLDER, participant
-from heatlas.pipeline.cohort.people.visits import visit_of
+from heatlas.pipeline.cohort.images.file_kinds import image_stem, is_image
+from heatlas.pipeline.cohort.images.links import are_followed
+from heatlas.pipeline.cohort.oasis import SESSION_FOLDER, participant
+from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.cohort.segmented.subjects import named_scan
+from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted, listed
+from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE
 
 PEOPLE = ("participantid", "participant", "subjectid", "subject", "sub", "fsid", "ptid", "person", "id")
 SESSIONS = ("sessionid", "session", "ses", "visitid", "visit", "viscode2", "viscode", "timepoint")
@@ -100,24 +127,24 @@ def read_people(file: Path, subjects: Mapping[str, tuple[str, str | None]] | Non
     path = _path_column(file, columns, rows) if subjects is None else _subject_column(columns, rows, subjects)
     person = _first([name for name in columns if name != path], PEOPLE) or (path if subjects is not None else None)
     if not person:
-        raise BadInputError(_missing(file, "participants", "participant_id", columns))
+        raise BadInputError(_no_column(file, "participants", "participant_id", columns))
     session = _first(columns, SESSIONS)
     of_path = "path" if subjects is None else "subject"
-    said = [f"{path} for the {of_path}" if path else "", f"{person} for the participant", f"{session} for the session"]
-    notes.append(f"columns of {file.name} that are used: {', '.join(one for one in said[: 2 + bool(session)] if one)}")
+    uses = [f"{path} for the {of_path}" if path else "", f"{person} for the participant", f"{session} for the session"]
+    notes.append(f"columns of {file.name} that are used: {', '.join(use for use in uses[: 2 + bool(session)] if use)}")
     nameless = [str(line) for line, cells in rows if cells and person not in cells]
     if nameless:
         text = f"{counted(len(nameless), 'row')} of {file.name} without {person} left out"
         notes.append(f"{text}: line {listed(nameless)}")
     impossible: list[str] = []
     people: dict[str, tuple[str, str]] = {}
-    found = []
+    people_rows = []
     for line, cells in rows:
         if person not in cells:
             continue
         who, visit = _visit(file, line, person, cells[person])
-        known, other = people.setdefault(who.casefold(), (who, cells[person]))
-        if known != who:
+        spelling, other = people.setdefault(who.casefold(), (who, cells[person]))
+        if spelling != who:
             raise BadInputError(f"{file}: '{other}' and '{cells[person]}' differ in case alone. Write them alike.")
         if _spelling(other) != _spelling(cells[person]) and not visit:
             raise BadInputError(f"{file}: '{other}' and '{cells[person]}' would both be {who}. Rename one of them.")
@@ -126,10 +153,10 @@ def read_people(file: Path, subjects: Mapping[str, tuple[str, str | None]] | Non
         require_short(f"{file}: line {line}", who, visit)
         values = possible_cells(file.name, line, cells, impossible)
         rest = {name: cell for name, cell in values.items() if name not in (person, session, path)}
-        found.append(PeopleRow(line, who, visit, cells.get(path, ""), rest))
-    if not found:
+        people_rows.append(PeopleRow(line, who, visit, cells.get(path, ""), rest))
+    if not people_rows:
         raise BadInputError(f"{file}: has no row of a participant. Give a table with one row per image.")
-    return PeopleTable(file, path, tuple(found), tuple(notes), tuple(impossible))
+    return PeopleTable(file, path, tuple(people_rows), tuple(notes), tuple(impossible))
 
 
 def names_images(file: Path) -> bool:
@@ -138,7 +165,7 @@ def names_images(file: Path) -> bool:
     rows = filled_rows(frame)
     named = [str(name) for name in frame.columns if plain_name(str(name)) in PATHS]
     cells = [[cells[name] for _, cells in rows if name in cells] for name in named]
-    return any(own and all(map(is_image, own)) for own in cells)
+    return any(column_cells and all(map(is_image, column_cells)) for column_cells in cells)
 
 
 def as_bids(table: PeopleTable) -> BidsTables:
@@ -146,9 +173,9 @@ def as_bids(table: PeopleTable) -> BidsTables:
     name = table.file.name
     tables = BidsTables(impossible=list(table.impossible), notes=list(table.notes), names=(name, name, name))
     visits = [((row.person, row.session), row.cells) for row in table.rows if row.session is not None]
-    tables.sessions = merged(visits, name, tables.notes)
+    tables.sessions = merge_rows(visits, name, tables.notes)
     people = [(row.person, row.cells) for row in table.rows if row.session is None]
-    tables.participants = merged(people, name, tables.notes)
+    tables.participants = merge_rows(people, name, tables.notes)
     return tables
 
 
@@ -199,7 +226,7 @@ def _path_column(file: Path, columns: Sequence[str], rows: Sequence[tuple[int, C
     """The column of paths: the one with such a name, or of several the only one whose cells all end like images."""
     named = [name for name in columns if plain_name(name) in PATHS]
     if not named:
-        raise BadInputError(_missing(file, "paths of images", "path", columns))
+        raise BadInputError(_no_column(file, "paths of images", "path", columns))
     if len(named) > 1:
         fitting = [name for name in named if all(is_image(cells[name]) for _, cells in rows if name in cells)]
         if len(fitting) != 1:
@@ -237,5 +264,129 @@ def _first(columns: Sequence[str], names: Sequence[str]) -> str | None:
     return next((by_name[name] for name in names if name in by_name), None)
 
 
-def _missing(file: Path, what: str, name: str, columns: Sequence[str]) -> str:
+def _no_column(file: Path, what: str, name: str, columns: Sequence[str]) -> str:
     return f"{file}: no column with {what}; found: {listed(columns, 20)}. Name the column {name}."
+
+
+def read_listed(
+    root: Path, files: InputFiles, config: CohortConfig, space: str = DEFAULT_TEMPLATE
+) -> tuple[list[Candidate], list[str]]:
+    """Read a folder of images by its table: one candidate per row with a path, and notes."""
+    table = read_people(find_table(config.table, root))
+    images = {row: _image(root, table, row) for row in table.rows if row.path}
+    require_single(table, images, of_visits=True)
+    tables = as_bids(table)
+    names = scan_ids(images)
+    read = [_candidate(root, table.file.name, row, path, names[row], config, space) for row, path in images.items()]
+    candidates, notes, fact_notes = with_courses(read, tables, config.mci_horizon_months)
+    unscanned = [row.named for row in table.rows if not row.path]
+    unlisted = sorted(set(files.images) - set(images.values()))
+    if unscanned:
+        notes.append(f"{counted(len(unscanned), 'row')} of {table.file.name} without a path: {listed(unscanned)}")
+    if unlisted:
+        notes.append(f"{counted(len(unlisted), 'image')} in the folder without a row ignored: {listed(unlisted, 3)}")
+    return candidates, notes + fact_notes
+
+
+def _candidate(
+    root: Path, table: str, row: PeopleRow, path: str, scan_id: str, config: CohortConfig, space: str
+) -> tuple[Candidate, ScanFacts | None]:
+    scan = Scan(row.person, row.session, scan_id, path)
+    entry, problem, sidecar = entry_of_file(root / path, config.kind, space, config.label)
+    if problem is not None:
+        return Candidate(scan.dropped(problem)), None
+    facts = facts_of(scan, {}, row.cells, {}, sidecar, (table, table, table))
+    return Candidate(facts.scan_with(entry), row.cells), facts
+
+
+def scan_ids(images: Mapping[PeopleRow, str]) -> dict[PeopleRow, str]:
+    """Identifier of each image: the name of its file where all differ, else participant and session."""
+    stems = {row: image_stem(path) for row, path in images.items()}
+    if len(set(stems.values())) == len(stems):
+        return stems
+    return {row: "_".join(part for part in (row.person, row.session) if part) for row in images}
+
+
+def _image(root: Path, table: PeopleTable, row: PeopleRow) -> str:
+    """Path of an image relative to the input folder."""
+    where = f"{table.file}: line {row.line}, column {table.path_column}: {row.path}"
+    if not is_image(row.path):
+        raise BadInputError(f"{where} is no image. Give paths of NIfTI or FreeSurfer files (.nii, .nii.gz, .mgz).")
+    tried = dict.fromkeys((_resolve_folders(root / row.path), _resolve_folders(table.file.parent / row.path)))
+    existing = [path for path in tried if path.is_file() or path.is_symlink()]
+    if not existing:
+        tops = " or ".join(dict.fromkeys(map(str, (root, table.file.parent))))
+        raise BadInputError(
+            f"{where}: no such file, from {tops}. Correct the path, or leave the cell empty for a visit without a scan."
+        )
+    inside = [path.relative_to(root).as_posix() for path in existing if path.is_relative_to(root)]
+    if not inside:
+        raise BadInputError(
+            f"{where} lies outside {root}. Give a folder that holds all images as INPUT, or --follow-links if "
+            "links lead there."
+        )
+    if len(inside) > 1:
+        raise BadInputError(f"{where} is there twice, as {' and '.join(inside)}. Write it from {root}.")
+    return inside[0]
+
+
+def _resolve_folders(path: Path) -> Path:
+    """A path without links among its folders unless they are followed; the file itself is judged with the headers."""
+    return Path(os.path.normpath(path)) if are_followed() else path.parent.resolve() / path.name
+
+
+def require_single(table: PeopleTable, images: Mapping[PeopleRow, str], of_visits: bool) -> None:
+    """Refuse a file or subject in two rows, and two images of one visit."""
+    of_files = ("is in", lambda row: images[row], "Correct the cells, or remove all but one of the rows")
+    of_people = (
+        "has an image in",
+        lambda row: row.named,
+        "Name the session of each in a column session, or keep one row",
+    )
+    for what, key, remedy in (of_files, of_people)[: 1 + of_visits]:
+        rows: dict[str, list[PeopleRow]] = {}
+        for row in images:
+            rows.setdefault(key(row), []).append(row)
+        several = [_name_rows(what, name, of) for name, of in rows.items() if len(of) > 1]
+        if several:
+            raise BadInputError(f"{table.file}: {listed(several, 3)}. {remedy}.")
+
+
+def _name_rows(what: str, name: str, rows: Sequence[PeopleRow]) -> str:
+    """The rows of one file or visit, with the people of a file that several share."""
+    people = listed(dict.fromkeys(row.person for row in rows), 3)
+    of = f" (of {people})" if what == "is in" else ""
+    return f"{name} {what} lines {' and '.join(str(row.line) for row in rows)}{of}"
+
+
+_NEAR = 4
+"""Folders above the input that may hold its table, as above ``derivatives/fmriprep/sourcedata/freesurfer``."""
+
+
+def visits_and_tables(
+    root: Path, named: Mapping[str, tuple[str, str | None]], config: CohortConfig
+) -> tuple[dict[str, tuple[str, str | None]], BidsTables, list[str]]:
+    """Participant and session of each subject, what the tables say of them, and where these are.
+
+    The tables are ``--table``, else ``participants.tsv`` in the folder or one above. A file of that name brings the
+    sessions tables beside it along.
+
+    `named`: participant and session by the name of each subject.
+    """
+    if config.table and (file := find_table(config.table, root)).name != PARTICIPANTS:
+        table = read_people(file, named)
+        rows = {row: row.path for row in table.rows if row.path in named}
+        require_single(table, rows, of_visits=False)
+        visits_of_rows = {name: (row.person, row.session or named[name][1]) for row, name in rows.items()}
+        renamed = any(named[name][0] != row.person for row, name in rows.items())  # then no folder stands for itself
+        return visits_of_rows if renamed else {**named, **visits_of_rows}, as_bids(table), []
+    near = [find_table(config.table, root).parent] if config.table else [root, *root.parents[:_NEAR]]
+    where = next((folder for folder in near if (folder / PARTICIPANTS).is_file()), None)
+    if where is None:
+        raise BadInputError(
+            f"{root}: no table of its people. Give one with --table, with a column of the subjects' names, or put a "
+            f"{PARTICIPANTS} there."
+        )
+    visits = sorted(set(named.values()), key=str)
+    tables = read_bids_tables(where, sorted({person for person, _ in visits}), visits)
+    return dict(named), tables, [] if where == root else [f"tables come from {where.name}"]

@@ -1,35 +1,170 @@
-"""OASIS-1 and OASIS-2 as downloaded: a folder per session with Analyze pairs, anywhere below the input.
+"""OASIS-1 and OASIS-2 as downloaded: their tables, and a folder per session with Analyze pairs, anywhere below.
 
 ``OAS1_0001_MR1/PROCESSED/MPRAGE/SUBJ_111/*_sbj_111.img``    OASIS-1: the average of the session's scans, whole head
 ``OAS1_0001_MR1/PROCESSED/MPRAGE/T88_111/*_masked_gfc.img``  OASIS-1: the same in atlas space, brain only
 ``OAS2_0001_MR1/RAW/mpr-1.nifti.img``                        OASIS-2: its scans; the first is used
 
+The tables, CSV or workbook, are recognised by their columns, whatever they are called (downloads carry a digest in the
+name). One row is one session:
+
+=============================  =======================  ==========================================
+meaning                        OASIS-1                  OASIS-2
+=============================  =======================  ==========================================
+session                        ID                       MRI ID
+sex, age, handedness           M/F, Age, Hand           M/F, Age, Hand
+education                      Educ (levels 1 to 5)     EDUC (years)
+clinical                       MMSE, CDR, SES           MMSE, CDR, SES, Group
+intracranial volume            eTIV (cm³)               eTIV (cm³)
+share of it, scaling           nWBV, ASF                nWBV, ASF
+days since the first session   Delay (of MR2)           MR Delay
+=============================  =======================  ==========================================
+
 The diagnosis is that of the Clinical Dementia Rating: 0 is CN, above is AD, none is none (OASIS-1 rated hardly anybody
 below 60). Participants are named as by Clinica, ``sub-OASIS10001``; a session by its months since the first
 (``ses-M000``). A repeated session of OASIS-1 (``_MR2``, within 90 days) is at least month 1. Both data sets come from
-one scanner of 1.5 T. Orientation: `pipeline.cohort.images.pairs`.
+one scanner of 1.5 T. Orientation: `pipeline.cohort.images.conversion`.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from heatlas.pipeline.cohort.candidates import Candidate
+from heatlas.pipeline.cohort.candidates import Candidate, InputFiles
 from heatlas.pipeline.cohort.cells import values
-from heatlas.pipeline.cohort.cells.ranges import problem_notes
-from heatlas.pipeline.cohort.images.pairs import header_of, is_pair
-from heatlas.pipeline.cohort.oasis.tables import DELAY, OasisTable, read_oasis_table
-from heatlas.pipeline.cohort.people.diagnosis import Diagnosis, cdr_diagnosis
-from heatlas.pipeline.cohort.people.progression import follow_up
-from heatlas.pipeline.cohort.people.visits import month_session, visit_of
+from heatlas.pipeline.cohort.cells.dates import month_session, visit_of
+from heatlas.pipeline.cohort.cells.tables import (
+    SUFFIXES,
+    filled_rows,
+    possible_cells,
+    problem_notes,
+    read_header,
+    read_sheet,
+    read_workbook,
+)
+from heatlas.pipeline.cohort.images.conversion import header_of, is_pair
+from heatlas.pipeline.cohort.people.diagnosis import Diagnosis, cdr_diagnosis, follow_up
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.cohort.walking import InputFiles
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted, listed
+
+SESSION = {"OAS1": "ID", "OAS2": "MRI ID"}
+"""Column of the session by release."""
+NAMES = {"OAS1": "oasis_cross-sectional", "OAS2": "oasis_longitudinal"}
+REQUIRED = {"OAS1": ("M/F", "Age", "CDR"), "OAS2": ("M/F", "Age", "CDR", "Visit")}
+DELAY = {"OAS1": "Delay", "OAS2": "MR Delay"}
+_MM3_PER_CM3 = 1000.0
+_LARGEST_CM3 = 10_000.0
+
+
+@dataclass
+class OasisTable:
+    """Rows by session as the source has them, the intracranial volume in mm³, and what is wrong with them."""
+
+    name: str
+    rows: dict[str, Mapping[str, str]] = field(default_factory=dict)
+    impossible: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def read_oasis_table(root: Path, tables: Sequence[str], release: str) -> OasisTable:
+    """Find and read the table of a release among the CSV files and workbooks of a folder.
+
+    BadInputError if there is none or only that of another release, a column is missing, or two tables disagree.
+    """
+    columns = {name: _columns(root / name) for name in tables}
+    fitting = [name for name, names in columns.items() if SESSION[release] in names and "CDR" in names]
+    of_release = [name for name in fitting if release != "OAS1" or "MRI ID" not in columns[name]]
+    read_tables = {name: _read(root / name, release) for name in of_release}
+    with_rows = {name: table for name, table in read_tables.items() if table.rows}
+    if not with_rows:
+        raise BadInputError(_no_table(root, columns, release))
+    first, *others = with_rows.values()
+    for other in others:
+        differing = sorted(
+            key
+            for key, row in other.rows.items()
+            if not all(_agree(first.rows.get(key, row), row, name) for name in row)
+        )
+        if differing:
+            raise BadInputError(
+                f"{root}: {first.name} and {other.name} disagree on {listed(differing, 3)}. Keep only one of them."
+            )
+        first.rows = {**other.rows, **first.rows}
+    return first
+
+
+def _agree(row: Mapping[str, str], other: Mapping[str, str], name: str) -> bool:
+    """Whether two rows have the same value in a column, as a number where it is one, or one of them has none."""
+    if name not in row or name not in other:
+        return True
+    return row[name] == other[name] or values.number(row[name]) == values.number(other[name]) is not None
+
+
+def _columns(path: Path) -> list[str]:
+    if path.suffix.lower() not in SUFFIXES:
+        return read_header(path)
+    try:
+        return [str(name) for name in read_workbook(path).columns]
+    except BadInputError:  # a workbook of something else
+        return []
+
+
+def _read(path: Path, release: str) -> OasisTable:
+    table = OasisTable(path.name)
+    frame, table.notes = read_sheet(path)
+    lacking = [name for name in REQUIRED[release] if name not in frame.columns]
+    if lacking:
+        raise BadInputError(
+            f"{path}: column {', '.join(lacking)} is missing, so this is no {NAMES[release]} table as released; found: "
+            f"{', '.join(map(str, frame.columns))}. Download it again from the page of OASIS-{release[-1]}."
+        )
+    by_session: dict[str, tuple[int, Mapping[str, str]]] = {}
+    for line, cells in filled_rows(frame):
+        session = cells.get(SESSION[release], "")
+        if not session.startswith(f"{release}_"):
+            continue
+        first, earlier = by_session.get(session, (line, cells))
+        if differing := [name for name in earlier if not _agree(earlier, cells, name)]:
+            pair = f"{differing[0]} {earlier[differing[0]]} and {cells[differing[0]]}"
+            raise BadInputError(
+                f"{path}: lines {first} and {line} are both of {session} and contradict each other ({pair}). Correct "
+                "or remove one of them."
+            )
+        by_session[session] = first, {**cells, **earlier}
+        row = possible_cells(path.name, line, _in_mm3(cells, release), table.impossible)
+        table.rows[session] = {**row, **table.rows.get(session, {})}
+    return table
+
+
+def _in_mm3(cells: Mapping[str, str], release: str) -> dict[str, str]:
+    """Cells with the intracranial volume in mm³ as ``tiv_mm3``, and OASIS-2's years of education as ``education``."""
+    row = dict(cells)
+    volume = values.number(row.pop("eTIV", None))
+    if volume is not None:
+        row["tiv_mm3"] = str(volume * _MM3_PER_CM3 if volume < _LARGEST_CM3 else volume)
+    if release == "OAS2" and "EDUC" in row:
+        row["education"] = row.pop("EDUC")
+    return row
+
+
+def _no_table(root: Path, columns: Mapping[str, Sequence[str]], release: str) -> str:
+    """Why there is no table of a release: none at all, or one of another release."""
+    wanted = f"{NAMES[release]}.csv (or .xlsx) from the page of OASIS-{release[-1]}"
+    other = "OAS1" if release == "OAS2" else "OAS2"
+    for name, names in columns.items():
+        if "CDR" in names and (SESSION[other] in names or any("OASIS" in text or text == "Subject" for text in names)):
+            which = f"OASIS-{other[-1]}" if SESSION[other] in names else "another release"
+            return (
+                f"{root / name}: a table of {which}, and the images are of OASIS-{release[-1]}: no row is of a session "
+                f"such as {release}_0001_MR1. Put {wanted} here."
+            )
+    seen = f"; tables seen: {listed(columns, 5)}" if columns else ""
+    return f"{root}: no table with the sessions of OASIS-{release[-1]} and their CDR{seen}. Put {wanted} here."
+
 
 SESSION_FOLDER = re.compile(r"(?P<release>OAS[12])_(?P<person>\d{4})_MR(?P<number>\d+)")
 OASIS3_FOLDER = re.compile(r"(sub-)?OAS3\d{4}_MR_d\d{4,5}")
@@ -161,15 +296,14 @@ def _candidate(
     cdr = values.score(row.get("CDR"))
     diagnosis = _diagnosis(cdr, config)
     volume = values.positive(row.get("tiv_mm3"))
-    filled = Scan(
-        scan.participant_id, scan.session_id, session, image,
-        diagnosis=diagnosis, entry=kind.entry, diagnosis_source=f"{table.name}: CDR" if diagnosis else None,
+    filled = replace(
+        scan, diagnosis=diagnosis, diagnosis_source=f"{table.name}: CDR" if diagnosis else None,
         age=values.positive(row.get("Age")), sex=values.sex(row.get("M/F")), field_strength=TESLA,
         mmse=values.score(row.get("MMSE")), cdr=cdr, tiv_mm3=volume,
         tiv_source=None if volume is None else f"{table.name}: eTIV",
     )  # fmt: skip
     history = histories.get(scan.participant_id, ())
-    at = next((one for one in history if one.session_id == scan.session_id), None)
+    at = next((past for past in history if past.session_id == scan.session_id), None)
     return Candidate(filled, row, follow_up=follow_up(history, at) if len(history) > 1 else None)
 
 
@@ -178,15 +312,15 @@ def _images(paths: Sequence[str], kind: ImageKind) -> list[tuple[int, str]]:
 
     A header without its image names the missing image, which the check of headers reports.
     """
-    found = set()
+    images = set()
     for path in paths:
         folder, _, name = path.rpartition("/")
         stem = re.sub(r"(\.nifti)?\.(img|hdr)$", "", name, flags=re.IGNORECASE)
         match = kind.name.fullmatch(stem)
         if match is not None and folder.rpartition("/")[2] == kind.folder:
             number = int(match.groupdict().get("number") or 0)
-            found.add((number, path if is_pair(path) else _image_of(path)))
-    return sorted(found)
+            images.add((number, path if is_pair(path) else _image_of(path)))
+    return sorted(images)
 
 
 def _image_of(header: str) -> str:
@@ -203,12 +337,12 @@ def _diagnosis(cdr: float | None, config: CohortConfig) -> str | None:
 
 def _histories(table: OasisTable, release: str) -> dict[str, list[Diagnosis]]:
     """Diagnoses of each participant of OASIS-2 by months, also at sessions without an image."""
-    found: dict[str, list[Diagnosis]] = {}
+    histories: dict[str, list[Diagnosis]] = {}
     for session, row in table.rows.items() if release == "OAS2" else ():
         value, name = _diagnosis(values.score(row.get("CDR")), CohortConfig()), session_name(session, row)
         months = visit_of(name.removeprefix("ses-")).months
         if value is not None and months is not None:
-            found.setdefault(participant(session), []).append(
+            histories.setdefault(participant(session), []).append(
                 Diagnosis(value, None, name, months, f"{table.name}: CDR")
             )
-    return {person: sorted(of, key=lambda one: one.months or 0) for person, of in found.items()}
+    return {person: sorted(of, key=lambda diagnosis: diagnosis.months or 0) for person, of in histories.items()}

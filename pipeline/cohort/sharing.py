@@ -1,4 +1,4 @@
-"""Anonymised outputs: ages of the very old always; on demand dates, and names of sites, participants and images.
+"""What may be shared: anonymised outputs, and manifests by which a cohort is shared without its scans.
 
 Ages of 89 and above become 89, as BIDS recommends (HIPAA §164.514(b)(2)(i)(C) has 90).
 
@@ -7,6 +7,11 @@ are preserved. Dates end up before 1926, by which BIDS recognises shifted dates.
 participant and a secret in the file KEY, which is created if absent; the seed of the run would not do, since it is
 written to the run. With the key the run can be repeated; with the outputs alone the shift cannot be undone.
 ``--pseudonymise sites,ids`` replaces names of sites, or of participants and images, by digests with the same secret.
+
+A manifest has the columns ``scan_id`` and ``sha256`` and a data dictionary. It holds no age, diagnosis or path; these
+come with the images from their source. The digest is that of the image, not of the file: stored voxels, data type,
+scaling, shape and affine. So compression, file name and free text in the header, which LONI rewrites for each download,
+do not matter; a single voxel does. The digest of a DICOM series is that of its files.
 """
 
 from __future__ import annotations
@@ -16,20 +21,215 @@ import dataclasses
 import datetime
 import hashlib
 import hmac
+import math
+import os
 import re
 import secrets
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
+import nibabel as nib
+import numpy as np
+import pandas as pd
+
+from heatlas.atlases.images import UNREADABLE
+from heatlas.pipeline.cohort.candidates import Candidate
 from heatlas.pipeline.cohort.cells.values import number
+from heatlas.pipeline.cohort.images.conversion import is_pair
+from heatlas.pipeline.cohort.images.dicom import series_of
+from heatlas.pipeline.cohort.images.file_kinds import dicom_files, is_image
 from heatlas.pipeline.cohort.records import OLDEST_AGE, Scan
-from heatlas.pipeline.cohort.sharing.manifest import Match
+from heatlas.pipeline.run.cells import require_digests
+from heatlas.pipeline.run.columns import Form
 from heatlas.pipeline.run.config.settings import PrivacyConfig
-from heatlas.pipeline.run.errors import UsageError
-from heatlas.pipeline.run.plain_text import counted
+from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.plain_text import counted, listed
 from heatlas.pipeline.run.regular_files import read_regular
+from heatlas.pipeline.run.work.digests import file_digest, text_digest
+from heatlas.pipeline.run.work.progress import Progress
 from heatlas.pipeline.run.work.seeds import generator
+
+MANIFEST_COLUMNS = {
+    "scan_id": "Identifier of the image in its source (ADNI image id, or BIDS file name without suffix)",
+    "sha256": "SHA-256 of voxels, data type, scaling, shape and affine of the image; n/a if only ids are compared",
+}
+COMPARISON_COLUMNS = {
+    "scan_id": MANIFEST_COLUMNS["scan_id"],
+    "status": "same; unchecked (no digest in the manifest); different (another image under this id); unreadable; "
+    "dropped (found, and not usable here); missing (not found here); extra (usable here, not in the manifest)",
+    "detail": "Why, where the status alone does not say it",
+}
+MANIFEST_TABLE = Table(
+    "manifest", MANIFEST_COLUMNS, "image of a cohort", "Which images is a cohort made of?", stage="cohort",
+    forms={"sha256": Form.TEXT}, on_pages=False,
+)  # fmt: skip
+MANIFEST_COMPARISON_TABLE = Table(
+    "manifest_comparison", COMPARISON_COLUMNS, "image of the manifest or the input",
+    "Does the input hold the images of the manifest? Written with a manifest.", stage="cohort",
+    file="manifest_comparison.tsv", filled=("scan_id", "status"), forms={"detail": Form.TEXT}, on_pages=False,
+)  # fmt: skip
+Status = Literal["same", "unchecked", "different", "unreadable", "dropped", "missing", "extra"]
+MATCHING: frozenset[Status] = frozenset({"same", "unchecked"})
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Images of a cohort: digest (or None) by scan id."""
+
+    digests: Mapping[str, str | None]
+
+    @property
+    def digest(self) -> str:
+        """One digest of the whole cohort, independent of the order of images; for a publication."""
+        return text_digest("\n".join(f"{name} {digest}" for name, digest in sorted(self.digests.items())))
+
+    def write(self, path: Path) -> None:
+        """Write the table and its data dictionary."""
+        rows = sorted(self.digests.items())
+        MANIFEST_TABLE.write(path, rows)
+
+    @classmethod
+    def read(cls, path: Path) -> Manifest:
+        """Read a manifest.
+
+        BadInputError if the file is missing or not a manifest, an id appears twice, or a digest is invalid.
+        """
+        frame = MANIFEST_TABLE.read(path)
+        ids = [str(name) for name in frame["scan_id"]]
+        repeated = [name for name, count in Counter(ids).items() if count > 1]
+        if repeated or frame["scan_id"].isna().any():
+            what = f"scan_id {listed(repeated)} appears twice" if repeated else "a scan_id is missing"
+            raise BadInputError(f"{path}: {what}. Export the manifest again.")
+        require_digests(path, frame, "sha256", "Export the manifest again.")
+        digests = [None if pd.isna(digest) else str(digest) for digest in frame["sha256"]]
+        return cls(dict(zip(ids, digests, strict=True)))
+
+
+@dataclass(frozen=True)
+class Match:
+    """Result for one image of a manifest, or for one that is not in it."""
+
+    scan_id: str
+    status: Status
+    detail: str | None = None
+
+
+def make_manifest(root: Path, scans: Sequence[Scan], ids_only: bool = False) -> Manifest:
+    """Manifest of scans.
+
+    BadInputError if an image cannot be read.
+
+    `root`: folder that their images lie in; `scans`: kept ones; `ids_only`: leave out the digests, which require
+    reading every voxel.
+    """
+    digests = {} if ids_only else _digests(root, scans)
+    failed = [digest for digest in digests.values() if isinstance(digest, BadInputError)]
+    if failed:
+        raise failed[0]
+    return Manifest({scan.scan_id: None if ids_only else str(digests[scan.scan_id]) for scan in scans})
+
+
+def select(root: Path, candidates: Sequence[Candidate], manifest: Manifest) -> tuple[list[Candidate], list[Match]]:
+    """Keep the images of a manifest, drop all others, and report the result for each.
+
+    Images with another digest are dropped too. There is one match per image of the manifest, then one per usable image
+    that is not in it.
+    """
+    wanted = [one.scan for one in candidates if one.scan.kept and one.scan.scan_id in manifest.digests]
+    digests = _digests(root, [scan for scan in wanted if manifest.digests[scan.scan_id] is not None])
+    reasons = {one.scan.scan_id: one.scan.reason for one in candidates if not one.scan.kept}
+    usable = {scan.scan_id for scan in wanted}
+    matches = {
+        name: _match(name, digest, digests.get(name)) if name in usable else _absent(name, reasons)
+        for name, digest in manifest.digests.items()
+    }
+    selected, extra = [], []
+    for candidate in candidates:
+        match = matches.get(candidate.scan.scan_id)
+        if not candidate.scan.kept:
+            selected.append(candidate)
+        elif match is None:
+            extra.append(Match(candidate.scan.scan_id, "extra"))
+            selected.append(candidate.dropped("not in the manifest"))
+        elif match.status in MATCHING:
+            selected.append(candidate)
+        else:
+            selected.append(candidate.dropped(f"{match.status}, compared with the manifest: {match.detail}"))
+    return selected, [*matches.values(), *extra]
+
+
+def write_comparison(where: RunLayout | Path, matches: Iterable[Match]) -> None:
+    """Write the result of matching a manifest, one row per image."""
+    MANIFEST_COMPARISON_TABLE.write(where, [(match.scan_id, match.status, match.detail) for match in matches])
+
+
+def _match(name: str, expected: str | None, actual: str | BadInputError | None) -> Match:
+    if expected is None:
+        return Match(name, "unchecked")
+    if isinstance(actual, BadInputError):
+        return Match(name, "unreadable", str(actual))
+    return Match(name, "same") if actual == expected else Match(name, "different", f"sha256 {actual}, not {expected}")
+
+
+def _absent(name: str, reasons: Mapping[str, str | None]) -> Match:
+    return Match(name, "dropped", reasons[name]) if name in reasons else Match(name, "missing")
+
+
+def _digests(root: Path, scans: Sequence[Scan]) -> dict[str, str | BadInputError]:
+    """Digest of each image, or its error; in threads, since unpacking and hashing release Python's lock."""
+
+    def digest(scan: Scan) -> str | BadInputError:
+        try:
+            one_file = is_image(scan.file) or is_pair(scan.file)
+            own = image_digest(root / scan.file) if one_file else _series_digest(root, scan.file)
+            others = [image_digest(root / path) for path in (scan.t1w, *scan.further) if path]
+            return text_digest(" ".join([own, *others])) if others else own
+        except BadInputError as error:
+            return BadInputError(str(error).replace(f"{root}/", ""))
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool, Progress(len(scans), "Reading images") as bar:
+        digests = {}
+        for scan, result in zip(scans, pool.map(digest, scans), strict=True):
+            digests[scan.scan_id] = result
+            bar.update()
+    return digests
+
+
+def _series_digest(root: Path, image: str) -> str:
+    """One digest of the files of a DICOM series, whatever their names."""
+    series = series_of(root, image, dicom_files(root / image), math.inf)
+    if series is None:
+        raise BadInputError(f"{root / image}: belongs to no DICOM series. Download the scan again.")
+    try:
+        return text_digest("\n".join(sorted(file_digest(root / file) for file in series.files)))
+    except OSError as error:
+        raise BadInputError(f"{root / image}: a file of its series cannot be read ({error.strerror}).") from error
+
+
+def image_digest(path: Path) -> str:
+    """SHA-256 of a NIfTI image: of its voxels as stored, their type, scaling, shape and affine."""
+    try:
+        image: Any = nib.load(path)
+        stored = np.asarray(image.dataobj.get_unscaled())
+    except UNREADABLE as error:
+        raise BadInputError(f"{path}: cannot be read ({error}). Download or convert the scan again.") from error
+    description = [
+        list(stored.shape),
+        stored.dtype.newbyteorder("=").str.lstrip("<>=|"),
+        [float(value) for value in (image.dataobj.slope, image.dataobj.inter)],
+        np.round(image.affine, 4).tolist(),
+    ]
+    digest = hashlib.sha256(repr(description).encode())
+    little = stored.astype(stored.dtype.newbyteorder("<"), copy=False)
+    digest.update(little.tobytes(order="F"))
+    return digest.hexdigest()
+
 
 YEARS_BACK = 106
 """Dates of scans up to 2031 end up in 1925 or before."""
@@ -165,26 +365,26 @@ def shifted_dates(text: str, days_back: int) -> str:
     ('br_raw_19060418000000000_1_S13408', 'ses-18Apr1906')
     """
     for pattern in _DATES:
-        text = pattern.sub(lambda match: _moved(match, days_back), text)
+        text = pattern.sub(lambda match: _shift_date(match, days_back), text)
     return text
 
 
-def _moved(match: re.Match[str], days_back: int) -> str:
+def _shift_date(match: re.Match[str], days_back: int) -> str:
     """A date moved back, in the same format."""
-    found = match.groupdict()
-    month, day = ("word" if "word" in found else "month"), "day"
-    if month == "month" and "gap" in found and int(found[month]) > 12:
+    parts = match.groupdict()
+    month, day = ("word" if "word" in parts else "month"), "day"
+    if month == "month" and "gap" in parts and int(parts[month]) > 12:
         month, day = day, month
     names = [name[:3].lower() for name in _MONTHS]
-    number = names.index(found["word"][:3].lower()) + 1 if month == "word" else int(found[month])
+    number = names.index(parts["word"][:3].lower()) + 1 if month == "word" else int(parts[month])
     try:
-        date = datetime.date(int(found["year"]), number, int(found[day])) - datetime.timedelta(days=days_back)
+        date = datetime.date(int(parts["year"]), number, int(parts[day])) - datetime.timedelta(days=days_back)
     except ValueError:
         return match[0]
-    written = {"year": str(date.year), day: f"{date.day:0{len(found[day])}}"}
-    written[month] = _MONTHS[date.month - 1][:3] if month == "word" else f"{date.month:0{len(found[month])}}"
-    if found.get("time"):
-        written["time"] = re.sub(r"\d", "0", found["time"])
+    written = {"year": str(date.year), day: f"{date.day:0{len(parts[day])}}"}
+    written[month] = _MONTHS[date.month - 1][:3] if month == "word" else f"{date.month:0{len(parts[month])}}"
+    if parts.get("time"):
+        written["time"] = re.sub(r"\d", "0", parts["time"])
     text, start = match[0], match.start()
     for name in sorted(written, key=match.start, reverse=True):
         text = text[: match.start(name) - start] + written[name] + text[match.end(name) - start :]
