@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import os
 from collections import Counter
@@ -21,6 +20,7 @@ from heatlas.pipeline.run.layout.private_paths import without_home
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.tables import write_json, write_text
 from heatlas.pipeline.run.work.providers import PROVIDERS, require_file
+from heatlas.workflows.commands import Check, ManifestImport
 from heatlas.workflows.estimates import expectations
 from heatlas.workflows.preflight import preflight, require_settings, stages_until
 from heatlas.workflows.settings import selection_of, settings_of
@@ -37,32 +37,32 @@ _WANTED = {
 }
 
 
-def check_command(arguments: argparse.Namespace) -> int:
+def check_command(options: Check | ManifestImport) -> int:
     """Describe an input on the terminal and in a folder; exit code 1 if a manifest differs, 65 if nothing is usable."""
-    config = settings_of(arguments)
-    require_check_folder(arguments.out, arguments.input)
-    stages = stages_until(arguments.stop_after)
-    require_settings(config, stages, elsewhere=arguments.executor is not None)
-    if arguments.executor is not None and arguments.executor not in PROVIDERS:
-        require_file(Path(arguments.executor))
-    folders = [arguments.input] if arguments.out is None else [arguments.input, arguments.out]
-    selection = selection_of(arguments, config, folders)
-    cohort = read_cohort(arguments.input, config.cohort, config.seed, selection)
+    config = settings_of(options)
+    require_check_folder(options.out, options.input)
+    stages = stages_until(options.stop_after)
+    require_settings(config, stages, elsewhere=options.executor is not None)
+    if options.executor is not None and options.executor not in PROVIDERS:
+        require_file(Path(options.executor))
+    folders = [options.input] if options.out is None else [options.input, options.out]
+    selection = selection_of(options, config, folders)
+    cohort = read_cohort(options.input, config.cohort, config.seed, selection)
     problem, expected = "", []
     try:
         ready = preflight(config, cohort, stages)
         cohort = dataclasses.replace(cohort, notes=(*cohort.notes, *ready.notes))
-        if arguments.executor is None:
+        if options.executor is None:
             expected = expectations(config, cohort, ready.split, stages, os.cpu_count() or 1)
     except BadInputError as error:
         problem = str(error)
     text = "\n".join([describe_cohort(cohort, config.cohort), *expected])
-    if arguments.executor in PROVIDERS:
-        text += f"\n{arguments.executor}: {config.cluster.in_words()} (not tried)"
+    if options.executor in PROVIDERS:
+        text += f"\n{options.executor}: {config.cluster.in_words()} (not tried)"
     print(text)
-    if arguments.out is not None:
-        write_check(arguments.out, cohort, config.cohort, text, problem)
-        print(f"written to {arguments.out}: scans.tsv, check.txt, {SUMMARY}")
+    if options.out is not None:
+        write_check(options.out, cohort, config.cohort, text, problem)
+        print(f"written to {options.out}: scans.tsv, check.txt, {SUMMARY}")
     if problem:
         raise BadInputError(problem)
     return EXIT_OK if all(match.status in MATCHING for match in cohort.matches) else EXIT_SOME_FAILED

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,14 +38,15 @@ from heatlas.reports.frame.pages import Frame, NavigationEntry, render
 from heatlas.reports.frame.tables import Column, footnote, numeric, page_table, remark
 from heatlas.reports.vector.charts import IntervalRow, draw_intervals
 from heatlas.reports.words.numbers import fixed
+from heatlas.workflows.commands import Compare
 
 
-def compare_command(arguments: argparse.Namespace) -> int:
+def compare_command(options: Compare) -> int:
     """Write the tables of a comparison and their page, ``comparison.html``; the runs are only read."""
-    if len(arguments.outs) < 2:
+    if len(options.outs) < 2:
         raise UsageError("compare: two runs or more are needed. Name several run folders.")
-    folders = [path.resolve() for path in arguments.outs]
-    target = arguments.to.resolve()
+    folders = [path.resolve() for path in options.outs]
+    target = options.to.resolve()
     for folder in folders:
         if folders.count(folder) > 1:
             raise UsageError(f"compare: {folder} is named twice.")
@@ -54,7 +54,7 @@ def compare_command(arguments: argparse.Namespace) -> int:
     runs = [_read(folder, name, target) for folder, name in zip(folders, names, strict=True)]
     for folder in (target, *target.parents):
         if _is_run(folder):
-            raise UsageError(f"--to {arguments.to}: lies inside the run {folder}; give another folder.")
+            raise UsageError(f"--to {options.to}: lies inside the run {folder}; give another folder.")
     runs = with_one_name_per_person(runs)
     scans = common_scans(runs)
     seed = runs[0].config.seed
@@ -69,7 +69,7 @@ def compare_command(arguments: argparse.Namespace) -> int:
         MAP_AGREEMENT_TABLE.write(target / MAP_AGREEMENT_TABLE.file, alike)
         (target / PAGE).write_text(comparison_page(of_runs, of_maps, alike, tests), encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"--to {arguments.to}: cannot write there ({error.strerror}).") from error
+        raise UsageError(f"--to {options.to}: cannot write there ({error.strerror}).") from error
     print(f"{len(scans)} scans common to {', '.join(run.name for run in runs)}: {target}")
     for run in runs:
         left_out = len(run.predictions) - len(scans)

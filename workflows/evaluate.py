@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import textwrap
+from collections.abc import Sequence
 
 import pandas as pd
 
@@ -27,22 +27,23 @@ from heatlas.pipeline.run.work.lock import run_lock
 from heatlas.pipeline.run.work.log import open_log
 from heatlas.pipeline.training.kept_backbone import on_kept_backbone
 from heatlas.reports.content.relevance.evaluation_grids import draw_aggregated
+from heatlas.workflows.commands import Evaluate
 
 WIDTH = 100
 """Characters of a line of the printed verdicts, without what the log puts before it."""
 
 
-def evaluate_command(arguments: argparse.Namespace) -> int:
+def evaluate_command(options: Evaluate) -> int:
     """Judge the methods on a finished run, without changing anything of it; print the verdicts.
 
     UsageError if the folder is no run, or a method or part does not exist. BadInputError if the run has nothing to
     judge.
     """
-    layout = EvaluationLayout(arguments.out.resolve())
-    source, request = read_run_input(layout), request_of(arguments)
+    layout = EvaluationLayout(options.out.resolve())
+    source, request = read_run_input(layout), request_of(options)
     config = on_kept_backbone(read_run_config(layout), layout)
-    if arguments.config is not None:
-        config = with_section(config, arguments.config, "evaluation")
+    if options.config is not None:
+        config = with_section(config, options.config, "evaluation")
     if not SCANS_TABLE.path(layout).is_file():
         raise UsageError(
             f"{SCANS_TABLE.path(layout)}: no such file, so there is nothing to evaluate. Finish the run with "
@@ -52,7 +53,7 @@ def evaluate_command(arguments: argparse.Namespace) -> int:
     with (
         run_lock(layout.lock) as lock_note,
         open_log(layout, source.input) as log,
-        open_executor(arguments.n_procs, arguments.executor, layout.parsl_logs, config.cluster) as executor,
+        open_executor(options.n_procs, options.executor, layout.parsl_logs, config.cluster) as executor,
     ):
         if lock_note:
             log.warning("%s", lock_note)
@@ -70,32 +71,32 @@ def evaluate_command(arguments: argparse.Namespace) -> int:
             draw_aggregated(layout.aggregated_maps, layout.evaluation_figures)
         for line in verdict_lines(evaluated.verdicts):
             log.info("%s", line)
-        log.info("Tables: %s (heatlas report %s puts them into the report)", layout.evaluation, arguments.out)
+        log.info("Tables: %s (heatlas report %s puts them into the report)", layout.evaluation, options.out)
     failed = [outcome for outcome in evaluated.outcomes if not outcome.ok]
     for outcome in failed:
         print(f"  {outcome.job.unit} failed: {outcome.message}")
     return EXIT_SOME_FAILED if failed else EXIT_OK
 
 
-def request_of(arguments: argparse.Namespace) -> BenchRequest:
+def request_of(options: Evaluate) -> BenchRequest:
     """What was typed.
 
     UsageError for a part that does not exist, families without the consensus, or draws without retrain or below 1.
     """
-    parts = chosen_parts(_listed(arguments.parts))
-    if arguments.plant:
+    parts = chosen_parts(_listed(options.parts))
+    if options.plant:
         parts = tuple(dict.fromkeys((*parts, *chosen_parts(["plant"]))))
     for part in PARTS:
-        for option, why in part.options.items():
-            if getattr(arguments, option) not in (None, []) and part not in parts:
-                raise UsageError(f"--{option}: {why}; add {part.name} to --parts.")
-    if arguments.draws is not None and arguments.draws < 1:
-        raise UsageError(f"--draws {arguments.draws}: give 1 or more.")
-    families = tuple(text.strip() for text in arguments.families)  # settings may hold commas
-    return BenchRequest(_listed(arguments.methods), parts, arguments.quick, families, arguments.draws)
+        for name, why in part.options.items():
+            if getattr(options, name) not in (None, ()) and part not in parts:
+                raise UsageError(f"--{name}: {why}; add {part.name} to --parts.")
+    if options.draws is not None and options.draws < 1:
+        raise UsageError(f"--draws {options.draws}: give 1 or more.")
+    families = tuple(text.strip() for text in options.families)  # settings may hold commas
+    return BenchRequest(_listed(options.methods), parts, options.quick, families, options.draws)
 
 
-def _listed(texts: list[str]) -> tuple[str, ...]:
+def _listed(texts: Sequence[str]) -> tuple[str, ...]:
     """Names given one by one or with commas between them."""
     return tuple(name.strip() for text in texts for name in text.split(",") if name.strip())
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections import Counter
 from collections.abc import Mapping
@@ -23,39 +22,39 @@ from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.executors import open_executor
 from heatlas.pipeline.run.work.jobs import Outcome, clear_stale_scratch
 from heatlas.pipeline.run.work.lock import run_lock
+from heatlas.workflows.commands import Explain
 
 LISTED = 5
 """Largest number of empty maps that are named."""
 
 
-def explain_command(arguments: argparse.Namespace) -> int:
+def explain_command(options: Explain) -> int:
     """Explain scans of a run, without changing its maps, receipts, failures and report."""
-    layout = ExplanationLayout(arguments.out.resolve())
+    layout = ExplanationLayout(options.out.resolve())
     read_run_input(layout)
     with run_lock(layout.lock) as lock_note:
         if lock_note:
             print(lock_note)
-        return _explain(layout, arguments)
+        return _explain(layout, options)
 
 
-def _explain(layout: ExplanationLayout, arguments: argparse.Namespace) -> int:
+def _explain(layout: ExplanationLayout, options: Explain) -> int:
     config = read_run_config(layout)
     for path in (SCANS_TABLE.path(layout), SPLITS_TABLE.path(layout)):
         if not path.is_file():
             raise UsageError(
                 f"{path}: no such file, so this run has no networks to explain. Finish the run with heatlas run."
             )
-    by_number = read_class(arguments.target or "", config.cohort.contrast_column)  # ``>=0.5`` for ``cdr ≥ 0.5``
-    target = arguments.target if by_number is None else by_number.name
+    by_number = read_class(options.target or "", config.cohort.contrast_column)  # ``>=0.5`` for ``cdr ≥ 0.5``
+    target = options.target if by_number is None else by_number.name
     request = ExplanationRequest(
-        tuple(arguments.method), tuple(arguments.setting), target, arguments.stage, arguments.start,
-        tuple(arguments.participant_label), tuple(arguments.scan),
-    )  # fmt: skip
+        options.method, options.setting, target, options.stage, options.start, options.participant_label, options.scan
+    )
     scans, split = ScanTable.read(layout).kept, Split.read(layout)
     atlas = _atlas_of(layout, config)
     digests = DigestCache(layout.digests)
     clear_stale_scratch(layout)
-    with open_executor(arguments.n_procs, arguments.executor, layout.parsl_logs, config.cluster) as executor:
+    with open_executor(options.n_procs, options.executor, layout.parsl_logs, config.cluster) as executor:
         outcomes = show_scans(layout, request, scans, split, atlas, config, executor, digests)
     _report_left_out(layout, request, explainable(layout, scans, split, config)[1])
     made = [outcome for outcome in outcomes if outcome.ok]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from concurrent.futures import Executor, as_completed
 from functools import partial
 from urllib.parse import quote
@@ -21,22 +20,23 @@ from heatlas.reports.frame.material import Material
 from heatlas.reports.page.parts import finished_sections
 from heatlas.reports.page.sections import SECTIONS
 from heatlas.reports.read.run_record import OUTCOMES, read_run
+from heatlas.workflows.commands import Figures
 
 
-def figures_command(arguments: argparse.Namespace) -> int:
+def figures_command(options: Figures) -> int:
     """Write all figures of a run in the formats asked for; the run itself is only read."""
-    layout = RunLayout(arguments.out.resolve())
+    layout = RunLayout(options.out.resolve())
     source = read_run_input(layout).input
     config = read_run_config(layout)
-    if arguments.to is None:
+    if options.to is None:
         require_no_links_out(layout.root)
-    folder = (arguments.to or layout.figures / "publication").resolve()
+    folder = (options.to or layout.figures / "publication").resolve()
     if folder.is_relative_to(source) and not folder.is_relative_to(source / "derivatives"):
-        raise UsageError(f"--to {arguments.to}: lies inside the input {source}, which is never written to.")
-    gallery = Gallery(folder, tuple(dict.fromkeys(arguments.format)))
+        raise UsageError(f"--to {options.to}: lies inside the input {source}, which is never written to.")
+    gallery = Gallery(folder, tuple(dict.fromkeys(options.format)))
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with open_executor(arguments.n_procs, arguments.executor, layout.parsl_logs, config.cluster) as executor:
+        with open_executor(options.n_procs, options.executor, layout.parsl_logs, config.cluster) as executor:
             faults = write_figures(layout, gallery, executor)
     except OSError as error:
         raise UsageError(f"{folder}: cannot write figures there ({error.strerror}).") from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 
 from heatlas.pipeline.attribution.registry import METHODS
@@ -13,14 +12,15 @@ from heatlas.pipeline.run.config.files import toml_value
 from heatlas.pipeline.run.config.settings import Config, RegistrationConfig
 from heatlas.pipeline.run.errors import EXIT_OK, BadInputError, UsageError
 from heatlas.pipeline.run.plugins import origin
+from heatlas.workflows.commands import Models
 
 RESOLUTIONS = (1.0, 2.0)
 """Default resolutions of template space in mm."""
 
 
-def models_command(arguments: argparse.Namespace) -> int:
+def models_command(options: Models) -> int:
     """Describe every family on the terminal."""
-    resolutions = RESOLUTIONS if arguments.resolution is None else (arguments.resolution,)
+    resolutions = RESOLUTIONS if options.resolution is None else (options.resolution,)
     for family in FAMILIES.values():
         print(family.name)
         for heading, text in described(family, resolutions):

@@ -41,7 +41,7 @@ from heatlas.pipeline.run.layout.private_paths import without_home
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE, template_name
 from heatlas.pipeline.statistics.requested import require_names
-from heatlas.workflows.command_line import STAGES
+from heatlas.workflows.commands import STAGES
 
 HIPPOCAMPUS = "Hippocampus"
 

@@ -1,8 +1,7 @@
-"""Settings and selections of a command line, as records."""
+"""Settings and selections of a command, as records."""
 
 from __future__ import annotations
 
-import argparse
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,42 +17,46 @@ from heatlas.pipeline.models.families.probes.settings import ProbeConfig
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import UsageError
+from heatlas.workflows.commands import Check, ManifestExport, ManifestImport, Run, Settings
 
 
-def settings_of(arguments: argparse.Namespace) -> Config:
-    """Settings of a command line: preset, then file, then single options."""
-    overrides: dict[str, Any] = seed_of(arguments)
+def settings_of(options: Settings, backbone: Path | None = None) -> Config:
+    """Settings of a command: preset, then file, then single options.
+
+    `backbone`: of the probe that is then trained.
+    """
+    overrides: dict[str, Any] = {} if options.seed is None else {"seed": options.seed}
     cohort: dict[str, Any] = {}
-    if arguments.contrast:
-        column, values = _parted(arguments.contrast)
+    if options.contrast:
+        column, values = _parted(options.contrast)
         classes = values.split(",") if len(values.split(",")) > 2 else values.split(",", 1)
         if not column or len(classes) < 2 or not all(classes):
             raise UsageError(
-                f"--contrast {arguments.contrast}: write COLUMN=CLASS,CLASS, such as diagnosis=CN,AD, or more "
+                f"--contrast {options.contrast}: write COLUMN=CLASS,CLASS, such as diagnosis=CN,AD, or more "
                 "classes, such as diagnosis=CN,MCI,AD; the last is the one that is explained. Numbers are compared: "
                 '"cdr=0,>=0.5" or "mmse>=27,<24".'
             )
         several = classes if len(classes) > 2 else []
         cohort |= {"contrast_column": column, "negative": classes[0], "positive": classes[-1], "classes": several}
-    if arguments.target:
-        if arguments.contrast:
+    if options.target:
+        if options.contrast:
             raise UsageError("--target predicts a number and --contrast classes; give only one of them.")
-        cohort |= {"target": arguments.target, "classes": []}
-    table = None if arguments.table is None else table_setting(arguments.table)
-    single = {"include": arguments.include, "start_at": arguments.start_at, "table": table}
+        cohort |= {"target": options.target, "classes": []}
+    table = None if options.table is None else table_setting(options.table)
+    single = {"include": options.include, "start_at": options.start_at, "table": table}
     cohort |= {name: value for name, value in single.items() if value is not None}
     if cohort:
         overrides["cohort"] = cohort
-    if arguments.resolution is not None:
-        overrides["registration"] = {"resolution_mm": arguments.resolution}
-    if arguments.anonymise is not None:
+    if options.resolution is not None:
+        overrides["registration"] = {"resolution_mm": options.resolution}
+    if options.anonymise is not None:
         overrides["privacy"] = {"shift_dates": True}
-    if arguments.pseudonymise:
-        names = [name for name in arguments.pseudonymise.split(",") if name]
+    if options.pseudonymise:
+        names = [name for name in options.pseudonymise.split(",") if name]
         overrides["privacy"] = {**overrides.get("privacy", {}), "pseudonyms": names}
-    if getattr(arguments, "backbone", None) is not None:
-        overrides["model"] = {"architecture": "probe", "backbone": str(arguments.backbone)}
-    return with_backbone(load_config(arguments.preset, arguments.config, overrides))
+    if backbone is not None:
+        overrides["model"] = {"architecture": "probe", "backbone": str(backbone)}
+    return with_backbone(load_config(options.preset, options.config, overrides))
 
 
 def _parted(contrast: str) -> tuple[str, str]:
@@ -84,22 +87,17 @@ def with_backbone(config: Config) -> Config:
     return replace(config, model=found)
 
 
-def seed_of(arguments: argparse.Namespace) -> dict[str, Any]:
-    return {} if arguments.seed is None else {"seed": arguments.seed}
-
-
-def selection_of(arguments: argparse.Namespace, config: Config, folders: Sequence[Path]) -> ScanSelection:
-    """Scans selected by a command line, and how they are anonymised; the key must not lie in one of `folders`."""
-    manifest = getattr(arguments, "manifest", None)
-    if manifest is not None and "ids" in config.privacy.pseudonyms:
+def selection_of(
+    options: Check | ManifestExport | ManifestImport | Run, config: Config, folders: Sequence[Path]
+) -> ScanSelection:
+    """Scans that a command selects, and how they are anonymised; the key must not lie in one of `folders`."""
+    if options.manifest is not None and "ids" in config.privacy.pseudonyms:
         raise UsageError("--pseudonymise ids: a manifest and its comparison contain image ids. Leave one out.")
     return ScanSelection(
-        participants=tuple(arguments.participant_label),
-        follow_links=getattr(arguments, "follow_links", False),
+        participants=options.participant_label,
+        follow_links=options.follow_links,
         template=config.registration.template,
-        entities=read_filter(filtered, config.cohort.kind)
-        if (filtered := getattr(arguments, "bids_filter_file", None))
-        else {},
-        manifest=None if manifest is None else Manifest.read(manifest),
-        disguise=open_disguise(getattr(arguments, "anonymise", None), config.privacy, folders),
+        entities=read_filter(filtered, config.cohort.kind) if (filtered := options.bids_filter_file) else {},
+        manifest=None if options.manifest is None else Manifest.read(options.manifest),
+        disguise=open_disguise(options.anonymise, config.privacy, folders),
     )

@@ -45,13 +45,13 @@ from heatlas.pipeline.evaluation.bench.stage import Bench
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.reports.content.relevance import evaluation as page
 from heatlas.reports.read.run_files import ALL_TABLES
-from heatlas.workflows.command_line import build_parser
+from heatlas.workflows.command_line import read_command
 from heatlas.workflows.evaluate import request_of
 
-arguments = build_parser().parse_args(["evaluate", "out", "--parts", "toy"])
+arguments = read_command(["evaluate", "out", "--parts", "toy"])
 assert request_of(arguments).parts == (toy_part.PART,)
 with pytest.raises(UsageError, match="--draws: only the toy draws; add toy to --parts"):
-    request_of(build_parser().parse_args(["evaluate", "out", "--parts", "retrain", "--draws", "1"]))
+    request_of(read_command(["evaluate", "out", "--parts", "retrain", "--draws", "1"]))
 assert "toy (what a toy does)" in commands_page()
 assert ALL_TABLES["toy"] is toy_part.TABLE and "What does the toy find?" in tables_page()
 

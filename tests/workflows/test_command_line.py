@@ -318,7 +318,7 @@ def test_the_report_of_a_demo_is_made_again_with_the_marker(tmp_path, monkeypatc
     done.pop()
     assert [name for name, _ in done] == ["run_pipeline", "evaluate_command", "report_command"]
     assert [given.out for _, given in done[1:]] == [tmp_path / "run"] * 2
-    assert done[1][1].parts == ["marker"]
+    assert done[1][1].parts == ("marker",)
 
 
 def test_a_report_of_an_unfinished_run_says_so_where_it_was_asked_for(tmp_path, people, capsys):

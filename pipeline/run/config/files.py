@@ -24,14 +24,16 @@ PRESETS = Path(__file__).parent / "presets"
 
 
 def load_config(
-    preset: str = "default", file: Path | None = None, overrides: Mapping[str, Any] | None = None
+    preset: str = "default",
+    file: Path | Mapping[str, Any] | None = None,
+    overrides: Mapping[str, Any] | None = None,
 ) -> Config:
     """Build the configuration: defaults, then a preset, then a file, then single values.
 
     `preset`: ``default`` or the name of a file in ``pipeline/run/config/presets``; several joined by ``+``, the last
-    over those before it. `file`: TOML with the sections of `Config`; only what differs need be named. `overrides`: as
-    the parsed file, e.g. ``{"seed": 7}``. Raises UsageError for an unknown preset, section, setting, type or value; the
-    message names it and the file it stands in.
+    over those before it. `file`: TOML with the sections of `Config`, or what such a file holds; only what differs need
+    be named. `overrides`: as the parsed file, e.g. ``{"seed": 7}``. Raises UsageError for an unknown preset, section,
+    setting, type or value; the message names it and the file it stands in.
     """
     values: dict[str, Any] = {}
     sources = []
@@ -42,7 +44,10 @@ def load_config(
             raise UsageError(f"--preset {name}: unknown; known are {', '.join(['default', *presets])}.")
         sources.append(f"preset {name}")
         _add(values, _read_toml(presets[name]), sources[-1])
-    if file is not None:
+    if isinstance(file, Mapping):
+        sources.append("settings")
+        _add(values, file, sources[-1])
+    elif file is not None:
         sources.append(str(file))
         _add(values, _read_settings(file), sources[-1])
     if overrides:
