@@ -58,7 +58,8 @@ def test_every_argument_judges_every_value_without_an_error_of_its_own(value):
 @pytest.mark.parametrize(
     ("words", "record", "values"),
     [
-        (["run", "in", "out", "--contrast", "cdr=0,>=0.5", "--n-procs", "3", "--resolution", "2", "--follow-links"], Run,
+        (["run", "in", "out", "--contrast", "cdr=0,>=0.5", "--n-procs", "3", "--resolution", "2", "--follow-links"],
+         Run,
          {"input": "in", "out": Path("out"), "contrast": "cdr=0,>=0.5", "n_procs": 3, "resolution": 2.0,
           "follow_links": True, "backbone": None}),
         (["evaluate", "out", "--methods", "lrp", "--methods", "occlusion", "--draws", "9", "--n-procs", "1"], Evaluate,
