@@ -1,4 +1,7 @@
-"""``heatlas check``: what a run would use, drop and miss, from names, tables and headers alone."""
+"""``heatlas check``: what a run would use, drop and miss, from names, tables and headers alone.
+
+``heatlas manifest``: export the list of images of a cohort, or rebuild a cohort from such a list.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from typing import Any
 from heatlas.pipeline.cohort.people.inclusion import steps
 from heatlas.pipeline.cohort.reading import InputCohort, read_cohort
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.cohort.sharing.manifest import MATCHING, Match, write_comparison
+from heatlas.pipeline.cohort.sharing.manifest import MATCHING, Match, make_manifest, write_comparison
 from heatlas.pipeline.run.config.inclusion import read_rule
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError, UsageError
@@ -20,7 +23,7 @@ from heatlas.pipeline.run.layout.private_paths import without_home
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.tables import write_json, write_text
 from heatlas.pipeline.run.work.providers import PROVIDERS, require_file
-from heatlas.workflows.commands import Check, ManifestImport
+from heatlas.workflows.commands import Check, ManifestExport, ManifestImport
 from heatlas.workflows.estimates import expectations
 from heatlas.workflows.preflight import preflight, require_settings, stages_until
 from heatlas.workflows.settings import selection_of, settings_of
@@ -204,3 +207,26 @@ def _kind_of(scan: Scan) -> str:
 def _people(scans: Iterable[Scan]) -> str:
     count = len({scan.participant_id for scan in scans})
     return f"{count} participant{'s' if count != 1 else ''}"
+
+
+def manifest_command(options: ManifestExport) -> int:
+    """Write the manifest of the scans that a run would use."""
+    config = settings_of(options)
+    if options.anonymise is not None:
+        raise UsageError("manifest export: a manifest needs the real ids; leave --anonymise out.")
+    if options.file.suffix != ".tsv":
+        raise UsageError(f"{options.file}: a manifest is a table; give a name that ends in .tsv.")
+    if options.file.resolve().is_relative_to(options.input.resolve()):
+        raise UsageError(f"{options.file}: lies inside the input folder, which is never written to.")
+    cohort = read_cohort(options.input, config.cohort, config.seed, selection_of(options, config, []))
+    kept = cohort.table.kept
+    if not kept:
+        raise BadInputError(f"{without_home(cohort.root)}: no scan can be used; heatlas check says why.")
+    manifest = make_manifest(cohort.root, kept, options.ids_only)
+    try:
+        manifest.write(options.file)
+    except OSError as error:
+        raise UsageError(f"{options.file}: cannot write there ({error.strerror}).") from error
+    print(f"{len(kept)} scans of {len({scan.participant_id for scan in kept})} participants: {options.file}")
+    print(f"digest of the cohort: {manifest.digest}")
+    return EXIT_OK
