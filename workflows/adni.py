@@ -65,8 +65,15 @@ from heatlas.workflows.commands import Apply, Demo, Evaluate, Pretrain, Report, 
 from heatlas.workflows.estimates import expectations
 from heatlas.workflows.evaluate import evaluate_command
 from heatlas.workflows.explain import explain_command
-from heatlas.workflows.preflight import Ready, preflight, require_settings, stages_until
-from heatlas.workflows.settings import selection_of, settings_of, table_setting
+from heatlas.workflows.preflight import (
+    Ready,
+    preflight,
+    require_settings,
+    selection_of,
+    settings_of,
+    stages_until,
+    table_setting,
+)
 from heatlas.workflows.stages import STAGE_FUNCTIONS, Work
 
 

@@ -25,8 +25,7 @@ from heatlas.pipeline.run.tables import write_json, write_text
 from heatlas.pipeline.run.work.providers import PROVIDERS, require_file
 from heatlas.workflows.commands import Check, ManifestExport, ManifestImport
 from heatlas.workflows.estimates import expectations
-from heatlas.workflows.preflight import preflight, require_settings, stages_until
-from heatlas.workflows.settings import selection_of, settings_of
+from heatlas.workflows.preflight import preflight, require_settings, selection_of, settings_of, stages_until
 
 SUMMARY = "check.json"
 """Marks the folder of a check, which may be overwritten."""

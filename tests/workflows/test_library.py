@@ -12,7 +12,7 @@ from heatlas.pipeline.run.errors import UsageError
 from heatlas.workflows.command_line import read_command
 from heatlas.workflows.commands import Apply, Evaluate, Run
 from heatlas.workflows.library import filled
-from heatlas.workflows.settings import settings_of
+from heatlas.workflows.preflight import settings_of
 
 
 @pytest.mark.parametrize(
