@@ -63,8 +63,7 @@ from heatlas.reports.page.build import write_report
 from heatlas.workflows.check import describe_cohort
 from heatlas.workflows.commands import Apply, Demo, Evaluate, Pretrain, Report, Run, run_of
 from heatlas.workflows.estimates import expectations
-from heatlas.workflows.evaluate import evaluate_command
-from heatlas.workflows.explain import explain_command
+from heatlas.workflows.evaluate import evaluate_command, explain_command
 from heatlas.workflows.preflight import (
     Ready,
     preflight,
