@@ -20,8 +20,7 @@ from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout, FoldFiles
 from heatlas.reports.content.run.colophon import methods_markdown
 from heatlas.reports.read.run_record import read_run
-from heatlas.workflows.estimates import measured_step
-from heatlas.workflows.models import described
+from heatlas.workflows.estimates import described, measured_step
 from tests.evaluation.block_run import CONFIG, block_cohort, train_run
 from tests.reports.run_factory import RunPlan, make_run
 
