@@ -6,12 +6,6 @@ Run as ``python workflows/adni.py COMMAND`` or ``heatlas COMMAND``; the stages a
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
-
-from heatlas.pipeline.cohort.people.balance import SPLIT_BALANCE_TABLE
-from heatlas.pipeline.cohort.people.splits import SPLITS_TABLE
-from heatlas.pipeline.cohort.records import CLINICAL_TABLE, ScanTable
-from heatlas.pipeline.run.work.jobs import FAILURES_TABLE
 
 if __name__ == "__main__":  # before the libraries below are imported, so that Ctrl-C works meanwhile
     from heatlas.workflows.interrupts import start
@@ -23,14 +17,17 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.templates import configured_grid, find_template
 from heatlas.pipeline.cohort.applied import read_scan, to_apply
 from heatlas.pipeline.cohort.demo.cohort import LONGITUDINAL_PARTICIPANTS, PARTICIPANTS, write_demo_cohort
-from heatlas.pipeline.cohort.people.balance import balance_sentence
+from heatlas.pipeline.cohort.people.balance import SPLIT_BALANCE_TABLE, balance_sentence
+from heatlas.pipeline.cohort.people.splits import SPLITS_TABLE
 from heatlas.pipeline.cohort.reading import InputCohort, read_cohort
+from heatlas.pipeline.cohort.records import CLINICAL_TABLE, ScanTable
 from heatlas.pipeline.cohort.sharing.manifest import write_comparison
 from heatlas.pipeline.explaining.controls import mean_controls
 from heatlas.pipeline.explaining.own_regions import STAGE as OWN_REGIONS
@@ -54,7 +51,7 @@ from heatlas.pipeline.run.layout.run_layout import ParticipantLayout, RunLayout
 from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE, template_name
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.executors import open_executor
-from heatlas.pipeline.run.work.jobs import clear_stale_scratch
+from heatlas.pipeline.run.work.jobs import FAILURES_TABLE, clear_stale_scratch
 from heatlas.pipeline.run.work.lock import run_lock
 from heatlas.pipeline.run.work.log import open_log
 from heatlas.pipeline.run.work.provenance import write_dataset_description, write_provenance
@@ -63,7 +60,7 @@ from heatlas.reports.page.build import write_report
 from heatlas.workflows.check import describe_cohort
 from heatlas.workflows.commands import Apply, Demo, Evaluate, Pretrain, Report, Run, run_of
 from heatlas.workflows.estimates import expectations
-from heatlas.workflows.evaluate import evaluate_command, explain_command
+from heatlas.workflows.evaluate import evaluate_command
 from heatlas.workflows.preflight import (
     Ready,
     preflight,
@@ -329,5 +326,5 @@ def report_command(options: Report) -> int:
     return EXIT_SOME_FAILED if made.faults else EXIT_OK
 
 
-__all__ = ["apply_command", "demo_command", "explain_command", "pretrain_command", "report_command", "run_command"]
+__all__ = ["apply_command", "demo_command", "pretrain_command", "report_command", "run_command"]
 """What `workflows.command_line.main` calls."""

@@ -1,6 +1,6 @@
-"""``heatlas check``: what a run would use, drop and miss, from names, tables and headers alone.
+"""What a run would use, drop and miss (``heatlas check``), from names, tables and headers, and which images it has.
 
-``heatlas manifest``: export the list of images of a cohort, or rebuild a cohort from such a list.
+The list of images, a manifest, is written by ``heatlas manifest export``; a check with one rebuilds the cohort from it.
 """
 
 from __future__ import annotations

@@ -304,7 +304,7 @@ class Explain(Command):
     """
 
     name = "explain"
-    does = "adni.explain_command"
+    does = "evaluate.explain_command"
     epilog = "What each method answers, its settings and when not to use it: docs/attribution_methods.md."
     computes = True
     out: Path = place("OUT", "run folder")
@@ -377,7 +377,7 @@ class Compare(Command):
     """
 
     name = "compare"
-    does = "compare.compare_command"
+    does = "finished_runs.compare_command"
     outs: tuple[Path, ...] = place("OUT", "run folders, two or more; only read", nargs="+")
     to: Path = place("FOLDER", "for the page comparison.html and its tables", required=True)
 
@@ -387,7 +387,7 @@ class Models(Command):
     """The families of networks: size, settings, which methods explain them."""
 
     name = "models"
-    does = "models.models_command"
+    does = "estimates.models_command"
     only_reads = True
     resolution: float | None = option("voxel size in template space (default: 1 and 2)", metavar="MM", type=float)
 
@@ -412,7 +412,7 @@ class Figures(Command):
     """
 
     name = "figures"
-    does = "figures.figures_command"
+    does = "finished_runs.figures_command"
     out: Path = place("OUT", "run folder")
     to: Path | None = path_option("FOLDER", "default: OUT/figures/publication")
     format: tuple[str, ...] = several(

@@ -1,9 +1,7 @@
-"""How long a run takes on this machine, and how much memory and disk it needs, before it starts.
+"""The families of networks (``heatlas models``), and how long a run takes here, with how much memory and disk.
 
 Training and maps are estimated from one step of the configured network, which is timed here. Registration has the
 seconds of a core that were measured for the documentation (docs/benchmarks/registration.md, docs/patients.md).
-
-``heatlas models``: the families of networks, their settings, and which methods explain them.
 """
 
 from __future__ import annotations

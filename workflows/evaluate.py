@@ -1,6 +1,6 @@
-"""``heatlas evaluate``: the bench. Every method against nulls, planted truth and the network; a verdict on each.
+"""Methods on a finished run: maps of chosen scans (``heatlas explain``), and the bench (``heatlas evaluate``).
 
-``heatlas explain``: heatmaps of chosen scans from a finished run, by any method.
+The bench tests every method against nulls, planted truth and the network, with a verdict on each.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Checks of a run before its work starts, shared by ``heatlas check`` and ``heatlas run``.
+"""Before the work of a run starts: its settings and selection from the options of a command, and whether they can work.
 
-Both call the same two functions, so that a run starts if its check passes.
-
-Settings and selections of a command, as records.
+``heatlas check`` and ``heatlas run`` call the same two functions, `require_settings` and `preflight`, so that a run
+starts if its check passes.
 """
 
 from __future__ import annotations

@@ -28,7 +28,8 @@ from heatlas.pipeline.run.tables import read_table, write_json, write_table
 from heatlas.pipeline.run.work import progress
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.jobs import Outcome
-from heatlas.workflows.stages import Work, register_and_finish
+from heatlas.workflows.registration import register_and_finish
+from heatlas.workflows.stages import Work
 
 TEMPLATE = load_template(4.0)
 BOX = brain_box(TEMPLATE).grid(TEMPLATE.grid)

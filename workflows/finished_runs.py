@@ -1,6 +1,7 @@
-"""``heatlas compare``: tables that compare runs of one cohort, and a page of them, which computes nothing.
+"""What is made of finished runs, which are only read: their comparison, and figures for a publication.
 
-``heatlas figures``: every figure of a finished run's report, and every mean map in every view, for publication.
+``heatlas compare`` writes tables that compare runs of one cohort, and a page of them, which computes nothing.
+``heatlas figures`` draws every figure of a run's report, and every mean map in every view.
 """
 
 from __future__ import annotations
