@@ -74,8 +74,14 @@ def test_library_and_command_line_fill_the_same_record(words, record, values):
 
 def test_settings_of_the_library_are_those_of_a_file(tmp_path):
     file = tmp_path / "some.toml"
-    file.write_text("[training]\nensemble = 4\n[training.augmentation]\nnoise_probability = 0.2\n")
-    given = {"training": {"ensemble": 4, "augmentation": {"noise_probability": 0.2}}}
+    file.write_text(
+        "[training]\nensemble = 4\n[training.augmentation]\nnoise_probability = 0.2\n"
+        '[attribution.lrp]\nbatch_norm = "fold"\n'
+    )
+    given = {
+        "training": {"ensemble": 4, "augmentation": {"noise_probability": 0.2}},
+        "attribution": {"settings": ["lrp:batch_norm=fold"]},
+    }
     by_name, by_file = (settings_of(Run(input=Path(), out=Path(), config=config, seed=7)) for config in (given, file))
     assert by_name == by_file
     assert (by_name.seed, by_name.training.ensemble, by_name.training.augmentation.noise_probability) == (7, 4, 0.2)

@@ -134,6 +134,8 @@ def _add(values: dict[str, Any], new: Mapping[str, Any], source: str) -> None:
     A source that names another architecture than those before it starts from the defaults of that architecture: the
     pools of a preset mean nothing to a ResNet. In other sections it starts from what the architecture usually has.
     """
+    if isinstance(section := new.get("attribution"), Mapping):
+        new = {**new, "attribution": _with_texts(section)}
     model = new.get("model")
     if isinstance(model, Mapping):
         before = values.get("model", {})
@@ -143,6 +145,29 @@ def _add(values: dict[str, Any], new: Mapping[str, Any], source: str) -> None:
             values["model"] = {name: value for name, value in before.items() if name in SHARED}
             _merge(values, usual_settings(new["model"]["architecture"]))
     _merge(values, _checked(Config, new, "", source))
+
+
+def _with_texts(section: Mapping[str, Any]) -> dict[str, Any]:
+    """The section ``[attribution]`` with tables of methods, as ``[attribution.lrp]``, as texts of its ``settings``.
+
+    >>> _with_texts({"settings": ["batch=4"], "lrp": {"batch_norm": "fold"}, "rise": {"masking": {"baseline": -1.5}}})
+    {'settings': ['batch=4', 'lrp:batch_norm=fold', 'rise:masking.baseline=-1.5']}
+    """
+
+    def texts(table: Mapping[str, Any], before: str) -> list[str]:
+        made = []
+        for name, value in table.items():
+            if isinstance(value, Mapping):
+                made += texts(value, f"{before}{name}.")
+            else:
+                written = toml_value(tuple(value) if isinstance(value, list) else value)
+                made.append(f"{before}{name}={value if isinstance(value, str) else written}")
+        return made
+
+    tables = {name: value for name, value in section.items() if isinstance(value, Mapping)}
+    rest = {name: value for name, value in section.items() if name not in tables}
+    made = [text for method, table in tables.items() for text in texts(table, f"{method}:")]
+    return {**rest, "settings": [*rest.get("settings", []), *made]} if made else rest
 
 
 def usual_settings(architecture: Any) -> Mapping[str, Mapping[str, Any]]:
