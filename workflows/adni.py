@@ -111,20 +111,23 @@ def run_pipeline(source: RunInput, out: Path, config: Config, options: Run, stag
             open_log(layout, source.input) as log,
             open_executor(options.n_procs, options.executor, layout.parsl_logs, config.cluster) as executor,
         ):
-            _log_beginning(log, lock_note, description, ready.notes)
+            if lock_note:
+                log.warning("%s", lock_note)
+            log.info("%s", description)
+            for note in ready.notes:
+                log.warning("note: %s", note)
             if options.executor is None and not layout.provenance.is_file():
                 for sentence in expectations(config, cohort, ready.split, stages, options.n_procs):
                     log.info("%s", sentence)
-            if said := usual_sentence(config):
-                log.info("%s", said)
-            if said := balance_sentence(ready.balance):
-                log.info("%s", said)
+            for sentence in filter(None, (usual_sentence(config), balance_sentence(ready.balance))):
+                log.info("%s", sentence)
             work = _begin(layout, config, cohort, ready, executor)
             _run_stages(work, cohort, stages, log)
             if options.side_by_side:
                 log.info("Tables and log: %s; the level group makes those of everybody.", layout.tables)
         clear_stale_scratch(layout)  # workers of a killed run may have outlived it until this run began
-    return _exit_code(layout)
+    failed = layout.failures.is_file() and len(FAILURES_TABLE.read(layout.failures)) > 0
+    return EXIT_SOME_FAILED if failed else EXIT_OK
 
 
 def _people_only(cohort: InputCohort) -> InputCohort:
@@ -132,14 +135,6 @@ def _people_only(cohort: InputCohort) -> InputCohort:
     people = {scan.participant_id for scan in cohort.table.kept}
     scans = tuple(scan for scan in cohort.table if scan.participant_id in people)
     return replace(cohort, table=ScanTable(scans), matches=())
-
-
-def _log_beginning(log: logging.Logger, lock_note: str, description: str, notes: Sequence[str]) -> None:
-    if lock_note:
-        log.warning("%s", lock_note)
-    log.info("%s", description)
-    for note in notes:
-        log.warning("note: %s", note)
 
 
 def _begin(layout: RunLayout, config: Config, cohort: InputCohort, ready: Ready, executor: Executor) -> Work:
@@ -216,11 +211,6 @@ def _write_provenance(work: Work, cohort: InputCohort) -> None:
     if "ids" in config.privacy.pseudonyms:  # --participant-label names them
         command = [*command[:1], "(arguments not recorded: ids are pseudonyms)"]
     write_provenance(work.layout, ["heatlas", *command], config.seed, sources)
-
-
-def _exit_code(layout: RunLayout) -> int:
-    failed = layout.failures.is_file() and len(FAILURES_TABLE.read(layout.failures)) > 0
-    return EXIT_SOME_FAILED if failed else EXIT_OK
 
 
 def run_command(options: Run) -> int:
