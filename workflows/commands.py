@@ -113,7 +113,7 @@ class Command:
 
     name: ClassVar[str]
     does: ClassVar[str]
-    """Module of `workflows` and its function. Those outside `adni` need neither networks nor ANTs, and start fast."""
+    """Module of `workflows` and its function; imported when the command is known, and only `adni` brings all stages."""
     epilog: ClassVar[str | None] = None
     computes: ClassVar[bool] = False
     """Whether its workers need networks and ANTs."""
