@@ -285,10 +285,9 @@ def demo_command(options: Demo) -> int:
         code = run_pipeline(RunInput(cohort, "demo"), run.out, config, run)
     if not options.marker or code != EXIT_OK:
         return code
-    n_procs, executor = options.n_procs, options.executor
-    marker = Evaluate(out=run.out, parts=("marker",), config=options.config, n_procs=n_procs, executor=executor)
+    marker = Evaluate(out=run.out, parts=("marker",), config=options.config, n_procs=run.n_procs, executor=run.executor)
     code = evaluate_command(marker)
-    report = Report(out=run.out, n_procs=n_procs, executor=executor)  # which now shows the marker
+    report = Report(out=run.out, n_procs=run.n_procs, executor=run.executor)  # which now shows the marker
     return max(code, report_command(report))
 
 

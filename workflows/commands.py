@@ -13,9 +13,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 STAGES = ("cohort", "registration", "training", "attribution", "regions", "statistics", "report")
+Entry = Literal["auto", "scan", "brain", "template"]
 FIGURE_FORMATS = ("svg", "pdf", "png")
 _MOST_PROCESSES = 1024
 _INPUTS = "ADNI or OASIS download, BIDS or CAPS dataset, FreeSurfer subjects, or images with --table; only read"
@@ -140,7 +141,7 @@ class Settings(Command):
     resolution: float | None = option("voxel size in template space", metavar="MM", type=float)
     participant_label: tuple[str, ...] = _LABELS()
     bids_filter_file: Path | None = path_option("FILE", "which images, by entities of their names (docs/bids_app.md)")
-    start_at: str | None = _START_AT()
+    start_at: Entry | None = _START_AT()
     anonymise: Path | None = path_option(
         "KEY", "shift the dates of each participant; KEY is a secret file, created if absent; keep it apart"
     )
@@ -273,7 +274,7 @@ class Apply(Command):
     new_people: bool = flag(
         "nobody is of the run, even where participant ids are the same (default: people of the run are left out)"
     )
-    start_at: str = _START_AT("auto")
+    start_at: Entry = _START_AT("auto")
     participant_label: tuple[str, ...] = _LABELS()
     n_procs: int = _n_procs()
     executor: str | None = _EXECUTOR()
@@ -311,7 +312,7 @@ class Explain(Command):
     method: tuple[str, ...] = several("NAME", "e.g. grad-cam occlusion rise", action="extend", required=True)
     target: str | None = option("class explained (default: that of the run)", metavar="predicted|CLASS")
     stage: str | None = option("boundary: after N stages (0 is the input), or a layer", metavar="N|LAYER")
-    start: str | None = option(
+    start: Literal["logit", "probability", "evidence"] | None = option(
         "value that is explained (default: that of the run for lrp and guided-backpropagation, the evidence for "
         "maps relative to controls, else the logit)",
         choices=("logit", "probability", "evidence"),
