@@ -11,7 +11,7 @@ SPREAD  = -n 2 --dist loadfile --no-loadscope-reorder
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 unexport PYTHONDONTWRITEBYTECODE  # pytest would compile all tests anew in every process
 
-.PHONY: install demo test test-ci test-kernels test-slow test-oracle test-network test-cluster same coverage check docs format lock clean
+.PHONY: install demo test test-ci test-kernels test-slow test-oracle test-network test-cluster same coverage check docs pages format lock clean
 .DEFAULT_GOAL = demo
 
 $(VENV)/.installed: requirements.lock requirements-cuda.lock pyproject.toml .ci/install
@@ -90,6 +90,9 @@ $(VENV)/.docs: docs/requirements.lock $(VENV)/.tools
 docs: $(VENV)/.docs demo/run/report.html   ## the documentation site, docs/_build/html/index.html, its examples executed on the demo; warnings and broken links are errors
 	$(BIN)/sphinx-build -q -E -W --keep-going docs docs/_build/html
 	$(BIN)/python docs/check_site.py docs/_build/html
+
+pages: $(VENV)/.installed   ## docs/settings.md, tables.md, commands.md and glossary.md, printed by the code; tests hold them equal
+	$(BIN)/python docs/_ext/printed_pages.py
 
 demo/run/report.html:
 	$(MAKE) demo DEMO=demo

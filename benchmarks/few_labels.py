@@ -44,7 +44,7 @@ from heatlas.pipeline.run.work.jobs import run_jobs
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.training.pretraining.stage import pretrain
 from heatlas.pipeline.training.stage import fold_job, registered_versions
-from heatlas.workflows.settings import with_backbone
+from heatlas.workflows.preflight import with_backbone
 
 COHORT_SEED, PEOPLE = 7, 120
 CLASSES, RATIO, TEST_SHARE = ("CN", "AD", "MCI"), 5.0, 0.4

@@ -6,39 +6,34 @@ Run as ``python workflows/adni.py COMMAND`` or ``heatlas COMMAND``; the stages a
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
-
-from heatlas.pipeline.cohort.people.balance import SPLIT_BALANCE_TABLE
-from heatlas.pipeline.cohort.people.splits import SPLITS_TABLE
-from heatlas.pipeline.cohort.records import CLINICAL_TABLE, ScanTable
-from heatlas.pipeline.run.work.jobs import FAILURES_TABLE
 
 if __name__ == "__main__":  # before the libraries below are imported, so that Ctrl-C works meanwhile
     from heatlas.workflows.interrupts import start
 
     sys.exit(start())
 
-import argparse
-import dataclasses
 import logging
 import time
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.templates import configured_grid, find_template
 from heatlas.pipeline.cohort.applied import read_scan, to_apply
 from heatlas.pipeline.cohort.demo.cohort import LONGITUDINAL_PARTICIPANTS, PARTICIPANTS, write_demo_cohort
-from heatlas.pipeline.cohort.people.balance import balance_sentence
+from heatlas.pipeline.cohort.people.balance import SPLIT_BALANCE_TABLE, balance_sentence
+from heatlas.pipeline.cohort.people.splits import SPLITS_TABLE
 from heatlas.pipeline.cohort.reading import InputCohort, read_cohort
+from heatlas.pipeline.cohort.records import CLINICAL_TABLE, ScanTable
 from heatlas.pipeline.cohort.sharing import write_comparison
 from heatlas.pipeline.explaining.controls import mean_controls
 from heatlas.pipeline.explaining.own_regions import STAGE as OWN_REGIONS
 from heatlas.pipeline.explaining.shared_reference import read_norms
 from heatlas.pipeline.models.families.registry import is_given
-from heatlas.pipeline.run.config.files import load_config, read_config, usual_sentence
+from heatlas.pipeline.run.config.files import read_config, usual_sentence
 from heatlas.pipeline.run.config.objectives import ObjectiveConfig
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError, HeatlasError, UsageError
@@ -56,29 +51,34 @@ from heatlas.pipeline.run.layout.run_layout import ParticipantLayout, RunLayout
 from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE, template_name
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.executors import open_executor
-from heatlas.pipeline.run.work.jobs import clear_stale_scratch
+from heatlas.pipeline.run.work.jobs import FAILURES_TABLE, clear_stale_scratch
 from heatlas.pipeline.run.work.lock import run_lock
 from heatlas.pipeline.run.work.log import open_log
 from heatlas.pipeline.run.work.provenance import write_dataset_description, write_provenance
 from heatlas.pipeline.training.given import networks_of_run
 from heatlas.reports.page.build import write_report
 from heatlas.workflows.check import describe_cohort
+from heatlas.workflows.commands import Apply, Demo, Evaluate, Pretrain, Report, Run, run_of
 from heatlas.workflows.estimates import expectations
 from heatlas.workflows.evaluate import evaluate_command
-from heatlas.workflows.explain import explain_command
-from heatlas.workflows.preflight import Ready, preflight, require_settings, stages_until
-from heatlas.workflows.settings import seed_of, selection_of, settings_of, table_setting, with_backbone
+from heatlas.workflows.preflight import (
+    Ready,
+    preflight,
+    require_settings,
+    selection_of,
+    settings_of,
+    stages_until,
+    table_setting,
+)
 from heatlas.workflows.stages import STAGE_FUNCTIONS, Work
 
 
-def run_pipeline(
-    source: RunInput, out: Path, config: Config, options: argparse.Namespace, stages: Sequence[str] = ()
-) -> int:
+def run_pipeline(source: RunInput, out: Path, config: Config, options: Run, stages: Sequence[str] = ()) -> int:
     """Run the given stages, by default all up to ``options.stop_after``; return the exit code.
 
     With ``options.side_by_side`` other jobs may register other people in the same folder meanwhile.
     """
-    source = dataclasses.replace(source, input=source.input.resolve())
+    source = replace(source, input=source.input.resolve())
     stages = stages or stages_until(options.stop_after)
     require_settings(config, stages, elsewhere=options.executor is not None)
     selection = selection_of(options, config, [source.input, out])
@@ -111,20 +111,23 @@ def run_pipeline(
             open_log(layout, source.input) as log,
             open_executor(options.n_procs, options.executor, layout.parsl_logs, config.cluster) as executor,
         ):
-            _log_beginning(log, lock_note, description, ready.notes)
+            if lock_note:
+                log.warning("%s", lock_note)
+            log.info("%s", description)
+            for note in ready.notes:
+                log.warning("note: %s", note)
             if options.executor is None and not layout.provenance.is_file():
                 for sentence in expectations(config, cohort, ready.split, stages, options.n_procs):
                     log.info("%s", sentence)
-            if said := usual_sentence(config):
-                log.info("%s", said)
-            if said := balance_sentence(ready.balance):
-                log.info("%s", said)
+            for sentence in filter(None, (usual_sentence(config), balance_sentence(ready.balance))):
+                log.info("%s", sentence)
             work = _begin(layout, config, cohort, ready, executor)
             _run_stages(work, cohort, stages, log)
             if options.side_by_side:
                 log.info("Tables and log: %s; the level group makes those of everybody.", layout.tables)
         clear_stale_scratch(layout)  # workers of a killed run may have outlived it until this run began
-    return _exit_code(layout)
+    failed = layout.failures.is_file() and len(FAILURES_TABLE.read(layout.failures)) > 0
+    return EXIT_SOME_FAILED if failed else EXIT_OK
 
 
 def _people_only(cohort: InputCohort) -> InputCohort:
@@ -132,14 +135,6 @@ def _people_only(cohort: InputCohort) -> InputCohort:
     people = {scan.participant_id for scan in cohort.table.kept}
     scans = tuple(scan for scan in cohort.table if scan.participant_id in people)
     return replace(cohort, table=ScanTable(scans), matches=())
-
-
-def _log_beginning(log: logging.Logger, lock_note: str, description: str, notes: Sequence[str]) -> None:
-    if lock_note:
-        log.warning("%s", lock_note)
-    log.info("%s", description)
-    for note in notes:
-        log.warning("note: %s", note)
 
 
 def _begin(layout: RunLayout, config: Config, cohort: InputCohort, ready: Ready, executor: Executor) -> Work:
@@ -218,33 +213,27 @@ def _write_provenance(work: Work, cohort: InputCohort) -> None:
     write_provenance(work.layout, ["heatlas", *command], config.seed, sources)
 
 
-def _exit_code(layout: RunLayout) -> int:
-    failed = layout.failures.is_file() and len(FAILURES_TABLE.read(layout.failures)) > 0
-    return EXIT_SOME_FAILED if failed else EXIT_OK
-
-
-def run_command(arguments: argparse.Namespace) -> int:
+def run_command(options: Run) -> int:
     """``heatlas run``."""
-    source = RunInput(arguments.input, arguments.preset)
-    return run_pipeline(source, arguments.out, settings_of(arguments), arguments)
+    source = RunInput(options.input, options.preset)
+    return run_pipeline(source, options.out, settings_of(options, options.backbone), options)
 
 
-def pretrain_command(arguments: argparse.Namespace) -> int:
+def pretrain_command(options: Pretrain) -> int:
     """``heatlas pretrain``: register all scans, and train a backbone on them."""
-    arguments.preset += "+pretraining"
-    config = settings_of(arguments)
-    if arguments.without is not None:
-        without = str(arguments.without.resolve())
-        config = dataclasses.replace(config, pretraining=dataclasses.replace(config.pretraining, without=without))
-    source = RunInput(arguments.input, arguments.preset)
-    return run_pipeline(source, arguments.out, config, arguments, ("cohort", "registration", "pretraining"))
+    run = run_of(options, preset=f"{options.preset}+pretraining")
+    config = settings_of(run)
+    if options.without is not None:
+        config = replace(config, pretraining=replace(config.pretraining, without=str(options.without.resolve())))
+    source = RunInput(run.input, run.preset)
+    return run_pipeline(source, run.out, config, run, ("cohort", "registration", "pretraining"))
 
 
-def apply_command(arguments: argparse.Namespace) -> int:
+def apply_command(options: Apply) -> int:
     """``heatlas apply``: the networks of a finished run, or of its export, on another cohort or one scan."""
-    run, out = RunLayout(arguments.run.resolve()), arguments.out.resolve()
+    run, out = RunLayout(options.run.resolve()), options.out.resolve()
     if run.root.is_relative_to(out) or out.is_relative_to(run.root):
-        raise UsageError(f"{arguments.out}: is, holds or lies in {arguments.run}. Choose an OUT elsewhere.")
+        raise UsageError(f"{options.out}: is, holds or lies in {options.run}. Choose an OUT elsewhere.")
     if bundle := open_bundle(run.root):
         mean_controls(bundle), read_norms(bundle)  # refused before anything is written
         config, preset, people = read_config(bundle.layout.config), bundle.preset, bundle.layout.people
@@ -252,55 +241,54 @@ def apply_command(arguments: argparse.Namespace) -> int:
         config, preset, people = read_run_config(run), read_run_input(run).preset, SPLITS_TABLE.path(run)
     else:
         raise UsageError(
-            f"{arguments.run}: neither a finished run nor a folder of heatlas export. Give the OUT of `heatlas run` or "
+            f"{options.run}: neither a finished run nor a folder of heatlas export. Give the OUT of `heatlas run` or "
             "the FOLDER of `heatlas export`."
         )
     if config.training.networks_of:
-        raise UsageError(f"{arguments.run}: has the networks of another run. Apply that one.")
+        raise UsageError(f"{options.run}: has the networks of another run. Apply that one.")
     if is_given(config):  # whom it was trained with is said of this cohort alone
         raise UsageError(
-            f"{arguments.run}: has a network of your own. Give its description to heatlas run with the new cohort, "
+            f"{options.run}: has a network of your own. Give its description to heatlas run with the new cohort, "
             "with cohort.without for the people it was trained with."
         )
     networks_of_run(str(run.root))  # refuses an unfinished run before anything is written
     training = replace(config.training, networks_of=str(run.root), from_run="", ensemble=1, repeats=1, participants=1.0)
-    if arguments.table is not None and arguments.input.is_file():
-        raise UsageError(
-            f"--table {arguments.table}: goes with a folder of images, and {arguments.input} is one image."
-        )
-    table = "" if arguments.table is None else table_setting(arguments.table)  # that of the run is of other people
-    without = "" if arguments.new_people else str(people)
-    cohort = replace(config.cohort, without=without, start_at=arguments.start_at, table=table)
+    if options.table is not None and options.input.is_file():
+        raise UsageError(f"--table {options.table}: goes with a folder of images, and {options.input} is one image.")
+    table = "" if options.table is None else table_setting(options.table)  # that of the run is of other people
+    without = "" if options.new_people else str(people)
+    cohort = replace(config.cohort, without=without, start_at=options.start_at, table=table)
     cohort = replace(cohort, freesurfer_folder="")  # of the run's people too
-    if arguments.include is not None or arguments.input.is_file():  # of one image nothing is known that a rule asks for
-        cohort = replace(cohort, include=arguments.include or "")
+    if options.include is not None or options.input.is_file():  # of one image nothing is known that a rule asks for
+        cohort = replace(cohort, include=options.include or "")
     regions = replace(config.regions, own_labels="")  # segmentations of the run's people
     config = replace(config, training=training, cohort=cohort, regions=regions, objective=ObjectiveConfig())
-    return run_pipeline(RunInput(arguments.input, preset, one_image=True), arguments.out, config, arguments)
+    return run_pipeline(RunInput(options.input, preset, one_image=True), options.out, config, run_of(options))
 
 
-def demo_command(arguments: argparse.Namespace) -> int:
+def demo_command(options: Demo) -> int:
     """``heatlas demo``."""
-    arguments.preset, arguments.participant_label = "demo", []
-    config = with_backbone(load_config("demo", arguments.config, seed_of(arguments)))
+    cohort = options.out / "cohort"
+    run = run_of(options, input=cohort, out=options.out / "run", preset="demo")
+    config = settings_of(run)
     if template_name(config.registration.template) != DEFAULT_TEMPLATE:
         raise UsageError(
             f"registration.template: the demo's people are made from {DEFAULT_TEMPLATE}. Leave the setting out."
         )
-    require_settings(config, stages_until(arguments.stop_after), elsewhere=arguments.executor is not None)
-    _require_demo_folder(arguments.out)
-    cohort = arguments.out / "cohort"
+    require_settings(config, stages_until(options.stop_after), elsewhere=options.executor is not None)
+    _require_demo_folder(options.out)
     print(f"Synthetic demo cohort: {cohort}")
-    with run_lock(RunLayout(arguments.out.resolve()).lock):
-        with open_executor(arguments.n_procs) as executor:
-            people = LONGITUDINAL_PARTICIPANTS if arguments.longitudinal else PARTICIPANTS
-            write_demo_cohort(cohort, config.seed, people, executor=executor, longitudinal=arguments.longitudinal)
-        code = run_pipeline(RunInput(cohort, "demo"), arguments.out / "run", config, arguments)
-    if not arguments.marker or code != EXIT_OK:
+    with run_lock(RunLayout(options.out.resolve()).lock):
+        with open_executor(options.n_procs) as executor:
+            people = LONGITUDINAL_PARTICIPANTS if options.longitudinal else PARTICIPANTS
+            write_demo_cohort(cohort, config.seed, people, executor=executor, longitudinal=options.longitudinal)
+        code = run_pipeline(RunInput(cohort, "demo"), run.out, config, run)
+    if not options.marker or code != EXIT_OK:
         return code
-    asked = {"out": arguments.out / "run", "methods": [], "parts": ["marker"], "families": [], "draws": None}
-    code = evaluate_command(argparse.Namespace(**{**vars(arguments), **asked, "plant": False, "quick": False}))
-    return max(code, report_command(argparse.Namespace(**{**vars(arguments), **asked})))  # which now shows the marker
+    marker = Evaluate(out=run.out, parts=("marker",), config=options.config, n_procs=run.n_procs, executor=run.executor)
+    code = evaluate_command(marker)
+    report = Report(out=run.out, n_procs=run.n_procs, executor=run.executor)  # which now shows the marker
+    return max(code, report_command(report))
 
 
 def _require_demo_folder(folder: Path) -> None:
@@ -310,15 +298,15 @@ def _require_demo_folder(folder: Path) -> None:
         raise UsageError(f"{folder}: is not empty and not an earlier demo. Choose an empty or new folder.")
 
 
-def report_command(arguments: argparse.Namespace) -> int:
+def report_command(options: Report) -> int:
     """``heatlas report``."""
-    layout = RunLayout(arguments.out.resolve())
+    layout = RunLayout(options.out.resolve())
     source = read_run_input(layout)
     config = read_run_config(layout)
     with (
         run_lock(layout.lock) as lock_note,
         open_log(layout, source.input) as log,
-        open_executor(arguments.n_procs, arguments.executor, layout.parsl_logs, config.cluster) as executor,
+        open_executor(options.n_procs, options.executor, layout.parsl_logs, config.cluster) as executor,
     ):
         if lock_note:
             log.warning("%s", lock_note)
@@ -327,5 +315,5 @@ def report_command(arguments: argparse.Namespace) -> int:
     return EXIT_SOME_FAILED if made.faults else EXIT_OK
 
 
-__all__ = ["apply_command", "demo_command", "explain_command", "pretrain_command", "report_command", "run_command"]
+__all__ = ["apply_command", "demo_command", "pretrain_command", "report_command", "run_command"]
 """What `workflows.command_line.main` calls."""

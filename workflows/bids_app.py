@@ -11,9 +11,12 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import heatlas
+from heatlas.workflows.commands import Run, path
 
 LEVELS = {"participant": "registration", "group": "report"}
 """Last stage of a run by level of analysis."""
@@ -39,7 +42,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--participant-label", "--participant_label", nargs="+", default=[], metavar="LABEL", help="only these"
     )
     parser.add_argument(
-        "--bids-filter-file", type=Path, metavar="FILE", help="which images, by entities: JSON as fMRIPrep's"
+        "--bids-filter-file", type=path, metavar="FILE", help="which images, by entities: JSON as fMRIPrep's"
     )
     parser.add_argument("-w", "--work-dir", type=Path, metavar="FOLDER", help="for temporary files")
     parser.add_argument(
@@ -49,17 +52,20 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def command_of(arguments: argparse.Namespace, further: Sequence[str]) -> list[str]:
-    """The command of heatlas that does the same.
+def at_level(run: Run, arguments: argparse.Namespace) -> Run:
+    """The run of all other options as the app is asked to do it.
 
-    >>> parser = build_parser()
-    >>> command_of(*parser.parse_known_args(["in", "out", "participant", "--participant-label", "01", "--seed", "2"]))
-    ['run', 'in', 'out', '--participant-label', '01', '--seed', '2', '--stop-after', 'registration']
+    >>> given = build_parser().parse_args(["in", "out", "participant", "--participant-label", "01"])
+    >>> run = at_level(Run(input=Path("in"), out=Path("out"), seed=2), given)
+    >>> run.participant_label, run.seed, run.stop_after, run.side_by_side
+    (('01',), 2, 'registration', True)
     """
-    words = ["run", arguments.bids, arguments.out]
-    words += ["--participant-label", *arguments.participant_label] if arguments.participant_label else []
-    words += ["--bids-filter-file", str(arguments.bids_filter_file)] if arguments.bids_filter_file else []
-    return [*words, *further, "--stop-after", LEVELS[arguments.level]]
+    people = tuple(arguments.participant_label)
+    return replace(
+        run, participant_label=people or run.participant_label, stop_after=LEVELS[arguments.level],
+        bids_filter_file=arguments.bids_filter_file or run.bids_filter_file,
+        side_by_side=arguments.level == "participant" and bool(people),
+    )  # fmt: skip
 
 
 def main(argv: Sequence[str] | None = None, begin: Callable[[], None] = lambda: None) -> int:
@@ -76,10 +82,10 @@ def main(argv: Sequence[str] | None = None, begin: Callable[[], None] = lambda: 
         except OSError as error:
             parser.error(f"-w {arguments.work_dir}: {error.strerror}")
         os.environ["TMPDIR"] = tempfile.tempdir = str(arguments.work_dir.resolve())
-    from heatlas.workflows.command_line import main as heatlas_main
+    from heatlas.workflows.command_line import execute, read_command
 
-    people = arguments.level == "participant" and bool(arguments.participant_label)
-    return heatlas_main(command_of(arguments, further), begin, side_by_side=people)
+    run = cast(Run, read_command(["run", arguments.bids, arguments.out, *further]))
+    return execute(at_level(run, arguments), begin)
 
 
 def start() -> int:

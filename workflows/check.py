@@ -1,8 +1,10 @@
-"""``heatlas check``: what a run would use, drop and miss, from names, tables and headers alone."""
+"""What a run would use, drop and miss (``heatlas check``), from names, tables and headers, and which images it has.
+
+The list of images, a manifest, is written by ``heatlas manifest export``; a check with one rebuilds the cohort from it.
+"""
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import os
 from collections import Counter
@@ -13,7 +15,7 @@ from typing import Any
 from heatlas.pipeline.cohort.people.inclusion import steps
 from heatlas.pipeline.cohort.reading import InputCohort, read_cohort
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.cohort.sharing import MATCHING, Match, write_comparison
+from heatlas.pipeline.cohort.sharing import MATCHING, Match, make_manifest, write_comparison
 from heatlas.pipeline.run.config.inclusion import read_rule
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError, UsageError
@@ -21,9 +23,9 @@ from heatlas.pipeline.run.layout.private_paths import without_home
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.tables import write_json, write_text
 from heatlas.pipeline.run.work.providers import PROVIDERS, require_file
+from heatlas.workflows.commands import Check, ManifestExport, ManifestImport
 from heatlas.workflows.estimates import expectations
-from heatlas.workflows.preflight import preflight, require_settings, stages_until
-from heatlas.workflows.settings import selection_of, settings_of
+from heatlas.workflows.preflight import preflight, require_settings, selection_of, settings_of, stages_until
 
 SUMMARY = "check.json"
 """Marks the folder of a check, which may be overwritten."""
@@ -37,32 +39,32 @@ _WANTED = {
 }
 
 
-def check_command(arguments: argparse.Namespace) -> int:
+def check_command(options: Check | ManifestImport) -> int:
     """Describe an input on the terminal and in a folder; exit code 1 if a manifest differs, 65 if nothing is usable."""
-    config = settings_of(arguments)
-    require_check_folder(arguments.out, arguments.input)
-    stages = stages_until(arguments.stop_after)
-    require_settings(config, stages, elsewhere=arguments.executor is not None)
-    if arguments.executor is not None and arguments.executor not in PROVIDERS:
-        require_file(Path(arguments.executor))
-    folders = [arguments.input] if arguments.out is None else [arguments.input, arguments.out]
-    selection = selection_of(arguments, config, folders)
-    cohort = read_cohort(arguments.input, config.cohort, config.seed, selection)
+    config = settings_of(options)
+    require_check_folder(options.out, options.input)
+    stages = stages_until(options.stop_after)
+    require_settings(config, stages, elsewhere=options.executor is not None)
+    if options.executor is not None and options.executor not in PROVIDERS:
+        require_file(Path(options.executor))
+    folders = [options.input] if options.out is None else [options.input, options.out]
+    selection = selection_of(options, config, folders)
+    cohort = read_cohort(options.input, config.cohort, config.seed, selection)
     problem, expected = "", []
     try:
         ready = preflight(config, cohort, stages)
         cohort = dataclasses.replace(cohort, notes=(*cohort.notes, *ready.notes))
-        if arguments.executor is None:
+        if options.executor is None:
             expected = expectations(config, cohort, ready.split, stages, os.cpu_count() or 1)
     except BadInputError as error:
         problem = str(error)
     text = "\n".join([describe_cohort(cohort, config.cohort), *expected])
-    if arguments.executor in PROVIDERS:
-        text += f"\n{arguments.executor}: {config.cluster.in_words()} (not tried)"
+    if options.executor in PROVIDERS:
+        text += f"\n{options.executor}: {config.cluster.in_words()} (not tried)"
     print(text)
-    if arguments.out is not None:
-        write_check(arguments.out, cohort, config.cohort, text, problem)
-        print(f"written to {arguments.out}: scans.tsv, check.txt, {SUMMARY}")
+    if options.out is not None:
+        write_check(options.out, cohort, config.cohort, text, problem)
+        print(f"written to {options.out}: scans.tsv, check.txt, {SUMMARY}")
     if problem:
         raise BadInputError(problem)
     return EXIT_OK if all(match.status in MATCHING for match in cohort.matches) else EXIT_SOME_FAILED
@@ -204,3 +206,26 @@ def _kind_of(scan: Scan) -> str:
 def _people(scans: Iterable[Scan]) -> str:
     count = len({scan.participant_id for scan in scans})
     return f"{count} participant{'s' if count != 1 else ''}"
+
+
+def manifest_command(options: ManifestExport) -> int:
+    """Write the manifest of the scans that a run would use."""
+    config = settings_of(options)
+    if options.anonymise is not None:
+        raise UsageError("manifest export: a manifest needs the real ids; leave --anonymise out.")
+    if options.file.suffix != ".tsv":
+        raise UsageError(f"{options.file}: a manifest is a table; give a name that ends in .tsv.")
+    if options.file.resolve().is_relative_to(options.input.resolve()):
+        raise UsageError(f"{options.file}: lies inside the input folder, which is never written to.")
+    cohort = read_cohort(options.input, config.cohort, config.seed, selection_of(options, config, []))
+    kept = cohort.table.kept
+    if not kept:
+        raise BadInputError(f"{without_home(cohort.root)}: no scan can be used; heatlas check says why.")
+    manifest = make_manifest(cohort.root, kept, options.ids_only)
+    try:
+        manifest.write(options.file)
+    except OSError as error:
+        raise UsageError(f"{options.file}: cannot write there ({error.strerror}).") from error
+    print(f"{len(kept)} scans of {len({scan.participant_id for scan in kept})} participants: {options.file}")
+    print(f"digest of the cohort: {manifest.digest}")
+    return EXIT_OK

@@ -1,4 +1,4 @@
-"""How long a run takes on this machine, and how much memory and disk it needs, before it starts.
+"""The families of networks (``heatlas models``), and how long a run takes here, with how much memory and disk.
 
 Training and maps are estimated from one step of the configured network, which is timed here. Registration has the
 seconds of a core that were measured for the documentation (docs/benchmarks/registration.md, docs/patients.md).
@@ -8,20 +8,32 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from heatlas.atlases.templates import configured_grid
-from heatlas.pipeline.attribution.registry import find_method
+from heatlas.pipeline.attribution.registry import METHODS, find_method
 from heatlas.pipeline.cohort.people.splits import Split
 from heatlas.pipeline.cohort.reading import InputCohort
+from heatlas.pipeline.models.families.family import Family
 from heatlas.pipeline.models.families.probes.settings import ProbeConfig
-from heatlas.pipeline.models.families.registry import build_network, family_of, is_given, is_solved
+from heatlas.pipeline.models.families.registry import (
+    FAMILIES,
+    build_network,
+    family_of,
+    is_given,
+    is_solved,
+    parameter_count,
+)
 from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.registration.ants_transform import TO_4MM
-from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.config.files import toml_value
+from heatlas.pipeline.run.config.settings import Config, RegistrationConfig
+from heatlas.pipeline.run.errors import EXIT_OK, BadInputError, UsageError
 from heatlas.pipeline.run.layout.map_names import map_names, names_of, settings_for
 from heatlas.pipeline.run.plain_text import counted
+from heatlas.pipeline.run.plugins import origin
+from heatlas.workflows.commands import Models
 
 _QUICK = (2.0, 137.0)
 REGISTRATION_SECONDS = {
@@ -199,3 +211,43 @@ def _span(seconds: float) -> str:
     if seconds < 5400:
         return f"{max(round(seconds / 60), 1)} min"
     return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.1f} days"
+
+
+RESOLUTIONS = (1.0, 2.0)
+"""Default resolutions of template space in mm."""
+
+
+def models_command(options: Models) -> int:
+    """Describe every family on the terminal."""
+    resolutions = RESOLUTIONS if options.resolution is None else (options.resolution,)
+    for family in FAMILIES.values():
+        print(family.name)
+        for heading, text in described(family, resolutions):
+            print(f"  {heading:<17} {text}")
+    print('Choose one by architecture = "NAME" under [model] in the file for --config.')
+    return EXIT_OK
+
+
+def described(family: Family, resolutions: tuple[float, ...]) -> Iterator[tuple[str, str]]:
+    """Description of a family, as pairs of heading and text."""
+    network = family.settings(architecture=family.name)
+    if (source := origin("networks", family.name)) != "heatlas":
+        yield "added by", source
+    for resolution in resolutions:
+        config = Config(registration=RegistrationConfig(resolution_mm=resolution), model=network)
+        shape = configured_input(config).shape
+        grid = f"brain at {resolution:g} mm"
+        try:
+            yield grid, f"{parameter_count(network, shape):,} parameters; {'x'.join(map(str, shape))} voxels"
+        except (BadInputError, UsageError) as error:
+            yield grid, str(error)
+    yield "smallest grid", f"{family.smallest_side(network)} voxels along each axis"
+    yield "settings", ", ".join(f"{name} = {toml_value(value)}" for name, value in network.own.items())
+    for method, settings in family.needs.items():
+        yield f"with {method}", ", ".join(f"{name} = {toml_value(value)}" for name, value in settings.items())
+    yield (
+        "explained by",
+        f"{len(METHODS) - len(family.refused)} of {len(METHODS)} methods" + ("; not by" if family.refused else ""),
+    )
+    for method, reason in family.refused.items():
+        yield "", f"{method}: {reason}"

@@ -1,13 +1,18 @@
-"""``heatlas evaluate``: the bench. Every method against nulls, planted truth and the network; a verdict on each."""
+"""Methods on a finished run: maps of chosen scans (``heatlas explain``), and the bench (``heatlas evaluate``).
+
+The bench tests every method against nulls, planted truth and the network, with a verdict on each.
+"""
 
 from __future__ import annotations
 
-import argparse
+import os
 import textwrap
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from heatlas.atlases.labels import load_atlas
+from heatlas.atlases.labels import Atlas, load_atlas
 from heatlas.atlases.templates import configured_grid
 from heatlas.pipeline.cohort.people.splits import SPLITS_TABLE, Split
 from heatlas.pipeline.cohort.reading import PLANTED
@@ -15,34 +20,112 @@ from heatlas.pipeline.cohort.records import SCANS_TABLE, Scan, ScanTable
 from heatlas.pipeline.evaluation.bench.part import BenchRequest
 from heatlas.pipeline.evaluation.bench.stage import Bench
 from heatlas.pipeline.evaluation.parts import PARTS, chosen_parts, require_task
+from heatlas.pipeline.explaining.on_demand import SEEN, ExplanationRequest, explainable, show_scans
 from heatlas.pipeline.run.config.files import with_section
+from heatlas.pipeline.run.config.number_classes import read_class
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError, UsageError
 from heatlas.pipeline.run.layout.folder import read_run_config, read_run_input
-from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
+from heatlas.pipeline.run.layout.run_layout import EvaluationLayout, ExplanationLayout
+from heatlas.pipeline.run.plain_text import counted
+from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.executors import open_executor
-from heatlas.pipeline.run.work.jobs import clear_stale_scratch
+from heatlas.pipeline.run.work.jobs import Outcome, clear_stale_scratch
 from heatlas.pipeline.run.work.lock import run_lock
 from heatlas.pipeline.run.work.log import open_log
 from heatlas.pipeline.training.kept_backbone import on_kept_backbone
 from heatlas.reports.content.relevance.evaluation_grids import draw_aggregated
+from heatlas.workflows.commands import Evaluate, Explain
+
+LISTED = 5
+"""Largest number of empty maps that are named."""
+
+
+def explain_command(options: Explain) -> int:
+    """Explain scans of a run, without changing its maps, receipts, failures and report."""
+    layout = ExplanationLayout(options.out.resolve())
+    read_run_input(layout)
+    with run_lock(layout.lock) as lock_note:
+        if lock_note:
+            print(lock_note)
+        return _explain(layout, options)
+
+
+def _explain(layout: ExplanationLayout, options: Explain) -> int:
+    config = read_run_config(layout)
+    for path in (SCANS_TABLE.path(layout), SPLITS_TABLE.path(layout)):
+        if not path.is_file():
+            raise UsageError(
+                f"{path}: no such file, so this run has no networks to explain. Finish the run with heatlas run."
+            )
+    by_number = read_class(options.target or "", config.cohort.contrast_column)  # ``>=0.5`` for ``cdr ≥ 0.5``
+    target = options.target if by_number is None else by_number.name
+    request = ExplanationRequest(
+        options.method, options.setting, target, options.stage, options.start, options.participant_label, options.scan
+    )
+    scans, split = ScanTable.read(layout).kept, Split.read(layout)
+    atlas = _atlas_of(layout, config)
+    digests = DigestCache(layout.digests)
+    clear_stale_scratch(layout)
+    with open_executor(options.n_procs, options.executor, layout.parsl_logs, config.cluster) as executor:
+        outcomes = show_scans(layout, request, scans, split, atlas, config, executor, digests)
+    _report_left_out(layout, request, explainable(layout, scans, split, config)[1])
+    made = [outcome for outcome in outcomes if outcome.ok]
+    for outcome in outcomes:
+        if not outcome.ok:
+            print(f"  {outcome.job.unit} failed: {outcome.message}")
+    empty = [outcome.job.unit for outcome in outcomes if outcome.ok and not _shows_anything(outcome)]
+    for unit in empty[:LISTED]:
+        print(f"  {unit}: the map is 0 in every region; the method finds no evidence for the target")
+    if len(empty) > LISTED:
+        print(f"  ... and {len(empty) - LISTED} more such maps")
+    print(f"{len(made)} of {len(outcomes)} explanations are available, in {layout.root}/sub-*/**/relevance")
+    for label in dict.fromkeys(outcome.job.arguments[0].explanations[0].label for outcome in made):
+        print(f"  {layout.regions(label)}")
+    if outcomes and not made:
+        first = " ".join(outcomes[0].message.split())
+        raise BadInputError(f"every explanation failed ({layout.failures}). The first: {first}")
+    return EXIT_OK if len(made) == len(outcomes) else EXIT_SOME_FAILED
+
+
+def _atlas_of(layout: ExplanationLayout, config: Config) -> Atlas:
+    try:
+        return load_atlas(config.regions.atlas, configured_grid(config.registration))
+    except (UsageError, BadInputError) as error:
+        raise type(error)(f"{layout.config}: regions.atlas: {error}") from error
+
+
+def _report_left_out(layout: ExplanationLayout, request: ExplanationRequest, closed: Mapping[str, str]) -> None:
+    """Report scans that are left out because a file or row is missing, if all scans were requested."""
+    if not (request.participants or request.scans):
+        for why, count in Counter(reason for reason in closed.values() if reason != SEEN).items():
+            print(f"  {counted(count, 'scan')} left out: {why.replace(f'{layout.root}{os.sep}', '')}")
+
+
+def _shows_anything(outcome: Outcome) -> bool:
+    """Whether the map has relevance in any region.
+
+    Grad-CAM's maps often have none: its last step sets evidence against the target to 0.
+    """
+    return bool((read_table(outcome.job.outputs["regions"], ["sum"])["sum"].fillna(0) != 0).any())
+
 
 WIDTH = 100
 """Characters of a line of the printed verdicts, without what the log puts before it."""
 
 
-def evaluate_command(arguments: argparse.Namespace) -> int:
+def evaluate_command(options: Evaluate) -> int:
     """Judge the methods on a finished run, without changing anything of it; print the verdicts.
 
     UsageError if the folder is no run, or a method or part does not exist. BadInputError if the run has nothing to
     judge.
     """
-    layout = EvaluationLayout(arguments.out.resolve())
-    source, request = read_run_input(layout), request_of(arguments)
+    layout = EvaluationLayout(options.out.resolve())
+    source, request = read_run_input(layout), request_of(options)
     config = on_kept_backbone(read_run_config(layout), layout)
-    if arguments.config is not None:
-        config = with_section(config, arguments.config, "evaluation")
+    if options.config is not None:
+        config = with_section(config, options.config, "evaluation")
     if not SCANS_TABLE.path(layout).is_file():
         raise UsageError(
             f"{SCANS_TABLE.path(layout)}: no such file, so there is nothing to evaluate. Finish the run with "
@@ -52,7 +135,7 @@ def evaluate_command(arguments: argparse.Namespace) -> int:
     with (
         run_lock(layout.lock) as lock_note,
         open_log(layout, source.input) as log,
-        open_executor(arguments.n_procs, arguments.executor, layout.parsl_logs, config.cluster) as executor,
+        open_executor(options.n_procs, options.executor, layout.parsl_logs, config.cluster) as executor,
     ):
         if lock_note:
             log.warning("%s", lock_note)
@@ -70,32 +153,32 @@ def evaluate_command(arguments: argparse.Namespace) -> int:
             draw_aggregated(layout.aggregated_maps, layout.evaluation_figures)
         for line in verdict_lines(evaluated.verdicts):
             log.info("%s", line)
-        log.info("Tables: %s (heatlas report %s puts them into the report)", layout.evaluation, arguments.out)
+        log.info("Tables: %s (heatlas report %s puts them into the report)", layout.evaluation, options.out)
     failed = [outcome for outcome in evaluated.outcomes if not outcome.ok]
     for outcome in failed:
         print(f"  {outcome.job.unit} failed: {outcome.message}")
     return EXIT_SOME_FAILED if failed else EXIT_OK
 
 
-def request_of(arguments: argparse.Namespace) -> BenchRequest:
+def request_of(options: Evaluate) -> BenchRequest:
     """What was typed.
 
     UsageError for a part that does not exist, families without the consensus, or draws without retrain or below 1.
     """
-    parts = chosen_parts(_listed(arguments.parts))
-    if arguments.plant:
+    parts = chosen_parts(_listed(options.parts))
+    if options.plant:
         parts = tuple(dict.fromkeys((*parts, *chosen_parts(["plant"]))))
     for part in PARTS:
-        for option, why in part.options.items():
-            if getattr(arguments, option) not in (None, []) and part not in parts:
-                raise UsageError(f"--{option}: {why}; add {part.name} to --parts.")
-    if arguments.draws is not None and arguments.draws < 1:
-        raise UsageError(f"--draws {arguments.draws}: give 1 or more.")
-    families = tuple(text.strip() for text in arguments.families)  # settings may hold commas
-    return BenchRequest(_listed(arguments.methods), parts, arguments.quick, families, arguments.draws)
+        for name, why in part.options.items():
+            if getattr(options, name) not in (None, ()) and part not in parts:
+                raise UsageError(f"--{name}: {why}; add {part.name} to --parts.")
+    if options.draws is not None and options.draws < 1:
+        raise UsageError(f"--draws {options.draws}: give 1 or more.")
+    families = tuple(text.strip() for text in options.families)  # settings may hold commas
+    return BenchRequest(_listed(options.methods), parts, options.quick, families, options.draws)
 
 
-def _listed(texts: list[str]) -> tuple[str, ...]:
+def _listed(texts: Sequence[str]) -> tuple[str, ...]:
     """Names given one by one or with commas between them."""
     return tuple(name.strip() for text in texts for name in text.split(",") if name.strip())
 

@@ -6,7 +6,6 @@ networks were trained with. Equal runs give equal bytes.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import hashlib
 import importlib.metadata
@@ -54,6 +53,7 @@ from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE
 from heatlas.pipeline.run.work.digests import file_digest
 from heatlas.reports.content.run.model_card import model_card
 from heatlas.reports.read.run_record import read_run
+from heatlas.workflows.commands import Export
 
 FEWEST_CONTROLS = 5
 """Controls of whom a mean is given away; that of fewer shows too much of each."""
@@ -61,13 +61,13 @@ TEXTS = (".json", ".md", ".toml", ".tsv")
 PACKAGES = {"monai_version": "monai", "pytorch_version": "torch", "numpy_version": "numpy"}
 
 
-def export_command(arguments: argparse.Namespace) -> int:
+def export_command(options: Export) -> int:
     """``heatlas export``."""
-    run, folder = RunLayout(arguments.run.resolve()), arguments.folder.resolve()
+    run, folder = RunLayout(options.run.resolve()), options.folder.resolve()
     if folder == run.root or run.root in folder.parents:
-        raise UsageError(f"{arguments.folder}: lies in the run. Choose a folder elsewhere.")
+        raise UsageError(f"{options.folder}: lies in the run. Choose a folder elsewhere.")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UsageError(f"{arguments.folder}: is not empty. Choose a new or empty folder.")
+        raise UsageError(f"{options.folder}: is not empty. Choose a new or empty folder.")
     config, networks = _exportable(run)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as scratch:
@@ -78,7 +78,7 @@ def export_command(arguments: argparse.Namespace) -> int:
             folder.rmdir()
         shutil.move(made.root, folder)
     print(
-        f"{arguments.folder}: {len(networks)} networks, settings, the mean of {bundle.controls} controls and a model "
+        f"{options.folder}: {len(networks)} networks, settings, the mean of {bundle.controls} controls and a model "
         "card. Read docs/README.md before you give it away."
     )
     return EXIT_OK

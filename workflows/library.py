@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
+import dataclasses
 import multiprocessing
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from heatlas.pipeline.run.arguments import require_arguments
-from heatlas.pipeline.run.config.files import toml_value
+from heatlas.pipeline.run.config.nearest import did_you_mean, nearest
 from heatlas.pipeline.run.errors import HeatlasError, UsageError
 from heatlas.reports.read.open_run import OpenRun, open_run
+from heatlas.workflows.commands import Apply, Command, Evaluate, Export, Run, options_of
+
+Record = TypeVar("Record", bound=Command)
 
 
 class CommandError(HeatlasError):
@@ -57,77 +61,88 @@ def run(
     require_arguments(input=input, out=out, preset=preset, seed=seed, settings=settings)
     if settings and options.get("config") is not None:
         raise UsageError("settings and config: both say what differs from the preset; give one of them.")
-    with tempfile.TemporaryDirectory() as folder:
-        words = ["run", str(input), str(out), "--preset", preset]
-        words += [] if seed is None else ["--seed", str(seed)]
-        words += [] if not settings else ["--config", str(_written(Path(folder), settings))]
-        return _finished([*words, *_options(options)], out)
+    for section, values in (settings or {}).items():
+        if not isinstance(values, Mapping):
+            raise UsageError(f'settings: {section} must be a section, as {{"training": {{"ensemble": 4}}}}.')
+    record = filled(Run, {"input": input, "out": out, "preset": preset, "seed": seed, **options})
+    return _finished(dataclasses.replace(record, config=settings) if settings else record, out)
 
 
 def apply(run: str | Path, new: str | Path, out: str | Path, **options: Any) -> OpenRun:
     """The networks of a finished run on another cohort or a scan, as ``heatlas apply RUN NEW OUT``; raises as `run`."""
     require_arguments(run=run, new=new, out=out)
-    return _finished(["apply", str(run), str(new), str(out), *_options(options)], out)
+    return _finished(filled(Apply, {"run": run, "input": new, "out": out, **options}), out)
 
 
 def evaluate(out: str | Path, **options: Any) -> OpenRun:
     """Judge every method on a finished run, as ``heatlas evaluate OUT``; raises as `run`."""
     require_arguments(out=out)
-    return _finished(["evaluate", str(out), *_options(options)], out)
+    return _finished(filled(Evaluate, {"out": out, **options}), out)
 
 
 def export(run: str | Path, folder: str | Path) -> Path:
     """Networks of a finished run as a folder without scans, as ``heatlas export RUN FOLDER``; raises as `run`."""
     require_arguments(run=run, folder=folder)
-    _end(["export", str(run), str(folder)])
+    _end(filled(Export, {"run": run, "folder": folder}))
     return Path(folder)
 
 
-def _options(options: Mapping[str, Any]) -> list[str]:
-    """Options of a command line.
+def filled(record: type[Record], values: Mapping[str, Any]) -> Record:
+    """A record from what a program gives; None and False are absent.
 
-    >>> _options({"n_procs": 4, "quick": True, "methods": ["lrp", "deeplift"], "plant": False})
-    ['--n-procs', '4', '--quick', '--methods', 'lrp', 'deeplift']
+    Raises UsageError for an option that does not exist, or a value that it cannot have.
+
+    >>> filled(Evaluate, {"out": "out", "quick": True, "methods": ["lrp", "deeplift"], "plant": False}).methods
+    ('lrp', 'deeplift')
+    >>> filled(Evaluate, {"out": "out", "method": "lrp"})
+    Traceback (most recent call last):
+    heatlas.pipeline.run.errors.UsageError: heatlas.evaluate: there is no option method. Did you mean methods?
     """
-    words: list[str] = []
-    for name, value in options.items():
-        if value is None or value is False:
-            continue
-        words.append(f"--{name.replace('_', '-')}")
+    options = {one.name: one for one in options_of(record)}
+    for name in values:
+        if name not in options:
+            raise UsageError(f"heatlas.{record.name}: there is no option {name}.{did_you_mean(nearest(name, options))}")
+    given = {name: value for name, value in values.items() if value is not None and value is not False}
+    return record(**{name: _typed(options[name], value) for name, value in given.items()})
+
+
+def _typed(one: dataclasses.Field[Any], value: Any) -> Any:
+    """The value of an option, of its type."""
+    if one.metadata.get("action") == "store_true":
         if value is not True:
-            words += [str(one) for one in value] if isinstance(value, list | tuple) else [str(value)]
-    return words
+            raise UsageError(f"{one.name} = {value!r}: must be True or False.")
+        return True
+    if "nargs" in one.metadata:
+        items = value if isinstance(value, list | tuple) else [value]
+        return tuple(_typed_item(one, item) for item in items)
+    return _typed_item(one, value)
 
 
-def _written(folder: Path, settings: Mapping[str, Mapping[str, Any]]) -> Path:
-    """The settings as a file for ``--config``."""
-    lines = []
-    for section, values in settings.items():
-        if not isinstance(values, Mapping):
-            raise UsageError(f'settings: {section} must be a section, as {{"training": {{"ensemble": 4}}}}.')
-        lines += [f"[{section}]", *(f"{name} = {toml_value(value)}" for name, value in values.items())]
-    path = folder / "settings.toml"
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return path
+def _typed_item(one: dataclasses.Field[Any], value: Any) -> Any:
+    choices = one.metadata.get("choices")
+    try:
+        typed = one.metadata.get("type", str)(str(value))
+    except (ValueError, argparse.ArgumentTypeError) as error:
+        raise UsageError(f"{one.name} = {value!r}: cannot be used ({error}).") from None
+    if choices and typed not in choices:
+        raise UsageError(f"{one.name} = {value!r}: must be one of {', '.join(choices)}.")
+    return typed
 
 
-def _finished(words: list[str], out: str | Path) -> OpenRun:
-    _end(words)
+def _finished(record: Command, out: str | Path) -> OpenRun:
+    _end(record)
     return open_run(out)
 
 
-def _end(words: list[str]) -> None:
-    """Give a command, and raise if it ends without results."""
+def _end(record: Command) -> None:
+    """Do what a record says, and raise if it ends without results."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):  # a worker reads the program that started it
         raise UsageError(
-            f'heatlas.{words[0]}: write it under `if __name__ == "__main__":` in a program, since its worker processes '
-            "read the program too."
+            f'heatlas.{record.name}: write it under `if __name__ == "__main__":` in a program, since its worker '
+            "processes read the program too."
         )
-    from heatlas.workflows.command_line import main
+    from heatlas.workflows.command_line import execute
 
-    try:
-        code = main(words)
-    except SystemExit as end:  # argparse, which has said what is wrong
-        raise UsageError(f"heatlas {' '.join(words[:1])}: an option is wrong; see above.") from end
+    code = execute(record)
     if code not in (0, 1):
-        raise CommandError(f"heatlas {words[0]} ended with exit code {code}; the reason is above.")
+        raise CommandError(f"heatlas {record.name} ended with exit code {code}; the reason is above.")

@@ -1,4 +1,7 @@
-"""Registration and what follows it: figures, volumes, and decisions on scans in doubt."""
+"""Registration and what follows it: figures, volumes, and decisions on scans in doubt.
+
+A module of its own, since workers import it: `stages` would bring all that a run needs.
+"""
 
 from __future__ import annotations
 

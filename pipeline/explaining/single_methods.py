@@ -1,7 +1,8 @@
-"""One function per method, for those who want one: `heatlas.explain` with the method and its settings filled in."""
+"""Three methods as functions, deprecated: `heatlas.explain` takes the name of any method, and its settings."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -22,6 +23,9 @@ def lrp(
     **options: Any,
 ) -> Explained:
     """Layer-wise relevance propagation.
+
+    .. deprecated:: 0.1.0
+        Use ``heatlas.explain(network, image, method="lrp", settings={...})``.
 
     Parameters
     ----------
@@ -61,6 +65,9 @@ def deeplift(
 ) -> Explained:
     """DeepLIFT by the rescale rule, relative to images of controls.
 
+    .. deprecated:: 0.1.0
+        Use ``heatlas.explain(network, image, method="deeplift", settings={...})``.
+
     Parameters
     ----------
     network, image, reference
@@ -96,6 +103,9 @@ def expected_gradients(
 ) -> Explained:
     """Expected gradients, relative to images of controls.
 
+    .. deprecated:: 0.1.0
+        Use ``heatlas.explain(network, image, method="expected-gradients", settings={...})``.
+
     Parameters
     ----------
     network, image, reference
@@ -127,4 +137,10 @@ def _explain(
     network: nn.Module, image: Image, method: str, named: dict[str, Any], options: dict[str, Any]
 ) -> Explained:
     """What the function names, over further settings of the method."""
+    warnings.warn(
+        f'heatlas.{method.replace("-", "_")} will be removed; use heatlas.explain(network, image, method="{method}", '
+        "settings={...}).",
+        DeprecationWarning,
+        stacklevel=3,
+    )
     return explain(network, image, method, settings={**(options.pop("settings", None) or {}), **named}, **options)

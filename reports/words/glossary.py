@@ -92,14 +92,6 @@ GLOSSARY: Sequence[Term] = (
 )  # fmt: skip
 
 
-def as_page() -> str:
-    """The glossary as Markdown, for a run of AD against CN (``docs/glossary.md``)."""
-    words = {"positive": "AD", "negative": "CN", "start": "probability"}
-    intro = "As used in the report, for a run that explains the probability of AD against CN, as the demo does."
-    entries = [f"**{term.name}.** {term.meaning.format(**words)}" for term in GLOSSARY]
-    return "\n\n".join(["# Glossary", intro, *entries]) + "\n"
-
-
 _BY_FORM: Mapping[str, Term] = {form.casefold(): term for term in GLOSSARY for form in term.forms}
 _FORMS = re.compile(
     r"(?<![\w-])(" + "|".join(sorted(map(re.escape, _BY_FORM), key=len, reverse=True)) + r")(?![\w-])", re.IGNORECASE
@@ -134,7 +126,3 @@ def linked(text: str) -> Markup:
         ]
         end = found.end()
     return Markup("").join([*parts, escape(text[end:])])
-
-
-if __name__ == "__main__":
-    print(as_page(), end="")

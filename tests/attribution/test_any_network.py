@@ -421,16 +421,22 @@ def test_one_function_per_method_is_the_same_as_explain():
         nn.Conv3d(1, 3, 3), nn.Tanh(), nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(3, 2)
     ).eval()
     volume, controls = torch.rand(8, 9, 10), [torch.rand(8, 9, 10), torch.rand(8, 9, 10)]
-    same = [
-        (heatlas.lrp(network, volume, beta=0.5, target=1), ("lrp", {"beta": 0.5}, {})),
-        (
-            heatlas.deeplift(network, volume, controls, compare="each", target=1),
-            ("deeplift", {"compare": "each"}, {"reference": controls}),
-        ),
-        (
-            heatlas.expected_gradients(network, volume, controls, alphas=3, target=1, settings={"batch": 2}),
-            ("expected-gradients", {"alphas": 3, "batch": 2}, {"reference": controls}),
-        ),
+    with pytest.warns(DeprecationWarning, match=r"use heatlas\.explain\(network, image, method=") as warned:
+        same = [
+            (heatlas.lrp(network, volume, beta=0.5, target=1), ("lrp", {"beta": 0.5}, {})),
+            (
+                heatlas.deeplift(network, volume, controls, compare="each", target=1),
+                ("deeplift", {"compare": "each"}, {"reference": controls}),
+            ),
+            (
+                heatlas.expected_gradients(network, volume, controls, alphas=3, target=1, settings={"batch": 2}),
+                ("expected-gradients", {"alphas": 3, "batch": 2}, {"reference": controls}),
+            ),
+        ]
+    assert [str(one.message).split()[0] for one in warned] == [
+        "heatlas.lrp",
+        "heatlas.deeplift",
+        "heatlas.expected_gradients",
     ]
     for found, (method, settings, options) in same:
         wanted = heatlas.explain(network, volume, method, target=1, settings=settings, **options)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from argparse import Namespace
 from itertools import permutations
 from pathlib import Path
 from types import SimpleNamespace
@@ -45,6 +44,7 @@ from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
 from heatlas.pipeline.run.tables import write_table
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.jobs import Job, Outcome
+from heatlas.workflows.commands import Evaluate
 from heatlas.workflows.evaluate import WIDTH, request_of, verdict_lines
 
 CONFIG = load_config()
@@ -258,7 +258,7 @@ def test_one_person_with_two_names_has_one_shuffled_label(seed: int) -> None:
 
 @pytest.mark.parametrize("typed", [["nulls, plant"], ["nulls,", "plant"], [" nulls ,plant "], ["nulls", "plant"]])
 def test_spaces_beside_commas_do_not_matter(typed: list[str]) -> None:
-    arguments = Namespace(parts=typed, methods=["lrp, gradient"], plant=False, quick=False, families=[], draws=None)
+    arguments = Evaluate(out=Path("out"), parts=tuple(typed), methods=("lrp, gradient",))
     request = request_of(arguments)
     assert [part.name for part in request.parts] == ["nulls", "plant"]
     assert request.methods == ("lrp", "gradient")

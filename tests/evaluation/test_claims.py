@@ -14,7 +14,7 @@ import claims_page
 import pytest
 
 from heatlas.pipeline.run.config.files import load_config
-from heatlas.workflows.command_line import build_parser
+from heatlas.workflows.command_line import read_command
 
 ROOT = Path(__file__).parents[2]
 CLAIMS = [claim for source in claim_records.sources() for claim in source.claims]
@@ -59,7 +59,7 @@ def test_commands_and_their_settings_exist(name, tmp_path):
     config = tmp_path / "config.toml"
     for words in command.filled(FOLDERS, config):
         if words[0] == "heatlas":
-            asked = vars(build_parser().parse_args(words[1:]))
+            asked = vars(read_command(words[1:]))
             if command.config:
                 load_config(asked.get("preset") or "demo", config)
         else:
@@ -145,7 +145,7 @@ def test_every_part_of_the_notes_is_reached_or_says_why_not():
     for one in claim_records.systems():
         assert one.how or one.command, one.systems
         if one.command:
-            build_parser().parse_args(shlex.split(one.command)[1:])
+            read_command(shlex.split(one.command)[1:])
 
 
 def _parts(text: str) -> list[int]:

@@ -23,9 +23,9 @@ from heatlas.reports.figures.maps import VIEWS, GroupMap, _fsaverage, draw_group
 from heatlas.reports.figures.slices import GROUP_PERCENTILES, Backdrop, BrainImage, ColourScale, coloured, view_of
 from heatlas.reports.frame.material import Material
 from heatlas.reports.read.run_record import read_run
-from heatlas.workflows import figures
+from heatlas.workflows import finished_runs
 from heatlas.workflows.command_line import main
-from heatlas.workflows.figures import draw_maps, write_figures
+from heatlas.workflows.finished_runs import draw_maps, write_figures
 
 GRID = template_grid(4.0)
 PLACES = {"right": (38.0, -22.0, 58.0), "left": (-56.0, -20.0, 2.0)}
@@ -192,7 +192,7 @@ def test_the_caption_says_that_the_spaces_differ_and_the_text_for_the_blind_what
 
 @pytest.mark.ci
 def test_every_map_and_every_figure_is_written_in_every_format_and_named(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(figures, "draw_group_maps", lambda *_: new_figure(1, 1))
+    monkeypatch.setattr(finished_runs, "draw_group_maps", lambda *_: new_figure(1, 1))
     with ThreadPoolExecutor(1) as executor:
         assert write_figures(run, Gallery(tmp_path, FORMATS), executor) == []
     found = {path.name for path in tmp_path.iterdir()}
@@ -209,7 +209,7 @@ def test_every_map_and_every_figure_is_written_in_every_format_and_named(run, tm
 def test_a_lost_map_is_named_and_the_others_are_drawn(tmp_path, monkeypatch):
     layout = make_run(tmp_path / "run", RunPlan(betas=(0.0,), people=2, guided=False, mistakes=False, until="regions"))
     layout.group_map("CN", "lrpB000").unlink()
-    monkeypatch.setattr(figures, "draw_group_maps", lambda *_: new_figure(1, 1))
+    monkeypatch.setattr(finished_runs, "draw_group_maps", lambda *_: new_figure(1, 1))
     faults = draw_maps(layout, Gallery(tmp_path / "out", ("png",)), "lrpB000")
     assert [fault for fault in faults if layout.group_map("CN", "lrpB000").name in fault]
     names = {path.name for path in (tmp_path / "out").iterdir()}

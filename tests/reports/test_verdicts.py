@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from printed_pages import REMEDY, glossary_page
 
 from heatlas.pipeline.run.columns import column_of as declared_column
 from heatlas.pipeline.run.config.files import load_config
@@ -33,7 +34,7 @@ from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import columns_of
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.region_pages.results import associations_by_group
-from heatlas.reports.words.glossary import GLOSSARY, as_page, linked
+from heatlas.reports.words.glossary import GLOSSARY, linked
 from heatlas.reports.words.wording import OWN, hippocampal_source, worded
 
 FOLDER = Path("nowhere")
@@ -443,7 +444,7 @@ def test_first_use_of_a_word_leads_to_the_glossary_and_text_stays_text():
 
 def test_the_page_of_words_is_the_reports_glossary() -> None:
     page = Path(__file__).parents[2] / "docs" / "glossary.md"
-    assert page.read_text(encoding="utf-8") == as_page()
+    assert page.read_text(encoding="utf-8") == glossary_page(), REMEDY
 
 
 @pytest.mark.parametrize(("last", "said"), [(0.3, "The sign depends on β"), (-0.1, "The sign is the same for every β")])

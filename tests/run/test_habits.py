@@ -19,6 +19,7 @@ pytestmark = pytest.mark.ci
 
 ROOT = Path(__file__).parents[2]
 ADDITIONS = Path(__file__).parent / "additions"
+PAGES = ROOT / "docs" / "_ext"
 HELPERS = ("attribution", "reports")
 """Rooms of tests whose runs the scripts use."""
 
@@ -39,21 +40,20 @@ import pathlib, types
 import pandas as pd
 import pytest
 import toy_part
+from printed_pages import commands_page, tables_page
 from heatlas.pipeline.evaluation.bench.stage import Bench
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.reports.content.relevance import evaluation as page
 from heatlas.reports.read.run_files import ALL_TABLES
-from heatlas.reports.read.table_documentation import documentation
-from heatlas.workflows.command_documentation import documentation as commands
-from heatlas.workflows.command_line import build_parser
+from heatlas.workflows.command_line import read_command
 from heatlas.workflows.evaluate import request_of
 
-arguments = build_parser().parse_args(["evaluate", "out", "--parts", "toy"])
+arguments = read_command(["evaluate", "out", "--parts", "toy"])
 assert request_of(arguments).parts == (toy_part.PART,)
 with pytest.raises(UsageError, match="--draws: only the toy draws; add toy to --parts"):
-    request_of(build_parser().parse_args(["evaluate", "out", "--parts", "retrain", "--draws", "1"]))
-assert "toy (what a toy does)" in commands()
-assert ALL_TABLES["toy"] is toy_part.TABLE and "What does the toy find?" in documentation()
+    request_of(read_command(["evaluate", "out", "--parts", "retrain", "--draws", "1"]))
+assert "toy (what a toy does)" in commands_page()
+assert ALL_TABLES["toy"] is toy_part.TABLE and "What does the toy find?" in tables_page()
 
 shown = {one: part for one, part in page.shown_of_all().items() if one.table == "toy"}
 (one, part), = shown.items()
@@ -69,7 +69,7 @@ assert [[cell.text for cell in row] for row in made.tables[0].rows] == [["Amygda
 def test_a_part_of_the_bench_is_one_record(tmp_path) -> None:
     """The command, its help, the documentation of tables and the report find it."""
     (tmp_path / "toy_part.py").write_text(TOY_PART)
-    script = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{ASKED_OF_THE_PART}"
+    script = f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(PAGES)!r}]\n{ASKED_OF_THE_PART}"
     made = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert made.returncode == 0, made.stderr
 
@@ -103,7 +103,7 @@ def added(folder: Path, file: str, source: str, registries: Mapping[str, Mapping
         (package / registry).write_text(text, encoding="utf-8")
     work = folder / "work"
     work.mkdir()
-    paths = [package.parent, *(ROOT / "tests" / room for room in HELPERS), ROOT]
+    paths = [package.parent, *(ROOT / "tests" / room for room in HELPERS), PAGES, ROOT]
     made = subprocess.run(
         [sys.executable, ADDITIONS / f"check_{source}.py", work], capture_output=True, text=True, check=False,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))},

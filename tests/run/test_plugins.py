@@ -34,7 +34,7 @@ from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.plugins import origin
 from heatlas.pipeline.run.work.digests import code_digest
 from heatlas.pipeline.run.work.provenance import package_versions, plugin_versions
-from heatlas.workflows.models import described
+from heatlas.workflows.estimates import described
 
 assert origin("methods", "gradient-power") == "heatlas-example 0.1" and origin("methods", "lrp") == "heatlas"
 network = StagedModel([nn.Sequential(nn.Flatten(), nn.Linear(60, 2))]).eval()

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import get_type_hints
 
 import pytest
+from printed_pages import REMEDY, help_texts, settings_page
 
-from heatlas.pipeline.run.config.documentation import documentation, help_texts
 from heatlas.pipeline.run.config.networks import NETWORKS
 from heatlas.pipeline.run.config.settings import Config
 
@@ -25,8 +25,7 @@ def records(record: type) -> Iterator[type]:
 
 
 def test_the_page_is_made_from_the_declarations() -> None:
-    remedy = "run: python -m heatlas.pipeline.run.config.documentation > docs/settings.md"
-    assert PAGE.read_text(encoding="utf-8") == documentation(), remedy
+    assert PAGE.read_text(encoding="utf-8") == settings_page(), REMEDY
 
 
 @pytest.mark.parametrize("record", [*records(Config), *dict.fromkeys(NETWORKS.values())], ids=lambda one: one.__name__)
@@ -38,7 +37,7 @@ def test_every_setting_is_explained(record: type) -> None:
 
 
 def test_rows_say_kind_default_and_meaning() -> None:
-    page = documentation()
+    page = settings_page()
     assert page.count("## `[statistics.primary]`") == 1
     for row in (
         "| `accumulate` | whole number, between 1 and 1,000 | `1` | Batches whose gradients are averaged ",

@@ -26,7 +26,7 @@ from heatlas.pipeline.training.objectives.known_networks import (
     start_of,
     weights_to_start_from,
 )
-from heatlas.workflows.settings import with_backbone
+from heatlas.workflows.preflight import with_backbone
 
 FOLD = Fold(0, ("sub-1", "sub-2"), ("sub-3",), ("sub-4",))
 WIDTH = 1 / 64

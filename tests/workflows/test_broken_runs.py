@@ -16,7 +16,7 @@ import pytest
 import torch
 from test_compare_runs import make_run
 
-import heatlas.workflows.explain
+import heatlas.workflows.evaluate
 from heatlas.atlases.brain_box import Box
 from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.spaces import template_grid
@@ -120,8 +120,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def run(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ExplanationLayout:
     shutil.copytree(finished, tmp_path / "copy")
-    monkeypatch.setattr(heatlas.workflows.explain, "open_executor", lambda *_: ThreadPoolExecutor(1))
-    monkeypatch.setattr(heatlas.workflows.explain, "load_atlas", _load_atlas)
+    monkeypatch.setattr(heatlas.workflows.evaluate, "open_executor", lambda *_: ThreadPoolExecutor(1))
+    monkeypatch.setattr(heatlas.workflows.evaluate, "load_atlas", _load_atlas)
     monkeypatch.setattr("heatlas.workflows.command_line.import_ahead", lambda _: None)
     return ExplanationLayout(tmp_path / "copy" / "run")
 

@@ -17,7 +17,8 @@ import heatlas.workflows.adni
 from heatlas.pipeline.cohort.records import ScanTable
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.tables import read_table
-from heatlas.workflows.command_line import STAGES, main
+from heatlas.workflows.command_line import main
+from heatlas.workflows.commands import STAGES
 from heatlas.workflows.preflight import stages_until
 
 

@@ -16,6 +16,7 @@ import nibabel as nib
 import numpy as np
 import pytest
 from other_user import nobody
+from printed_pages import REMEDY, commands_page
 
 import heatlas.workflows.adni  # noqa: F401  # whoever becomes nobody may not be allowed to import it
 from heatlas.pipeline.attribution.registry import METHODS
@@ -25,7 +26,6 @@ from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.layout.folder import RunInput, prepare_run_folder
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.work.lock import run_lock
-from heatlas.workflows.command_documentation import documentation
 from heatlas.workflows.command_line import build_parser, main
 
 
@@ -318,7 +318,7 @@ def test_the_report_of_a_demo_is_made_again_with_the_marker(tmp_path, monkeypatc
     done.pop()
     assert [name for name, _ in done] == ["run_pipeline", "evaluate_command", "report_command"]
     assert [given.out for _, given in done[1:]] == [tmp_path / "run"] * 2
-    assert done[1][1].parts == ["marker"]
+    assert done[1][1].parts == ("marker",)
 
 
 def test_a_report_of_an_unfinished_run_says_so_where_it_was_asked_for(tmp_path, people, capsys):
@@ -350,15 +350,14 @@ def test_usage_has_positional_arguments_before_options(words, usage, capsys):
 
 def test_the_page_of_commands_is_made_from_the_command_line():
     page = Path(__file__).parents[2] / "docs" / "commands.md"
-    remedy = "run: python -m heatlas.workflows.command_documentation > docs/commands.md"
-    assert page.read_text(encoding="utf-8") == documentation(), remedy
+    assert page.read_text(encoding="utf-8") == commands_page(), REMEDY
     for part in (
         "## `heatlas manifest import FILE INPUT`\n\nFind the images of a manifest in an input;",
         "| `--start-at auto\\|scan\\|brain\\|template` | what images are: recognised individually",
         "| `OUT ...` | run folders, two or more; only read |",
         "| `--quick` | one set of networks",
     ):
-        assert part in documentation()
+        assert part in commands_page()
 
 
 ROOT = Path(__file__).parents[2]

@@ -24,14 +24,16 @@ PRESETS = Path(__file__).parent / "presets"
 
 
 def load_config(
-    preset: str = "default", file: Path | None = None, overrides: Mapping[str, Any] | None = None
+    preset: str = "default",
+    file: Path | Mapping[str, Any] | None = None,
+    overrides: Mapping[str, Any] | None = None,
 ) -> Config:
     """Build the configuration: defaults, then a preset, then a file, then single values.
 
     `preset`: ``default`` or the name of a file in ``pipeline/run/config/presets``; several joined by ``+``, the last
-    over those before it. `file`: TOML with the sections of `Config`; only what differs need be named. `overrides`: as
-    the parsed file, e.g. ``{"seed": 7}``. Raises UsageError for an unknown preset, section, setting, type or value; the
-    message names it and the file it stands in.
+    over those before it. `file`: TOML with the sections of `Config`, or what such a file holds; only what differs need
+    be named. `overrides`: as the parsed file, e.g. ``{"seed": 7}``. Raises UsageError for an unknown preset, section,
+    setting, type or value; the message names it and the file it stands in.
     """
     values: dict[str, Any] = {}
     sources = []
@@ -42,7 +44,10 @@ def load_config(
             raise UsageError(f"--preset {name}: unknown; known are {', '.join(['default', *presets])}.")
         sources.append(f"preset {name}")
         _add(values, _read_toml(presets[name]), sources[-1])
-    if file is not None:
+    if isinstance(file, Mapping):
+        sources.append("settings")
+        _add(values, file, sources[-1])
+    elif file is not None:
         sources.append(str(file))
         _add(values, _read_settings(file), sources[-1])
     if overrides:
@@ -129,6 +134,8 @@ def _add(values: dict[str, Any], new: Mapping[str, Any], source: str) -> None:
     A source that names another architecture than those before it starts from the defaults of that architecture: the
     pools of a preset mean nothing to a ResNet. In other sections it starts from what the architecture usually has.
     """
+    if isinstance(section := new.get("attribution"), Mapping):
+        new = {**new, "attribution": _with_texts(section)}
     model = new.get("model")
     if isinstance(model, Mapping):
         before = values.get("model", {})
@@ -138,6 +145,29 @@ def _add(values: dict[str, Any], new: Mapping[str, Any], source: str) -> None:
             values["model"] = {name: value for name, value in before.items() if name in SHARED}
             _merge(values, usual_settings(new["model"]["architecture"]))
     _merge(values, _checked(Config, new, "", source))
+
+
+def _with_texts(section: Mapping[str, Any]) -> dict[str, Any]:
+    """The section ``[attribution]`` with tables of methods, as ``[attribution.lrp]``, as texts of its ``settings``.
+
+    >>> _with_texts({"settings": ["batch=4"], "lrp": {"batch_norm": "fold"}, "rise": {"masking": {"baseline": -1.5}}})
+    {'settings': ['batch=4', 'lrp:batch_norm=fold', 'rise:masking.baseline=-1.5']}
+    """
+
+    def texts(table: Mapping[str, Any], before: str) -> list[str]:
+        made = []
+        for name, value in table.items():
+            if isinstance(value, Mapping):
+                made += texts(value, f"{before}{name}.")
+            else:
+                written = toml_value(tuple(value) if isinstance(value, list) else value)
+                made.append(f"{before}{name}={value if isinstance(value, str) else written}")
+        return made
+
+    tables = {name: value for name, value in section.items() if isinstance(value, Mapping)}
+    rest = {name: value for name, value in section.items() if name not in tables}
+    made = [text for method, table in tables.items() for text in texts(table, f"{method}:")]
+    return {**rest, "settings": [*rest.get("settings", []), *made]} if made else rest
 
 
 def usual_settings(architecture: Any) -> Mapping[str, Mapping[str, Any]]:

@@ -36,7 +36,7 @@ from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.reports.frame.material import Material
 from heatlas.reports.page.parts import finished_sections
-from heatlas.workflows.command_line import build_parser
+from heatlas.workflows.command_line import read_command
 from heatlas.workflows.estimates import not_estimated
 from heatlas.workflows.evaluate import request_of
 from tests.evaluation.block_run import block_cohort, train_run
@@ -91,7 +91,7 @@ def the_report_shows_its_maps() -> None:
 
 
 def the_bench_judges_it() -> None:
-    request = request_of(build_parser().parse_args(["evaluate", "out", "--methods", "toy-map"]))
+    request = request_of(read_command(["evaluate", "out", "--methods", "toy-map"]))
     cohort = block_cohort(EvaluationLayout(FOLDER / "judged"))
     train_run(cohort)
     assert methods_of(request, cohort.config) == ("toy-map",)

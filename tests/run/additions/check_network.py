@@ -8,20 +8,19 @@ from pathlib import Path
 
 import pytest
 import torch
+from printed_pages import settings_page
 
 from heatlas.pipeline.attribution.gradient.gradients import InputTimesGradient
 from heatlas.pipeline.attribution.methods import attribute
 from heatlas.pipeline.models.families.registry import FAMILIES, build_network
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input
 from heatlas.pipeline.models.storage import load_model, save_model
-from heatlas.pipeline.run.config.documentation import documentation
 from heatlas.pipeline.run.config.files import config_to_toml, load_config, read_config
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout, FoldFiles
 from heatlas.reports.content.run.colophon import methods_markdown
 from heatlas.reports.read.run_record import read_run
-from heatlas.workflows.estimates import measured_step
-from heatlas.workflows.models import described
+from heatlas.workflows.estimates import described, measured_step
 from tests.evaluation.block_run import CONFIG, block_cohort, train_run
 from tests.reports.run_factory import RunPlan, make_run
 
@@ -47,7 +46,7 @@ def its_settings_are_read_checked_and_written() -> None:
 
 
 def its_settings_are_documented() -> None:
-    page = documentation()
+    page = settings_page()
     assert "### `toy-network`\n\nOne convolution." in page
     assert "| `filters` | whole number, between 1 and 64 | `4` | Of the convolution. |" in page
     lines = dict(described(FAMILIES["toy-network"], (2.0,)))

@@ -6,6 +6,7 @@ import json
 import sys
 from pathlib import Path
 
+from printed_pages import tables_page
 from run_factory import RunPlan, make_run
 
 from heatlas.pipeline.run.tables import read_table
@@ -14,7 +15,6 @@ from heatlas.reports.frame.pages import CLINICAL
 from heatlas.reports.page.parts import finished_sections
 from heatlas.reports.page.sections import SECTIONS, sections_of
 from heatlas.reports.read.run_files import TABLES
-from heatlas.reports.read.table_documentation import documentation
 
 LAYOUT = make_run(Path(sys.argv[1]) / "run", RunPlan(people=6, betas=(0.0,), guided=False))
 PATH = LAYOUT.root / "group" / "statistics" / "toy.tsv"
@@ -22,7 +22,7 @@ PATH = LAYOUT.root / "group" / "statistics" / "toy.tsv"
 
 def its_table_is_declared_and_documented() -> None:
     assert TABLES["toy"].path(LAYOUT) == PATH
-    page = documentation()
+    page = tables_page()
     assert "## group/statistics/toy.tsv\n\nHow sure is the network of each class? One row per class." in page
     assert "| `probability` | number " in page
 

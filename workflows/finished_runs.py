@@ -1,20 +1,30 @@
-"""``heatlas compare``: tables that compare runs of one cohort, and a page of them, which computes nothing."""
+"""What is made of finished runs, which are only read: their comparison, and figures for a publication.
+
+``heatlas compare`` writes tables that compare runs of one cohort, and a page of them, which computes nothing.
+``heatlas figures`` draws every figure of a run's report, and every mean map in every view.
+"""
 
 from __future__ import annotations
 
-import argparse
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import Executor, as_completed
+from functools import partial
 from pathlib import Path
+from urllib.parse import quote
 
 import pandas as pd
 
 from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.regions.tables import RELEVANCE_BILATERAL_TABLE
 from heatlas.pipeline.run.cells import require_whole
-from heatlas.pipeline.run.errors import EXIT_OK, BadInputError, UsageError
+from heatlas.pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError, UsageError
 from heatlas.pipeline.run.layout.folder import read_run_config, read_run_input
 from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.template_name import is_mni
+from heatlas.pipeline.run.work.executors import open_executor
+from heatlas.pipeline.run.work.lock import require_no_links_out
+from heatlas.pipeline.run.work.progress import Progress
 from heatlas.pipeline.statistics.comparison.rankings import RANKING_AGREEMENT_TABLE
 from heatlas.pipeline.statistics.comparison.runs import (
     MAP_AGREEMENT_TABLE,
@@ -35,18 +45,26 @@ from heatlas.pipeline.statistics.comparison.runs import (
 from heatlas.pipeline.statistics.data.inputs import PREDICTION_COLUMNS, read_relevance, require_predictions
 from heatlas.pipeline.statistics.data.values import RelevanceValues
 from heatlas.pipeline.training.prediction import PREDICTIONS_TABLE
+from heatlas.reports.content.relevance.maps import class_difference, group_map
+from heatlas.reports.figures.gallery import Gallery, house_style
+from heatlas.reports.figures.maps import VIEWS, draw_group_maps
+from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.pages import Frame, NavigationEntry, render
 from heatlas.reports.frame.tables import Column, footnote, numeric, page_table, remark
+from heatlas.reports.page.parts import finished_sections
+from heatlas.reports.page.sections import SECTIONS
+from heatlas.reports.read.run_record import OUTCOMES, read_run
 from heatlas.reports.vector.charts import IntervalRow, draw_intervals
 from heatlas.reports.words.numbers import fixed
+from heatlas.workflows.commands import Compare, Figures
 
 
-def compare_command(arguments: argparse.Namespace) -> int:
+def compare_command(options: Compare) -> int:
     """Write the tables of a comparison and their page, ``comparison.html``; the runs are only read."""
-    if len(arguments.outs) < 2:
+    if len(options.outs) < 2:
         raise UsageError("compare: two runs or more are needed. Name several run folders.")
-    folders = [path.resolve() for path in arguments.outs]
-    target = arguments.to.resolve()
+    folders = [path.resolve() for path in options.outs]
+    target = options.to.resolve()
     for folder in folders:
         if folders.count(folder) > 1:
             raise UsageError(f"compare: {folder} is named twice.")
@@ -54,7 +72,7 @@ def compare_command(arguments: argparse.Namespace) -> int:
     runs = [_read(folder, name, target) for folder, name in zip(folders, names, strict=True)]
     for folder in (target, *target.parents):
         if _is_run(folder):
-            raise UsageError(f"--to {arguments.to}: lies inside the run {folder}; give another folder.")
+            raise UsageError(f"--to {options.to}: lies inside the run {folder}; give another folder.")
     runs = with_one_name_per_person(runs)
     scans = common_scans(runs)
     seed = runs[0].config.seed
@@ -69,7 +87,7 @@ def compare_command(arguments: argparse.Namespace) -> int:
         MAP_AGREEMENT_TABLE.write(target / MAP_AGREEMENT_TABLE.file, alike)
         (target / PAGE).write_text(comparison_page(of_runs, of_maps, alike, tests), encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"--to {arguments.to}: cannot write there ({error.strerror}).") from error
+        raise UsageError(f"--to {options.to}: cannot write there ({error.strerror}).") from error
     print(f"{len(scans)} scans common to {', '.join(run.name for run in runs)}: {target}")
     for run in runs:
         left_out = len(run.predictions) - len(scans)
@@ -187,3 +205,63 @@ def comparison_page(runs: pd.DataFrame, maps: pd.DataFrame, regions: pd.DataFram
         maps=page_table(maps, MAPS, "Scores of every map (map_comparison.tsv)."),
         regions=page_table(ordered, REGIONS, caption, CLOSEST),
     )  # fmt: skip
+
+
+def figures_command(options: Figures) -> int:
+    """Write all figures of a run in the formats asked for; the run itself is only read."""
+    layout = RunLayout(options.out.resolve())
+    source = read_run_input(layout).input
+    config = read_run_config(layout)
+    if options.to is None:
+        require_no_links_out(layout.root)
+    folder = (options.to or layout.figures / "publication").resolve()
+    if folder.is_relative_to(source) and not folder.is_relative_to(source / "derivatives"):
+        raise UsageError(f"--to {options.to}: lies inside the input {source}, which is never written to.")
+    gallery = Gallery(folder, tuple(dict.fromkeys(options.format)))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with open_executor(options.n_procs, options.executor, layout.parsl_logs, config.cluster) as executor:
+            faults = write_figures(layout, gallery, executor)
+    except OSError as error:
+        raise UsageError(f"{folder}: cannot write figures there ({error.strerror}).") from error
+    for fault in faults:
+        print(fault)
+    print(f"{len([path for path in folder.iterdir() if path.suffix[1:] in gallery.forms])} figures: {folder}")
+    return EXIT_SOME_FAILED if faults else EXIT_OK
+
+
+def write_figures(layout: RunLayout, gallery: Gallery, executor: Executor) -> list[str]:
+    """Write all figures; return what could not be drawn, each in a sentence.
+
+    `gallery`: with the folder and the formats.
+    """
+    run = read_run(layout)
+    names = run.map_names if run.keeps_mean_maps and run.has("relevance_bilateral") else ()
+    tasks = [partial(draw_sections, layout, gallery), *(partial(draw_maps, layout, gallery, name) for name in names)]
+    faults: dict[str, None] = dict.fromkeys(run.unreadable.values())
+    with Progress(len(tasks), "figures") as progress:
+        for future in as_completed([executor.submit(task) for task in tasks]):
+            faults |= dict.fromkeys(future.result())
+            progress.update()
+    return sorted(faults)
+
+
+def draw_sections(layout: RunLayout, gallery: Gallery) -> tuple[str, ...]:
+    """Write the figures of the report's index; return the faults."""
+    return finished_sections(Material(read_run(layout), gallery), [section.id for section in SECTIONS]).faults
+
+
+def draw_maps(layout: RunLayout, gallery: Gallery, name: str) -> tuple[str, ...]:
+    """Write one map of every group, and of the difference of the classes, in every view; return the faults."""
+    material = Material(read_run(layout), gallery)
+    run = material.run
+    shown = {group: group_map(material, group, name) for group in (*run.map_groups, *OUTCOMES)}
+    if len(run.map_groups) == 2:
+        shown["-minus-".join(run.map_groups)] = class_difference(material, name)
+    with house_style():
+        for group, one in ((group, one) for group, one in shown.items() if one is not None):
+            for view in VIEWS if is_mni(run.layout.space) else ("slices",):  # the others are of MNI space
+                figure = draw_group_maps([(one, (view,))], material.backdrop)
+                title = f"map-{name}_group-{quote(group, safe='')}_view-{view}"
+                gallery.add(figure, title, one.title, one.title, "png")
+    return tuple(material.faults.said)
