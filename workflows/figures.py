@@ -19,7 +19,7 @@ from heatlas.reports.figures.gallery import Gallery, house_style
 from heatlas.reports.figures.maps import VIEWS, draw_group_maps
 from heatlas.reports.frame.material import Material
 from heatlas.reports.page.parts import finished_sections
-from heatlas.reports.page.sections import SECTIONS
+from heatlas.reports.page.sections import QUESTIONS
 from heatlas.reports.read.run_record import OUTCOMES, read_run
 
 
@@ -64,7 +64,7 @@ def write_figures(layout: RunLayout, gallery: Gallery, executor: Executor) -> li
 
 def draw_sections(layout: RunLayout, gallery: Gallery) -> tuple[str, ...]:
     """Write the figures of the report's index; return the faults."""
-    return finished_sections(Material(read_run(layout), gallery), [section.id for section in SECTIONS]).faults
+    return finished_sections(Material(read_run(layout), gallery), [section.id for section in QUESTIONS]).faults
 
 
 def draw_maps(layout: RunLayout, gallery: Gallery, name: str) -> tuple[str, ...]:

@@ -15,14 +15,10 @@ import pandas as pd
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.registration.settled import JACOBIAN_SOURCE, RELIABILITY
 from heatlas.pipeline.statistics.performance.baselines import BETTER, WORSE
-from heatlas.reports.analyses.audit_verdicts import against_baselines, best_baseline, cohort_differences
-from heatlas.reports.analyses.findings import in_words, performance_estimate
 from heatlas.reports.cautions.audit_cautions import AUDIT_CHECKS
 from heatlas.reports.cautions.method_cautions import (
     LOSSES,
     METHOD_CHECKS,
-    Caution,
-    Check,
     mirrored_scans,
     misplaced_scans,
     mostly_flagged,
@@ -31,6 +27,9 @@ from heatlas.reports.cautions.method_cautions import (
     sums_of_evidence,
 )
 from heatlas.reports.frame.material import Faults
+from heatlas.reports.questions.audit_verdicts import against_baselines, best_baseline, cohort_differences
+from heatlas.reports.questions.findings import in_words, performance_estimate
+from heatlas.reports.questions.question import Caution, Check
 from heatlas.reports.read.run_files import PREDICTIONS_OF
 from heatlas.reports.read.run_record import KEYS, OUTCOMES, RunRecord
 from heatlas.reports.words.numbers import LONGEST_TEXT, count, fixed, is_missing, listing, number, percent, shortened

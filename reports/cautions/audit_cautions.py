@@ -9,8 +9,8 @@ import pandas as pd
 
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.regions.audit import NO_REGION
-from heatlas.reports.analyses.audit_verdicts import gathered
-from heatlas.reports.cautions.method_cautions import Caution, Check
+from heatlas.reports.questions.audit_verdicts import gathered
+from heatlas.reports.questions.question import Caution, Check
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import LONGEST_TEXT, count, fixed, listing, number, p_value, percent, shortened
 from heatlas.reports.words.wording import level_in_words, worded

@@ -1,4 +1,4 @@
-"""What a caution is, and the cautions that come from the method: its settings, its registration, its maps.
+"""The cautions that come from the method: its settings, its registration, its maps.
 
 A caution is a reason for doubt, found by a check. Limits of the settings come first. Below them stand the measures of
 doubt that pages of sections and people show too: scans whose registration is in doubt, by the columns of
@@ -7,8 +7,8 @@ doubt that pages of sections and people show too: scans whose registration is in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -17,32 +17,11 @@ from heatlas.atlases.templates import configured_template
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.registration.quality.doubt import MIRRORED, MIRRORED_REASON, NOT_KNOWN
 from heatlas.pipeline.registration.quality.flags import MIN_COHORT
-from heatlas.reports.analyses.findings import small_regions, sum_error
-from heatlas.reports.analyses.map_verdicts import lines_on, planted_leaders, shuffled_count
+from heatlas.reports.questions.findings import small_regions, sum_error
+from heatlas.reports.questions.map_verdicts import lines_on, planted_leaders, shuffled_count
+from heatlas.reports.questions.question import Caution, Check
 from heatlas.reports.read.run_record import RunRecord, has_passed
 from heatlas.reports.words.numbers import count, listing, mid_sentence, number, percent
-
-
-@dataclass(frozen=True)
-class Caution:
-    """One reason for doubt."""
-
-    level: str  # ``serious`` (conclusions may be wrong) or ``note`` (keep in mind)
-    title: str  # a short sentence
-    text: str
-    section: str = ""  # anchor of the section with the details
-
-
-@dataclass(frozen=True)
-class Check:
-    """A check of a run that gives a caution or None; it is made where the run has these tables."""
-
-    find: Callable[[RunRecord], Caution | None]
-    tables: tuple[str, ...] = ()
-
-    def __call__(self, run: RunRecord) -> Caution | None:
-        return self.find(run) if run.has(*self.tables) else None
-
 
 UNSEEN_SHARE = 0.01
 LARGEST_MISS = 0.01

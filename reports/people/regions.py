@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import pandas as pd
 
-from heatlas.reports.analyses.findings import leading_evidence, place_of
+from heatlas.reports.questions.findings import leading_evidence, place_of
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import count, is_missing, listing, mid_sentence, percent, shortened, signed
 

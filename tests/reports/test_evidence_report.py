@@ -17,9 +17,6 @@ from heatlas.pipeline.evaluation.bench.table import EVALUATION_TABLE
 from heatlas.pipeline.evaluation.bench.verdicts import DISTRACTORS_TABLE, VERDICTS_TABLE, verdict_table
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table, write_table
-from heatlas.reports.analyses.findings import evidence_differences, sum_error
-from heatlas.reports.analyses.map_verdicts import NOT_EVALUATED, bench_sentence, recovery
-from heatlas.reports.analyses.verdicts import comparisons
 from heatlas.reports.cautions.all_cautions import find_cautions
 from heatlas.reports.content.relevance import evaluation, regions
 from heatlas.reports.content.relevance.headline import WHERE
@@ -28,6 +25,9 @@ from heatlas.reports.figures import gallery
 from heatlas.reports.frame.material import Material
 from heatlas.reports.page.build import report_inputs, write_report
 from heatlas.reports.people.page import person_content
+from heatlas.reports.questions.findings import evidence_differences, sum_error
+from heatlas.reports.questions.map_verdicts import NOT_EVALUATED, bench_sentence, recovery
+from heatlas.reports.questions.verdicts import comparisons
 from heatlas.reports.read.people import ParticipantRecords
 from heatlas.reports.read.run_files import of_another_version
 from heatlas.reports.read.run_record import RunRecord, leading_map, read_run

@@ -10,7 +10,7 @@ import pytest
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.layout.folder import RunInput
 from heatlas.pipeline.run.layout.run_layout import RunLayout
-from heatlas.reports.analyses.map_verdicts import planted_effects
+from heatlas.reports.questions.map_verdicts import planted_effects
 from heatlas.reports.read.run_record import RunRecord
 
 FOLDER = Path("nowhere")

@@ -9,13 +9,13 @@ from run_factory import EVIDENCE, WITH_EVIDENCE, make_run
 
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table
-from heatlas.reports.analyses import catalogue
-from heatlas.reports.analyses.verdicts import primary
 from heatlas.reports.content.run.methods_statistics import analyses_text
 from heatlas.reports.content.run.summary import summarise
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.pages import CHAPTERS, INDEX
 from heatlas.reports.page.sections import sections_of
+from heatlas.reports.questions import catalogue
+from heatlas.reports.questions.verdicts import primary
 from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import RunRecord, read_run
 from heatlas.reports.words.numbers import fixed, p_value
@@ -86,7 +86,7 @@ def test_an_outcome_that_another_measure_stands_in_for_says_so(record):
 def test_every_caption_of_tests_names_role_family_and_correction(run):
     material = Material.of(run)
     seen = set()
-    for analysis in [value for value in vars(catalogue).values() if isinstance(value, catalogue.AnalysisSection)]:
+    for analysis in [value for value in vars(catalogue).values() if isinstance(value, catalogue.Question)]:
         for shown in analysis.build(material)["views"]:
             if shown.table is not None:
                 name = shown.file.rpartition("/")[2].removesuffix(".tsv")
@@ -96,7 +96,7 @@ def test_every_caption_of_tests_names_role_family_and_correction(run):
 
 
 def test_no_view_shows_g_without_its_interval():
-    for analysis in [value for value in vars(catalogue).values() if isinstance(value, catalogue.AnalysisSection)]:
+    for analysis in [value for value in vars(catalogue).values() if isinstance(value, catalogue.Question)]:
         for view in analysis.views:
             for name in [one for one in view.columns if one.endswith("hedges_g")]:
                 assert {f"{name}_low", f"{name}_high"} <= set(view.columns), view.caption

@@ -13,15 +13,6 @@ from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.layout.folder import RunInput
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.statistics.associations.volume_association import ADJUSTED
-from heatlas.reports.analyses import audit_verdicts, verdicts
-from heatlas.reports.analyses.findings import (
-    Estimate,
-    leaders,
-    map_shares,
-    small_regions,
-)
-from heatlas.reports.analyses.verdicts import difference_in_words
-from heatlas.reports.analyses.views import View, show_view
 from heatlas.reports.cautions.audit_cautions import _gathered_outside
 from heatlas.reports.cautions.method_cautions import _several_networks
 from heatlas.reports.content.relevance.headline import smaller_shares
@@ -31,6 +22,15 @@ from heatlas.reports.content.run.summary import interval_against_p
 from heatlas.reports.figures.gallery import Gallery
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import columns_of
+from heatlas.reports.questions import audit_verdicts, verdicts
+from heatlas.reports.questions.findings import (
+    Estimate,
+    leaders,
+    map_shares,
+    small_regions,
+)
+from heatlas.reports.questions.verdicts import difference_in_words
+from heatlas.reports.questions.views import View, show_view
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.region_pages.results import associations_by_group
 from heatlas.reports.words.glossary import GLOSSARY, as_page, linked

@@ -141,7 +141,7 @@ def test_a_family_of_networks_is_one_file_and_a_line(tmp_path) -> None:
 
 
 SECTION = """
-TOY = AnalysisSection(
+TOY = Question(
     "toy", "How sure is it?", "Toy", pages.CLINICAL, "A toy asks.",
     (View("toy", "Mean probability of each class.", ("label", "probability", "p")),),
 )
@@ -156,7 +156,7 @@ def test_a_statistic_with_its_section_is_one_file_and_two_entries(tmp_path) -> N
             '    Analysis("normative", normative_tables, NORMATIVE_TABLES),':
                 '    Analysis("toy", toy_table, (TOY_TABLE,)),',
         },
-        "reports/analyses/catalogue.py": {
+        "reports/questions/catalogue.py": {
             "from heatlas.reports.read.run_record import OUTCOMES": SECTION,
             "    EFFECTS_FOUND,": "    TOY,",
         },

@@ -10,12 +10,14 @@ from matplotlib.figure import Figure
 
 from heatlas.pipeline.regions.ranking import METRICS
 from heatlas.pipeline.run.layout.map_names import beta_of
-from heatlas.reports.analyses.findings import volume_estimate
-from heatlas.reports.analyses.verdicts import CLEAR, rows_where
 from heatlas.reports.cautions.method_cautions import LOSSES, shares
 from heatlas.reports.figures.gallery import INK, new_figure
 from heatlas.reports.frame.material import Material
+from heatlas.reports.frame.pages import MAPS, TRAINING
 from heatlas.reports.frame.tables import Column, numeric, page_table
+from heatlas.reports.questions.findings import volume_estimate
+from heatlas.reports.questions.question import ANY_TASK, CLEAR, Question
+from heatlas.reports.questions.verdicts import rows_where
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import fixed, number, percent
 
@@ -139,3 +141,13 @@ def draw_overlap(matrices: Mapping[str, pd.DataFrame], top: int, people: Mapping
     axes[0].set_ylabel("β")
     figure.colorbar(image, ax=list(axes), label=f"overlap of the top {top}, %", shrink=0.75)
     return figure
+
+
+BETA = Question(
+    "beta", "Does the answer depend on β?", "Choice of β", MAPS, draw=build_beta, requires=("beta_overlap",),
+    absent="The overlap between values of β is not known yet.",
+)  # fmt: skip
+CONSERVATION = Question(
+    "conservation", "Does the relevance add up?", "Conservation", TRAINING, draw=build_conservation,
+    requires=("conservation",), absent="No scan has been explained yet.", tasks=ANY_TASK,
+)  # fmt: skip

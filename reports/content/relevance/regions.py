@@ -15,8 +15,14 @@ from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.regions.channels import RELEVANCE_CHANNELS_TABLE, shares_of_kinds
 from heatlas.pipeline.regions.ranking import METRICS, top_groups
 from heatlas.pipeline.regions.tables import ALL
-from heatlas.reports.analyses.catalogue import REGION_MEANS
-from heatlas.reports.analyses.findings import (
+from heatlas.reports.content.relevance.headline import regions_that_differ
+from heatlas.reports.figures.gallery import Picture
+from heatlas.reports.figures.regions import draw_regions
+from heatlas.reports.frame import pages
+from heatlas.reports.frame.material import Material
+from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table, remark
+from heatlas.reports.questions.catalogue import REGION_MEANS
+from heatlas.reports.questions.findings import (
     Leaders,
     evidence_differences,
     leaders,
@@ -30,13 +36,9 @@ from heatlas.reports.analyses.findings import (
     voxels_of,
     weak_in_controls,
 )
-from heatlas.reports.analyses.map_verdicts import bench_sentence
-from heatlas.reports.analyses.verdicts import rows_where
-from heatlas.reports.content.relevance.headline import regions_that_differ
-from heatlas.reports.figures.gallery import Picture
-from heatlas.reports.figures.regions import draw_regions
-from heatlas.reports.frame.material import Material
-from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table, remark
+from heatlas.reports.questions.map_verdicts import bench_sentence
+from heatlas.reports.questions.question import ANY_TASK, CLASSES, Question
+from heatlas.reports.questions.verdicts import rows_where
 from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.viewer.explorer import region_explorer
@@ -323,3 +325,13 @@ def kinds_table(material: Material) -> PageTable | None:
         "by those of all kinds; mean over participants. A kind whose voxels vary more can have more relevance without "
         f"telling more: compare with a network of each kind alone. By region: {RELEVANCE_CHANNELS_TABLE.file}.",
     )
+
+
+REGIONS = Question(
+    "regions", "Which regions?", "Regions", pages.REGIONS, draw=build, requires=("relevance_bilateral",),
+    absent="Heatmaps have not been summed over regions yet.", tasks=ANY_TASK,
+)  # fmt: skip
+REGION_TABLE = Question(
+    "region-table", "All regions", "Region table", pages.REGIONS, draw=build_table, requires=("region_summary",),
+    absent="The summary over regions is written with the statistics; this run has none yet.", tasks=CLASSES,
+)  # fmt: skip

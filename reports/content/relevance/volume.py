@@ -15,11 +15,12 @@ from matplotlib.ticker import MaxNLocator
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.run.layout.map_names import beta_of
 from heatlas.pipeline.statistics.associations.volume_association import ADJUSTED, WITHIN
-from heatlas.reports.analyses.findings import VOLUME_TITLES, primary_volume, volume_estimate, volume_row, within_folds
-from heatlas.reports.analyses.verdicts import CLEAR
 from heatlas.reports.figures.gallery import BLUE, GREY, INK, VERMILION, Picture, new_figure
 from heatlas.reports.frame.material import Material
+from heatlas.reports.frame.pages import CLINICAL
 from heatlas.reports.frame.tables import columns_of, page_table
+from heatlas.reports.questions.findings import VOLUME_TITLES, primary_volume, volume_estimate, volume_row, within_folds
+from heatlas.reports.questions.question import CLEAR, Question
 from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words import wording as volume_sources
@@ -245,3 +246,10 @@ def draw_beta_curve(betas: Sequence[float], curves: Mapping[str, pd.DataFrame]) 
     ax.set_ylabel("correlation with hippocampal volume")
     figure.legend(loc="outside lower center", ncols=2)  # anywhere inside, intervals cross it
     return figure
+
+
+VOLUME_AND_RELEVANCE = Question(
+    "volume", "Does relevance follow atrophy?", "Hippocampal volume", CLINICAL, draw=build,
+    requires=("volume_association",), absent="The association with hippocampal volume is not known: either the "
+    "statistics have not run, or no scan has a volume.",
+)  # fmt: skip

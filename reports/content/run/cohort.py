@@ -15,8 +15,11 @@ from markupsafe import Markup
 from heatlas.pipeline.cohort.people.inclusion import InclusionStep, reached, steps
 from heatlas.pipeline.run.config.inclusion import read_rule
 from heatlas.reports.figures.gallery import OUTCOME_NAMES
+from heatlas.reports.frame import pages
 from heatlas.reports.frame.material import Material
+from heatlas.reports.frame.pages import SUMMARY
 from heatlas.reports.frame.tables import Column, PageTable, columns_of, numeric, page_table, remark
+from heatlas.reports.questions.question import ANY_TASK, Question
 from heatlas.reports.read.people import ParticipantRecords
 from heatlas.reports.read.run_files import PREDICTIONS_OF, TABLES
 from heatlas.reports.read.run_record import KEYS, RunRecord
@@ -308,3 +311,13 @@ def _arrow(drawing: Drawing, x1: float, y1: float, x2: float, y2: float) -> None
         drawing.polyline([(x2 - 4, y2 - 6), (x2, y2 - 1), (x2 + 4, y2 - 6)], SOFT, 1.3)
     else:
         drawing.polyline([(x2 - 6, y2 - 4), (x2 - 1, y2), (x2 - 6, y2 + 4)], SOFT, 1.3)
+
+
+PARTICIPANTS = Question(
+    "participants", "Everyone, one page each", "Participants", SUMMARY, draw=build_participants, requires=("scans",),
+    absent="The input has not been read yet.", tasks=ANY_TASK,
+)  # fmt: skip
+COHORT = Question(
+    "cohort", "Who is in it", "Cohort", pages.COHORT, draw=build, requires=("scans",),
+    absent="The input has not been read yet: there is no scans.tsv.", tasks=ANY_TASK,
+)  # fmt: skip

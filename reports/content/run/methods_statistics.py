@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from heatlas.pipeline.statistics.associations.volume_association import WITHIN
-from heatlas.reports.analyses.verdicts import primary_question
+from heatlas.reports.questions.verdicts import primary_question
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import is_missing, listing, number
 from heatlas.reports.words.wording import covariates_in_words, worded

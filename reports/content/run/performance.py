@@ -13,11 +13,13 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from heatlas.pipeline.statistics.performance.classification import ALL_FOLDS
-from heatlas.reports.analyses.findings import performance_estimate
 from heatlas.reports.content.run.methods import loss_in_words
 from heatlas.reports.figures.gallery import BLUE, GREY, INK, VERMILION, Picture, new_figure
+from heatlas.reports.frame import pages
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import Column, columns_of, numeric, page_table, text
+from heatlas.reports.questions.findings import performance_estimate
+from heatlas.reports.questions.question import ANY_TASK, Question
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import count, fixed, is_missing, number, percent, sentence_case
 from heatlas.reports.words.wording import worded
@@ -282,3 +284,13 @@ def _label(ax: Axes, title: str, x: str, y: str, text: str, place: tuple[float, 
     ax.set_xlabel(x)
     ax.set_ylabel(y)
     ax.text(*place, text, ha="right", fontsize=8, linespacing=1.25)
+
+
+PERFORMANCE = Question(
+    "performance", "How good is the classifier?", "Performance", pages.PERFORMANCE, draw=build,
+    requires=("predictions",), absent="There are no predictions yet.",
+)  # fmt: skip
+TRAINING = Question(
+    "training", "Did the networks learn?", "Training", pages.TRAINING, draw=build_training, requires=("histories",),
+    absent="No network has been trained yet.", tasks=ANY_TASK,
+)  # fmt: skip

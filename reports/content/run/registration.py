@@ -20,9 +20,11 @@ from heatlas.reports.cautions.method_cautions import (
     sides_unknown,
 )
 from heatlas.reports.figures.gallery import BLUE, INK, VERMILION, Picture, new_figure
+from heatlas.reports.frame import pages
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.overviews import FLICKER
 from heatlas.reports.frame.tables import Column, numeric, page_table, remark
+from heatlas.reports.questions.question import ANY_TASK, Question
 from heatlas.reports.words.numbers import LONGEST_TEXT, count, fixed, percent, shortened
 
 _COLUMNS = (
@@ -147,3 +149,9 @@ def draw_registration(quality: pd.DataFrame, outlying: pd.Series, named: bool = 
     ax.set_ylabel("correlation with template")
     ax.legend(loc="best")
     return figure
+
+
+REGISTRATION = Question(
+    "registration", "Do the scans lie on the template?", "Registration", pages.REGISTRATION, draw=build,
+    requires=("registration",), absent="No scan has been registered yet.", tasks=ANY_TASK,
+)  # fmt: skip

@@ -10,19 +10,8 @@ from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.cohort.people.tasks import TWO_CLASSES
 from heatlas.pipeline.run.config.image_kinds import all_images
 from heatlas.pipeline.statistics.associations.volume_association import ADJUSTED, REGION
-from heatlas.reports.analyses.audit_verdicts import LARGELY, PARTLY, against_baselines, correlation_of_folds
-from heatlas.reports.analyses.findings import (
-    Estimate,
-    performance_estimate,
-    primary_volume,
-    volume_estimate,
-    within_folds,
-)
-from heatlas.reports.analyses.map_verdicts import bench_sentence, other_leaders, planted_leaders
-from heatlas.reports.analyses.verdicts import CLEAR, primary, primary_quantity, primary_question
 from heatlas.reports.content.relevance.headline import (
     WHERE,
-    Answer,
     count_not_planted,
     leading_regions,
     regions_that_differ,
@@ -30,6 +19,17 @@ from heatlas.reports.content.relevance.headline import (
     where_it_looks,
 )
 from heatlas.reports.frame.material import Faults
+from heatlas.reports.questions.audit_verdicts import LARGELY, PARTLY, against_baselines, correlation_of_folds
+from heatlas.reports.questions.findings import (
+    Estimate,
+    performance_estimate,
+    primary_volume,
+    volume_estimate,
+    within_folds,
+)
+from heatlas.reports.questions.map_verdicts import bench_sentence, other_leaders, planted_leaders
+from heatlas.reports.questions.question import CLEAR, Answer
+from heatlas.reports.questions.verdicts import primary, primary_quantity, primary_question
 from heatlas.reports.read.run_files import PREDICTIONS_OF
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import (

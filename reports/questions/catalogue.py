@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from heatlas.pipeline.cohort.people.tasks import NUMBER, SEVERAL_CLASSES
-from heatlas.reports.analyses import audit_verdicts, findings, map_verdicts, verdicts
-from heatlas.reports.analyses.views import ANY_TASK, CLASSES, AnalysisSection, IntervalChart, View
 from heatlas.reports.frame import pages
+from heatlas.reports.questions import audit_verdicts, findings, map_verdicts, verdicts
+from heatlas.reports.questions.question import ANY_TASK, CLASSES, Question
+from heatlas.reports.questions.views import IntervalChart, View
 from heatlas.reports.read.run_record import OUTCOMES
 
 _N = ("n_participants", "n_scans")
@@ -18,7 +19,7 @@ _CORRELATION = (
     "biomarker", "scan_group", "estimator", "covariates", "map", "group", "r", *_CI, "p", "p_fwe", "p_fdr", *_N, "note",
 )  # fmt: skip
 
-PRIMARY = AnalysisSection(
+PRIMARY = Question(
     "primary", "The primary outcome", "Primary outcome", pages.PERFORMANCE,
     "The one question that this run named before any result ([statistics.primary] of its configuration), so its p "
     "needs no correction. All other tests are secondary (a question of the study, corrected over all of its tests) or "
@@ -31,11 +32,11 @@ PRIMARY = AnalysisSection(
              "note"), leading=False,
         ),
     ),
-    verdicts.primary,
-    CLASSES,
+    answer=verdicts.primary,
+    tasks=CLASSES,
 )  # fmt: skip
 
-ASSOCIATIONS = AnalysisSection(
+ASSOCIATIONS = Question(
     "associations", "Does relevance follow clinical measures?", "Clinical measures", pages.CLINICAL,
     "Correlation over participants of regional relevance with volumes, scores and further measures at the visit of "
     "the scan; each person's scans are averaged first and participants are permuted. Corrected p values take account "
@@ -58,13 +59,13 @@ ASSOCIATIONS = AnalysisSection(
             "only that.",
         ),
     ),
-    verdicts.associations,
-    CLASSES,
+    answer=verdicts.associations,
+    tasks=CLASSES,
 )  # fmt: skip
 
 _MEASURED = ("fold", "metric", "estimate", *_CI, *_N)
 
-NUMBER_PERFORMANCE = AnalysisSection(
+NUMBER_PERFORMANCE = Question(
     "number-performance",
     "How well is the number predicted?",
     "Performance",
@@ -84,7 +85,7 @@ NUMBER_PERFORMANCE = AnalysisSection(
     ),
     tasks=frozenset({NUMBER}),
 )
-CLASSES_PERFORMANCE = AnalysisSection(
+CLASSES_PERFORMANCE = Question(
     "classes-performance", "How well are the classes distinguished?", "Performance", pages.PERFORMANCE,
     "{predicted} "
     "The balanced accuracy is the mean over classes of the share of their scans that are recognised.",
@@ -97,7 +98,7 @@ CLASSES_PERFORMANCE = AnalysisSection(
     ),
     tasks=frozenset({SEVERAL_CLASSES}),
 )  # fmt: skip
-BASELINES = AnalysisSection(
+BASELINES = Question(
     "baselines", "Do the networks add anything to simple predictors?", "Simple predictors", pages.PERFORMANCE,
     "Ridge regression (logistic for classes) learned from the same people as the network of each fold, and was tested "
     "on the same people. Each predictor sees one thing: age and sex; volumes, where they are known; the mean and the "
@@ -110,10 +111,10 @@ BASELINES = AnalysisSection(
              "verdict", *_N),
         ),
     ),
-    audit_verdicts.baselines,
-    ANY_TASK,
+    answer=audit_verdicts.baselines,
+    tasks=ANY_TASK,
 )  # fmt: skip
-REPEATS = AnalysisSection(
+REPEATS = Question(
     "repeats", "Does the performance depend on the seed of the training?", "Repeats", pages.PERFORMANCE,
     "Each fold was trained several times with other seeds, on the same registration and the same split. Heatmaps are "
     "those of the first training.",
@@ -124,7 +125,7 @@ REPEATS = AnalysisSection(
     ),
     tasks=ANY_TASK,
 )  # fmt: skip
-NUMBER_ASSOCIATIONS = AnalysisSection(
+NUMBER_ASSOCIATIONS = Question(
     "number-associations", "Does relevance follow the number?", "Relevance and the number", pages.CLINICAL,
     "Correlation over participants of regional relevance with the target, with the corrected gap and with further "
     "measures; each person's scans are averaged first and participants are permuted. Corrected p values take account "
@@ -134,7 +135,7 @@ NUMBER_ASSOCIATIONS = AnalysisSection(
         View("associations", "Density against the target and further measures, clearest first.", _CORRELATION,
              where={"metric": ["density"]}, order=("p_fwe", "-r"), shown=20, finding="p_fwe"),
     ),
-    findings.follows_number,
+    answer=findings.follows_number,
     tasks=frozenset({NUMBER}),
 )  # fmt: skip
 
@@ -143,7 +144,7 @@ _COMPARED = (
     "p_fwe_adjusted", "n_first", "n_second", "note",
 )  # fmt: skip
 
-COMPARISONS = AnalysisSection(
+COMPARISONS = Question(
     "comparisons", "Where do groups differ?", "Group comparisons", pages.REGIONS,
     "Classes, and right and wrong predictions, compared region by region over participants, with the test fold held. "
     "Outcomes (true and false positives and negatives) are defined by the network's output, which LRP and evidence "
@@ -176,10 +177,10 @@ COMPARISONS = AnalysisSection(
             "towards the mean of their map, so that ratios of two very small means do not lead the list.",
         ),
     ),
-    verdicts.comparisons,
+    answer=verdicts.comparisons,
 )  # fmt: skip
 
-EFFECTS = AnalysisSection(
+EFFECTS = Question(
     "effects", "Regions that tell the classes apart", "Region effects", pages.REGIONS,
     "Density of relevance in each region, compared between the classes. Read this with care, and the share of the map "
     "first: densities are not divided by the map's total, which is nearly the {start} of {positive}. A difference in "
@@ -193,11 +194,12 @@ EFFECTS = AnalysisSection(
             order=("p_fwe", "-t"), shown=30, finding="p_fwe",
         ),
     ),
-    verdicts.effects,
+    answer=verdicts.effects,
+    requires=("group_comparisons",),
     absent="Differences between the classes have not been tested yet.",
 )  # fmt: skip
 
-REGION_MEANS = AnalysisSection(
+REGION_MEANS = Question(
     "region-means", "All regions", "Region table", pages.REGIONS,
     "Means over participants (each person's scans averaged first); gain is that of true positives against {negative} "
     "of the same test fold. Values of each scan and side are in group/relevance.tsv.",
@@ -208,7 +210,7 @@ REGION_MEANS = AnalysisSection(
     ),
 )  # fmt: skip
 
-PLANTED = AnalysisSection(
+PLANTED = Question(
     "planted", "Are the planted regions found?", "Planted truth", pages.EVALUATION,
     "The regions in which disease was planted are known. The table shows how many of them lead the ranking of regions "
     "in true positives, and how much of the positive relevance lies in them.",
@@ -217,10 +219,10 @@ PLANTED = AnalysisSection(
              ("map", "metric", "hits", "n_planted", "top", "expected_hits", "p_value", "found", "relevance_share",
               "volume_share", "enrichment", *_N), leading=False, shown=40),
     ),
-    map_verdicts.planted_regions,
+    answer=map_verdicts.planted_regions,
 )  # fmt: skip
 
-SUBGROUPS = AnalysisSection(
+SUBGROUPS = Question(
     "subgroups", "For whom does it work? Performance and relevance in subgroups", "Subgroups", pages.FAIRNESS,
     "Performance and relevance in women and men, at different ages and at different sites. Subgroups with too few "
     "participants have no values. A small p in one subgroup and a large one in another do not show a difference "
@@ -248,10 +250,10 @@ SUBGROUPS = AnalysisSection(
             where={"group": ["Hippocampus", None]}, shown=40,
         ),
     ),
-    verdicts.fairness,
+    answer=verdicts.fairness,
 )  # fmt: skip
 
-PROGRESSION = AnalysisSection(
+PROGRESSION = Question(
     "progression", "Does it predict who converts?", "Progression", pages.CLINICAL,
     "People with MCI, predicted by networks that were trained on {positive} and {negative} and never on them. "
     "Concordance is the chance that, of two people, the one with the higher score converts first; 0.5 is guessing. "
@@ -279,10 +281,10 @@ PROGRESSION = AnalysisSection(
             order=("p_fdr", "p"), shown=20, finding="p_fdr",
         ),
     ),
-    verdicts.progression,
+    answer=verdicts.progression,
 )  # fmt: skip
 
-NORMS = AnalysisSection(
+NORMS = Question(
     "norms", "Against the norm: w-scores and subtypes", "Norms", pages.CLINICAL,
     "A w-score is the distance of a person from the value expected for {negative} of the same age, sex and further "
     "covariates, in standard deviations; the norm of each fold comes from its own training participants of {negative}. "
@@ -305,10 +307,10 @@ NORMS = AnalysisSection(
             order=("p_fdr",), shown=30, finding="p_fdr",
         ),
     ),
-    audit_verdicts.norms,
+    answer=audit_verdicts.norms,
 )  # fmt: skip
 
-MAIN_EFFECTS = AnalysisSection(
+MAIN_EFFECTS = Question(
     "main-effects", "What else influences relevance and volume?", "Other influences", pages.FAIRNESS,
     "Sex, age, education, field strength and site, each adjusted for the others and the class. Influences that have "
     "nothing to do with the disease may change volumes but should change relevance little.",
@@ -322,7 +324,7 @@ MAIN_EFFECTS = AnalysisSection(
     ),
 )  # fmt: skip
 
-HARMONISATION = AnalysisSection(
+HARMONISATION = Question(
     "harmonisation", "Do results depend on the site? Before and after harmonisation", "Sites", pages.FAIRNESS,
     "Effect of the site on relevance and volumes, adjusted for the covariates, before and after ComBat. Parameters "
     "are estimated from the training participants of each fold and applied to its test participants. Covariates of "
@@ -342,10 +344,10 @@ HARMONISATION = AnalysisSection(
             ("source", "fold", "site", "n_training", "n_tested", "treatment", "gamma", "scale", "note"), shown=15,
         ),
     ),
-    audit_verdicts.sites,
+    answer=audit_verdicts.sites,
 )  # fmt: skip
 
-SHORTCUTS = AnalysisSection(
+SHORTCUTS = Question(
     "shortcuts", "Does it use shortcuts?", "Shortcut audit", pages.FAIRNESS,
     "A network can be right for reasons that have nothing to do with the disease: the edge of the brain mask, fluid, "
     "the scanner. An enrichment of 1 means that relevance is spread evenly; site and field strength should not be "
@@ -366,10 +368,10 @@ SHORTCUTS = AnalysisSection(
                                     "balanced accuracy", None),
         ),
     ),
-    audit_verdicts.shortcuts,
+    answer=audit_verdicts.shortcuts,
 )  # fmt: skip
 
-AGREEMENT = AnalysisSection(
+AGREEMENT = Question(
     "agreement", "Do networks, values of β and methods agree?", "Agreement", pages.MAPS,
     "Agreement of rankings of regions. Kendall's W is 1 if all rankings are the same, and 1 divided by their number "
     "by chance. Networks of different folds share most of their training participants, so their agreement is an upper "
@@ -381,10 +383,10 @@ AGREEMENT = AnalysisSection(
              "n_participants", "note"), where={"metric": ["density"], "scans": ["all"]}, shown=30, leading=False,
         ),
     ),
-    audit_verdicts.agreement,
+    answer=audit_verdicts.agreement,
 )  # fmt: skip
 
-EFFECTS_FOUND = AnalysisSection(
+EFFECTS_FOUND = Question(
     "planted-effects", "Are planted effects found, and only these?", "Planted effects", pages.EVALUATION,
     "Planted effects are the disease in the planted regions and everything else that was put into the data of a "
     "synthetic cohort; they should be found. Null effects were not planted and should not be found.",
@@ -395,10 +397,10 @@ EFFECTS_FOUND = AnalysisSection(
             leading=False, shown=40, verdicts=True,
         ),
     ),
-    map_verdicts.planted_effects,
+    answer=map_verdicts.planted_effects,
 )  # fmt: skip
 
-EXTERNAL = AnalysisSection(
+EXTERNAL = Question(
     "external", "Does it hold in this cohort? The run and this cohort side by side", "External validation",
     pages.PERFORMANCE,
     "The networks were trained with other people. Of the cohort of the run that they are from, only predictions and "
@@ -432,10 +434,10 @@ EXTERNAL = AnalysisSection(
             ("cohort", "low", "high", "mean_probability", "share_positive", *_CI, "n_participants"),
         ),
     ),
-    audit_verdicts.other_cohort,
+    answer=audit_verdicts.other_cohort,
 )  # fmt: skip
 
-APPLIED = AnalysisSection(
+APPLIED = Question(
     "applied", "What do the networks say?", "Predictions", pages.SUMMARY,
     "Every network of the run was asked; none was trained with these people. Logits, probabilities and maps are means "
     "over the networks, and the spread of the probability says how far the networks agree, not how often they are "
@@ -452,10 +454,12 @@ APPLIED = AnalysisSection(
             order=("source", "participant_id", "rank"), shown=40,
         ),
     ),
+    requires=("predictions_applied",),
+    applies=lambda run: run.without_labels,
 )  # fmt: skip
 """In place of all others, where networks were applied to people without labels."""
 
-ANALYSES: Sequence[AnalysisSection] = (
+ANALYSES: Sequence[Question] = (
     NUMBER_PERFORMANCE, CLASSES_PERFORMANCE, EXTERNAL, BASELINES, REPEATS, AGREEMENT, COMPARISONS, EFFECTS,
     ASSOCIATIONS, NUMBER_ASSOCIATIONS, PROGRESSION, NORMS, SUBGROUPS, MAIN_EFFECTS, SHORTCUTS, HARMONISATION, PLANTED,
     EFFECTS_FOUND,

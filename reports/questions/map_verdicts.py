@@ -10,8 +10,9 @@ import pandas as pd
 
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.evaluation.planted import TOP
-from heatlas.reports.analyses.findings import Place, place_of
-from heatlas.reports.analyses.verdicts import CLEAR, Verdict, classes_compared, rows_where
+from heatlas.reports.questions.findings import Place, place_of
+from heatlas.reports.questions.question import CLEAR, Verdict
+from heatlas.reports.questions.verdicts import classes_compared, rows_where
 from heatlas.reports.read.run_record import RunRecord, has_passed
 from heatlas.reports.words.numbers import count, fixed, listing, mid_sentence, number, percent, sentence_case
 from heatlas.reports.words.wording import worded

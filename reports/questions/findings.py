@@ -22,15 +22,9 @@ from heatlas.pipeline.regions.ranking import least_voxels as least_voxels_at
 from heatlas.pipeline.regions.ranking import mean_over_participants, top_groups
 from heatlas.pipeline.statistics.associations.volume_association import ADJUSTED, VOLUME
 from heatlas.pipeline.statistics.performance.classification import ALL_FOLDS
-from heatlas.reports.analyses.verdicts import (
-    Verdict,
-    classes_compared,
-    first_few,
-    g_in_words,
-    rows_where,
-    survivors,
-)
 from heatlas.reports.frame.tables import Column, numeric
+from heatlas.reports.questions.question import Verdict
+from heatlas.reports.questions.verdicts import classes_compared, first_few, g_in_words, rows_where, survivors
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import (
     count,

@@ -6,12 +6,12 @@ A result that is not significant among few people is never reported as no effect
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
 
 import pandas as pd
 
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.reports.frame.tables import correction
+from heatlas.reports.questions.question import CLEAR, Verdict
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import (
     LONGEST_TEXT,
@@ -35,16 +35,7 @@ from heatlas.reports.words.wording import (
     worded,
 )
 
-CLEAR = 0.05  # below this, a corrected p is significant
 NAMED = 4  # regions named for each direction of a difference
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """An answer, and what it rests on."""
-
-    answer: str
-    grounds: str
 
 
 QUANTITIES = {"sum": "relevance", "density": "density", "gain": "gain", "share": "share of the map"}

@@ -16,7 +16,8 @@ from heatlas.pipeline.cohort.people.tasks import SEVERAL_CLASSES
 from heatlas.pipeline.regions.audit import NO_REGION
 from heatlas.pipeline.statistics.performance.baselines import ALIKE, BETTER, MEAN, WORSE
 from heatlas.pipeline.training.baselines.records import BASELINES, UNTRAINED
-from heatlas.reports.analyses.verdicts import CLEAR, Verdict, rows_where, survivors
+from heatlas.reports.questions.question import CLEAR, Verdict
+from heatlas.reports.questions.verdicts import rows_where, survivors
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import (
     count,
