@@ -1,6 +1,6 @@
 """Reasons to doubt the result, the worst first.
 
-Each check is a function of the run that gives a caution or None. A new check is one entry in `CHECKS`.
+Each check is a function of the run, or of the facts of a question, that gives a caution or None.
 """
 
 from __future__ import annotations
@@ -8,17 +8,17 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import pandas as pd
 
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.registration.settled import JACOBIAN_SOURCE, RELIABILITY
-from heatlas.pipeline.statistics.performance.baselines import BETTER, WORSE
-from heatlas.reports.cautions.audit_cautions import AUDIT_CHECKS
 from heatlas.reports.cautions.method_cautions import (
     LOSSES,
     METHOD_CHECKS,
+    binarised,
     mirrored_scans,
     misplaced_scans,
     mostly_flagged,
@@ -27,13 +27,24 @@ from heatlas.reports.cautions.method_cautions import (
     sums_of_evidence,
 )
 from heatlas.reports.frame.material import Faults
-from heatlas.reports.questions.audit_verdicts import against_baselines, best_baseline, cohort_differences
+from heatlas.reports.questions.analyses import ANALYSES
 from heatlas.reports.questions.findings import in_words, performance_estimate
 from heatlas.reports.questions.question import Caution, Check
 from heatlas.reports.read.run_files import PREDICTIONS_OF
 from heatlas.reports.read.run_record import KEYS, OUTCOMES, RunRecord
-from heatlas.reports.words.numbers import LONGEST_TEXT, count, fixed, is_missing, listing, number, percent, shortened
+from heatlas.reports.words.numbers import (
+    LONGEST_TEXT,
+    count,
+    fixed,
+    is_missing,
+    listing,
+    number,
+    p_value,
+    percent,
+    shortened,
+)
 
+LARGE_G = 0.5  # smallest difference between the classes, in standard deviations, that is mentioned
 FEW_PARTICIPANTS, VERY_FEW_PARTICIPANTS = 50, 20
 IMBALANCE = 1.5
 LARGE_LOSS, SERIOUS_LOSS = 0.2, 0.5
@@ -141,21 +152,6 @@ def _without_labels(run: RunRecord) -> Caution | None:
         "The report of the run that they are from, and heatlas apply on a cohort with labels, say what they are worth. "
         "No prediction is a diagnosis.",
     )
-
-
-def _other_cohort(run: RunRecord) -> Caution | None:
-    """Networks of another run: how the cohorts differ, and that the controls of maps are in sample."""
-    if not run.config.training.networks_of or run.without_labels:
-        return None
-    controls = (
-        "Maps relative to controls compare with people whom the networks were trained with, so the evidence of these "
-        "controls is in sample and lies further from that of patients than new controls would."
-        if run.evidence_maps else ""
-    )  # fmt: skip
-    found = cohort_differences(run)
-    text = " ".join([*found, *filter(None, [controls])])
-    title = "The cohorts differ." if found else "Controls are those of the other cohort."
-    return Caution("serious" if found else "note", title, text, "external") if text else None
 
 
 def _few(run: RunRecord) -> Caution | None:
@@ -317,22 +313,6 @@ def _chance(run: RunRecord) -> Caution | None:
     )
 
 
-def _not_better(run: RunRecord) -> Caution | None:
-    row = best_baseline(run)
-    if row is None or row["verdict"] == BETTER:
-        return None
-    worse = row["verdict"] == WORSE
-    return Caution(
-        "serious" if worse else "note",
-        "A simple predictor is better than the networks."
-        if worse
-        else "The networks are not shown to be better than a simple predictor.",
-        f"{against_baselines(run)} What their maps show is what these networks used, not the best that the "
-        "images can tell.",
-        "baselines",
-    )
-
-
 def _not_converged(run: RunRecord) -> Caution | None:
     folds = [fold for fold, model in run.models.items() if model.get("converged") is False]
     if not folds:
@@ -434,16 +414,88 @@ def _empty_outcomes(run: RunRecord) -> Caution | None:
     )
 
 
-CHECKS: Sequence[Check] = (
-    Check(sums_of_evidence, ("evidence", "relevance_bilateral")),
-    Check(_in_sample), Check(_without_labels), Check(_other_cohort), Check(_synthetic), Check(_shuffled),
-    Check(_unfinished), Check(_unreadable), Check(_changed), Check(_failed, ("failures",)),
-    Check(_same_images), Check(_few, ("scans",)), Check(_chance),
-    Check(_not_better, ("baselines",)), Check(_mirrored, ("registration",)),
-    Check(_registration, ("registration",)),
-    Check(_own_volumes, ("scans",)), Check(_not_learned), Check(_not_converged), Check(_imbalanced, ("scans",)),
-    Check(_negative_start, ("conservation", "predictions")), Check(_losses, ("conservation",)),
-    Check(_gain, ("relevance_bilateral", "predictions")), Check(_dropped, ("scans",)), Check(_empty_outcomes),
-    *AUDIT_CHECKS,
-    *METHOD_CHECKS,
+def _unlike_classes(run: RunRecord) -> Caution | None:
+    """Classes that differ in age, sex or head size."""
+    table = run.tables["demographic_tests"].set_index("variable")
+    titles = {"age": "age", "female": "sex", "tiv_mm3": "intracranial volume", "scans": "scans per participant"}
+    differing = []
+    for variable, title in titles.items():
+        if variable not in table.index:
+            continue
+        row = table.loc[variable]
+        large = variable == "female" or abs(row["hedges_g"]) > LARGE_G
+        if pd.notna(row["p"]) and row["p"] < 0.05 and large:
+            differing.append(f"{title} ({p_value(row['p'])})")
+    if not differing:
+        return None
+    return Caution(
+        "note",
+        "The classes differ in more than the disease.",
+        f"{run.positive} and {run.negative} differ in {listing(differing)}: the network may have learned part of this.",
+        "cohort",
+    )
+
+
+def _miscalibrated(run: RunRecord) -> Caution | None:
+    """Bins of probability whose interval does not hold the probability."""
+    table = run.tables["calibration"]
+    off = table[(table["mean_probability"] < table["ci_low"]) | (table["mean_probability"] > table["ci_high"])]
+    if off.empty:
+        return None
+    people = int(off["n_participants"].sum())
+    return Caution(
+        "note", "Probabilities are not calibrated.",
+        f"In {number(len(off))} of {count(len(table), 'bin')} of probability, the share of {run.positive} is not as "
+        f"predicted ({count(people, 'participant')}). Use probabilities to rank scans, not as chances.", "performance",
+    )  # fmt: skip
+
+
+def _undone(run: RunRecord) -> Caution | None:
+    """Analyses that the data did not allow."""
+    names = [str(name).replace("_", " ") for name in dict.fromkeys(run.tables["notes"]["analysis"]) if name != "inputs"]
+    if not names:
+        return None
+    return Caution(
+        "note", "Not everything could be analysed.", f"Without a result: {listing(names)}; the sections say why."
+    )
+
+
+def _contradictions(run: RunRecord) -> Caution | None:
+    """Contradictions in the tables of the input."""
+    rows = run.tables["notes"]
+    rows = rows[rows["analysis"] == "inputs"]
+    if rows.empty:
+        return None
+    reasons = " ".join(shortened(reason, LONGEST_TEXT) for reason in rows["reason"].head(3))
+    more = f" {number(len(rows) - 3)} more are in group/statistics/notes.tsv." if len(rows) > 3 else ""
+    return Caution("serious", "The tables of the input contradict themselves.", f"{reasons}{more}", "cohort")
+
+
+_OF_THE_RUN: Sequence[Sequence[Check]] = (
+    (Check(sums_of_evidence, ("evidence", "relevance_bilateral")), Check(_in_sample), Check(_without_labels)),
+    (
+        Check(_synthetic), Check(_shuffled), Check(_unfinished), Check(_unreadable), Check(_changed),
+        Check(_failed, ("failures",)), Check(_same_images), Check(_few, ("scans",)), Check(_chance),
+    ),
+    (
+        Check(_mirrored, ("registration",)), Check(_registration, ("registration",)), Check(_own_volumes, ("scans",)),
+        Check(_not_learned), Check(_not_converged), Check(_imbalanced, ("scans",)),
+        Check(_negative_start, ("conservation", "predictions")), Check(_losses, ("conservation",)),
+        Check(_gain, ("relevance_bilateral", "predictions")), Check(_dropped, ("scans",)), Check(_empty_outcomes),
+        Check(binarised), Check(_contradictions, ("notes",)),
+    ),
+    (), (), (),
+    (
+        Check(_unlike_classes, ("demographic_tests",)), Check(_miscalibrated, ("calibration",)),
+        Check(_undone, ("notes",)),
+    ),
+    METHOD_CHECKS,
 )  # fmt: skip
+"""By place: those of questions stand after them."""
+CHECKS: Sequence[Check] = sorted(
+    [
+        *(replace(check, place=place) for place, checks in enumerate(_OF_THE_RUN) for check in checks),
+        *(check for question in ANALYSES for check in question.checks),
+    ],
+    key=lambda check: check.place,
+)

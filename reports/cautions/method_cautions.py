@@ -18,10 +18,10 @@ from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.registration.quality.doubt import MIRRORED, MIRRORED_REASON, NOT_KNOWN
 from heatlas.pipeline.registration.quality.flags import MIN_COHORT
 from heatlas.reports.questions.findings import small_regions, sum_error
-from heatlas.reports.questions.map_verdicts import lines_on, planted_leaders, shuffled_count
+from heatlas.reports.questions.map_verdicts import lines_on
 from heatlas.reports.questions.question import Caution, Check
 from heatlas.reports.read.run_record import RunRecord, has_passed
-from heatlas.reports.words.numbers import count, listing, mid_sentence, number, percent
+from heatlas.reports.words.numbers import count, listing, mid_sentence, percent
 
 UNSEEN_SHARE = 0.01
 LARGEST_MISS = 0.01
@@ -30,21 +30,16 @@ LARGE_SAMPLING, SERIOUS_SAMPLING = 0.05, 0.2
 """The same before the control variate."""
 
 
-def _planted_missed(run: RunRecord) -> Caution | None:
-    """Planted disease that the leading map does not show where the headline looks."""
-    found = planted_leaders(run)
-    if found is None or 2 * found[0] > found[1]:
+def binarised(run: RunRecord) -> Caution | None:
+    """Networks that saw masks of the brain only."""
+    control = str(getattr(run.config.training, "control", "none"))
+    if control in ("", "none"):
         return None
-    hits, planted, top, _ = found
-    ranked = "difference of evidence between the classes" if run.leads_with_evidence else "density"
     return Caution(
-        "serious",
-        "The maps miss most of the planted regions.",
-        f"{number(hits)} of {number(planted)} planted regions {'is' if hits == 1 else 'are'} among the first "
-        f"{number(top)} by {ranked}. This run does not tell whether the network missed them or the "
-        f"map does not show what it used. {shuffled_count(run)}",
-        "planted",
-    )
+        "serious", "The networks saw a control, not the scans.",
+        f"This run is a control ([training] control = \"{control}\"): the networks were given brain masks only. Their "
+        "performance says how much the outline of the brain reveals; nothing here is about tissue.", "performance",
+    )  # fmt: skip
 
 
 def cautions_of_maps(run: RunRecord, regions: Collection[str] = ()) -> list[Caution]:
@@ -181,7 +176,7 @@ def _atlas(run: RunRecord) -> Caution | None:
 
 
 METHOD_CHECKS: Sequence[Check] = (
-    Check(_planted_missed, ("planted_recovery",)), Check(_leading_map_failed, ("verdicts",)), Check(_unseen),
+    Check(_leading_map_failed, ("verdicts",)), Check(_unseen),
     Check(scaled_by_probability),
     Check(_several_networks), Check(_atlas),
 )  # fmt: skip

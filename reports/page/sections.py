@@ -28,7 +28,10 @@ from heatlas.reports.content.run import cohort, colophon, performance, registrat
 from heatlas.reports.frame import pages
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.pages import Component
-from heatlas.reports.questions import catalogue
+from heatlas.reports.questions.analyses import ANALYSES
+from heatlas.reports.questions.planted import PLANTED, PLANTED_EFFECTS
+from heatlas.reports.questions.predictions import APPLIED
+from heatlas.reports.questions.primary import PRIMARY
 from heatlas.reports.questions.question import ANY_TASK, TWO, Question
 from heatlas.reports.words.numbers import listing
 
@@ -73,7 +76,7 @@ def _in_short(material: Material) -> Mapping[str, Any]:
     """Every question that has a verdict with its answer in a line, and the analyses that could not be done."""
     run, rows = material.run, []
     for section in QUESTIONS:
-        if section.answer is not None and section.applies_to(run) and section.id != catalogue.PRIMARY.id:
+        if section.answer is not None and section.applies_to(run) and section.id != PRIMARY.id:
             has_tables = all(run.has(name) for name in section.requires)
             answer = partial(section.answered, run)
             found, wrong = material.faults.attempt(f"“{section.title}”", answer) if has_tables else (None, "")
@@ -83,7 +86,7 @@ def _in_short(material: Material) -> Mapping[str, Any]:
     return {"rows": rows, "undone": listing(undone)}
 
 
-_SYNTHETIC = (catalogue.PLANTED.id, catalogue.EFFECTS_FOUND.id)
+_SYNTHETIC = (PLANTED.id, PLANTED_EFFECTS.id)
 
 
 IN_SHORT = Question(
@@ -97,12 +100,12 @@ UNDEFINED = Question(
 
 QUESTIONS: Sequence[Question] = sorted(
     [
-        catalogue.APPLIED, headline.BRAIN, headline.RANKING, IN_SHORT, cohort.PARTICIPANTS, catalogue.PRIMARY,
+        APPLIED, headline.BRAIN, headline.RANKING, IN_SHORT, cohort.PARTICIPANTS, PRIMARY,
         performance.PERFORMANCE, maps.MAPS, patients.PATIENTS, lrp.BETA, regions.REGIONS, regions.REGION_TABLE,
         differences.IMAGE_DIFFERENCES, voxelwise.VOXELWISE, volume.VOLUME_AND_RELEVANCE, cohort.COHORT,
         registration.REGISTRATION, performance.TRAINING, lrp.CONSERVATION, colophon.METHODS, UNDEFINED,
         colophon.GLOSSARY_PAGE, evaluation.EVALUATION, before_after.BEFORE_AFTER, evaluation.EVALUATION_PARTS,
-        colophon.PROVENANCE, colophon.CREDITS, *catalogue.ANALYSES,
+        colophon.PROVENANCE, colophon.CREDITS, *ANALYSES,
     ],
     key=lambda question: pages.CHAPTERS.index(question.page),
 )  # fmt: skip

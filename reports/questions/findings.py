@@ -17,14 +17,12 @@ from functools import lru_cache
 import numpy as np
 import pandas as pd
 
-from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.regions.ranking import least_voxels as least_voxels_at
 from heatlas.pipeline.regions.ranking import mean_over_participants, top_groups
 from heatlas.pipeline.statistics.associations.volume_association import ADJUSTED, VOLUME
 from heatlas.pipeline.statistics.performance.classification import ALL_FOLDS
 from heatlas.reports.frame.tables import Column, numeric
-from heatlas.reports.questions.question import Verdict
-from heatlas.reports.questions.verdicts import classes_compared, first_few, g_in_words, rows_where, survivors
+from heatlas.reports.questions.rows import classes_compared, first_few, g_in_words, rows_where
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import (
     count,
@@ -376,24 +374,6 @@ def firsts_in_words(run: RunRecord, rows: pd.DataFrame) -> str:
     if len(may) == 1:
         return f"The first of all {every} regions is {names} ({level})."
     return f"One of {number(len(may))} regions is the first of all {every} ({level}): {names}."
-
-
-def follows_number(run: RunRecord) -> Verdict | None:
-    """In which regions the leading map follows a predicted number most, and between which places these lie."""
-    rows = rows_where(
-        run, "associations", "r", biomarker="target", map=run.leading_map, metric="density", estimator="pearson"
-    )
-    if rows.empty:
-        return None
-    tested, what = survivors(rows, "p_fwe"), "Evidence" if run.leads_with_evidence else "Density"
-    rows = rows.set_index("group").sort_values("r", ascending=False, kind="stable")
-    first, names = rows.iloc[0], [str(group) for group in rows.index[:FEW_FIRSTS]]
-    bounds = interval(first["ci_low"], first["ci_high"], 2, run.config.statistics.confidence)
-    return Verdict(
-        f"{what} rises with {run.task.column} most in {with_places(rows, names)}.",
-        f"{firsts_in_words(run, rows)} Pearson's r in the first by estimate: {fixed(first['r'])} ({bounds}), "
-        f"{count(int(first['n_participants']), 'participant')}, {map_title(run.leading_map)}; {tested}.".strip(),
-    )
 
 
 def leading_in_words(run: RunRecord, map_name: str, regions: Sequence[str]) -> list[str]:

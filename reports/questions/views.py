@@ -45,6 +45,9 @@ from heatlas.reports.words.wording import (
 )
 
 DRAWN = 20  # rows of a chart
+N, CI = ("n_participants", "n_scans"), ("ci_low", "ci_high")
+G = ("hedges_g", "hedges_g_low", "hedges_g_high")
+"""Columns that many views have."""
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ from heatlas.reports.questions.findings import (
 )
 from heatlas.reports.questions.map_verdicts import bench_sentence, evaluated
 from heatlas.reports.questions.question import ANY_TASK, CLEAR, Answer, Question
-from heatlas.reports.questions.verdicts import by_ranks, classes_compared, g_in_words
+from heatlas.reports.questions.rows import by_ranks, classes_compared, g_in_words
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.vector.charts import IntervalRow, draw_intervals
 from heatlas.reports.words.numbers import count, fixed, is_missing, listing, mid_sentence, number, signed
@@ -254,7 +254,7 @@ def build_ranking(material: Material) -> Mapping[str, Any]:
         "null": null,
         "table": _table(rows, material, f"{title}, all regions."),
         "answer": f"{_number_that_differ(clear, len(rows))} {classes} after correction."
-        f"{by_ranks(run, rows.reset_index())}{not_planted(run, rows)}",
+        f"{by_ranks(run.positive, run.negative, rows.reset_index())}{not_planted(run, rows)}",
     }
 
 

@@ -17,7 +17,7 @@ from heatlas.reports.frame.pages import MAPS, TRAINING
 from heatlas.reports.frame.tables import Column, numeric, page_table
 from heatlas.reports.questions.findings import volume_estimate
 from heatlas.reports.questions.question import ANY_TASK, CLEAR, Question
-from heatlas.reports.questions.verdicts import rows_where
+from heatlas.reports.questions.rows import rows_where
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import fixed, number, percent
 

@@ -21,7 +21,7 @@ from heatlas.reports.figures.regions import draw_regions
 from heatlas.reports.frame import pages
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table, remark
-from heatlas.reports.questions.catalogue import REGION_MEANS
+from heatlas.reports.questions.comparisons import REGION_MEANS
 from heatlas.reports.questions.findings import (
     Leaders,
     evidence_differences,
@@ -38,7 +38,7 @@ from heatlas.reports.questions.findings import (
 )
 from heatlas.reports.questions.map_verdicts import bench_sentence
 from heatlas.reports.questions.question import ANY_TASK, CLASSES, Question
-from heatlas.reports.questions.verdicts import rows_where
+from heatlas.reports.questions.rows import rows_where
 from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.viewer.explorer import region_explorer

@@ -19,7 +19,9 @@ from heatlas.reports.content.relevance.headline import (
     where_it_looks,
 )
 from heatlas.reports.frame.material import Faults
-from heatlas.reports.questions.audit_verdicts import LARGELY, PARTLY, against_baselines, correlation_of_folds
+from heatlas.reports.questions import predictions, primary
+from heatlas.reports.questions.agreement import order_of_networks
+from heatlas.reports.questions.baselines import against_baselines
 from heatlas.reports.questions.findings import (
     Estimate,
     performance_estimate,
@@ -27,21 +29,18 @@ from heatlas.reports.questions.findings import (
     volume_estimate,
     within_folds,
 )
-from heatlas.reports.questions.map_verdicts import bench_sentence, other_leaders, planted_leaders
+from heatlas.reports.questions.map_verdicts import bench_sentence
+from heatlas.reports.questions.planted import found_by_the_map
 from heatlas.reports.questions.question import CLEAR, Answer
-from heatlas.reports.questions.verdicts import primary, primary_quantity, primary_question
-from heatlas.reports.read.run_files import PREDICTIONS_OF
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import (
     count,
     fixed,
     interval,
-    is_missing,
     listing,
     mid_sentence,
     number,
     p_value,
-    sentence_case,
     shortened,
 )
 from heatlas.reports.words.wording import hippocampal_source, worded
@@ -75,28 +74,9 @@ def summarise(run: RunRecord, faults: Faults | None = None) -> Summary:
     return Summary(_source(run), _asked(run), found_in_short or "", _trust(run), tuple(answers))
 
 
-def _primary(run: RunRecord) -> Answer | None:
-    """The primary outcome, for runs with classes."""
-    found = primary(run)
-    if found is None:
-        return None
-    row = run.tables["primary"].iloc[0]
-    if is_missing(row["p"]):
-        return Answer(_PRIMARY, f"{found.answer} {found.grounds}")
-    span = interval(row["ci_low"], row["ci_high"], 2, run.config.statistics.confidence)
-    text = f"{found.answer} {sentence_case(primary_question(run))}."
-    return Answer(
-        _PRIMARY, text, f"r = {fixed(row['r'])}", f"{span}, {p_value(row['p'])}, n = {number(row['n_participants'])}",
-        found.grounds,
-    )  # fmt: skip
-
-
-_PRIMARY = "What is the primary outcome?"
 _NOT_KNOWN = "Not known"
 _SPELLED = {"AD": "Alzheimer's disease (AD)", "CN": "cognitively normal (CN)", "MCI": "mild cognitive impairment (MCI)"}
 _HOW_GOOD, _ATROPHY = "How good is the classifier?", "Does it agree with atrophy?"
-_HOW_PREDICTED = "How good is the prediction?"
-_SAY = "What do the networks say?"
 
 
 def _source(run: RunRecord) -> str:
@@ -141,13 +121,7 @@ def _found(run: RunRecord) -> str:
     sentences.append(against_baselines(run))
     if run.task.kind.name == TWO_CLASSES:
         sentences.append(regions_that_differ(run))
-    if primary(run) is not None and not is_missing(run.tables["primary"].iloc[0]["p"]):
-        row = run.tables["primary"].iloc[0]
-        shown = "correlates with" if row["p"] < CLEAR else "shows no clear correlation with"
-        sentences.append(
-            f"{sentence_case(primary_quantity(run))} in the {mid_sentence(row['group'])} {shown} "
-            f"{worded(row['biomarker'])} (r\xa0=\xa0{fixed(row['r'])})."
-        )
+    sentences.append(primary.in_a_sentence(run))
     return " ".join(filter(None, sentences))
 
 
@@ -157,28 +131,13 @@ def _trust(run: RunRecord) -> str:
         return "As far as the run that the networks are from: its report says what they and their maps are worth."
     if not run.has("relevance_bilateral"):
         return "There are no maps yet."
-    title, leaders_of_planting = mid_sentence(map_title(run.leading_map)), planted_leaders(run)
-    planted = ""
-    if leaders_of_planting is not None:
-        hits, several, top, _ = leaders_of_planting
-        others = other_leaders(run)
-        planted = f"The map ({title}) has {hits} of {several} regions with planted disease among its first {top}"
-        planted += f" ({others}). " if others else ". "
-        planted += count_not_planted(run)
+    planted = found_by_the_map(run)
+    planted += count_not_planted(run) if planted else ""
     if run.has("verdicts"):
-        return planted + bench_sentence(run, run.leading_map) + _networks_agree(run)
-    what = "the same map" if planted else f"the map ({title})"
+        return planted + bench_sentence(run, run.leading_map) + order_of_networks(run)
+    what = "the same map" if planted else f"the map ({mid_sentence(map_title(run.leading_map))})"
     unchecked = f"It has not been checked yet whether an untrained network gives {what} (heatlas evaluate)."
-    return planted + unchecked + _networks_agree(run)
-
-
-def _networks_agree(run: RunRecord) -> str:
-    """Whether networks trained on different people order regions alike in the leading map; empty if they do."""
-    correlation = correlation_of_folds(run)
-    if run.is_given or correlation is None or correlation >= LARGELY:  # one network has nothing to agree with
-        return ""
-    how = "only in part alike" if correlation >= PARTLY else "very differently"
-    return f" Networks trained on different people order the regions {how}: do not read much into the order."
+    return planted + unchecked + order_of_networks(run)
 
 
 def task_in_words(run: RunRecord) -> str:
@@ -187,55 +146,6 @@ def task_in_words(run: RunRecord) -> str:
     if task.is_number:
         return f"{task.column} predicted"
     return " against ".join(reversed(task.outputs))
-
-
-def _other_task(run: RunRecord) -> Answer:
-    """How well a number is predicted, or several classes are told apart."""
-    name = PREDICTIONS_OF[run.task.kind.name].replace("predictions", "performance")
-    if not run.has(name):
-        return Answer(_HOW_PREDICTED, "Not known: the statistics have not been run yet.")
-    table = run.tables[name]
-    rows = table[table["fold"] == "all"].set_index("metric")
-    level = run.config.statistics.confidence
-    best = rows.loc["mae" if run.task.is_number else "balanced_accuracy"]
-    span = interval(best["ci_low"], best["ci_high"], 2, level)
-    people = f"This rests on {count(int(str(best['n_participants'])), 'participant')}."
-    if run.task.is_number:
-        text = (
-            f"Networks predicted {run.task.column} of people {run.in_whom} with a mean absolute error of "
-            f"{fixed(best['estimate'])} ({span}), where predicting the mean of all gives "
-            f"{fixed(rows.loc['mae_of_mean', 'estimate'])}; the correlation of predicted with true values is "
-            f"{fixed(rows.loc['r', 'estimate'])}. {people} {against_baselines(run)}"
-        ).strip()
-        return Answer(_HOW_PREDICTED, text, fixed(best["estimate"]), "mean absolute error")
-    text = (
-        f"Networks told {listing(list(run.task.outputs))} apart in people {run.in_whom} with a balanced accuracy "
-        f"of {fixed(best['estimate'])} ({span}), where {fixed(1 / len(run.task.outputs))} is guessing. {people}"
-    )
-    return Answer(_HOW_PREDICTED, text, fixed(best["estimate"]), "balanced accuracy over all classes")
-
-
-def _applied(run: RunRecord) -> Answer:
-    """What the networks say of people without a label."""
-    if not run.has("predictions_applied"):
-        return Answer(_SAY, "Not known: no scan has been predicted yet.")
-    rows = run.tables["predictions_applied"]
-    people = rows.groupby("participant_id")[["probability", "probability_sd"]].mean()
-    first = people.iloc[0]
-    caption = f"probability of {run.positive}, mean over {count(int(rows['n_networks'].max()), 'network')}"
-    if len(people) == 1:
-        spread = "" if is_missing(first["probability_sd"]) else (
-            f", with a standard deviation over the networks of {fixed(first['probability_sd'])}"
-        )  # fmt: skip
-        text = f"The probability of {run.positive} is {fixed(first['probability'])}{spread}."
-        text += " Whether it is right cannot be said: there is no label."
-        return Answer(_SAY, text, fixed(first["probability"]), caption)
-    above, middle = int((people["probability"] > 0.5).sum()), people["probability"].median()
-    text = (
-        f"Of {count(len(people), 'participant')}, {number(above)} have a probability of {run.positive} above 0.50; the "
-        f"median is {fixed(middle)}. Whether this is right cannot be said: there are no labels of both classes."
-    )
-    return Answer(_SAY, text, fixed(middle), f"median {caption}")
 
 
 def _classifier(run: RunRecord) -> Answer:
@@ -341,16 +251,16 @@ def _verdict(estimates: Sequence[Estimate]) -> str:
 
 
 _QUESTIONS: Sequence[tuple[str, tuple[str, ...], Callable[[RunRecord], Answer | None]]] = (
-    (_PRIMARY, ("primary",), _primary),
+    (primary.ASKED, ("primary",), primary.in_the_summary),
     (_HOW_GOOD, ("predictions", "performance"), _classifier),
     (WHERE, ("predictions", "relevance_bilateral", "region_summary"), where_it_looks),
     (_ATROPHY, ("volume_association",), _volume),
 )
 _QUESTIONS_WITHOUT_LABELS: Sequence[tuple[str, tuple[str, ...], Callable[[RunRecord], Answer | None]]] = (
-    (_SAY, ("predictions_applied",), _applied),
+    (predictions.SAY, ("predictions_applied",), predictions.what_networks_say),
 )
 _QUESTIONS_OF_OTHER_TASKS: Sequence[tuple[str, tuple[str, ...], Callable[[RunRecord], Answer | None]]] = (
-    (_PRIMARY, ("primary",), _primary),
-    (_HOW_PREDICTED, ("scans",), _other_task),
+    (primary.ASKED, ("primary",), primary.in_the_summary),
+    (predictions.HOW_PREDICTED, ("scans",), predictions.how_predicted),
 )
 """Each question, the tables that its answer is read from, and the function that gives the answer or None."""
