@@ -30,7 +30,6 @@ from heatlas.pipeline.run.layout.folder import read_run_input
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import write_text
 from heatlas.pipeline.run.work.jobs import FAILURES_TABLE
-from heatlas.reports.cautions.all_cautions import find_cautions, missing_stages
 from heatlas.reports.content.run.colophon import methods_bibtex, methods_markdown
 from heatlas.reports.content.run.summary import Summary, summarise
 from heatlas.reports.frame.material import Faults, Material
@@ -45,6 +44,7 @@ from heatlas.reports.frame.pages import (
     template_files,
     with_addresses,
 )
+from heatlas.reports.page.cautions import find_cautions, missing_stages
 from heatlas.reports.page.parts import FinishedSection, make_parts, report_json
 from heatlas.reports.page.sections import QUESTIONS, sections_of
 from heatlas.reports.questions.question import Caution

@@ -115,6 +115,6 @@ BASELINES = Question(
     ),
     facts,
     _answer,
-    (Check(_not_better, ("baselines",), 1),),
+    (Check("not-better", _not_better, ("baselines",)),),
     tasks=ANY_TASK,
 )  # fmt: skip

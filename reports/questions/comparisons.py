@@ -9,7 +9,7 @@ import pandas as pd
 
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.reports.frame.pages import REGIONS
-from heatlas.reports.questions.question import CLEAR, Question, Verdict
+from heatlas.reports.questions.question import CLEAR, Caution, Question, Verdict
 from heatlas.reports.questions.rows import (
     NAMED,
     by_ranks,
@@ -126,6 +126,32 @@ def _effects(compared: ClassesCompared) -> Verdict | None:
     if not phrases:
         return Verdict("No difference could be tested.", grounds)
     return Verdict(f"Regions with a family-wise p below 0.05: {'; '.join(phrases)}.", grounds)
+
+
+def scaled_by_probability(run: RunRecord) -> Caution | None:
+    """Maps that are larger everywhere if the prediction is larger; pages of regions repeat this caution."""
+    if not run.has("relevance_bilateral") or run.config.attribution.start_value != "probability":
+        return None
+    if run.leads_with_evidence:
+        scaled = listing([map_title(name) for name in run.main_maps if name not in run.evidence_maps])
+        if not scaled:
+            return None
+        return Caution(
+            "note",
+            "Some maps are scaled by the prediction.",
+            f"Relevance of {scaled} starts from the probability of {run.positive}, so every region of a scan predicted "
+            f"as {run.positive} has more of it than in other scans. The leading map, {map_title(run.leading_map)}, "
+            f"shares out the evidence in {run.evidence_unit} instead.",
+            "effects",
+        )
+    return Caution(
+        "serious",
+        "Maps are scaled by the prediction.",
+        f"Relevance starts from the probability of {run.positive}, so every region of a scan predicted as "
+        f"{run.positive} has more of it than in other scans. Gains far above 1 and differences between the classes in "
+        "almost every region say no more than that; compare regions with each other.",
+        "effects",
+    )
 
 
 _COLUMNS = (

@@ -146,5 +146,5 @@ EXTERNAL = Question(
     ),
     facts,
     _answer,
-    (Check(_other_cohort),),
+    (Check("other-cohort", _other_cohort),),
 )  # fmt: skip

@@ -227,7 +227,7 @@ PLANTED = Question(
     ),
     facts,
     _answer,
-    (Check(_missed, ("planted_recovery",), 6),),
+    (Check("planted", _missed, ("planted_recovery",)),),
 )  # fmt: skip
 
 PLANTED_EFFECTS = Question(

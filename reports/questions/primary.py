@@ -8,7 +8,7 @@ import pandas as pd
 
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.reports.frame.pages import PERFORMANCE
-from heatlas.reports.questions.question import CLASSES, CLEAR, Answer, Question, Verdict
+from heatlas.reports.questions.question import CLASSES, CLEAR, Answer, Headline, Question, Verdict
 from heatlas.reports.questions.views import CI, N, View
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import (
@@ -82,19 +82,19 @@ def _answer(outcome: Outcome) -> Verdict:
     )
 
 
-ASKED = "What is the primary outcome?"
+_ASKED = "What is the primary outcome?"
 
 
-def in_the_summary(run: RunRecord) -> Answer | None:
+def _headline(run: RunRecord) -> Answer | None:
     """The answer at the top of the report; None for a run without a primary outcome."""
     outcome = facts(run)
     if outcome is None:
         return None
     said, row = _answer(outcome), outcome.row
     if not outcome.is_known:
-        return Answer(ASKED, f"{said.answer} {said.grounds}")
+        return Answer(_ASKED, f"{said.answer} {said.grounds}")
     return Answer(
-        ASKED, f"{said.answer} {sentence_case(outcome.asked)}.", f"r = {fixed(row['r'])}",
+        _ASKED, f"{said.answer} {sentence_case(outcome.asked)}.", f"r = {fixed(row['r'])}",
         f"{outcome.span}, {p_value(row['p'])}, n = {number(row['n_participants'])}", said.grounds,
     )  # fmt: skip
 
@@ -137,4 +137,5 @@ PRIMARY = Question(
     _answer,
     methods=_methods,
     tasks=CLASSES,
+    headline=Headline(_ASKED, ("primary",), _headline),
 )  # fmt: skip

@@ -56,12 +56,21 @@ class Caution:
 class Check:
     """A check of a run, or of the facts of a question, that gives a caution or None."""
 
+    name: str
     find: Callable[[Any], Caution | None]
     tables: tuple[str, ...] = ()  # it is made where the run has these
-    place: int = 0  # cautions of one level stand in this order, those of the run before those of questions
 
     def __call__(self, run: RunRecord) -> Caution | None:
         return self.find(run) if run.has(*self.tables) else None
+
+
+@dataclass(frozen=True)
+class Headline:
+    """What the summary at the top of the report asks, and its answer."""
+
+    asked: str
+    tables: tuple[str, ...]  # those that the answer is read from
+    answer: Callable[[RunRecord], Answer | None]
 
 
 def _itself(run: RunRecord) -> RunRecord:
@@ -83,6 +92,7 @@ class Question:
     answer: Callable[[Any], Verdict | None] | None = None  # a sentence or two, also for the list of the index
     cautions: Sequence[Check] = ()
     methods: Callable[[Any], str] | None = None  # what was done, with citations as ``[@key]``
+    headline: Headline | None = None  # its part of the summary
     tasks: frozenset[KindName] = TWO  # kinds of tasks that it is asked for
     requires: tuple[str, ...] = ()  # tables without which its section cannot be made
     # Shown where one of them is missing; without it the section is left out

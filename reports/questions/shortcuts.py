@@ -244,7 +244,7 @@ SHORTCUTS = Question(
     ),
     facts,
     _answer,
-    (Check(_readable_site, ("site_prediction",), 2), Check(_in_no_region, ("shortcuts",), 4),
-     Check(_gathered_outside, ("shortcuts",), 5)),
+    (Check("site", _readable_site, ("site_prediction",)), Check("no-region", _in_no_region, ("shortcuts",)),
+     Check("gathered", _gathered_outside, ("shortcuts",))),
     _methods,
 )  # fmt: skip

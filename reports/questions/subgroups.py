@@ -138,7 +138,7 @@ SUBGROUPS = Question(
     ),
     facts,
     _answer,
-    (Check(_unequal, ("fairness",), 3),),
+    (Check("unequal", _unequal, ("fairness",)),),
     _methods,
 )  # fmt: skip
 

@@ -23,11 +23,11 @@ from heatlas.pipeline.run.columns import Form
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import write_json
 from heatlas.pipeline.run.work.digests import stamp_of
-from heatlas.reports.cautions.all_cautions import find_cautions
 from heatlas.reports.content.run.summary import summarise
 from heatlas.reports.figures import gallery
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.pages import Links
+from heatlas.reports.page.cautions import find_cautions
 from heatlas.reports.page.parts import PARTS, finished_sections, people_pages, region_pages
 from heatlas.reports.page.sections import QUESTIONS
 from heatlas.reports.read.run_files import TABLES

@@ -17,13 +17,13 @@ from heatlas.pipeline.evaluation.bench.table import EVALUATION_TABLE
 from heatlas.pipeline.evaluation.bench.verdicts import DISTRACTORS_TABLE, VERDICTS_TABLE, verdict_table
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table, write_table
-from heatlas.reports.cautions.all_cautions import find_cautions
 from heatlas.reports.content.relevance import evaluation, regions
 from heatlas.reports.content.relevance.headline import WHERE
 from heatlas.reports.content.run.summary import summarise
 from heatlas.reports.figures import gallery
 from heatlas.reports.frame.material import Material
 from heatlas.reports.page.build import report_inputs, write_report
+from heatlas.reports.page.cautions import find_cautions
 from heatlas.reports.people.page import person_content
 from heatlas.reports.questions import planted
 from heatlas.reports.questions.comparisons import COMPARISONS

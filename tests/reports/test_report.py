@@ -21,12 +21,11 @@ from heatlas.pipeline.cohort.people.tasks import TWO_CLASSES
 from heatlas.pipeline.run.config.files import read_config
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table, write_table
-from heatlas.reports.cautions.all_cautions import find_cautions
-from heatlas.reports.cautions.method_cautions import UNSEEN_SHARE
 from heatlas.reports.content.run.summary import summarise
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.pages import CHAPTERS
 from heatlas.reports.page.build import build_report, report_inputs, written_files
+from heatlas.reports.page.cautions import UNSEEN_SHARE, find_cautions
 from heatlas.reports.page.sections import QUESTIONS, sections_of
 from heatlas.reports.people.page import person_content
 from heatlas.reports.read.people import ParticipantRecords

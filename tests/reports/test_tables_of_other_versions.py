@@ -11,10 +11,10 @@ from run_factory import SMALL, make_run
 
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table, write_table
-from heatlas.reports.cautions.all_cautions import find_cautions, missing_stages
 from heatlas.reports.content.run.summary import summarise
 from heatlas.reports.figures import gallery
 from heatlas.reports.page.build import build_report
+from heatlas.reports.page.cautions import find_cautions, missing_stages
 from heatlas.reports.page.sections import QUESTIONS
 from heatlas.reports.questions.analyses import ANALYSES
 from heatlas.reports.read.run_files import TABLES, of_another_version

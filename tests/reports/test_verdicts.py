@@ -13,14 +13,14 @@ from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.layout.folder import RunInput
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.statistics.associations.volume_association import ADJUSTED
-from heatlas.reports.cautions.method_cautions import _several_networks
 from heatlas.reports.content.relevance.headline import smaller_shares
 from heatlas.reports.content.relevance.lrp import _by_chance, _hippocampus
+from heatlas.reports.content.relevance.volume import interval_against_p
 from heatlas.reports.content.run.cohort import _split, flow
-from heatlas.reports.content.run.summary import interval_against_p
 from heatlas.reports.figures.gallery import Gallery
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import columns_of
+from heatlas.reports.page.cautions import _several_networks
 from heatlas.reports.questions.agreement import AGREEMENT, mean_rank_correlation
 from heatlas.reports.questions.associations import ASSOCIATIONS
 from heatlas.reports.questions.comparisons import COMPARISONS

@@ -36,7 +36,7 @@ from heatlas.reports.questions.findings import (
     with_places,
 )
 from heatlas.reports.questions.map_verdicts import bench_sentence, evaluated
-from heatlas.reports.questions.question import ANY_TASK, CLEAR, Answer, Question
+from heatlas.reports.questions.question import ANY_TASK, CLEAR, Answer, Headline, Question
 from heatlas.reports.questions.rows import by_ranks, classes_compared, g_in_words
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.vector.charts import IntervalRow, draw_intervals
@@ -288,6 +288,7 @@ def _table(rows: pd.DataFrame, material: Material, caption: str) -> PageTable:
 BRAIN = Question(
     "brain", WHERE, "Brain", SUMMARY, draw=build_brain, requires=("relevance_bilateral",),
     absent="There are no heatmaps yet.", tasks=ANY_TASK,
+    headline=Headline(WHERE, ("predictions", "relevance_bilateral", "region_summary"), where_it_looks),
 )  # fmt: skip
 RANKING = Question(
     "ranking", "Which regions differ most?", "Regions", SUMMARY, draw=build_ranking, requires=("group_comparisons",),
