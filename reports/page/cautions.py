@@ -18,14 +18,7 @@ from heatlas.reports.questions.findings import in_words
 from heatlas.reports.questions.question import Caution, Check
 from heatlas.reports.read.run_files import PREDICTIONS_OF
 from heatlas.reports.read.run_record import RunRecord
-from heatlas.reports.words.numbers import (
-    LONGEST_TEXT,
-    count,
-    listing,
-    number,
-    percent,
-    shortened,
-)
+from heatlas.reports.words.numbers import LONGEST_TEXT, count, listing, number, percent, shortened
 
 UNSEEN_SHARE = 0.01
 NAMED_FAULTS = 8  # faults named on the page

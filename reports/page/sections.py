@@ -1,6 +1,6 @@
 """The sections of the report, each with its page.
 
-The title, the warnings and the summary stand above the sections and are made by `reports.cautions.all_cautions` and
+The title, the warnings and the summary stand above the sections and are made by `reports.page.cautions` and
 `reports.content.run.summary`.
 """
 

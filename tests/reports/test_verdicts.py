@@ -24,12 +24,7 @@ from heatlas.reports.page.cautions import _several_networks
 from heatlas.reports.questions.agreement import AGREEMENT, mean_rank_correlation
 from heatlas.reports.questions.associations import ASSOCIATIONS
 from heatlas.reports.questions.comparisons import COMPARISONS
-from heatlas.reports.questions.findings import (
-    Estimate,
-    leaders,
-    map_shares,
-    small_regions,
-)
+from heatlas.reports.questions.findings import Estimate, leaders, map_shares, small_regions
 from heatlas.reports.questions.norms import NORMS
 from heatlas.reports.questions.progression import PROGRESSION
 from heatlas.reports.questions.rows import by_ranks, difference_in_words

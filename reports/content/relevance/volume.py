@@ -25,9 +25,8 @@ from heatlas.reports.questions.findings import Estimate
 from heatlas.reports.questions.question import CLEAR, Answer, Caution, Check, Headline, Question
 from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import RunRecord
-from heatlas.reports.words import wording as volume_sources
 from heatlas.reports.words.numbers import count, fixed, interval, is_missing, listing, number, p_value
-from heatlas.reports.words.wording import hippocampal_source
+from heatlas.reports.words.wording import OWN, hippocampal_source
 
 _LEAD = (
     "If the network uses atrophy of the hippocampus, then among true positives those with a smaller hippocampus should "
@@ -91,8 +90,8 @@ def build(material: Material) -> Mapping[str, Any]:
 
 def _sources(run: RunRecord) -> str:
     return (
-        f" Source of the hippocampal volumes: {volume_sources.hippocampal_source(run, whole=True)}. Pages of regions "
-        f"show other volumes ({volume_sources.OWN})."
+        f" Source of the hippocampal volumes: {hippocampal_source(run, whole=True)}. Pages of regions "
+        f"show other volumes ({OWN})."
     )
 
 
@@ -158,7 +157,7 @@ def _scatter(material: Material) -> Picture | None:
     adjusted = primary_volume(run) == ADJUSTED
     drawn = max(map(len, beside.values()))
     false_positives = f"open, {count(drawn, 'false positive')}" if drawn else "there is no false positive to draw"
-    source = volume_sources.hippocampal_source(run)
+    source = hippocampal_source(run)
     axis = "hippocampal ÷ intracranial volume" if adjusted else "hippocampal volume, mm³"
     return material.gallery.add(
         draw_volume_scatter(points, texts, units, f"{axis}\n({source})", centred, beside),
@@ -188,7 +187,7 @@ def _curve(material: Material) -> Picture | None:
         "bohle2019-08b_volume-by-beta",
         f"Correlation of hippocampal relevance with volume by beta{within}, {count(n, 'participant')}.",
         f"The same correlation for each β{within}, with its interval; n = {count(n, 'participant')}, volumes: "
-        f"{volume_sources.hippocampal_source(run)}. Corrected p values are in the table.",
+        f"{hippocampal_source(run)}. Corrected p values are in the table.",
     )
 
 

@@ -8,11 +8,7 @@ from functools import partial
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.cohort.people.tasks import TWO_CLASSES
 from heatlas.pipeline.run.config.image_kinds import all_images
-from heatlas.reports.content.relevance.headline import (
-    BRAIN,
-    count_not_planted,
-    regions_that_differ,
-)
+from heatlas.reports.content.relevance.headline import BRAIN, count_not_planted, regions_that_differ
 from heatlas.reports.content.relevance.volume import VOLUME_AND_RELEVANCE
 from heatlas.reports.content.run.performance import PERFORMANCE
 from heatlas.reports.frame.material import Faults
@@ -25,12 +21,7 @@ from heatlas.reports.questions.predictions import APPLIED, NUMBER_PERFORMANCE
 from heatlas.reports.questions.primary import PRIMARY, in_a_sentence
 from heatlas.reports.questions.question import Answer
 from heatlas.reports.read.run_record import RunRecord
-from heatlas.reports.words.numbers import (
-    fixed,
-    listing,
-    mid_sentence,
-    shortened,
-)
+from heatlas.reports.words.numbers import fixed, listing, mid_sentence, shortened
 
 
 @dataclass(frozen=True)
