@@ -79,7 +79,7 @@ def _itself(run: RunRecord) -> RunRecord:
 
 @dataclass(frozen=True)
 class Question:
-    """All that the report says of one question. Its sentences see its facts, not the tables of the run."""
+    """All that the report says of one question. Its sentences see its facts, which are the run itself if it gives none."""
 
     id: str  # anchor; stable, since warnings and readers link to it
     title: str
@@ -88,7 +88,7 @@ class Question:
     # Question and method in plain words; ``{horizon}``: the months within which MCI may convert
     lead: str = ""
     views: Sequence[View] = ()
-    facts: Callable[[RunRecord], Any] = _itself  # picks the rows; None where there is nothing to say
+    facts: Callable[[RunRecord], Any] = _itself  # picks the rows of its sentences; None where there are none
     answer: Callable[[Any], Verdict | None] | None = None  # a sentence or two, also for the list of the index
     cautions: Sequence[Check] = ()
     methods: Callable[[Any], str] | None = None  # what was done, with citations as ``[@key]``
