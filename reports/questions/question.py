@@ -79,7 +79,7 @@ def _itself(run: RunRecord) -> RunRecord:
 
 @dataclass(frozen=True)
 class Question:
-    """All that the report says of one question. Its sentences see its facts, which are the run itself if it gives none."""
+    """All that the report says of one question. Its sentences see its facts; if it picks none, the run itself."""
 
     id: str  # anchor; stable, since warnings and readers link to it
     title: str
