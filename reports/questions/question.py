@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from heatlas.pipeline.cohort.people.tasks import KINDS, SEVERAL_CLASSES, TWO_CLASSES, KindName
@@ -114,7 +115,7 @@ class Question:
     def checks(self) -> Iterator[Check]:
         """Its cautions, as checks of a run."""
         for check in self.cautions:
-            yield replace(check, find=lambda run, find=check.find: self.of_facts(find, run))
+            yield replace(check, find=partial(self.of_facts, check.find))
 
     def of_facts(self, say: Callable[[Any], Any] | None, run: RunRecord) -> Any:
         """What one of its functions says of a run; None where there are no facts, or no such function."""
