@@ -30,8 +30,6 @@ from heatlas.pipeline.run.layout.folder import read_run_input
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import write_text
 from heatlas.pipeline.run.work.jobs import FAILURES_TABLE
-from heatlas.reports.cautions.all_cautions import find_cautions, missing_stages
-from heatlas.reports.cautions.method_cautions import Caution
 from heatlas.reports.content.run.colophon import methods_bibtex, methods_markdown
 from heatlas.reports.content.run.summary import Summary, summarise
 from heatlas.reports.frame.material import Faults, Material
@@ -46,8 +44,10 @@ from heatlas.reports.frame.pages import (
     template_files,
     with_addresses,
 )
+from heatlas.reports.page.cautions import find_cautions, missing_stages
 from heatlas.reports.page.parts import FinishedSection, make_parts, report_json
-from heatlas.reports.page.sections import SECTIONS, sections_of
+from heatlas.reports.page.sections import QUESTIONS, sections_of
+from heatlas.reports.questions.question import Caution
 from heatlas.reports.viewer.component import shared_data
 from heatlas.reports.words.numbers import is_missing, listing, shortened
 
@@ -152,7 +152,7 @@ def write_report(layout: RunLayout, executor: Executor | None = None) -> Report:
     summary, cautions = summarise(material.run, faults), find_cautions(material.run, faults)
     for file, page in _chapters(material, made.sections, summary, cautions).items():
         write_text(layout.root / file, page)
-    page_of = {section.id: section.page.file for section in SECTIONS}
+    page_of = {section.id: section.page.file for section in QUESTIONS}
     facts = [(page_of[section.id], section.facts) for section in made.sections]
     write_text(layout.root / JSON, report_json(shortened(material.run.config.report.title), summary, cautions, facts))
     said = tuple(dict.fromkeys([*material.run.unreadable.values(), *faults.said]))

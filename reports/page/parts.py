@@ -22,8 +22,6 @@ from markupsafe import Markup
 
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import write_text
-from heatlas.reports.analyses.verdicts import Verdict
-from heatlas.reports.cautions.method_cautions import Caution
 from heatlas.reports.content.run.summary import Summary
 from heatlas.reports.figures.gallery import Picture, house_style
 from heatlas.reports.frame.material import Material
@@ -39,8 +37,9 @@ from heatlas.reports.frame.pages import (
     render_part,
 )
 from heatlas.reports.frame.tables import PageTable
-from heatlas.reports.page.sections import SECTIONS, BuiltSection, Section, build_section
+from heatlas.reports.page.sections import QUESTIONS, BuiltSection, build_section
 from heatlas.reports.people.page import person_content
+from heatlas.reports.questions.question import Caution, Question, Verdict
 from heatlas.reports.read.people import ParticipantRecords
 from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.region_pages.page import RegionMaterial, region_content
@@ -70,7 +69,7 @@ class FinishedParts:
 
 def finished_sections(material: Material, ids: Iterable[str]) -> FinishedParts:
     """Build sections, in the order given; those that do not apply are left out."""
-    by_id, found = {section.id: section for section in SECTIONS}, []
+    by_id, found = {section.id: section for section in QUESTIONS}, []
     with house_style():
         for name in ids:
             section = by_id[name]
@@ -85,7 +84,7 @@ def finished_sections(material: Material, ids: Iterable[str]) -> FinishedParts:
     return FinishedParts(sections=tuple(found), faults=tuple(material.faults.said))
 
 
-def _finished(section: Section, material: Material) -> FinishedSection | None:
+def _finished(section: Question, material: Material) -> FinishedSection | None:
     """A section as it stands on the index; None where it does not apply."""
     built = build_section(section, material)
     if built is None:
@@ -152,7 +151,7 @@ def _person_page(material: Material, people: ParticipantRecords, participant: st
 
 _MAPS = ("brain", "maps", "patients")
 """Sections with pictures of brains: a part of their own, since the mean maps are read for them once."""
-_OTHERS = tuple(section.id for section in SECTIONS if section.id not in _MAPS)
+_OTHERS = tuple(section.id for section in QUESTIONS if section.id not in _MAPS)
 PARTS: Mapping[str, Callable[[Material], FinishedParts]] = {
     "maps": lambda material: finished_sections(material, _MAPS),
     "regions": region_pages,
@@ -188,7 +187,7 @@ def make_parts(material: Material, executor: Executor | None) -> FinishedParts:
         waiting += [executor.submit(_make_people, layout, share, shares) for share in range(shares)]
         made = [future.result() for future in waiting]
     sections = {section.id: section for one in made for section in one.sections}
-    in_order = tuple(sections[section.id] for section in SECTIONS if section.id in sections)
+    in_order = tuple(sections[section.id] for section in QUESTIONS if section.id in sections)
     faults = dict.fromkeys(fault for one in made for fault in one.faults)
     return FinishedParts(in_order, tuple(page for one in made for page in one.pages), tuple(faults))
 

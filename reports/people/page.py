@@ -12,12 +12,19 @@ from markupsafe import Markup
 
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.statistics.data.features import VOLUME
-from heatlas.reports.cautions.method_cautions import Caution, cautions_of_maps, mostly_flagged
+from heatlas.reports.content.run.registration import mostly_flagged
 from heatlas.reports.figures.gallery import OUTCOME_NAMES
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table, remark
-from heatlas.reports.people.regions import FingerprintMeasure, evidence_sentences, measure_of, regions_of_scans
+from heatlas.reports.people.regions import (
+    FingerprintMeasure,
+    cautions_of_maps,
+    evidence_sentences,
+    measure_of,
+    regions_of_scans,
+)
 from heatlas.reports.people.scan_pictures import overview_of, portraits_of, viewers_of
+from heatlas.reports.questions.question import Caution
 from heatlas.reports.read.people import ParticipantRecords
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.vector.charts import (

@@ -5,13 +5,15 @@ The same regions are named in the sentence, the picture, the table and the cauti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import pandas as pd
 
-from heatlas.reports.analyses.findings import leading_evidence, place_of
+from heatlas.reports.questions.comparisons import scaled_by_probability
+from heatlas.reports.questions.findings import leading_evidence, place_of, small_regions
+from heatlas.reports.questions.question import Caution
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import count, is_missing, listing, mid_sentence, percent, shortened, signed
 
@@ -148,3 +150,19 @@ def _sentence(run: RunRecord, scan: str, account: pd.Series, regions: ScanRegion
         f"Largest parts: {'; '.join([listing(named), *leader])}. All other voxels together: {signed(rest)}. "
         f"The sum of the parts is off by {signed(account['completeness_error'])} {unit}.{sampling}"
     )
+
+
+def cautions_of_maps(run: RunRecord, regions: Collection[str] = ()) -> list[Caution]:
+    """Cautions about every map of this run, for pages that show maps and name some regions."""
+    scaled, small = scaled_by_probability(run), small_regions(run)
+    found = [] if scaled is None else [replace(scaled, section="")]  # its section is on another page
+    named = [f"{mid_sentence(group)}, {count(small[group], 'voxel')}" for group in regions if group in small]
+    if named:
+        text = (
+            f"A slight misregistration moves relevance between a small region and its neighbours: {'; '.join(named)}."
+        )
+        found.append(Caution("note", "Some of the regions named here are small.", text))
+    if run.is_synthetic:
+        text = "A warped template brain with planted tissue loss: nothing here says anything about a disease."
+        found.append(Caution("note", "A synthetic person.", text))
+    return found

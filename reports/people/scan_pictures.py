@@ -31,8 +31,6 @@ from heatlas.pipeline.run.tables import write_text
 from heatlas.pipeline.run.work.digests import file_digest, unit_key
 from heatlas.pipeline.run.work.jobs import Job, Outcome, receipt_key, run_jobs
 from heatlas.pipeline.statistics.normative.w_scores import ControlGroup
-from heatlas.reports.analyses.findings import small_regions
-from heatlas.reports.cautions.method_cautions import Caution, cautions_of_maps
 from heatlas.reports.figures.gallery import Picture, shown_in
 from heatlas.reports.figures.maps import CUTS, FAINT, MAPS, REGIONS, Row, draw_portrait, region_row
 from heatlas.reports.figures.slices import PERSON_PERCENTILES, SMOOTHED_MM, BrainImage, MapView, smoothed, view_of
@@ -40,7 +38,9 @@ from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.overviews import FLICKER
 from heatlas.reports.frame.pages import INDEX, PARTICIPANTS, TEMPLATES, Component, Frame, participant_file, render
 from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table
-from heatlas.reports.people.regions import ScanRegions, measure_of, regions_of_scans
+from heatlas.reports.people.regions import ScanRegions, cautions_of_maps, measure_of, regions_of_scans
+from heatlas.reports.questions.findings import small_regions
+from heatlas.reports.questions.question import Caution
 from heatlas.reports.read.people import ParticipantRecords
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.viewer.component import (

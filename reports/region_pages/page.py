@@ -13,12 +13,13 @@ from markupsafe import Markup
 
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.statistics.data.values import with_shares
-from heatlas.reports.analyses.findings import least_voxels
-from heatlas.reports.cautions.method_cautions import Caution, scaled_by_probability
 from heatlas.reports.content.relevance.regions import MEANING, axis_title
 from heatlas.reports.figures.gallery import OUTCOME_NAMES
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import PageTable, columns_of, page_table
+from heatlas.reports.questions.comparisons import scaled_by_probability
+from heatlas.reports.questions.findings import least_voxels
+from heatlas.reports.questions.question import Caution
 from heatlas.reports.read.run_record import OUTCOMES, RunRecord
 from heatlas.reports.region_pages.results import (
     associations_by_group,

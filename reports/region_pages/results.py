@@ -13,7 +13,8 @@ import pandas as pd
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.regions.tables import RELEVANCE_TABLE
 from heatlas.pipeline.run.errors import HeatlasError
-from heatlas.reports.analyses.findings import (
+from heatlas.reports.frame.tables import Column, PageTable, columns_of, numeric, page_table
+from heatlas.reports.questions.findings import (
     Place,
     difference_of,
     evidence_differences,
@@ -21,9 +22,9 @@ from heatlas.reports.analyses.findings import (
     place_of,
     summary_means,
 )
-from heatlas.reports.analyses.verdicts import CLEAR, classes_compared, difference_in_words, g_in_words
-from heatlas.reports.analyses.views import rows_in_words
-from heatlas.reports.frame.tables import Column, PageTable, columns_of, numeric, page_table
+from heatlas.reports.questions.question import CLEAR
+from heatlas.reports.questions.rows import classes_compared, difference_in_words, g_in_words
+from heatlas.reports.questions.views import rows_in_words
 from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import count, listing, number, p_value, percent, signed

@@ -16,17 +16,12 @@ from heatlas.pipeline.run.cells import require_numbers, require_whole
 from heatlas.pipeline.run.columns import Form, column_of
 from heatlas.pipeline.run.errors import HeatlasError
 from heatlas.pipeline.run.tables import MISSING, unguarded
-from heatlas.pipeline.statistics.groups.region_summary import (
-    BILATERAL,
-    EXPLORER_TABLE,
-    explorer_table,
-    method_and_beta,
-)
-from heatlas.reports.analyses.verdicts import classes_compared
+from heatlas.pipeline.statistics.groups.region_summary import BILATERAL, EXPLORER_TABLE, explorer_table, method_and_beta
 from heatlas.reports.figures.gallery import OUTCOME_NAMES
 from heatlas.reports.figures.slices import Plane
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.pages import Component, embedded_json, render_part, template_text
+from heatlas.reports.questions.rows import classes_compared
 from heatlas.reports.read.run_record import OUTCOMES, RunRecord
 from heatlas.reports.viewer.component import LIBRARY, packed, space_of
 from heatlas.reports.words.numbers import count, number, p_cell

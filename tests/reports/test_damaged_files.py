@@ -23,13 +23,13 @@ from heatlas.pipeline.run.columns import Form
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import write_json
 from heatlas.pipeline.run.work.digests import stamp_of
-from heatlas.reports.cautions.all_cautions import find_cautions
 from heatlas.reports.content.run.summary import summarise
 from heatlas.reports.figures import gallery
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.pages import Links
+from heatlas.reports.page.cautions import find_cautions
 from heatlas.reports.page.parts import PARTS, finished_sections, people_pages, region_pages
-from heatlas.reports.page.sections import SECTIONS
+from heatlas.reports.page.sections import QUESTIONS
 from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import FOUNDATIONS, WRITTEN_BEFORE, RunRecord, read_run, read_usable
 from heatlas.reports.viewer.explorer import _relevance
@@ -302,7 +302,7 @@ class Watched(dict):
 def test_every_part_of_the_report_is_made_without_any_one_table(record, monkeypatch):
     """No part is lost to an error that was not foreseen: what a table lacks is said by the parts that need it."""
     tables = Watched(record.tables)
-    steps = {one.id: lambda material, name=one.id: finished_sections(material, [name]) for one in SECTIONS}
+    steps = {one.id: lambda material, name=one.id: finished_sections(material, [name]) for one in QUESTIONS}
     steps |= {
         "regions": region_pages,
         "people": people_pages,

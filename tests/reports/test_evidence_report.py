@@ -17,17 +17,18 @@ from heatlas.pipeline.evaluation.bench.table import EVALUATION_TABLE
 from heatlas.pipeline.evaluation.bench.verdicts import DISTRACTORS_TABLE, VERDICTS_TABLE, verdict_table
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table, write_table
-from heatlas.reports.analyses.findings import evidence_differences, sum_error
-from heatlas.reports.analyses.map_verdicts import NOT_EVALUATED, bench_sentence, recovery
-from heatlas.reports.analyses.verdicts import comparisons
-from heatlas.reports.cautions.all_cautions import find_cautions
 from heatlas.reports.content.relevance import evaluation, regions
 from heatlas.reports.content.relevance.headline import WHERE
 from heatlas.reports.content.run.summary import summarise
 from heatlas.reports.figures import gallery
 from heatlas.reports.frame.material import Material
 from heatlas.reports.page.build import report_inputs, write_report
+from heatlas.reports.page.cautions import find_cautions
 from heatlas.reports.people.page import person_content
+from heatlas.reports.questions import planted
+from heatlas.reports.questions.comparisons import COMPARISONS
+from heatlas.reports.questions.findings import evidence_differences, sum_error
+from heatlas.reports.questions.map_verdicts import NOT_EVALUATED, bench_sentence
 from heatlas.reports.read.people import ParticipantRecords
 from heatlas.reports.read.run_files import of_another_version
 from heatlas.reports.read.run_record import RunRecord, leading_map, read_run
@@ -203,11 +204,11 @@ def test_a_run_of_an_earlier_version_has_places_without_bounds(run, record):
     assert lead_of(older, first).endswith("By g it is number 1 of 68 regions.")
     bounded = with_places(record, [1, 2], [3, 68])
     assert lead_of(bounded, first).endswith("By g it is number 1 of 68 regions (95 % interval 1 to 3).")
-    assert f"{first.lower()} 1 (1 to 3)" in recovery(bounded).grounds.lower()
+    assert f"{first.lower()} 1 (1 to 3)" in planted.PLANTED.answered(bounded).grounds.lower()
 
 
 def test_planted_regions_are_looked_for_where_the_headline_looks(record):
-    assert recovery(record).answer.endswith("5 of 5 planted regions are among the first 10 of 68.")
+    assert planted.PLANTED.answered(record).answer.endswith("5 of 5 planted regions are among the first 10 of 68.")
     titles = {caution.title: caution.level for caution in find_cautions(record)}
     assert "The maps miss most of the planted regions." not in titles
     assert "Maps are scaled by the prediction." not in titles
@@ -250,7 +251,7 @@ def test_a_run_of_an_earlier_version_has_no_sampling_error(record):
 
 
 def test_the_comparison_of_the_classes_is_one_of_evidence(run, record):
-    found, rows = comparisons(record), by_hand(run)
+    found, rows = COMPARISONS.answered(record), by_hand(run)
     first = rows[rows["p_fwe"] < 0.05].sort_values(["p_fwe", "hedges_g"], ascending=[True, False]).iloc[0]
     assert found.answer.startswith(
         f"Scans of AD have more evidence in {first.name.lower()} (g {g_of(first)})")  # fmt: skip

@@ -23,7 +23,7 @@ from heatlas.reports.content.relevance.evaluation_grids import (
 )
 from heatlas.reports.figures import gallery
 from heatlas.reports.frame.pages import render_part
-from heatlas.reports.page.sections import SECTIONS, BuiltSection
+from heatlas.reports.page.sections import QUESTIONS, BuiltSection
 
 HOSTILE = '<b>own</b> & "$x$"'
 TITLES = {"deeplift": "DeepLIFT", "grad-cam": "Grad-CAM", HOSTILE: HOSTILE, "lrp beta=0": "LRP β=0"}
@@ -130,7 +130,7 @@ def test_figures_say_what_they_show_and_are_escaped(tmp_path, monkeypatch) -> No
     hostile = shares().assign(note=None)
     hostile.loc[(hostile["method"] == HOSTILE), "note"] = CONSTRUCTED
     part = SimpleNamespace(title="", text="", tables=(), figures=pictures(tmp_path, grids=hostile))
-    section = next(one for one in SECTIONS if one.id == "evaluation-parts")
+    section = next(one for one in QUESTIONS if one.id == "evaluation-parts")
     page = str(render_part("section.html.j2", built=BuiltSection(section, {"parts": [part]})))
     assert f'alt="{part.figures[0].alt}"' in page
     assert f"in DiFull: {HOSTILE}." in html.unescape(page)

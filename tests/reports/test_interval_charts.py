@@ -7,7 +7,7 @@ import re
 import pandas as pd
 import pytest
 
-from heatlas.reports.analyses.views import IntervalChart, chart_of
+from heatlas.reports.questions.views import IntervalChart, chart_of
 from heatlas.reports.vector.charts import BAND, IntervalRow, draw_intervals
 
 SPEC = IntervalChart(("group", "scan_group", "map"), "r", "low", "high", "correlation")

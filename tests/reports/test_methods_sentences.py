@@ -12,7 +12,7 @@ from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.layout.folder import RunInput
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.statistics.associations.volume_association import WITHIN
-from heatlas.reports.content.run import methods, methods_statistics
+from heatlas.reports.content.run import methods
 from heatlas.reports.read.run_record import RunRecord
 
 FOLDER = Path("nowhere")
@@ -29,7 +29,7 @@ def record(tables: dict[str, pd.DataFrame], **sections: dict[str, object]) -> Ru
 ])  # fmt: skip
 def test_networks_of_folds_are_held_as_the_table_says(held, said):
     tables = {"performance": pd.DataFrame({"a": [1]}), "group_comparisons": pd.DataFrame({"fold_held": held})}
-    assert said in methods_statistics.statistics_text(record(tables))
+    assert said in methods._statistics(record(tables))
 
 
 @pytest.mark.parametrize(("columns", "said"), [
@@ -40,7 +40,7 @@ def test_combat_uses_the_class_in_training_if_set_to(columns, said):
     run = record(
         {"site_effects": pd.DataFrame({"a": [1]})}, statistics={"harmonisation": {"training_covariates": columns}}
     )
-    text = methods_statistics._sites(run)
+    text = methods.further_analyses(run)
     assert said in text
     assert ("they are not used for the participants tested" in text) == bool(columns)
 
@@ -55,28 +55,28 @@ def test_folds_are_said_to_be_balanced_for_what_they_were():
 
 def test_covariates_are_in_words_and_named_once():
     table = pd.DataFrame({"covariates": ["fold", "fold, age, sex[T.M]", None]})
-    text = methods_statistics._associations(record({"associations": table}))
+    text = methods.further_analyses(record({"associations": table}))
     assert "held constant: test fold, age and sex, each those that its row of the table names (Freedman" in text
 
 
 def test_audit_names_only_places_that_were_there():
     table = pd.DataFrame({"compartment": ["fluid", "rim", "vessel"], "enrichment": [1.2, 0.9, float("nan")]})
-    text = methods_statistics._audit(record({"shortcuts": table}))
+    text = methods.further_analyses(record({"shortcuts": table}))
     assert "(fluid and rim of the mask)" in text
-    assert methods_statistics._audit(record({"shortcuts": table[2:]})) == ""
+    assert methods.further_analyses(record({"shortcuts": table[2:]})) == ""
 
 
 @pytest.mark.parametrize(("r", "said"), [(-0.4, True), (float("nan"), False)])
 def test_change_within_participants_is_described_where_it_is_known(r, said):
     association = pd.DataFrame({"unit": ["participant", WITHIN], "r": [-0.3, r]})
     tables = {"performance": pd.DataFrame({"a": [1]}), "volume_association": association}
-    text = methods_statistics.statistics_text(record(tables))
+    text = methods._statistics(record(tables))
     assert ("[@rmcorr], the signs of participants' change in relevance being flipped." in text) == said
 
 
 @pytest.mark.parametrize(("estimate", "said"), [(0.2, True), (float("nan"), False)])
 def test_p_of_change_over_visits_is_not_the_model_s(estimate, said):
-    text = methods_statistics._progression(record({"trajectories": pd.DataFrame({"estimate": [estimate]})}))
+    text = methods.further_analyses(record({"trajectories": pd.DataFrame({"estimate": [estimate]})}))
     assert ("mean slopes were tested by flipping signs" in text) == said
 
 

@@ -10,7 +10,7 @@ import pytest
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.layout.folder import RunInput
 from heatlas.pipeline.run.layout.run_layout import RunLayout
-from heatlas.reports.analyses.map_verdicts import planted_effects
+from heatlas.reports.questions.planted import PLANTED_EFFECTS
 from heatlas.reports.read.run_record import RunRecord
 
 FOLDER = Path("nowhere")
@@ -28,7 +28,7 @@ def test_found_nearly_everywhere_is_no_evidence_of_place(passing, said):
     tables = {"planted_effects": answers, "group_comparisons": between, "associations": scores}
     config = load_config(overrides={})
     run = RunRecord(RunLayout(FOLDER), config, RunInput(FOLDER, "default"), tables, {}, {}, {}, {})
-    found = planted_effects(run)
+    found = PLANTED_EFFECTS.answered(run)
     assert (found is not None) == said
     if found is not None:
         assert found.answer == "3 of 3 answers are as planted, but 1 of them is no evidence of place."

@@ -9,13 +9,12 @@ from run_factory import EVIDENCE, WITH_EVIDENCE, make_run
 
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table
-from heatlas.reports.analyses import catalogue
-from heatlas.reports.analyses.verdicts import primary
-from heatlas.reports.content.run.methods_statistics import analyses_text
+from heatlas.reports.content.run.methods import further_analyses
 from heatlas.reports.content.run.summary import summarise
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.pages import CHAPTERS, INDEX
-from heatlas.reports.page.sections import sections_of
+from heatlas.reports.page.sections import QUESTIONS, sections_of
+from heatlas.reports.questions.primary import PRIMARY
 from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import RunRecord, read_run
 from heatlas.reports.words.numbers import fixed, p_value
@@ -49,19 +48,21 @@ def test_the_primary_outcome_is_printed_first_with_its_numbers(run, record):
     assert answer.figure_caption == f"95 % interval {bounds}, {p_value(row['p'])}, n = {row['n_participants']}"
     results = [name for chapter in CHAPTERS if chapter.file != INDEX for name in sections_of(chapter)]
     assert results[0] == "primary"
-    assert "The primary outcome, named before any result, was the partial correlation of evi" in analyses_text(record)
+    assert "The primary outcome, named before any result, was the partial correlation of evi" in further_analyses(
+        record
+    )
 
 
 @pytest.mark.parametrize(("p", "answer"), [(0.049, "A correlation."), (0.05, "No clear correlation.")])
 def test_the_answer_is_that_of_its_p(record, p, answer):
     tables = {**record.tables, "primary": record.tables["primary"].assign(p=p)}
-    found = primary(RunRecord(record.layout, record.config, record.source, tables, {}, {}, {}, {}))
+    found = PRIMARY.answered(RunRecord(record.layout, record.config, record.source, tables, {}, {}, {}, {}))
     assert found.answer == answer
 
 
 def test_an_outcome_that_could_not_be_computed_says_why(record):
     blank = record.tables["primary"].assign(r=None, p=None, covariates=None, map=None, note="hippocampus: no value.")
-    found = primary(RunRecord(record.layout, record.config, record.source, {"primary": blank}, {}, {}, {}, {}))
+    found = PRIMARY.answered(RunRecord(record.layout, record.config, record.source, {"primary": blank}, {}, {}, {}, {}))
     assert found.answer == "Not known."
     assert found.grounds.endswith("Hippocampus: no value.")
 
@@ -78,7 +79,7 @@ def test_a_report_does_not_begin_with_what_is_not_known(record):
 def test_an_outcome_that_another_measure_stands_in_for_says_so(record):
     note = "hippocampus/tiv: no scan has a value, so mmse takes its place"
     table = record.tables["primary"].assign(biomarker="mmse", note=note)
-    found = primary(replace(record, tables={**record.tables, "primary": table}))
+    found = PRIMARY.answered(replace(record, tables={**record.tables, "primary": table}))
     assert found.grounds.endswith(" Hippocampus/tiv: no scan has a value, so mmse takes its place.")
     assert "in the hippocampus with MMSE" in found.grounds
 
@@ -86,7 +87,7 @@ def test_an_outcome_that_another_measure_stands_in_for_says_so(record):
 def test_every_caption_of_tests_names_role_family_and_correction(run):
     material = Material.of(run)
     seen = set()
-    for analysis in [value for value in vars(catalogue).values() if isinstance(value, catalogue.AnalysisSection)]:
+    for analysis in [question for question in QUESTIONS if question.views]:
         for shown in analysis.build(material)["views"]:
             if shown.table is not None:
                 name = shown.file.rpartition("/")[2].removesuffix(".tsv")
@@ -96,7 +97,7 @@ def test_every_caption_of_tests_names_role_family_and_correction(run):
 
 
 def test_no_view_shows_g_without_its_interval():
-    for analysis in [value for value in vars(catalogue).values() if isinstance(value, catalogue.AnalysisSection)]:
+    for analysis in [question for question in QUESTIONS if question.views]:
         for view in analysis.views:
             for name in [one for one in view.columns if one.endswith("hedges_g")]:
                 assert {f"{name}_low", f"{name}_high"} <= set(view.columns), view.caption

@@ -21,13 +21,12 @@ from heatlas.pipeline.cohort.people.tasks import TWO_CLASSES
 from heatlas.pipeline.run.config.files import read_config
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table, write_table
-from heatlas.reports.cautions.all_cautions import find_cautions
-from heatlas.reports.cautions.method_cautions import UNSEEN_SHARE
 from heatlas.reports.content.run.summary import summarise
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.pages import CHAPTERS
 from heatlas.reports.page.build import build_report, report_inputs, written_files
-from heatlas.reports.page.sections import SECTIONS, sections_of
+from heatlas.reports.page.cautions import UNSEEN_SHARE, find_cautions
+from heatlas.reports.page.sections import QUESTIONS, sections_of
 from heatlas.reports.people.page import person_content
 from heatlas.reports.read.people import ParticipantRecords
 from heatlas.reports.read.run_record import read_run
@@ -131,8 +130,9 @@ def said_first(layout: RunLayout, caution: str) -> None:
 
 
 def test_pages_have_every_section_once_in_order(pages):
-    assert [name for chapter in CHAPTERS for name in sections_of(chapter)] == [one.id for one in SECTIONS]
-    always = {section.id for section in SECTIONS if section.applies is None and TWO_CLASSES in section.tasks}
+    assert [name for chapter in CHAPTERS for name in sections_of(chapter)] == [one.id for one in QUESTIONS]
+    two_classes = [one for one in QUESTIONS if one.applies is None and TWO_CLASSES in one.tasks]
+    always = {one.id for one in two_classes if one.requires or not one.views}
     ids = {
         file: [attributes["id"] for _, attributes in page.elements if attributes.get("id")]
         for file, page in pages.items()
@@ -156,7 +156,7 @@ def test_headings_of_every_page_leave_out_no_level(pages):
 
 
 def test_no_section_of_a_finished_run_says_that_it_is_missing(whole):
-    missing = [section.id for section in SECTIONS if section.absent and section.absent in whole.text]
+    missing = [section.id for section in QUESTIONS if section.absent and section.absent in whole.text]
     assert missing == ["evaluation"]  # which another command makes
 
 

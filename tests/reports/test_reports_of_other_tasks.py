@@ -8,12 +8,13 @@ import pytest
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.layout.folder import RunInput
 from heatlas.pipeline.run.layout.run_layout import RunLayout
-from heatlas.reports.analyses.findings import follows_number, ranking
 from heatlas.reports.content.relevance.regions import _evidence_table
 from heatlas.reports.content.run.cohort import _demographics, _split
 from heatlas.reports.figures.gallery import Gallery
 from heatlas.reports.frame.material import Material
-from heatlas.reports.page.sections import SECTIONS, build_section
+from heatlas.reports.page.sections import QUESTIONS, build_section
+from heatlas.reports.questions.associations import follows_number
+from heatlas.reports.questions.findings import ranking
 from heatlas.reports.read.run_record import RunRecord
 
 TASKS = {
@@ -106,7 +107,7 @@ def test_the_regions_that_follow_a_number_stand_with_their_places() -> None:
 @pytest.mark.parametrize("task", TASKS)
 def test_what_is_not_defined_for_a_task_is_one_line(task: str) -> None:
     material = Material(made(task), Gallery(Path("nowhere")))
-    section = next(one for one in SECTIONS if one.id == "undefined")
+    section = next(one for one in QUESTIONS if one.id == "undefined")
     built = build_section(section, material)
     if task == "two":
         assert built is None
@@ -115,7 +116,7 @@ def test_what_is_not_defined_for_a_task_is_one_line(task: str) -> None:
     assert text.startswith(f"Not defined for a run that {'predicts a number' if task == 'number' else 'has several'}")
     assert "Group comparisons" in text
     assert ("Region table" in text) == (task == "number")
-    assert [build_section(one, material) for one in SECTIONS if one.id in ("performance", "subgroups")] == [None, None]
+    assert [build_section(one, material) for one in QUESTIONS if one.id in ("performance", "subgroups")] == [None, None]
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,12 @@ from run_factory import SMALL, make_run
 
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table, write_table
-from heatlas.reports.analyses.catalogue import ANALYSES
-from heatlas.reports.cautions.all_cautions import find_cautions, missing_stages
 from heatlas.reports.content.run.summary import summarise
 from heatlas.reports.figures import gallery
 from heatlas.reports.page.build import build_report
-from heatlas.reports.page.sections import SECTIONS
+from heatlas.reports.page.cautions import find_cautions, missing_stages
+from heatlas.reports.page.sections import QUESTIONS
+from heatlas.reports.questions.analyses import ANALYSES
 from heatlas.reports.read.run_files import TABLES, of_another_version
 from heatlas.reports.read.run_record import RunRecord, read_run
 
@@ -109,7 +109,7 @@ def test_the_report_says_what_its_tables_lack_and_is_made_all_the_same(tmp_path,
     warning = index[index.index("Tables cannot be used.") : index.index('<section class="answers')]
     for name, column, title in lacking:
         said = f"group/statistics/{name}.tsv has no column {column}: {REMEDY}"
-        anchor = next(one.id for one in SECTIONS if one.title == title)
+        anchor = next(one.id for one in QUESTIONS if one.title == title)
         page = html.unescape(page_with(layout, anchor).read_text(encoding="utf-8"))
         section = page[page.rindex(f">{title}</h2>") :]
         assert said in section[: section.index("</section>")]

@@ -14,24 +14,25 @@ from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.layout.folder import RunInput
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.statistics.associations.volume_association import ADJUSTED
-from heatlas.reports.analyses import audit_verdicts, verdicts
-from heatlas.reports.analyses.findings import (
-    Estimate,
-    leaders,
-    map_shares,
-    small_regions,
-)
-from heatlas.reports.analyses.verdicts import difference_in_words
-from heatlas.reports.analyses.views import View, show_view
-from heatlas.reports.cautions.audit_cautions import _gathered_outside
-from heatlas.reports.cautions.method_cautions import _several_networks
 from heatlas.reports.content.relevance.headline import smaller_shares
 from heatlas.reports.content.relevance.lrp import _by_chance, _hippocampus
+from heatlas.reports.content.relevance.volume import interval_against_p
 from heatlas.reports.content.run.cohort import _split, flow
-from heatlas.reports.content.run.summary import interval_against_p
 from heatlas.reports.figures.gallery import Gallery
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import columns_of
+from heatlas.reports.page.cautions import _several_networks
+from heatlas.reports.questions.agreement import AGREEMENT, mean_rank_correlation
+from heatlas.reports.questions.associations import ASSOCIATIONS
+from heatlas.reports.questions.comparisons import COMPARISONS
+from heatlas.reports.questions.findings import Estimate, leaders, map_shares, small_regions
+from heatlas.reports.questions.norms import NORMS
+from heatlas.reports.questions.progression import PROGRESSION
+from heatlas.reports.questions.rows import by_ranks, difference_in_words
+from heatlas.reports.questions.shortcuts import SHORTCUTS, _gathered_outside, facts
+from heatlas.reports.questions.sites import HARMONISATION
+from heatlas.reports.questions.subgroups import SUBGROUPS
+from heatlas.reports.questions.views import View, show_view
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.region_pages.results import associations_by_group
 from heatlas.reports.words.glossary import GLOSSARY, linked
@@ -122,22 +123,22 @@ def test_ranks_are_named_where_they_disagree_with_means():
     run = record({"group_comparisons": table})
     share, density = table[table["metric"] == "share"], table[table["metric"] == "density"]
     start = " By ranks, which no single person's value can move: "
-    assert verdicts.by_ranks(run, share) == f"{start}also hippocampus (AD above CN in 81 % of pairs)."
-    assert verdicts.by_ranks(run, density) == f"{start}not thalamus."
-    assert verdicts.by_ranks(run, share.assign(p_fwe_ranks=share["p_fwe"])) == ""
-    assert verdicts.by_ranks(run, compared(0.2)) == ""  # a table of an earlier version
-    assert f"{start}also hippocampus" in verdicts.comparisons(run).grounds
+    assert by_ranks("AD", "CN", share) == f"{start}also hippocampus (AD above CN in 81 % of pairs)."
+    assert by_ranks("AD", "CN", density) == f"{start}not thalamus."
+    assert by_ranks("AD", "CN", share.assign(p_fwe_ranks=share["p_fwe"])) == ""
+    assert by_ranks("AD", "CN", compared(0.2)) == ""  # a table of an earlier version
+    assert f"{start}also hippocampus" in COMPARISONS.answered(run).grounds
 
 
 def test_groups_differ_by_their_share_of_the_map_first():
-    none = verdicts.comparisons(record({"group_comparisons": compared(0.2)}))
+    none = COMPARISONS.answered(record({"group_comparisons": compared(0.2)}))
     assert none.answer == "In none of 2 regions does the share of the map differ after correction."
     assert "0 of 2 regions with a corrected p (family-wise, largest statistic) below 0.05 (smallest: p" in none.grounds
     assert "By density it is 2 of 2" in none.grounds
-    some = verdicts.comparisons(record({"group_comparisons": compared(0.01)}))
+    some = COMPARISONS.answered(record({"group_comparisons": compared(0.01)}))
     assert some.answer == "Of the map of AD, more in hippocampus (g 1.50)."
     assert "15 participants of AD against 14 of CN" in some.grounds
-    assert verdicts.comparisons(record({})) is None
+    assert COMPARISONS.answered(record({})) is None
 
 
 def test_leading_regions_with_a_smaller_share_in_the_positive_class_are_told():
@@ -186,11 +187,11 @@ def test_correlations_are_told_within_a_class_only():
         "scan_group": ["all", "AD"], "map": "lrpB000", "metric": "density", "biomarker": "mmse", "estimator": "pearson",
         "group": "Hippocampus", "r": [-0.9, -0.3], "p_fwe": [0.001, 0.4], "n_participants": [30, 15],
     })  # fmt: skip
-    found = verdicts.associations(record({"associations": rows}))
+    found = ASSOCIATIONS.answered(record({"associations": rows}))
     assert found.answer == "Not shown within a class."
     assert "within AD: 0 of 1 correlation" in found.grounds
     assert "r\xa0=\xa0−0.30, n = 15" in found.grounds
-    assert verdicts.associations(record({"associations": rows[:1]})) is None
+    assert ASSOCIATIONS.answered(record({"associations": rows[:1]})) is None
 
 
 @pytest.mark.parametrize(
@@ -204,7 +205,7 @@ def test_correlations_of_many_measures_and_estimators_are_corrected_over_these_t
         "estimator": ["pearson", "spearman"] * 2, "group": "Hippocampus", "r": -0.5, "p_fwe": [p, 0.4, 0.5, 0.6],
         "n_participants": 15,
     })  # fmt: skip
-    assert verdicts.associations(record({"associations": rows})).answer == answer
+    assert ASSOCIATIONS.answered(record({"associations": rows})).answer == answer
 
 
 @pytest.mark.parametrize(
@@ -221,7 +222,7 @@ def test_subgroups_are_named_with_n_and_what_survives(p, answer):
         "estimate": [1.0, 0.87, np.nan, np.nan, np.nan], "rest": [0.87, 1.0, np.nan, np.nan, np.nan],
         "p_fdr": [p, p, np.nan, np.nan, np.nan], "n_participants": [15, 16, 4, 3, 0],
     })  # fmt: skip
-    found = verdicts.fairness(record({"fairness": rows}))
+    found = SUBGROUPS.answered(record({"fairness": rows}))
     assert found.answer.startswith(answer)
     assert "2 subgroups by sex, n = 15 to 16; 2 more have too few people" in found.grounds
     assert f"women, 1.00 against 0.87, corrected p\xa0=\xa00.0{str(p)[3:].ljust(2, '0')}" in found.grounds
@@ -232,7 +233,7 @@ def test_a_difference_in_sensitivity_alone_is_told():
         "variable": "sex", "level": "F", "metric": ["balanced_accuracy", "sensitivity"], "estimate": [0.8, 0.6],
         "rest": [0.85, 0.95], "p_fdr": [0.4, 0.02], "n_participants": 15,
     })  # fmt: skip
-    found = verdicts.fairness(record({"fairness": rows}))
+    found = SUBGROUPS.answered(record({"fairness": rows}))
     assert found.answer == "It does not work equally well for everyone."
     assert "After correction: women, sensitivity 0.60 against 0.95, corrected p\xa0=\xa00.020." in found.grounds
 
@@ -247,7 +248,7 @@ def test_progression_begins_with_whether_it_can_be_answered(people, events, p, a
     rows = pd.DataFrame([{"predictor": "model", "measure": "concordance", "estimate": 0.7, "ci_low": 0.5,
                           "ci_high": 0.9, "p": p, "n_participants": people, "n_events": events,
                           "event": "AD at any visit"}])  # fmt: skip
-    found = verdicts.progression(record({"progression": rows}))
+    found = PROGRESSION.answered(record({"progression": rows}))
     assert found.answer.startswith(answer)
     assert f"n = {people}, {events} conversions (AD at any visit)" in found.grounds
     assert "uncorrected p" in found.grounds
@@ -266,7 +267,7 @@ def test_norms_fit_by_the_scores_of_controls(beyond, shift, answer):
     rows = pd.DataFrame({"fold": "all", "source": "lrpB000", "group": ["A", "B"], "n_controls": 60,
                          "mean_z": [0.1 + shift, -0.4 + shift], "beyond": beyond})  # fmt: skip
     kinds = pd.DataFrame({"source": "lrpB000", "k": [1, 2, 3], "chosen": [True, False, False], "n_participants": 15})
-    found = audit_verdicts.norms(record({"w_calibration": rows, "subtype_numbers": kinds}))
+    found = NORMS.answered(record({"w_calibration": rows, "subtype_numbers": kinds}))
     assert found.answer.startswith(answer)
     centre, furthest = ("−0.25", "−0.50") if shift else ("−0.15", "−0.40")
     assert f"their mean z is {centre} (0 if they fit), the largest of a region {furthest} (B)" in found.grounds
@@ -278,7 +279,7 @@ def test_sites_are_told_before_and_after_harmonisation():
                          "n_sites": 3, "fold_held": [True, False], "p_fwe_before": [0.5, 0.01],
                          "p_fwe_after": [0.9, 0.8]})  # fmt: skip
     rows = pd.concat([rows, rows[:1].assign(effect="scale", p_fwe_before=0.03)])
-    found = audit_verdicts.sites(record({"site_effects": rows}))
+    found = HARMONISATION.answered(record({"site_effects": rows}))
     assert (
         found.answer == "No effect of the site was found on the leading map. Volumes differ between sites in 1 region."
     )
@@ -286,7 +287,7 @@ def test_sites_are_told_before_and_after_harmonisation():
     assert "p\xa0=\xa00.010, Cuneus) before, 0 after" in found.grounds
     assert "in spread 1 of 1 region with a corrected p (family-wise, largest statistic) below 0.05" in found.grounds
     others = rows[:1].assign(source="lrpB100", p_fwe_before=0.044, p_fwe_after=0.024)
-    beside = audit_verdicts.sites(record({"site_effects": pd.concat([rows, others])})).answer
+    beside = HARMONISATION.answered(record({"site_effects": pd.concat([rows, others])})).answer
     assert "Other maps: in 1 region, corrected map by map (clearest: LRP β=1, Cuneus" in beside
     assert "family-wise p\xa0=\xa00.044 before, p\xa0=\xa00.024 after" in beside
 
@@ -302,7 +303,7 @@ def test_shortcuts_of_the_leading_map(low, p, answer):
                            "ci_low": [low, 4.0], "ci_high": 2.0, "n_participants": 30})  # fmt: skip
     read = pd.DataFrame({"map": ["lrpB000", "lrpB100"], "target": "site", "balanced_accuracy": 0.4, "chance": 0.33,
                          "p_fwe": [p, 0.001], "n_participants": 30})  # fmt: skip
-    found = audit_verdicts.shortcuts(record({"shortcuts": places, "site_prediction": read}))
+    found = SHORTCUTS.answered(record({"shortcuts": places, "site_prediction": read}))
     assert found.answer == f"{answer} From other maps: site from LRP β=1 (family-wise corrected p\xa0=\xa00.0010)."
     assert "n = 30" in found.grounds
 
@@ -310,7 +311,7 @@ def test_shortcuts_of_the_leading_map(low, p, answer):
 def test_without_intervals_and_without_more_than_its_share_nothing_is_told():
     places = pd.DataFrame({"map": "lrpB000", "compartment": "fluid", "enrichment": [1.05], "ci_low": np.nan,
                            "ci_high": np.nan, "n_participants": 30})  # fmt: skip
-    found = audit_verdicts.shortcuts(record({"shortcuts": places}))
+    found = SHORTCUTS.answered(record({"shortcuts": places}))
     assert found.answer == "Whether relevance gathers in some places could not be tested."
 
 
@@ -323,7 +324,7 @@ def test_relevance_where_there_is_no_tissue_is_told_without_an_interval_too(enri
     places = pd.DataFrame({"map": "lrpB000", "compartment": "fluid", "enrichment": [enrichment], "ci_low": low,
                            "ci_high": low + 1, "n_participants": 30})  # fmt: skip
     run = record({"shortcuts": places})
-    caution, verdict = _gathered_outside(run), audit_verdicts.shortcuts(run)
+    caution, verdict = _gathered_outside(facts(run)), SHORTCUTS.answered(run)
     assert (caution is not None) == raised
     assert verdict.answer.startswith("Possibly") == raised
     if caution is not None:
@@ -337,7 +338,7 @@ def test_agreement_is_that_of_the_least_agreeing(w, word):
     rows = pd.DataFrame({"between": ["folds", "betas"], "map": ["lrpB000", None], "metric": "density", "scans": "all",
                          "n_rankings": 4, "n_regions": 67, "kendall_w": [0.95, w], "p": 0.001, "top": 10,
                          "overlap": [0.4, 0.8], "overlap_chance": 0.15, "n_participants": 30})  # fmt: skip
-    found = audit_verdicts.agreement(record({"ranking_agreement": rows}))
+    found = AGREEMENT.answered(record({"ranking_agreement": rows}))
     assert found.answer == (
         f"Rankings of regions {word}, least between values of β (mean rank correlation {(4 * w - 1) / 3:.2f}). Of the "
         "first 10 regions, networks of different folds (LRP β=0) share 40 % (15 % by chance)."
@@ -352,7 +353,7 @@ def test_two_rankings_do_not_seem_more_alike_than_five_because_w_depends_on_thei
         spread = ((ranks.sum(axis=0) - ranks.sum(axis=0).mean()) ** 2).sum()
         w = pd.Series([12 * spread / (n_rankings**2 * (30**3 - 30))])
         pairs = np.corrcoef(ranks)[np.triu_indices(n_rankings, 1)].mean()
-        assert audit_verdicts.mean_rank_correlation(w, pd.Series([n_rankings])).iloc[0] == pytest.approx(pairs)
+        assert mean_rank_correlation(w, pd.Series([n_rankings])).iloc[0] == pytest.approx(pairs)
 
 
 def test_codes_and_sources_are_in_words_on_the_page():

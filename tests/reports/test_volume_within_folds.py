@@ -11,8 +11,7 @@ from run_factory import RunPlan, make_run
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table, write_table
 from heatlas.pipeline.statistics.associations.volume_association import UNITS
-from heatlas.reports.analyses.findings import volume_estimate
-from heatlas.reports.content.relevance.volume import build, draw_volume_scatter, participant_points
+from heatlas.reports.content.relevance.volume import build, draw_volume_scatter, participant_points, volume_estimate
 from heatlas.reports.content.run.summary import summarise
 from heatlas.reports.frame.material import Material
 from heatlas.reports.read.run_record import read_run

@@ -140,8 +140,9 @@ def test_a_family_of_networks_is_one_file_and_a_line(tmp_path) -> None:
     })  # fmt: skip
 
 
-SECTION = """
-TOY = AnalysisSection(
+SECTION = """from heatlas.reports.frame import pages
+from heatlas.reports.questions.views import View
+TOY = Question(
     "toy", "How sure is it?", "Toy", pages.CLINICAL, "A toy asks.",
     (View("toy", "Mean probability of each class.", ("label", "probability", "p")),),
 )
@@ -156,8 +157,8 @@ def test_a_statistic_with_its_section_is_one_file_and_two_entries(tmp_path) -> N
             '    Analysis("normative", normative_tables, NORMATIVE_TABLES),':
                 '    Analysis("toy", toy_table, (TOY_TABLE,)),',
         },
-        "reports/analyses/catalogue.py": {
-            "from heatlas.reports.read.run_record import OUTCOMES": SECTION,
-            "    EFFECTS_FOUND,": "    TOY,",
+        "reports/questions/analyses.py": {
+            "from heatlas.reports.questions.subgroups import MAIN_EFFECTS, SUBGROUPS": SECTION,
+            "    PLANTED_EFFECTS,": "    TOY,",
         },
     })  # fmt: skip

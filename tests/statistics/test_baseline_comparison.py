@@ -14,7 +14,7 @@ from heatlas.pipeline.cohort.people.tasks import Task, task_of
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.statistics.performance.baselines import MEAN, areas_after_exchange, baselines_tables
-from heatlas.reports.analyses.audit_verdicts import against_baselines
+from heatlas.reports.questions.baselines import against_baselines
 
 SETTINGS = load_config(overrides={"statistics": {"bootstrap_samples": 500}})
 TASK = task_of(SETTINGS.cohort)

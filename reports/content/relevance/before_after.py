@@ -21,7 +21,9 @@ from heatlas.reports.figures.gallery import Picture
 from heatlas.reports.figures.maps import MapRow, draw_map_grid
 from heatlas.reports.figures.slices import GROUP_PERCENTILES, HIPPOCAMPAL_CUTS
 from heatlas.reports.frame.material import Material
+from heatlas.reports.frame.pages import EVALUATION
 from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table
+from heatlas.reports.questions.question import ANY_TASK, Question
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import count, fixed, listing, mid_sentence, number, percent, signed
 
@@ -267,3 +269,9 @@ def _three(value: object) -> str:
 
 def _change(value: object) -> str:
     return signed(value, 3)
+
+
+BEFORE_AFTER = Question(
+    "before-after", "What did training with maps change?", "Training with maps", EVALUATION, draw=build,
+    applies=applies, tasks=ANY_TASK,
+)  # fmt: skip

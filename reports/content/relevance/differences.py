@@ -19,10 +19,11 @@ from heatlas.pipeline.statistics.images.differences import (
     USED_ONLY,
     VERDICTS,
 )
-from heatlas.reports.analyses.verdicts import Verdict
 from heatlas.reports.figures.gallery import BLUE, GREY, INK, ORANGE, VERMILION, Picture, new_figure
 from heatlas.reports.frame.material import Material
+from heatlas.reports.frame.pages import REGIONS
 from heatlas.reports.frame.tables import PageTable, columns_of, page_table
+from heatlas.reports.questions.question import Question, Verdict
 from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import count, fixed, interval, listing, mid_sentence, number, p_value, shortened
@@ -246,3 +247,10 @@ def _with_room(values: np.ndarray, share: float) -> tuple[float, float]:
     low, high = min(float(values.min()), 0.0), max(float(values.max()), 0.0)
     room = share * max(high - low, 0.1)
     return low - room, high + room
+
+
+IMAGE_DIFFERENCES = Question(
+    "image-differences", "What differs in the images, and what does the network use?", "Images and evidence", REGIONS,
+    draw=build, requires=("image_differences",), absent="Images have not been compared with the maps: "
+    "notes.tsv says why, or the statistics have not run.", answer=verdict,
+)  # fmt: skip

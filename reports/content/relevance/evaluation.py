@@ -22,7 +22,6 @@ from heatlas.pipeline.evaluation.bench.table import ALL, EVALUATION_TABLE
 from heatlas.pipeline.evaluation.nulls import NO_NETWORK, REAL
 from heatlas.pipeline.evaluation.scores.map_scores import MAP_SCORES
 from heatlas.pipeline.run.errors import UsageError
-from heatlas.reports.analyses.map_verdicts import COHORTS, evaluation, title_of
 from heatlas.reports.content.relevance.evaluation_grids import claims, draw_grids, draw_shifts, grids, shifts
 from heatlas.reports.content.relevance.evaluation_networks import (
     ROWS,
@@ -33,10 +32,13 @@ from heatlas.reports.content.relevance.evaluation_networks import (
     retraining,
 )
 from heatlas.reports.figures.gallery import Picture
+from heatlas.reports.frame import pages
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table, remark
+from heatlas.reports.questions.map_verdicts import COHORTS, NOT_EVALUATED, evaluation, lines_on, title_of
+from heatlas.reports.questions.question import ANY_TASK, Caution, Check, Question
 from heatlas.reports.read.run_files import TABLES
-from heatlas.reports.read.run_record import RunRecord
+from heatlas.reports.read.run_record import RunRecord, has_passed
 from heatlas.reports.words.numbers import count, fixed, interval, mid_sentence, number, sentence_case, signed
 
 LEAD = (
@@ -335,3 +337,26 @@ _FIGURES: Mapping[str, Callable[[Material], tuple[Picture, ...]]] = {
     "grids": draw_grids, "shift_curve": draw_shifts,
 }  # fmt: skip
 """Tables with figures."""
+
+
+def _leading_map_failed(run: RunRecord) -> Caution | None:
+    """A leading map that did not pass the evaluation of this run: none of those that could lead did."""
+    if has_passed(run.tables["verdicts"], run.leading_map) is not False:
+        return None
+    return Caution(
+        "serious",
+        "The leading map did not pass the evaluation.",
+        f"{map_title(run.leading_map)}: {'; '.join(lines_on(run, run.leading_map))}.",
+        "evaluation",
+    )
+
+
+EVALUATION = Question(
+    "evaluation", "Which map can be trusted? Evaluation of the maps", "Evaluation of the maps", pages.EVALUATION,
+    draw=build, requires=("verdicts", "evaluation"), absent=NOT_EVALUATED, tasks=ANY_TASK, answer=evaluation,
+    cautions=(Check("leading-map", _leading_map_failed, ("verdicts",)),),
+)  # fmt: skip
+EVALUATION_PARTS = Question(
+    "evaluation-parts", "Further results of the evaluation", "Parts of the evaluation", pages.EVALUATION,
+    draw=build_parts, applies=applies, tasks=ANY_TASK,
+)  # fmt: skip

@@ -22,7 +22,6 @@ from heatlas.pipeline.evaluation.grids.grid_scores import CONSTRUCTED
 from heatlas.pipeline.evaluation.grids.studies import IN_STEM
 from heatlas.pipeline.evaluation.grids.tables import ALL_METHODS, EDGES
 from heatlas.pipeline.evaluation.scores.faithfulness import LOST
-from heatlas.reports.analyses.map_verdicts import title_of
 from heatlas.reports.content.relevance.evaluation_networks import ROWS, named
 from heatlas.reports.figures.gallery import (
     BLUE,
@@ -38,6 +37,7 @@ from heatlas.reports.figures.gallery import (
 )
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table
+from heatlas.reports.questions.map_verdicts import title_of
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import count, fixed, listing, number, shortened, signed
 

@@ -12,8 +12,8 @@ from heatlas.pipeline.evaluation.consensus.agreement import FOLDS, SEVERAL
 from heatlas.pipeline.evaluation.representations.probes import ALL, PROBES
 from heatlas.pipeline.evaluation.representations.table import AGREEMENT, BACKBONE, SITE
 from heatlas.pipeline.evaluation.retraining.stage import AT_RANDOM, NOTHING
-from heatlas.reports.analyses.map_verdicts import title_of
 from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table
+from heatlas.reports.questions.map_verdicts import title_of
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import fixed, listing, mid_sentence, number, p_cell, p_value, percent, signed
 

@@ -7,13 +7,17 @@ the template, and the regions ranked by the size of the effect.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
 from heatlas.pipeline.attribution.titles import map_title
-from heatlas.reports.analyses.findings import (
+from heatlas.reports.content.relevance.maps import difference_pictures
+from heatlas.reports.figures.gallery import Picture
+from heatlas.reports.frame.material import Material
+from heatlas.reports.frame.pages import SUMMARY
+from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table
+from heatlas.reports.questions.findings import (
     FEW_FIRSTS,
     densest,
     evidence_differences,
@@ -31,29 +35,15 @@ from heatlas.reports.analyses.findings import (
     summary_means,
     with_places,
 )
-from heatlas.reports.analyses.map_verdicts import bench_sentence, evaluated
-from heatlas.reports.analyses.verdicts import CLEAR, by_ranks, classes_compared, g_in_words
-from heatlas.reports.content.relevance.maps import difference_pictures
-from heatlas.reports.figures.gallery import Picture
-from heatlas.reports.frame.material import Material
-from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table
+from heatlas.reports.questions.map_verdicts import bench_sentence, evaluated
+from heatlas.reports.questions.question import ANY_TASK, CLEAR, Answer, Headline, Question
+from heatlas.reports.questions.rows import by_ranks, classes_compared, g_in_words
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.vector.charts import IntervalRow, draw_intervals
 from heatlas.reports.words.numbers import count, fixed, is_missing, listing, mid_sentence, number, signed
 
 WHERE = "Where does it look?"
 NAMED = 5  # regions named for each measure
-
-
-@dataclass(frozen=True)
-class Answer:
-    """An answer; `figure` is a number in large type, `more` is folded under the answer."""
-
-    question: str
-    text: str
-    figure: str = ""
-    figure_caption: str = ""
-    more: str = ""
 
 
 def where_it_looks(run: RunRecord) -> Answer:
@@ -264,7 +254,7 @@ def build_ranking(material: Material) -> Mapping[str, Any]:
         "null": null,
         "table": _table(rows, material, f"{title}, all regions."),
         "answer": f"{_number_that_differ(clear, len(rows))} {classes} after correction."
-        f"{by_ranks(run, rows.reset_index())}{not_planted(run, rows)}",
+        f"{by_ranks(run.positive, run.negative, rows.reset_index())}{not_planted(run, rows)}",
     }
 
 
@@ -293,3 +283,14 @@ def _table(rows: pd.DataFrame, material: Material, caption: str) -> PageTable:
         numeric("p_fwe", "Corrected p", lambda x: number(x, 2), "family-wise"), *place_columns(rows),
     )  # fmt: skip
     return page_table(linked, columns, caption)
+
+
+BRAIN = Question(
+    "brain", WHERE, "Brain", SUMMARY, draw=build_brain, requires=("relevance_bilateral",),
+    absent="There are no heatmaps yet.", tasks=ANY_TASK,
+    headline=Headline(WHERE, ("predictions", "relevance_bilateral", "region_summary"), where_it_looks),
+)  # fmt: skip
+RANKING = Question(
+    "ranking", "Which regions differ most?", "Regions", SUMMARY, draw=build_ranking, requires=("group_comparisons",),
+    absent="Regions have not been compared between the classes yet.",
+)  # fmt: skip

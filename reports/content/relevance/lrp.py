@@ -8,16 +8,18 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
+from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.regions.ranking import METRICS
 from heatlas.pipeline.run.layout.map_names import beta_of
-from heatlas.reports.analyses.findings import volume_estimate
-from heatlas.reports.analyses.verdicts import CLEAR, rows_where
-from heatlas.reports.cautions.method_cautions import LOSSES, shares
+from heatlas.reports.content.relevance.volume import volume_estimate
 from heatlas.reports.figures.gallery import INK, new_figure
 from heatlas.reports.frame.material import Material
+from heatlas.reports.frame.pages import MAPS, TRAINING
 from heatlas.reports.frame.tables import Column, numeric, page_table
-from heatlas.reports.read.run_record import RunRecord
-from heatlas.reports.words.numbers import fixed, number, percent
+from heatlas.reports.questions.question import ANY_TASK, CLEAR, Caution, Check, Question
+from heatlas.reports.questions.rows import rows_where
+from heatlas.reports.read.run_record import KEYS, RunRecord
+from heatlas.reports.words.numbers import count, fixed, number, percent
 
 
 def matrices(overlap: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -94,6 +96,7 @@ def _known_gains(run: RunRecord) -> str:
     return f" Regions in which the gain of at least one participant is known: {'; '.join(said)}."
 
 
+LOSSES = ("absorbed_by_bias", "lost_no_contribution", "stabiliser")
 _COLUMNS = (
     Column("title", "Map"),
     numeric("scans", "Scans"),
@@ -139,3 +142,68 @@ def draw_overlap(matrices: Mapping[str, pd.DataFrame], top: int, people: Mapping
     axes[0].set_ylabel("β")
     figure.colorbar(image, ax=list(axes), label=f"overlap of the top {top}, %", shrink=0.75)
     return figure
+
+
+def shares(conservation: pd.DataFrame) -> pd.DataFrame:
+    """Medians over scans of the shares of the start value, for each map."""
+    start = conservation["start_value"]
+    relative = conservation[["map_sum", *LOSSES, "residual"]].div(start, axis=0).where(start != 0)
+    relative = relative.assign(map=conservation["map"], negative=start < 0)
+    rows = []
+    for name, frame in relative.groupby("map", sort=False):
+        rows.append({
+            "map": name, "title": map_title(str(name)), "scans": len(frame),
+            "negative_start": int(frame["negative"].sum()), "in_map": frame["map_sum"].median(),
+            **{loss: frame[loss].abs().median() for loss in LOSSES}, "residual": frame["residual"].abs().max(),
+        })  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+LARGE_LOSS, SERIOUS_LOSS = 0.2, 0.5
+
+
+def _losses(run: RunRecord) -> Caution | None:
+    table = shares(run.tables["conservation"])
+    table = table.assign(lost=table[list(LOSSES)].sum(axis=1))
+    worst = table.sort_values("lost").iloc[-1]
+    if not worst["lost"] > LARGE_LOSS:
+        return None
+    return Caution(
+        "serious" if worst["lost"] > SERIOUS_LOSS else "note",
+        "Part of the relevance never reaches the image.",
+        f"In {map_title(worst['map'])} maps, biases and units without contribution absorb {percent(worst['lost'], 0)} "
+        "of the start value (median over scans). Maps show only the rest.",
+        "conservation",
+    )
+
+
+def _negative_start(run: RunRecord) -> Caution | None:
+    """Scans whose explained output is negative; these can be true positives, since softmax compares two logits."""
+    rows = run.tables["conservation"].drop_duplicates(KEYS)
+    rows = rows.merge(run.tables["predictions"][[*KEYS, "outcome"]], on=KEYS)
+    negative = rows[rows["start_value"] < 0]
+    if negative.empty:
+        return None
+    hits = int((negative["outcome"] == "TP").sum())
+    text = (
+        f"In {count(len(negative), 'scan')} of {number(len(rows))}, {number(hits)} of them true positives, the "
+        f"explained output of {run.positive} is below 0. The signs of their maps are reversed. Means over such scans, "
+        "and gain, mix signs."
+    )
+    if run.config.attribution.start_value != "probability":
+        text += ' With start_value = "probability" in [attribution], no sign is reversed.'
+    return Caution("note", "Some maps have reversed signs.", text, "conservation")
+
+
+BETA = Question(
+    "beta", "Does the answer depend on β?", "Choice of β", MAPS, draw=build_beta, requires=("beta_overlap",),
+    absent="The overlap between values of β is not known yet.",
+)  # fmt: skip
+CONSERVATION = Question(
+    "conservation", "Does the relevance add up?", "Conservation", TRAINING, draw=build_conservation,
+    requires=("conservation",), absent="No scan has been explained yet.", tasks=ANY_TASK,
+    cautions=(
+        Check("negative-start", _negative_start, ("conservation", "predictions")),
+        Check("losses", _losses, ("conservation",)),
+    ),
+)  # fmt: skip

@@ -37,7 +37,9 @@ from heatlas.reports.figures.slices import (
     smoothed,
     view_of,
 )
+from heatlas.reports.frame import pages
 from heatlas.reports.frame.material import Material
+from heatlas.reports.questions.question import ANY_TASK, Question
 from heatlas.reports.read.run_record import OUTCOMES, RunRecord, group_name
 from heatlas.reports.vector.drawing import fitted
 from heatlas.reports.viewer.component import LOWER, group_viewer
@@ -318,3 +320,9 @@ def regions_outlined(atlas_name: str, registration: RegistrationConfig, groups: 
         return None
     bodies = {label: place for place, group in enumerate(groups, 1) for label in atlas.regions.groups.get(group, ())}
     return BrainImage(atlas.labels, np.asarray(atlas.grid.affine)), bodies
+
+
+MAPS = Question(
+    "maps", "Where does it look? Mean maps", "Mean maps", pages.MAPS, draw=build, requires=("relevance_bilateral",),
+    absent="There are no mean heatmaps yet.", tasks=ANY_TASK,
+)  # fmt: skip

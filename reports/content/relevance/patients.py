@@ -12,11 +12,13 @@ from matplotlib.figure import Figure
 from scipy.spatial.distance import cosine
 
 from heatlas.pipeline.attribution.titles import map_title
-from heatlas.reports.analyses.findings import in_words, small_regions
 from heatlas.reports.figures.gallery import BLUE, GREY, INK, VERMILION, Picture, new_figure
 from heatlas.reports.figures.maps import MapRow, draw_map_grid
 from heatlas.reports.figures.slices import HIPPOCAMPAL_CUTS, PERSON_PERCENTILES, Plane
 from heatlas.reports.frame.material import Material
+from heatlas.reports.frame.pages import MAPS
+from heatlas.reports.questions.findings import in_words, small_regions
+from heatlas.reports.questions.question import Question
 from heatlas.reports.words.numbers import count, fixed, is_missing, shortened
 
 
@@ -176,3 +178,9 @@ def _name_spoke(ax: Any, region: str, angle: float) -> None:
         angle, 1.09, textwrap.fill(region, NAME_WIDTH), fontsize=7, rotation=np.rad2deg(angle) - 180 * left,
         rotation_mode="anchor", ha="right" if left else "left", va="center", linespacing=0.95,
     )  # fmt: skip
+
+
+PATIENTS = Question(
+    "patients", "Two individual patients", "Two patients", MAPS, draw=build, requires=("fingerprints",),
+    absent="No pair of patients has been chosen yet.", applies=lambda run: run.config.report.people,
+)  # fmt: skip

@@ -15,8 +15,14 @@ from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.regions.channels import RELEVANCE_CHANNELS_TABLE, shares_of_kinds
 from heatlas.pipeline.regions.ranking import METRICS, top_groups
 from heatlas.pipeline.regions.tables import ALL
-from heatlas.reports.analyses.catalogue import REGION_MEANS
-from heatlas.reports.analyses.findings import (
+from heatlas.reports.content.relevance.headline import regions_that_differ
+from heatlas.reports.figures.gallery import Picture
+from heatlas.reports.figures.regions import draw_regions
+from heatlas.reports.frame import pages
+from heatlas.reports.frame.material import Material
+from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table, remark
+from heatlas.reports.questions.comparisons import REGION_MEANS
+from heatlas.reports.questions.findings import (
     Leaders,
     evidence_differences,
     leaders,
@@ -30,17 +36,13 @@ from heatlas.reports.analyses.findings import (
     voxels_of,
     weak_in_controls,
 )
-from heatlas.reports.analyses.map_verdicts import bench_sentence
-from heatlas.reports.analyses.verdicts import rows_where
-from heatlas.reports.content.relevance.headline import regions_that_differ
-from heatlas.reports.figures.gallery import Picture
-from heatlas.reports.figures.regions import draw_regions
-from heatlas.reports.frame.material import Material
-from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table, remark
+from heatlas.reports.questions.map_verdicts import bench_sentence
+from heatlas.reports.questions.question import ANY_TASK, CLASSES, Caution, Check, Question
+from heatlas.reports.questions.rows import rows_where
 from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.viewer.explorer import region_explorer
-from heatlas.reports.words.numbers import count, fixed, listing, p_cell, percent, signed
+from heatlas.reports.words.numbers import count, fixed, listing, number, p_cell, percent, signed
 
 TOP = 25
 FOUNDING_NUMBER = {"sum": 3, "density": 4, "gain": 5}
@@ -323,3 +325,71 @@ def kinds_table(material: Material) -> PageTable | None:
         "by those of all kinds; mean over participants. A kind whose voxels vary more can have more relevance without "
         f"telling more: compare with a network of each kind alone. By region: {RELEVANCE_CHANNELS_TABLE.file}.",
     )
+
+
+LARGEST_MISS = 0.01
+"""Largest accepted error, as a share of the evidence in the median scan."""
+LARGE_SAMPLING, SERIOUS_SAMPLING = 0.05, 0.2
+"""The same before the control variate."""
+
+
+def _sums_of_evidence(run: RunRecord) -> Caution | None:
+    """A leading map that does not add up, or whose points alone would not."""
+    if not run.leads_with_evidence:
+        return None
+    name, unit = map_title(run.leading_map), run.evidence_unit
+    missed = sum_error(run, run.leading_map)
+    if missed is not None and missed.share > LARGEST_MISS:
+        return Caution(
+            "serious",
+            "The leading map does not add up.",
+            f"{name}: the sum over all voxels misses the evidence of a scan, compared with controls, by "
+            f"{missed.in_words}, in {unit}. Sums over regions are no more exact. DeepLIFT, where it is defined for the "
+            'network, adds up exactly: methods = ["deeplift"] in [attribution].',
+            "regions",
+        )
+    drawn = sum_error(run, run.leading_map, "sampling_error")
+    if drawn is None or drawn.share <= LARGE_SAMPLING:
+        return None
+    return Caution(
+        "serious" if drawn.share > SERIOUS_SAMPLING else "note",
+        "Regions of a single scan are approximate.",
+        f"{name} adds up because its points on the way from the controls are weighted to do so; unweighted they would "
+        f"miss the evidence of a scan by {drawn.in_words}, in {unit}. Sums over regions of one scan are as "
+        'uncertain, means over people less. For more points: settings = ["expected-gradients:alphas=4"] in '
+        "[attribution].",
+        "regions",
+    )
+
+
+def _gain(run: RunRecord) -> Caution | None:
+    titles = []
+    for name in (map_name for map_name in run.main_maps if map_name not in run.evidence_maps):  # which have no gain
+        values = run.region_values[run.region_values["map"] == name]
+        filled = values[values["density"].notna()]
+        unknown = filled.loc[filled["gain"].isna(), "group"].nunique()
+        if unknown:
+            titles.append(f"{map_title(name)}: {number(unknown)} of {count(values['group'].nunique(), 'region')}")
+    if not titles:
+        return None
+    return Caution(
+        "note",
+        "Gain is not known everywhere.",
+        f"There is no ratio where the mean sum of {run.negative} scans of a fold is not above 0. In at least one fold: "
+        f"{listing(titles)}.",
+        "regions",
+    )
+
+
+REGIONS = Question(
+    "regions", "Which regions?", "Regions", pages.REGIONS, draw=build, requires=("relevance_bilateral",),
+    absent="Heatmaps have not been summed over regions yet.", tasks=ANY_TASK,
+    cautions=(
+        Check("sums", _sums_of_evidence, ("evidence", "relevance_bilateral")),
+        Check("gain", _gain, ("relevance_bilateral", "predictions")),
+    ),
+)  # fmt: skip
+REGION_TABLE = Question(
+    "region-table", "All regions", "Region table", pages.REGIONS, draw=build_table, requires=("region_summary",),
+    absent="The summary over regions is written with the statistics; this run has none yet.", tasks=CLASSES,
+)  # fmt: skip

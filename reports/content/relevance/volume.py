@@ -13,17 +13,20 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from heatlas.pipeline.attribution.titles import map_title
+from heatlas.pipeline.registration.settled import JACOBIAN_SOURCE, RELIABILITY
 from heatlas.pipeline.run.layout.map_names import beta_of
-from heatlas.pipeline.statistics.associations.volume_association import ADJUSTED, WITHIN
-from heatlas.reports.analyses.findings import VOLUME_TITLES, primary_volume, volume_estimate, volume_row, within_folds
-from heatlas.reports.analyses.verdicts import CLEAR
+from heatlas.pipeline.statistics.associations.volume_association import ADJUSTED, REGION, VOLUME, WITHIN
+from heatlas.reports.content.relevance.headline import leading_regions, smaller_shares
 from heatlas.reports.figures.gallery import BLUE, GREY, INK, VERMILION, Picture, new_figure
 from heatlas.reports.frame.material import Material
+from heatlas.reports.frame.pages import CLINICAL
 from heatlas.reports.frame.tables import columns_of, page_table
+from heatlas.reports.questions.findings import Estimate
+from heatlas.reports.questions.question import CLEAR, Answer, Caution, Check, Headline, Question
 from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import RunRecord
-from heatlas.reports.words import wording as volume_sources
-from heatlas.reports.words.numbers import count, fixed, interval, listing, number, p_value
+from heatlas.reports.words.numbers import count, fixed, interval, is_missing, listing, number, p_value
+from heatlas.reports.words.wording import OWN, hippocampal_source
 
 _LEAD = (
     "If the network uses atrophy of the hippocampus, then among true positives those with a smaller hippocampus should "
@@ -87,8 +90,8 @@ def build(material: Material) -> Mapping[str, Any]:
 
 def _sources(run: RunRecord) -> str:
     return (
-        f" Source of the hippocampal volumes: {volume_sources.hippocampal_source(run, whole=True)}. Pages of regions "
-        f"show other volumes ({volume_sources.OWN})."
+        f" Source of the hippocampal volumes: {hippocampal_source(run, whole=True)}. Pages of regions "
+        f"show other volumes ({OWN})."
     )
 
 
@@ -154,7 +157,7 @@ def _scatter(material: Material) -> Picture | None:
     adjusted = primary_volume(run) == ADJUSTED
     drawn = max(map(len, beside.values()))
     false_positives = f"open, {count(drawn, 'false positive')}" if drawn else "there is no false positive to draw"
-    source = volume_sources.hippocampal_source(run)
+    source = hippocampal_source(run)
     axis = "hippocampal ÷ intracranial volume" if adjusted else "hippocampal volume, mm³"
     return material.gallery.add(
         draw_volume_scatter(points, texts, units, f"{axis}\n({source})", centred, beside),
@@ -184,7 +187,7 @@ def _curve(material: Material) -> Picture | None:
         "bohle2019-08b_volume-by-beta",
         f"Correlation of hippocampal relevance with volume by beta{within}, {count(n, 'participant')}.",
         f"The same correlation for each β{within}, with its interval; n = {count(n, 'participant')}, volumes: "
-        f"{volume_sources.hippocampal_source(run)}. Corrected p values are in the table.",
+        f"{hippocampal_source(run)}. Corrected p values are in the table.",
     )
 
 
@@ -245,3 +248,155 @@ def draw_beta_curve(betas: Sequence[float], curves: Mapping[str, pd.DataFrame]) 
     ax.set_ylabel("correlation with hippocampal volume")
     figure.legend(loc="outside lower center", ncols=2)  # anywhere inside, intervals cross it
     return figure
+
+
+VOLUME_TITLES = {VOLUME: "as it is", ADJUSTED: "÷\xa0intracranial"}
+
+
+def primary_volume(run: RunRecord) -> str:
+    """The volume that leads: divided by intracranial volume where that is known, else as it is."""
+    table = run.tables["volume_association"]
+    return ADJUSTED if table.loc[table["volume"] == ADJUSTED, "r"].notna().any() else VOLUME
+
+
+def volume_row(run: RunRecord, map_name: str, estimator: str = "pearson") -> pd.Series | None:
+    """Row of the association with the primary volume over participants."""
+    table = run.tables["volume_association"]
+    chosen = {"volume": primary_volume(run), "map": map_name, "estimator": estimator, "unit": "participant"}
+    for column, value in chosen.items():
+        table = table[table[column] == value]
+    return None if table.empty else table.iloc[0]
+
+
+def volume_estimate(run: RunRecord, map_name: str) -> Estimate | None:
+    """Correlation of hippocampal relevance with volume over true-positive participants; None if it is not known."""
+    if not run.has("volume_association"):
+        return None
+    row = volume_row(run, map_name)
+    if row is None or is_missing(row["r"]):
+        return None
+    return Estimate(
+        row["r"], row["ci_low"], row["ci_high"], int(row["n_participants"]), int(row["n_scans"]), row["p"],
+        row["p_fdr"], bool(row["fold_held"]),
+    )  # fmt: skip
+
+
+def within_folds(estimate: Estimate) -> str:
+    """Words that follow r: whether it is a correlation within test folds."""
+    return " within test folds" if estimate.fold_held else ""
+
+
+_ATROPHY = "Does it agree with atrophy?"
+
+
+def _does_it_agree(run: RunRecord) -> Answer:
+    """The answer of the summary."""
+    name = run.leading_map
+    estimate = volume_estimate(run, name)
+    if not run.has("volume_association"):
+        return Answer(_ATROPHY, "Not known: the statistics have not been run yet.")
+    if estimate is None:
+        return Answer(_ATROPHY, "Not known: there are no true positives with a hippocampal volume, or too few of them.")
+    guided = volume_estimate(run, "gb")
+    known = [
+        (map_title(one), estimate_of_map)
+        for one, estimate_of_map in ((name, estimate), ("gb", guided))
+        if estimate_of_map is not None
+    ]
+    what = "evidence" if run.leads_with_evidence else "relevance"
+    adjusted = ", divided by intracranial volume," if primary_volume(run) == ADJUSTED else ""
+    source = hippocampal_source(run)
+    confidence = run.config.statistics.confidence
+    each = [
+        f"{title} r\xa0=\xa0{fixed(one.value)}{within_folds(one)} ({interval(one.low, one.high, 2, confidence)}, "
+        f"{p_value(one.p_fdr)}, FDR-corrected over the maps)"
+        for title, one in known
+    ]
+    text = (
+        f"{_in_short([one for _, one in known])} Only true positives are compared here. If the network "
+        f"uses atrophy, r is negative: more {what} in a "
+        f"smaller hippocampus.{_not_grown(run, name)}"
+    )
+    more = (
+        f"Among {count(estimate.participants, 'true-positive participant')}, "
+        f"{what} in the hippocampus and its volume ({source}){adjusted} correlate as follows: {'; '.join(each)}. "
+        f"{interval_against_p(known)}"
+    )
+    if guided is not None:
+        same = (guided.value < 0) == (estimate.value < 0)
+        more += f"The two maps {'agree' if same else 'disagree'} in the sign."
+    figure = f"r = {fixed(estimate.value)}"
+    caption = (
+        f"{what} and volume{' ÷ intracranial volume' * bool(adjusted)}{within_folds(estimate)}, {map_title(name)}, "
+        f"n = {count(estimate.participants, 'true positive')}, "
+        f"FDR-corrected {p_value(estimate.p_fdr)}"
+    )
+    return Answer(_ATROPHY, text, figure, caption, more.strip())
+
+
+def _not_grown(run: RunRecord, name: str) -> str:
+    """Regions whose share of the map is smaller in the positive class, despite its atrophy; empty without any."""
+    if not run.has("relevance_bilateral", "predictions") or name in run.evidence_maps:  # which is not read as a share
+        return ""
+    regions = dict.fromkeys((REGION, *leading_regions(run, name, "density"), *leading_regions(run, name, "sum")))
+    fewer = smaller_shares(run, name, tuple(regions))
+    return f" Between the classes, {fewer}: relevance there did not increase with the disease." if fewer else ""
+
+
+def interval_against_p(known: Sequence[tuple[str, Estimate]]) -> str:
+    """Which intervals and corrected p values of the same r seem to contradict each other."""
+    without = [
+        title for title, estimate in known if (estimate.low > 0 or estimate.high < 0) and estimate.p_fdr >= CLEAR
+    ]
+    around = [title for title, estimate in known if estimate.low <= 0 <= estimate.high and estimate.p_fdr < CLEAR]
+    remarks = [
+        f"{listing(titles)} {'has an interval' if len(titles) == 1 else 'have intervals'} {word} 0 but a corrected p "
+        f"{side} 0.05"
+        for titles, word, side in ((without, "without", "not below"), (around, "with", "below"))
+        if titles
+    ]
+    if not remarks:
+        return ""
+    return f"{listing(remarks)}: intervals are not corrected; the conclusion rests on the corrected p. "
+
+
+def _in_short(estimates: Sequence[Estimate]) -> str:
+    """The answer in short, from the correlations that survive correction; the headline map comes first."""
+    signs = {estimate.value < 0 for estimate in estimates if estimate.p_fdr < CLEAR}
+    if not signs:
+        return "No clear correlation."
+    if len(signs) == 2:
+        return "The maps contradict each other."
+    if not estimates[0].p_fdr < CLEAR:
+        return "No clear correlation by the headline map."
+    return "Yes." if signs == {True} else "No: the opposite of what atrophy predicts."
+
+
+def _own_volumes(run: RunRecord) -> Caution | None:
+    """Hippocampal volumes that come from the registration, not from a segmentation."""
+    kept = run.tables["scans"][run.tables["scans"]["kept"].astype(bool)]
+    known = kept[kept["hippocampus_mm3"].notna()]
+    from_jacobian = known["hippocampus_source"].astype(str).str.startswith(JACOBIAN_SOURCE)
+    if not from_jacobian.any():
+        return None
+    text = (
+        f"{number(int(from_jacobian.sum()))} of {count(len(known), 'hippocampal volume')} come from the Jacobian "
+        f"determinant of the registration; they miss whatever the warp does not follow ({RELIABILITY})."
+    )
+    if not from_jacobian.all():
+        text += " The others come from the input; volumes of the two kinds should not be compared."
+    return Caution(
+        "note" if from_jacobian.all() else "serious",
+        "Hippocampal volumes were measured by the registration.",
+        text,
+        "volume",
+    )
+
+
+VOLUME_AND_RELEVANCE = Question(
+    "volume", "Does relevance follow atrophy?", "Hippocampal volume", CLINICAL, draw=build,
+    requires=("volume_association",), absent="The association with hippocampal volume is not known: either the "
+    "statistics have not run, or no scan has a volume.",
+    cautions=(Check("own-volumes", _own_volumes, ("scans",)),),
+    headline=Headline(_ATROPHY, ("volume_association",), _does_it_agree),
+)  # fmt: skip

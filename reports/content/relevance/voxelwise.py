@@ -15,13 +15,14 @@ from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.template_name import is_mni
 from heatlas.pipeline.statistics.data.values import MEASURES
 from heatlas.pipeline.statistics.images.voxelwise import CLEAR
-from heatlas.reports.analyses.verdicts import Verdict
 from heatlas.reports.content.relevance.maps import spaces
 from heatlas.reports.figures.gallery import Picture
 from heatlas.reports.figures.maps import GroupMap, draw_group_maps
 from heatlas.reports.figures.slices import BrainImage, ColourScale
 from heatlas.reports.frame.material import Material
+from heatlas.reports.frame.pages import REGIONS
 from heatlas.reports.frame.tables import PageTable, columns_of, page_table
+from heatlas.reports.questions.question import Question, Verdict
 from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import (
@@ -145,3 +146,9 @@ def _table(material: Material, source: str) -> PageTable | None:
     file = TABLES[CLUSTERS].path(run.layout).relative_to(run.layout.root).as_posix()
     caption = f"Clusters and further peaks, {source_in_words(source)} ({file}). {TABLES[CLUSTERS].tests}"
     return page_table(own, columns_of(run, CLUSTERS, _COLUMNS), caption, 40)
+
+
+VOXELWISE = Question(
+    "voxelwise", "Where do images and maps differ, voxel by voxel?", "Voxel by voxel", REGIONS, draw=build,
+    requires=(TESTS,), applies=lambda run: run.has(TESTS), answer=verdict,
+)  # fmt: skip

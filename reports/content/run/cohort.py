@@ -15,8 +15,11 @@ from markupsafe import Markup
 from heatlas.pipeline.cohort.people.inclusion import InclusionStep, scans_reached, steps
 from heatlas.pipeline.run.config.inclusion import read_rule
 from heatlas.reports.figures.gallery import OUTCOME_NAMES
+from heatlas.reports.frame import pages
 from heatlas.reports.frame.material import Material
+from heatlas.reports.frame.pages import SUMMARY
 from heatlas.reports.frame.tables import Column, PageTable, columns_of, numeric, page_table, remark
+from heatlas.reports.questions.question import ANY_TASK, Caution, Check, Question
 from heatlas.reports.read.people import ParticipantRecords
 from heatlas.reports.read.run_files import PREDICTIONS_OF, TABLES
 from heatlas.reports.read.run_record import KEYS, RunRecord
@@ -27,8 +30,10 @@ from heatlas.reports.words.numbers import (
     count,
     fixed,
     is_missing,
+    listing,
     number,
     p_cell,
+    p_value,
     percent,
     shortened,
 )
@@ -308,3 +313,115 @@ def _arrow(drawing: Drawing, x1: float, y1: float, x2: float, y2: float) -> None
         drawing.polyline([(x2 - 4, y2 - 6), (x2, y2 - 1), (x2 + 4, y2 - 6)], SOFT, 1.3)
     else:
         drawing.polyline([(x2 - 6, y2 - 4), (x2 - 1, y2), (x2 - 6, y2 + 4)], SOFT, 1.3)
+
+
+LARGE_G = 0.5  # smallest difference between the classes, in standard deviations, that is mentioned
+FEW_PARTICIPANTS, VERY_FEW_PARTICIPANTS = 50, 20
+IMBALANCE = 1.5
+
+
+def _few(run: RunRecord) -> Caution | None:
+    if run.without_labels:
+        return None
+    one_split = run.config.cohort.split == "single" and run.has("predictions")
+    people = _people_by_class(run, run.tables["predictions"]) if one_split else _people_by_class(run)
+    smallest = min(people.values())
+    if smallest >= FEW_PARTICIPANTS:
+        return None
+    counts = listing([f"{number(n)} {label}" for label, n in people.items()])
+    if one_split:
+        counts += " of the test part"
+    return Caution(
+        "serious" if smallest < VERY_FEW_PARTICIPANTS else "note",
+        "Few participants.",
+        f"The {'prediction' if run.task.is_number else 'contrast'} rests on {counts}. With so few, another sample "
+        "could give another ranking of regions.",
+        "cohort",
+    )
+
+
+def _imbalanced(run: RunRecord) -> Caution | None:
+    if run.without_labels:
+        return None
+    people = _people_by_class(run)
+    small, large = min(people.values()), max(people.values())
+    if small == 0:
+        return Caution("serious", "One class is empty.", f"No participant has the label "
+                       f"{min(people, key=lambda label: people[label])}.", "cohort")  # fmt: skip
+    if large / small <= IMBALANCE:
+        return None
+    return Caution(
+        "note",
+        "Classes are imbalanced.",
+        f"{listing([f'{number(n)} {label}' for label, n in people.items()])} participants. Read balanced accuracy, "
+        "not accuracy, and look at sensitivity and specificity apart.",
+        "performance",
+    )
+
+
+def _people_by_class(run: RunRecord, scans: pd.DataFrame | None = None) -> dict[str, int]:
+    """Participants with each label among the kept scans, or among those given; with a number, those who have one."""
+    if scans is None:
+        every = run.tables["scans"]
+        scans = every[every["kept"].astype(bool)]
+    if run.task.is_number:
+        return {"participants": scans.loc[scans["label"].notna(), "participant_id"].nunique()}
+    labels = reversed(run.task.outputs)
+    return {label: scans.loc[scans["label"] == label, "participant_id"].nunique() for label in labels}
+
+
+def _dropped(run: RunRecord) -> Caution | None:
+    kept = run.tables["scans"]["kept"].astype(bool)
+    if kept.all():
+        return None
+    share = percent(1 - kept.mean(), 0)
+    text = f"{count(int((~kept).sum()), 'scan')} of {number(len(kept))} ({share}); scans.tsv gives the reason of each."
+    return Caution("note", "Scans were dropped.", text, "cohort")
+
+
+def _unlike_classes(run: RunRecord) -> Caution | None:
+    """Classes that differ in age, sex or head size."""
+    table = run.tables["demographic_tests"].set_index("variable")
+    titles = {"age": "age", "female": "sex", "tiv_mm3": "intracranial volume", "scans": "scans per participant"}
+    differing = []
+    for variable, title in titles.items():
+        if variable not in table.index:
+            continue
+        row = table.loc[variable]
+        large = variable == "female" or abs(row["hedges_g"]) > LARGE_G
+        if pd.notna(row["p"]) and row["p"] < 0.05 and large:
+            differing.append(f"{title} ({p_value(row['p'])})")
+    if not differing:
+        return None
+    return Caution(
+        "note",
+        "The classes differ in more than the disease.",
+        f"{run.positive} and {run.negative} differ in {listing(differing)}: the network may have learned part of this.",
+        "cohort",
+    )
+
+
+def _contradictions(run: RunRecord) -> Caution | None:
+    """Contradictions in the tables of the input."""
+    rows = run.tables["notes"]
+    rows = rows[rows["analysis"] == "inputs"]
+    if rows.empty:
+        return None
+    reasons = " ".join(shortened(reason, LONGEST_TEXT) for reason in rows["reason"].head(3))
+    more = f" {number(len(rows) - 3)} more are in group/statistics/notes.tsv." if len(rows) > 3 else ""
+    return Caution("serious", "The tables of the input contradict themselves.", f"{reasons}{more}", "cohort")
+
+
+PARTICIPANTS = Question(
+    "participants", "Everyone, one page each", "Participants", SUMMARY, draw=build_participants, requires=("scans",),
+    absent="The input has not been read yet.", tasks=ANY_TASK,
+)  # fmt: skip
+COHORT = Question(
+    "cohort", "Who is in it", "Cohort", pages.COHORT, draw=build, requires=("scans",),
+    absent="The input has not been read yet: there is no scans.tsv.", tasks=ANY_TASK,
+    cautions=(
+        Check("few", _few, ("scans",)), Check("imbalanced", _imbalanced, ("scans",)),
+        Check("dropped", _dropped, ("scans",)), Check("unlike-classes", _unlike_classes, ("demographic_tests",)),
+        Check("contradictions", _contradictions, ("notes",)),
+    ),
+)  # fmt: skip

@@ -18,7 +18,9 @@ from heatlas.pipeline.run.layout.private_paths import last_part, without_folders
 from heatlas.pipeline.run.plain_text import plain
 from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE
 from heatlas.reports.content.run.methods import PARAGRAPHS, recorded_source, version_of
+from heatlas.reports.frame import pages
 from heatlas.reports.frame.material import Material
+from heatlas.reports.questions.question import ANY_TASK, Question
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.glossary import GLOSSARY
 
@@ -254,3 +256,15 @@ def build_credits(material: Material) -> Mapping[str, Any]:
     layout = material.run.layout
     files = [path.relative_to(layout.root).as_posix() for path in (layout.methods_text, layout.bibliography)]
     return {"credits": credits(material.run), "files": files}
+
+
+METHODS = Question("methods", "Methods text", "Methods", pages.METHODS, draw=build_methods, tasks=ANY_TASK)
+GLOSSARY_PAGE = Question(
+    "glossary", "Glossary", "Glossary", pages.METHODS, draw=build_glossary, tasks=ANY_TASK,
+)  # fmt: skip
+PROVENANCE = Question(
+    "provenance", "How to repeat this run", "Provenance", pages.PROVENANCE, draw=build_provenance, tasks=ANY_TASK,
+)  # fmt: skip
+CREDITS = Question(
+    "credits", "How to cite, credits and licences", "How to cite", pages.PROVENANCE, draw=build_credits, tasks=ANY_TASK,
+)  # fmt: skip

@@ -20,9 +20,11 @@ from heatlas.pipeline.run.config.networks import ModelConfig
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.layout.map_names import GUIDED_MAP
 from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE
+from heatlas.pipeline.statistics.associations.volume_association import WITHIN
 from heatlas.pipeline.training.objectives.map_settings import map_settings
 from heatlas.pipeline.training.objectives.maps_in_training import ATTENTION
-from heatlas.reports.content.run.methods_statistics import analyses_text, statistics_text
+from heatlas.reports.questions.analyses import ANALYSES
+from heatlas.reports.questions.primary import PRIMARY
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import count, listing, number, percent
 from heatlas.reports.words.wording import variable_in_words
@@ -386,12 +388,80 @@ def _regions(run: RunRecord) -> str:
     )
 
 
+def _statistics(run: RunRecord) -> str:
+    if not run.has("performance"):
+        return ""
+    settings = run.config.statistics
+    text = (
+        f"The participant is the unit of inference: {100 * settings.confidence:g} % intervals of differences and "
+        "correlations are made with the critical value of the permuted statistic, those of means with Student's t "
+        "corrected for skewness [@hall], and those of performance on a logit scale with the standard error of "
+        f"{number(settings.bootstrap_samples)} bootstrap samples of participants within test folds and classes [@raowu]"
+    )
+    if run.has("volume_association"):
+        text += (
+            f", and the correlation of relevance with hippocampal volume is tested by {number(settings.permutations)} "
+            "permutations of participants, p = (b + 1) / (m + 1) [@permutation]" + _change_within(run)
+        )
+    text += "."
+    if run.has("group_comparisons"):
+        text += (
+            " Relevance of the classes is compared region by region over participants, whose scans are averaged "
+            f"first: Welch's t, {number(settings.permutations)} permutations of participants, the largest |t| over "
+            "all maps and regions for the family-wise p, Benjamini and Hochberg's false discovery rate [@fdr] beside "
+            f"it. {_networks(run)}"
+        )
+    return text
+
+
+def _change_within(run: RunRecord) -> str:
+    table = run.tables["volume_association"]
+    if table.loc[table["unit"] == WITHIN, "r"].isna().all():
+        return ""
+    return (
+        ", and whether the two change together over the visits of a person by the repeated-measures correlation "
+        "[@rmcorr], the signs of participants' change in relevance being flipped"
+    )
+
+
+def _networks(run: RunRecord) -> str:
+    """What the comparison of the classes does about each fold having its own network."""
+    if run.tables["group_comparisons"]["fold_held"].fillna(False).astype(bool).any():
+        return (
+            "Each fold has its own network: the test fold is a factor of the model, and participants are reassigned "
+            "within their fold only [@freedman_lane] [@winkler]."
+        )
+    return "The test fold is not in the model."
+
+
+def _curves(run: RunRecord) -> str:
+    if not run.has("calibration"):
+        return ""
+    return (
+        "Calibration was assessed in bins of probability in which each participant counts once, with Wilson intervals."
+    )
+
+
+_ORDER = (
+    "associations", "comparisons", "subgroups", "progression", "harmonisation", "norms", "shortcuts", "agreement",
+)  # fmt: skip
+"""Questions in the order of the text; others follow."""
+
+
+def further_analyses(run: RunRecord) -> str:
+    """What each question says of how it was answered."""
+    places = {name: place for place, name in enumerate(_ORDER)}
+    questions = sorted(ANALYSES, key=lambda question: places.get(question.id, len(places)))
+    said = [PRIMARY.of_facts(PRIMARY.methods, run), _curves(run)]
+    return " ".join(filter(None, [*said, *(question.of_facts(question.methods, run) for question in questions)]))
+
+
 PARAGRAPHS: Sequence[tuple[str, Callable[[RunRecord], str]]] = (
     ("Participants", _data),
     ("Registration", _registration),
     ("Classifier", _training),
     ("Explanation", _attribution),
     ("Regions", _regions),
-    ("Statistics", statistics_text),
-    ("Further analyses", analyses_text),
+    ("Statistics", _statistics),
+    ("Further analyses", further_analyses),
 )

@@ -13,13 +13,16 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from heatlas.pipeline.statistics.performance.classification import ALL_FOLDS
-from heatlas.reports.analyses.findings import performance_estimate
 from heatlas.reports.content.run.methods import loss_in_words
 from heatlas.reports.figures.gallery import BLUE, GREY, INK, VERMILION, Picture, new_figure
+from heatlas.reports.frame import pages
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import Column, columns_of, numeric, page_table, text
-from heatlas.reports.read.run_record import RunRecord
-from heatlas.reports.words.numbers import count, fixed, is_missing, number, percent, sentence_case
+from heatlas.reports.questions.baselines import against_baselines
+from heatlas.reports.questions.findings import performance_estimate
+from heatlas.reports.questions.question import ANY_TASK, Answer, Caution, Check, Headline, Question
+from heatlas.reports.read.run_record import OUTCOMES, RunRecord
+from heatlas.reports.words.numbers import count, fixed, interval, is_missing, listing, number, percent, sentence_case
 from heatlas.reports.words.wording import worded
 
 
@@ -282,3 +285,107 @@ def _label(ax: Axes, title: str, x: str, y: str, text: str, place: tuple[float, 
     ax.set_xlabel(x)
     ax.set_ylabel(y)
     ax.text(*place, text, ha="right", fontsize=8, linespacing=1.25)
+
+
+def _chance(run: RunRecord) -> Caution | None:
+    estimate = performance_estimate(run, "balanced_accuracy")
+    if estimate is None or is_missing(estimate.low) or estimate.low > 0.5:
+        return None
+    return Caution(
+        "serious",
+        "The classifier may be guessing.",
+        f"The interval of the balanced accuracy, {fixed(estimate.low)} to {fixed(estimate.high)}, includes 0.5. "
+        "Heatmaps of a network that does not work explain nothing.",
+        "performance",
+    )
+
+
+def _empty_outcomes(run: RunRecord) -> Caution | None:
+    empty = [name for name in OUTCOMES if run.group_sizes.get(name, (1, 1))[0] == 0]
+    if not empty:
+        return None
+    return Caution(
+        "note", "Empty outcomes.", f"There is no scan among {listing(empty)}; figures leave them out.", "performance"
+    )
+
+
+def _miscalibrated(run: RunRecord) -> Caution | None:
+    """Bins of probability whose interval does not hold the probability."""
+    table = run.tables["calibration"]
+    off = table[(table["mean_probability"] < table["ci_low"]) | (table["mean_probability"] > table["ci_high"])]
+    if off.empty:
+        return None
+    people = int(off["n_participants"].sum())
+    return Caution(
+        "note", "Probabilities are not calibrated.",
+        f"In {number(len(off))} of {count(len(table), 'bin')} of probability, the share of {run.positive} is not as "
+        f"predicted ({count(people, 'participant')}). Use probabilities to rank scans, not as chances.", "performance",
+    )  # fmt: skip
+
+
+def _not_converged(run: RunRecord) -> Caution | None:
+    folds = [fold for fold, model in run.models.items() if model.get("converged") is False]
+    if not folds:
+        return None
+    return Caution(
+        "note" if len(folds) < len(run.models) else "serious",
+        "Training was cut off.",
+        f"{count(len(folds), 'fold')} of {number(len(run.models))} ({listing([f'fold {fold}' for fold in folds])}) "
+        "stopped at the largest number of epochs while the validation loss could still fall.",
+        "training",
+    )
+
+
+def _not_learned(run: RunRecord) -> Caution | None:
+    accuracies = {fold: model.get("validation_balanced_accuracy") for fold, model in run.models.items()}
+    folds = [fold for fold, value in accuracies.items() if value is not None and value <= 1 / len(run.task.outputs)]
+    if not folds:
+        return None
+    return Caution(
+        "serious",
+        "A network does no better than guessing." if run.is_given else "A network did not learn.",
+        f"In {count(len(folds), 'fold')} of {number(len(run.models))} ({listing([f'fold {fold}' for fold in folds])}) "
+        f"{'it' if run.is_given else 'even the best epoch'} is no better than guessing on the validation participants. "
+        "Heatmaps of such a network mean nothing.",
+        "training",
+    )
+
+
+_HOW_GOOD = "How good is the classifier?"
+
+
+def _how_good(run: RunRecord) -> Answer:
+    """The answer of the summary."""
+    estimate = performance_estimate(run, "balanced_accuracy")
+    if estimate is None:
+        if run.has("predictions") and not run.has("performance"):
+            return Answer(_HOW_GOOD, "There are predictions; the statistics will add measures and intervals.")
+        if run.has("predictions"):
+            return Answer(_HOW_GOOD, "There are predictions, but no balanced accuracy over both classes.")
+        return Answer(_HOW_GOOD, "Not known: no network has been trained and tested yet.")
+    confidence = run.config.statistics.confidence
+    estimates = {metric: performance_estimate(run, metric) for metric in ("sensitivity", "specificity", "auc")}
+    others = [f"{worded(metric)} {fixed(one.value)}" for metric, one in estimates.items() if one is not None]
+    text = (
+        f"Networks told {run.positive} from {run.negative} in people {run.in_whom} with a balanced accuracy of "
+        f"{fixed(estimate.value)} ({interval(estimate.low, estimate.high, 2, confidence)}), where 0.50 is guessing; "
+        f"{listing(others)}. This rests on {count(estimate.scans, 'scan')} of "
+        f"{count(estimate.participants, 'participant')}. {against_baselines(run)}"
+    ).strip()
+    return Answer(_HOW_GOOD, text, fixed(estimate.value), f"balanced accuracy, n = {number(estimate.participants)}")
+
+
+PERFORMANCE = Question(
+    "performance", _HOW_GOOD, "Performance", pages.PERFORMANCE, draw=build,
+    requires=("predictions",), absent="There are no predictions yet.",
+    cautions=(
+        Check("chance", _chance), Check("miscalibrated", _miscalibrated, ("calibration",)),
+        Check("empty-outcomes", _empty_outcomes),
+    ),
+    headline=Headline(_HOW_GOOD, ("predictions", "performance"), _how_good),
+)  # fmt: skip
+TRAINING = Question(
+    "training", "Did the networks learn?", "Training", pages.TRAINING, draw=build_training, requires=("histories",),
+    absent="No network has been trained yet.", tasks=ANY_TASK,
+    cautions=(Check("not-learned", _not_learned), Check("not-converged", _not_converged),),
+)  # fmt: skip

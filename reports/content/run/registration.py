@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -10,20 +12,16 @@ from urllib.parse import quote
 import pandas as pd
 from matplotlib.figure import Figure
 
+from heatlas.pipeline.registration.quality.doubt import MIRRORED, MIRRORED_REASON, NOT_KNOWN
 from heatlas.pipeline.registration.quality.flags import MIN_COHORT
-from heatlas.reports.cautions.method_cautions import (
-    mirrored_scans,
-    mostly_flagged,
-    outlying_scans,
-    registered,
-    roughly_extracted,
-    sides_unknown,
-)
 from heatlas.reports.figures.gallery import BLUE, INK, VERMILION, Picture, new_figure
+from heatlas.reports.frame import pages
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.overviews import FLICKER
 from heatlas.reports.frame.tables import Column, numeric, page_table, remark
-from heatlas.reports.words.numbers import LONGEST_TEXT, count, fixed, percent, shortened
+from heatlas.reports.questions.question import ANY_TASK, Caution, Check, Question
+from heatlas.reports.read.run_record import RunRecord
+from heatlas.reports.words.numbers import LONGEST_TEXT, count, fixed, number, percent, shortened
 
 _COLUMNS = (
     Column("participant_id", "Participant"),
@@ -147,3 +145,114 @@ def draw_registration(quality: pd.DataFrame, outlying: pd.Series, named: bool = 
     ax.set_ylabel("correlation with template")
     ax.legend(loc="best")
     return figure
+
+
+ROUGH = 0.1  # median share of brain masks outside the template's brain, above which extraction is rough
+NAMED = 8  # scans named in a warning
+MOST = 0.5  # share of flagged scans above which a flag no longer tells one scan from another
+
+
+def outlying_scans(quality: pd.DataFrame) -> pd.Series:
+    """Scans that registration has flagged (`pipeline.registration.quality.flags`)."""
+    return quality["flags"].notna()
+
+
+def registered(run: RunRecord) -> pd.DataFrame:
+    """Rows of registration that succeeded."""
+    quality = run.tables["registration"]
+    return quality[quality["status"] == "registered"]
+
+
+def mirrored_scans(quality: pd.DataFrame) -> pd.Series:
+    """Scans that look mirrored left to right (`pipeline.registration.quality.sides`)."""
+    return quality["sides"].astype(str) == MIRRORED
+
+
+def misplaced_scans(quality: pd.DataFrame) -> pd.Series:
+    """Flagged scans with another reason than their sides."""
+    others = quality["flags"].map(
+        lambda said: [one for one in str(said).split("; ") if not one.startswith(MIRRORED_REASON)]
+    )
+    return outlying_scans(quality) & others.map(bool)
+
+
+def sides_unknown(quality: pd.DataFrame) -> str:
+    """Why nothing can be said about the sides of the scans; empty if something can, or they were not compared."""
+    said = quality["sides"].dropna().astype(str)
+    said = said[said.str.startswith(NOT_KNOWN)]
+    return said.iloc[0].removeprefix(NOT_KNOWN) if len(said) else ""
+
+
+def roughly_extracted(run: RunRecord) -> float:
+    """Median share of the brain masks outside the template's brain if it is large and not cut off; else 0."""
+    if not run.has("registration") or run.config.registration.brain_extraction == "template-mask":
+        return 0.0
+    share = float(registered(run)["outside_share"].astype(float).median())
+    return share if share > ROUGH else 0.0
+
+
+def mostly_flagged(run: RunRecord) -> bool:
+    """Whether most registered scans are flagged: that says more about the limits, or about all, than about each."""
+    if not run.has("registration"):
+        return False
+    good = registered(run)
+    return len(good) >= MIN_COHORT and bool(outlying_scans(good).mean() > MOST)
+
+
+def _registration(run: RunRecord) -> Caution | None:
+    good = registered(run)
+    bad = good[misplaced_scans(good)]
+    if bad.empty:
+        return None
+    if mostly_flagged(run):
+        return _mostly_flagged(len(good), bad)
+    dropped = int((bad["decision"] == "drop").sum())
+    first = shortened(bad.sort_values("correlation")["participant_id"].iloc[0])
+    worst = f", the worst of them {first}" if run.config.report.people else ""
+    return Caution(
+        "note" if dropped == len(bad) else "serious",
+        "Registration is doubtful.",
+        f"Doubtful: {number(len(bad))} of {count(len(good), 'scan')}{worst}; {number(dropped)} dropped, "
+        f"{number(len(bad) - dropped)} kept. The relevance of kept scans may be counted in the wrong regions.",
+        "registration",
+    )
+
+
+def _mirrored(run: RunRecord) -> Caution | None:
+    good = registered(run)
+    bad = good[mirrored_scans(good)]
+    if bad.empty:
+        return None
+    names = [shortened(name) for name in bad.sort_values("side_score")["participant_id"].astype(str)]
+    more = f" and {number(len(names) - NAMED)} more" if len(names) > NAMED else ""
+    who = f": {', '.join(names[:NAMED])}{more}" if run.config.report.people else ""
+    return Caution(
+        "note" if (bad["decision"] == "drop").all() else "serious",
+        f"{count(len(bad), 'scan')} {'looks' if len(bad) == 1 else 'look'} mirrored left to right.",
+        f"Their asymmetry is the opposite of the others'{who}. Compare them with "
+        "their source. Left and right regions of these scans would be exchanged.",
+        "registration",
+    )
+
+
+def _mostly_flagged(scans: int, bad: pd.DataFrame) -> Caution:
+    """Flags that most scans have: no reason to doubt one scan more than another."""
+    what = Counter(re.split(r" [\d.]", reason)[0] for flags in bad["flags"] for reason in str(flags).split("; "))
+    reason, times = what.most_common(1)[0]
+    return Caution(
+        "note",
+        "Most registrations are flagged.",
+        f"{number(len(bad))} of {count(scans, 'scan')}, most often for: {shortened(reason)} ({number(times)}). So many "
+        "flags do not tell a bad scan from a good one: either the limits, which come from other images, do not fit the "
+        "preparation of these, or all were registered badly in the same way. A few of the overviews show which.",
+        "registration",
+    )
+
+
+REGISTRATION = Question(
+    "registration", "Do the scans lie on the template?", "Registration", pages.REGISTRATION, draw=build,
+    requires=("registration",), absent="No scan has been registered yet.", tasks=ANY_TASK,
+    cautions=(
+        Check("mirrored", _mirrored, ("registration",)), Check("registration", _registration, ("registration",)),
+    ),
+)  # fmt: skip

@@ -2,49 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.cohort.people.tasks import TWO_CLASSES
 from heatlas.pipeline.run.config.image_kinds import all_images
-from heatlas.pipeline.statistics.associations.volume_association import ADJUSTED, REGION
-from heatlas.reports.analyses.audit_verdicts import LARGELY, PARTLY, against_baselines, correlation_of_folds
-from heatlas.reports.analyses.findings import (
-    Estimate,
-    performance_estimate,
-    primary_volume,
-    volume_estimate,
-    within_folds,
-)
-from heatlas.reports.analyses.map_verdicts import bench_sentence, other_leaders, planted_leaders
-from heatlas.reports.analyses.verdicts import CLEAR, primary, primary_quantity, primary_question
-from heatlas.reports.content.relevance.headline import (
-    WHERE,
-    Answer,
-    count_not_planted,
-    leading_regions,
-    regions_that_differ,
-    smaller_shares,
-    where_it_looks,
-)
+from heatlas.reports.content.relevance.headline import BRAIN, count_not_planted, regions_that_differ
+from heatlas.reports.content.relevance.volume import VOLUME_AND_RELEVANCE
+from heatlas.reports.content.run.performance import PERFORMANCE
 from heatlas.reports.frame.material import Faults
-from heatlas.reports.read.run_files import PREDICTIONS_OF
+from heatlas.reports.questions.agreement import order_of_networks
+from heatlas.reports.questions.baselines import against_baselines
+from heatlas.reports.questions.findings import performance_estimate
+from heatlas.reports.questions.map_verdicts import bench_sentence
+from heatlas.reports.questions.planted import found_by_the_map
+from heatlas.reports.questions.predictions import APPLIED, NUMBER_PERFORMANCE
+from heatlas.reports.questions.primary import PRIMARY, in_a_sentence
+from heatlas.reports.questions.question import Answer
 from heatlas.reports.read.run_record import RunRecord
-from heatlas.reports.words.numbers import (
-    count,
-    fixed,
-    interval,
-    is_missing,
-    listing,
-    mid_sentence,
-    number,
-    p_value,
-    sentence_case,
-    shortened,
-)
-from heatlas.reports.words.wording import hippocampal_source, worded
+from heatlas.reports.words.numbers import fixed, listing, mid_sentence, shortened
 
 
 @dataclass(frozen=True)
@@ -61,42 +38,21 @@ class Summary:
 def summarise(run: RunRecord, faults: Faults | None = None) -> Summary:
     """The summary of a run, as far as it went; answers that cannot be given are added to `faults`."""
     faults, answers = faults or Faults(run.layout), []
-    two_classes = run.task.kind.name == TWO_CLASSES
-    questions = _QUESTIONS if two_classes else _QUESTIONS_OF_OTHER_TASKS
-    for question, tables, answer in _QUESTIONS_WITHOUT_LABELS if run.without_labels else questions:
-        found, unusable = None, run.why_absent(*tables)
+    questions = _OF_TWO_CLASSES if run.task.kind.name == TWO_CLASSES else _OF_OTHER_TASKS
+    for headline in [one.headline for one in (_WITHOUT_LABELS if run.without_labels else questions) if one.headline]:
+        found, unusable = None, run.why_absent(*headline.tables)
         if not unusable:
-            found, unusable = faults.attempt(f"The answer to “{question}”", partial(answer, run))
+            found, unusable = faults.attempt(f"The answer to “{headline.asked}”", partial(headline.answer, run))
         if unusable:
-            found = Answer(question, f"{_NOT_KNOWN}. {unusable}")
+            found = Answer(headline.asked, f"{_NOT_KNOWN}. {unusable}")
         answers += [found] if found is not None else []
     answers.sort(key=lambda one: one.text.startswith(_NOT_KNOWN))  # no report begins with what is not known
     found_in_short, _ = faults.attempt("What was found", partial(_found, run))
     return Summary(_source(run), _asked(run), found_in_short or "", _trust(run), tuple(answers))
 
 
-def _primary(run: RunRecord) -> Answer | None:
-    """The primary outcome, for runs with classes."""
-    found = primary(run)
-    if found is None:
-        return None
-    row = run.tables["primary"].iloc[0]
-    if is_missing(row["p"]):
-        return Answer(_PRIMARY, f"{found.answer} {found.grounds}")
-    span = interval(row["ci_low"], row["ci_high"], 2, run.config.statistics.confidence)
-    text = f"{found.answer} {sentence_case(primary_question(run))}."
-    return Answer(
-        _PRIMARY, text, f"r = {fixed(row['r'])}", f"{span}, {p_value(row['p'])}, n = {number(row['n_participants'])}",
-        found.grounds,
-    )  # fmt: skip
-
-
-_PRIMARY = "What is the primary outcome?"
 _NOT_KNOWN = "Not known"
 _SPELLED = {"AD": "Alzheimer's disease (AD)", "CN": "cognitively normal (CN)", "MCI": "mild cognitive impairment (MCI)"}
-_HOW_GOOD, _ATROPHY = "How good is the classifier?", "Does it agree with atrophy?"
-_HOW_PREDICTED = "How good is the prediction?"
-_SAY = "What do the networks say?"
 
 
 def _source(run: RunRecord) -> str:
@@ -141,13 +97,7 @@ def _found(run: RunRecord) -> str:
     sentences.append(against_baselines(run))
     if run.task.kind.name == TWO_CLASSES:
         sentences.append(regions_that_differ(run))
-    if primary(run) is not None and not is_missing(run.tables["primary"].iloc[0]["p"]):
-        row = run.tables["primary"].iloc[0]
-        shown = "correlates with" if row["p"] < CLEAR else "shows no clear correlation with"
-        sentences.append(
-            f"{sentence_case(primary_quantity(run))} in the {mid_sentence(row['group'])} {shown} "
-            f"{worded(row['biomarker'])} (r\xa0=\xa0{fixed(row['r'])})."
-        )
+    sentences.append(in_a_sentence(run))
     return " ".join(filter(None, sentences))
 
 
@@ -157,28 +107,13 @@ def _trust(run: RunRecord) -> str:
         return "As far as the run that the networks are from: its report says what they and their maps are worth."
     if not run.has("relevance_bilateral"):
         return "There are no maps yet."
-    title, leaders_of_planting = mid_sentence(map_title(run.leading_map)), planted_leaders(run)
-    planted = ""
-    if leaders_of_planting is not None:
-        hits, several, top, _ = leaders_of_planting
-        others = other_leaders(run)
-        planted = f"The map ({title}) has {hits} of {several} regions with planted disease among its first {top}"
-        planted += f" ({others}). " if others else ". "
-        planted += count_not_planted(run)
+    planted = found_by_the_map(run)
+    planted += count_not_planted(run) if planted else ""
     if run.has("verdicts"):
-        return planted + bench_sentence(run, run.leading_map) + _networks_agree(run)
-    what = "the same map" if planted else f"the map ({title})"
+        return planted + bench_sentence(run, run.leading_map) + order_of_networks(run)
+    what = "the same map" if planted else f"the map ({mid_sentence(map_title(run.leading_map))})"
     unchecked = f"It has not been checked yet whether an untrained network gives {what} (heatlas evaluate)."
-    return planted + unchecked + _networks_agree(run)
-
-
-def _networks_agree(run: RunRecord) -> str:
-    """Whether networks trained on different people order regions alike in the leading map; empty if they do."""
-    correlation = correlation_of_folds(run)
-    if run.is_given or correlation is None or correlation >= LARGELY:  # one network has nothing to agree with
-        return ""
-    how = "only in part alike" if correlation >= PARTLY else "very differently"
-    return f" Networks trained on different people order the regions {how}: do not read much into the order."
+    return planted + unchecked + order_of_networks(run)
 
 
 def task_in_words(run: RunRecord) -> str:
@@ -189,168 +124,7 @@ def task_in_words(run: RunRecord) -> str:
     return " against ".join(reversed(task.outputs))
 
 
-def _other_task(run: RunRecord) -> Answer:
-    """How well a number is predicted, or several classes are told apart."""
-    name = PREDICTIONS_OF[run.task.kind.name].replace("predictions", "performance")
-    if not run.has(name):
-        return Answer(_HOW_PREDICTED, "Not known: the statistics have not been run yet.")
-    table = run.tables[name]
-    rows = table[table["fold"] == "all"].set_index("metric")
-    level = run.config.statistics.confidence
-    best = rows.loc["mae" if run.task.is_number else "balanced_accuracy"]
-    span = interval(best["ci_low"], best["ci_high"], 2, level)
-    people = f"This rests on {count(int(str(best['n_participants'])), 'participant')}."
-    if run.task.is_number:
-        text = (
-            f"Networks predicted {run.task.column} of people {run.in_whom} with a mean absolute error of "
-            f"{fixed(best['estimate'])} ({span}), where predicting the mean of all gives "
-            f"{fixed(rows.loc['mae_of_mean', 'estimate'])}; the correlation of predicted with true values is "
-            f"{fixed(rows.loc['r', 'estimate'])}. {people} {against_baselines(run)}"
-        ).strip()
-        return Answer(_HOW_PREDICTED, text, fixed(best["estimate"]), "mean absolute error")
-    text = (
-        f"Networks told {listing(list(run.task.outputs))} apart in people {run.in_whom} with a balanced accuracy "
-        f"of {fixed(best['estimate'])} ({span}), where {fixed(1 / len(run.task.outputs))} is guessing. {people}"
-    )
-    return Answer(_HOW_PREDICTED, text, fixed(best["estimate"]), "balanced accuracy over all classes")
-
-
-def _applied(run: RunRecord) -> Answer:
-    """What the networks say of people without a label."""
-    if not run.has("predictions_applied"):
-        return Answer(_SAY, "Not known: no scan has been predicted yet.")
-    rows = run.tables["predictions_applied"]
-    people = rows.groupby("participant_id")[["probability", "probability_sd"]].mean()
-    first = people.iloc[0]
-    caption = f"probability of {run.positive}, mean over {count(int(rows['n_networks'].max()), 'network')}"
-    if len(people) == 1:
-        spread = "" if is_missing(first["probability_sd"]) else (
-            f", with a standard deviation over the networks of {fixed(first['probability_sd'])}"
-        )  # fmt: skip
-        text = f"The probability of {run.positive} is {fixed(first['probability'])}{spread}."
-        text += " Whether it is right cannot be said: there is no label."
-        return Answer(_SAY, text, fixed(first["probability"]), caption)
-    above, middle = int((people["probability"] > 0.5).sum()), people["probability"].median()
-    text = (
-        f"Of {count(len(people), 'participant')}, {number(above)} have a probability of {run.positive} above 0.50; the "
-        f"median is {fixed(middle)}. Whether this is right cannot be said: there are no labels of both classes."
-    )
-    return Answer(_SAY, text, fixed(middle), f"median {caption}")
-
-
-def _classifier(run: RunRecord) -> Answer:
-    estimate = performance_estimate(run, "balanced_accuracy")
-    if estimate is None:
-        if run.has("predictions") and not run.has("performance"):
-            return Answer(_HOW_GOOD, "There are predictions; the statistics will add measures and intervals.")
-        if run.has("predictions"):
-            return Answer(_HOW_GOOD, "There are predictions, but no balanced accuracy over both classes.")
-        return Answer(_HOW_GOOD, "Not known: no network has been trained and tested yet.")
-    confidence = run.config.statistics.confidence
-    estimates = {metric: performance_estimate(run, metric) for metric in ("sensitivity", "specificity", "auc")}
-    others = [f"{worded(metric)} {fixed(one.value)}" for metric, one in estimates.items() if one is not None]
-    text = (
-        f"Networks told {run.positive} from {run.negative} in people {run.in_whom} with a balanced accuracy of "
-        f"{fixed(estimate.value)} ({interval(estimate.low, estimate.high, 2, confidence)}), where 0.50 is guessing; "
-        f"{listing(others)}. This rests on {count(estimate.scans, 'scan')} of "
-        f"{count(estimate.participants, 'participant')}. {against_baselines(run)}"
-    ).strip()
-    return Answer(_HOW_GOOD, text, fixed(estimate.value), f"balanced accuracy, n = {number(estimate.participants)}")
-
-
-def _volume(run: RunRecord) -> Answer:
-    name = run.leading_map
-    estimate = volume_estimate(run, name)
-    if not run.has("volume_association"):
-        return Answer(_ATROPHY, "Not known: the statistics have not been run yet.")
-    if estimate is None:
-        return Answer(_ATROPHY, "Not known: there are no true positives with a hippocampal volume, or too few of them.")
-    guided = volume_estimate(run, "gb")
-    known = [
-        (map_title(one), estimate_of_map)
-        for one, estimate_of_map in ((name, estimate), ("gb", guided))
-        if estimate_of_map is not None
-    ]
-    what = "evidence" if run.leads_with_evidence else "relevance"
-    adjusted = ", divided by intracranial volume," if primary_volume(run) == ADJUSTED else ""
-    source = hippocampal_source(run)
-    confidence = run.config.statistics.confidence
-    each = [
-        f"{title} r\xa0=\xa0{fixed(one.value)}{within_folds(one)} ({interval(one.low, one.high, 2, confidence)}, "
-        f"{p_value(one.p_fdr)}, FDR-corrected over the maps)"
-        for title, one in known
-    ]
-    text = (
-        f"{_verdict([one for _, one in known])} Only true positives are compared here. If the network "
-        f"uses atrophy, r is negative: more {what} in a "
-        f"smaller hippocampus.{_not_grown(run, name)}"
-    )
-    more = (
-        f"Among {count(estimate.participants, 'true-positive participant')}, "
-        f"{what} in the hippocampus and its volume ({source}){adjusted} correlate as follows: {'; '.join(each)}. "
-        f"{interval_against_p(known)}"
-    )
-    if guided is not None:
-        same = (guided.value < 0) == (estimate.value < 0)
-        more += f"The two maps {'agree' if same else 'disagree'} in the sign."
-    figure = f"r = {fixed(estimate.value)}"
-    caption = (
-        f"{what} and volume{' ÷ intracranial volume' * bool(adjusted)}{within_folds(estimate)}, {map_title(name)}, "
-        f"n = {count(estimate.participants, 'true positive')}, "
-        f"FDR-corrected {p_value(estimate.p_fdr)}"
-    )
-    return Answer(_ATROPHY, text, figure, caption, more.strip())
-
-
-def _not_grown(run: RunRecord, name: str) -> str:
-    """Regions whose share of the map is smaller in the positive class, despite its atrophy; empty without any."""
-    if not run.has("relevance_bilateral", "predictions") or name in run.evidence_maps:  # which is not read as a share
-        return ""
-    regions = dict.fromkeys((REGION, *leading_regions(run, name, "density"), *leading_regions(run, name, "sum")))
-    fewer = smaller_shares(run, name, tuple(regions))
-    return f" Between the classes, {fewer}: relevance there did not increase with the disease." if fewer else ""
-
-
-def interval_against_p(known: Sequence[tuple[str, Estimate]]) -> str:
-    """Which intervals and corrected p values of the same r seem to contradict each other."""
-    without = [
-        title for title, estimate in known if (estimate.low > 0 or estimate.high < 0) and estimate.p_fdr >= CLEAR
-    ]
-    around = [title for title, estimate in known if estimate.low <= 0 <= estimate.high and estimate.p_fdr < CLEAR]
-    remarks = [
-        f"{listing(titles)} {'has an interval' if len(titles) == 1 else 'have intervals'} {word} 0 but a corrected p "
-        f"{side} 0.05"
-        for titles, word, side in ((without, "without", "not below"), (around, "with", "below"))
-        if titles
-    ]
-    if not remarks:
-        return ""
-    return f"{listing(remarks)}: intervals are not corrected; the conclusion rests on the corrected p. "
-
-
-def _verdict(estimates: Sequence[Estimate]) -> str:
-    """The answer in short, from the correlations that survive correction; the headline map comes first."""
-    signs = {estimate.value < 0 for estimate in estimates if estimate.p_fdr < CLEAR}
-    if not signs:
-        return "No clear correlation."
-    if len(signs) == 2:
-        return "The maps contradict each other."
-    if not estimates[0].p_fdr < CLEAR:
-        return "No clear correlation by the headline map."
-    return "Yes." if signs == {True} else "No: the opposite of what atrophy predicts."
-
-
-_QUESTIONS: Sequence[tuple[str, tuple[str, ...], Callable[[RunRecord], Answer | None]]] = (
-    (_PRIMARY, ("primary",), _primary),
-    (_HOW_GOOD, ("predictions", "performance"), _classifier),
-    (WHERE, ("predictions", "relevance_bilateral", "region_summary"), where_it_looks),
-    (_ATROPHY, ("volume_association",), _volume),
-)
-_QUESTIONS_WITHOUT_LABELS: Sequence[tuple[str, tuple[str, ...], Callable[[RunRecord], Answer | None]]] = (
-    (_SAY, ("predictions_applied",), _applied),
-)
-_QUESTIONS_OF_OTHER_TASKS: Sequence[tuple[str, tuple[str, ...], Callable[[RunRecord], Answer | None]]] = (
-    (_PRIMARY, ("primary",), _primary),
-    (_HOW_PREDICTED, ("scans",), _other_task),
-)
-"""Each question, the tables that its answer is read from, and the function that gives the answer or None."""
+_OF_TWO_CLASSES = (PRIMARY, PERFORMANCE, BRAIN, VOLUME_AND_RELEVANCE)
+_OF_OTHER_TASKS = (PRIMARY, NUMBER_PERFORMANCE)
+_WITHOUT_LABELS = (APPLIED,)
+"""Questions that the summary answers, in its order."""

@@ -13,7 +13,7 @@ from heatlas.pipeline.run.tables import read_table
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.pages import CLINICAL
 from heatlas.reports.page.parts import finished_sections
-from heatlas.reports.page.sections import SECTIONS, sections_of
+from heatlas.reports.page.sections import QUESTIONS, sections_of
 from heatlas.reports.read.run_files import TABLES
 
 LAYOUT = make_run(Path(sys.argv[1]) / "run", RunPlan(people=6, betas=(0.0,), guided=False))
@@ -47,7 +47,7 @@ def its_section_stands_on_its_page() -> None:
 
 def a_run_without_its_table_has_no_section() -> None:
     PATH.unlink()
-    (section,) = [one for one in SECTIONS if one.id == "toy"]
+    (section,) = [one for one in QUESTIONS if one.id == "toy"]
     assert not section.applies_to(Material.of(LAYOUT).run)
 
 

@@ -16,11 +16,8 @@ import pandas as pd
 from markupsafe import Markup
 
 from heatlas.pipeline.attribution.titles import map_title
-from heatlas.pipeline.cohort.people.tasks import KINDS, SEVERAL_CLASSES, TWO_CLASSES, KindName
 from heatlas.pipeline.run.columns import Form, column_of
-from heatlas.reports.analyses.verdicts import Verdict
 from heatlas.reports.frame.material import Material
-from heatlas.reports.frame.pages import Chapter
 from heatlas.reports.frame.tables import PageTable, columns_of, correction, page_table
 from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import RunRecord
@@ -48,6 +45,9 @@ from heatlas.reports.words.wording import (
 )
 
 DRAWN = 20  # rows of a chart
+N, CI = ("n_participants", "n_scans"), ("ci_low", "ci_high")
+G = ("hedges_g", "hedges_g_low", "hedges_g_high")
+"""Columns that many views have."""
 
 
 @dataclass(frozen=True)
@@ -103,9 +103,6 @@ def _said(name: str, value: object) -> str:
     return shortened(worded(value) if column_of(name, "").form is Form.CODE else value)
 
 
-TWO = frozenset({TWO_CLASSES})
-CLASSES = frozenset({TWO_CLASSES, SEVERAL_CLASSES})
-ANY_TASK = frozenset(KINDS)
 SHOWN = 12  # rows of a table on the page, unless its view says otherwise
 
 
@@ -284,52 +281,3 @@ def _planted(view: View, rows: pd.DataFrame) -> list[str]:
         return []
     causes = rows[rows["planted"].notna()].groupby("planted", sort=False)["effect"]
     return [f"{listing([worded(name) for name in names])}: {cause}." for cause, names in causes]
-
-
-@dataclass(frozen=True)
-class AnalysisSection:
-    """A section made of views."""
-
-    id: str
-    title: str
-    short: str
-    page: Chapter
-    # Question and method in plain words; ``{horizon}``: the months within which MCI may convert
-    lead: str
-    views: Sequence[View]
-    verdict: Callable[[RunRecord], Verdict | None] | None = None  # answer in a sentence or two
-    tasks: frozenset[KindName] = TWO
-    # Shown where a table is missing; without it the section is left out where no table is there and nothing says why
-    absent: str = ""
-
-    @property
-    def tables(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(view.table for view in self.views))
-
-    def build(self, material: Material) -> Mapping[str, Any]:
-        """Variables of ``analysis.html.j2``."""
-        run = material.run
-        shown = [table for view in self.views if (table := show_view(view, material)) is not None]
-        horizon = number(run.config.cohort.mci_horizon_months)
-        start = run.config.attribution.start_value
-        lead = self.lead.format(
-            positive=run.positive, negative=run.negative, start=start, horizon=horizon, predicted=run.predicted
-        )
-        verdict = None if self.verdict is None else self.verdict(run)
-        return {"lead": lead, "verdict": verdict, "views": shown, "undone": self.undone(run)}
-
-    def undone(self, run: RunRecord) -> list[str]:
-        """Why tables of this section are missing: they cannot be used, or the statistics stage has noted it."""
-        unusable = [run.unreadable[name] for name in self.tables if name in run.unreadable]
-        if not run.has("notes"):
-            return unusable
-        rows = run.tables["notes"]
-        rows = rows[rows["tables"].notna()]
-        there = rows[[bool(set(self.tables) & set(str(tables).split(", "))) for tables in rows["tables"]]]
-        return unusable + [
-            f"Not done: {row['analysis']}: {shortened(row['reason'], LONGEST_TEXT)}" for row in there.to_dict("records")
-        ]
-
-    def applies(self, run: RunRecord) -> bool:
-        """Whether any of the tables is there, or the statistics stage has noted why none is."""
-        return any(run.has(table) for table in self.tables) or bool(self.undone(run))

@@ -17,20 +17,11 @@ from functools import lru_cache
 import numpy as np
 import pandas as pd
 
-from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.regions.ranking import least_voxels as least_voxels_at
 from heatlas.pipeline.regions.ranking import mean_over_participants, top_groups
-from heatlas.pipeline.statistics.associations.volume_association import ADJUSTED, VOLUME
 from heatlas.pipeline.statistics.performance.classification import ALL_FOLDS
-from heatlas.reports.analyses.verdicts import (
-    Verdict,
-    classes_compared,
-    first_few,
-    g_in_words,
-    rows_where,
-    survivors,
-)
 from heatlas.reports.frame.tables import Column, numeric
+from heatlas.reports.questions.rows import classes_compared, first_few, g_in_words, rows_where
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import (
     count,
@@ -164,9 +155,6 @@ def overlap_in_words(first: Collection[str], second: Collection[str]) -> str:
     return f"{words[shared]} of the {words[len(second)].lower()} {'is' if shared == 1 else 'are'} in both lists."
 
 
-VOLUME_TITLES = {VOLUME: "as it is", ADJUSTED: "÷\xa0intracranial"}
-
-
 @dataclass(frozen=True)
 class Estimate:
     """A number with its interval, the people and scans behind it, and for a test its p."""
@@ -191,39 +179,6 @@ def performance_estimate(run: RunRecord, metric: str) -> Estimate | None:
         return None
     row = rows.iloc[0]
     return Estimate(row["estimate"], row["ci_low"], row["ci_high"], int(row["n_participants"]), int(row["n_scans"]))
-
-
-def primary_volume(run: RunRecord) -> str:
-    """The volume that leads: divided by intracranial volume where that is known, else as it is."""
-    table = run.tables["volume_association"]
-    return ADJUSTED if table.loc[table["volume"] == ADJUSTED, "r"].notna().any() else VOLUME
-
-
-def volume_row(run: RunRecord, map_name: str, estimator: str = "pearson") -> pd.Series | None:
-    """Row of the association with the primary volume over participants."""
-    table = run.tables["volume_association"]
-    chosen = {"volume": primary_volume(run), "map": map_name, "estimator": estimator, "unit": "participant"}
-    for column, value in chosen.items():
-        table = table[table[column] == value]
-    return None if table.empty else table.iloc[0]
-
-
-def volume_estimate(run: RunRecord, map_name: str) -> Estimate | None:
-    """Correlation of hippocampal relevance with volume over true-positive participants; None if it is not known."""
-    if not run.has("volume_association"):
-        return None
-    row = volume_row(run, map_name)
-    if row is None or is_missing(row["r"]):
-        return None
-    return Estimate(
-        row["r"], row["ci_low"], row["ci_high"], int(row["n_participants"]), int(row["n_scans"]), row["p"],
-        row["p_fdr"], bool(row["fold_held"]),
-    )  # fmt: skip
-
-
-def within_folds(estimate: Estimate) -> str:
-    """Words that follow r: whether it is a correlation within test folds."""
-    return " within test folds" if estimate.fold_held else ""
 
 
 def summary_means(run: RunRecord, map_name: str, metric: str, scan_group: str) -> pd.Series:
@@ -382,24 +337,6 @@ def firsts_in_words(run: RunRecord, rows: pd.DataFrame) -> str:
     if len(may) == 1:
         return f"The first of all {every} regions is {names} ({level})."
     return f"One of {number(len(may))} regions is the first of all {every} ({level}): {names}."
-
-
-def follows_number(run: RunRecord) -> Verdict | None:
-    """In which regions the leading map follows a predicted number most, and between which places these lie."""
-    rows = rows_where(
-        run, "associations", "r", biomarker="target", map=run.leading_map, metric="density", estimator="pearson"
-    )
-    if rows.empty:
-        return None
-    tested, what = survivors(rows, "p_fwe"), "Evidence" if run.leads_with_evidence else "Density"
-    rows = rows.set_index("group").sort_values("r", ascending=False, kind="stable")
-    first, names = rows.iloc[0], [str(group) for group in rows.index[:FEW_FIRSTS]]
-    bounds = interval(first["ci_low"], first["ci_high"], 2, run.config.statistics.confidence)
-    return Verdict(
-        f"{what} rises with {run.task.column} most in {with_places(rows, names)}.",
-        f"{firsts_in_words(run, rows)} Pearson's r in the first by estimate: {fixed(first['r'])} ({bounds}), "
-        f"{count(int(first['n_participants']), 'participant')}, {map_title(run.leading_map)}; {tested}.".strip(),
-    )
 
 
 def leading_in_words(run: RunRecord, map_name: str, regions: Sequence[str]) -> list[str]:

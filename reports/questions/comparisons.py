@@ -1,0 +1,229 @@
+"""Where do groups differ? Classes compared region by region, by their share of the map, by evidence and by density."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+
+import pandas as pd
+
+from heatlas.pipeline.attribution.titles import map_title
+from heatlas.reports.frame.pages import REGIONS
+from heatlas.reports.questions.question import CLEAR, Caution, Question, Verdict
+from heatlas.reports.questions.rows import (
+    NAMED,
+    by_ranks,
+    classes_compared,
+    difference_in_words,
+    folds_held,
+    g_in_words,
+    survivors,
+)
+from heatlas.reports.questions.views import CI, G, IntervalChart, N, View
+from heatlas.reports.read.run_record import RunRecord
+from heatlas.reports.words.numbers import count, listing, mid_sentence, number
+
+
+@dataclass(frozen=True)
+class ClassesCompared:
+    """The classes, region by region."""
+
+    tested: pd.DataFrame  # the leading map, by evidence (the density times the voxels) or else by share of the map
+    densities: pd.DataFrame  # all maps
+    leading_map: str
+    main_maps: tuple[str, ...]
+    by_evidence: bool
+    positive: str
+    negative: str
+    start_value: str
+    has_places: bool  # whether the table knows between which places a region lies
+
+
+def facts(run: RunRecord) -> ClassesCompared | None:
+    if not run.has("group_comparisons"):
+        return None
+    metric = "density" if run.leads_with_evidence else "share"
+    return ClassesCompared(
+        classes_compared(run, map=run.leading_map, metric=metric, known="p_fwe"),
+        classes_compared(run, metric="density"), run.leading_map, run.main_maps, run.leads_with_evidence,
+        run.positive, run.negative, run.config.attribution.start_value,
+        "place_low" in run.tables["group_comparisons"],
+    )  # fmt: skip
+
+
+def _answer(compared: ClassesCompared) -> Verdict | None:
+    """Where the classes differ in their share of the leading map, and by density, which follows the prediction."""
+    tested, positive, negative = compared.tested, compared.positive, compared.negative
+    if tested.empty:
+        return None
+    clear = tested[tested["p_fwe"] < CLEAR].assign(size=-tested["hedges_g"].abs())
+    clear = clear.sort_values(["p_fwe", "size"], kind="stable")
+    what = " evidence" if compared.by_evidence else ""
+    phrases = [
+        f"{word}{what} in {listing([_with_g(row) for row in rows.head(NAMED).to_dict('records')])}"
+        for word, rows in (("more", clear[clear["difference"] > 0]), ("less", clear[clear["difference"] < 0]))
+        if len(rows)
+    ]
+    start = f"Scans of {positive} have" if compared.by_evidence else f"Of the map of {positive},"
+    measure = "evidence" if compared.by_evidence else "share of the map"
+    none = f"In none of {count(len(tested), 'region')} does the {measure} differ after correction."
+    answer = f"{start} {'; '.join(phrases)}." if phrases else none
+    first = tested.iloc[0]
+    grounds = (
+        f"{'Evidence' if compared.by_evidence else 'Share of the map'} ({map_title(compared.leading_map)}), "
+        f"{number(first['n_first'])} participants of {positive} against "
+        f"{number(first['n_second'])} of {negative}, Welch's t, permuted: {survivors(tested, 'p_fwe')}; g is "
+        f"Hedges' g [interval].{by_ranks(positive, negative, tested)}"
+    )
+    if compared.by_evidence:
+        grounds += " Regions add up to the difference in logits, so this says which regions carry the prediction."
+        return Verdict(answer, grounds)
+    densities = compared.densities
+    densities = densities[densities["map"] == compared.leading_map] if len(densities) else densities
+    if len(densities):
+        clear_densities = int((densities["p_fwe"] < CLEAR).sum())
+        grounds += (
+            f" By density it is {number(clear_densities)} of {number(int(densities['p_fwe'].notna().sum()))}; since "
+            f"maps are scaled by the {compared.start_value} of {positive}, such a difference mostly "
+            "repeats the prediction."
+        )
+    return Verdict(answer, grounds)
+
+
+def _with_g(row: Mapping[Hashable, object]) -> str:
+    return f"{mid_sentence(row['group'])} (g {g_in_words(row)})"
+
+
+def _methods(compared: ClassesCompared) -> str:
+    text = (
+        "Groups were compared by Welch's t over participants under permutation; log-gains were shrunk towards the "
+        "mean of their map by empirical Bayes."
+    )
+    if compared.has_places:
+        text += (
+            " The place of a region among all regions by Hedges' g has an interval from its differences to all "
+            "others at once [@places]."
+        )
+    return text
+
+
+def _effects(compared: ClassesCompared) -> Verdict | None:
+    """How many regions tell the classes apart by density, map by map, and how this was tested."""
+    table, phrases = compared.densities, []
+    if table.empty:
+        return None
+    for name in compared.main_maps:
+        rows = table[(table["map"] == name) & table["t"].notna()]
+        if len(rows):
+            clear = int((rows["p_fwe"] < CLEAR).sum())
+            phrases.append(f"{map_title(name)}: {number(clear)} of {count(len(rows), 'region')}")
+    first = table.iloc[0]
+    within = f" within test folds.{difference_in_words(table)}" if folds_held(table) else "."
+    grounds = (
+        f"{count(int(first['n_first']), 'participant')} of {compared.positive} and {number(first['n_second'])} of "
+        f"{compared.negative}, each person's scans averaged first; Welch's t, participants reassigned at random{within}"
+    )
+    if not phrases:
+        return Verdict("No difference could be tested.", grounds)
+    return Verdict(f"Regions with a family-wise p below 0.05: {'; '.join(phrases)}.", grounds)
+
+
+def scaled_by_probability(run: RunRecord) -> Caution | None:
+    """Maps that are larger everywhere if the prediction is larger; pages of regions repeat this caution."""
+    if not run.has("relevance_bilateral") or run.config.attribution.start_value != "probability":
+        return None
+    if run.leads_with_evidence:
+        scaled = listing([map_title(name) for name in run.main_maps if name not in run.evidence_maps])
+        if not scaled:
+            return None
+        return Caution(
+            "note",
+            "Some maps are scaled by the prediction.",
+            f"Relevance of {scaled} starts from the probability of {run.positive}, so every region of a scan predicted "
+            f"as {run.positive} has more of it than in other scans. The leading map, {map_title(run.leading_map)}, "
+            f"shares out the evidence in {run.evidence_unit} instead.",
+            "effects",
+        )
+    return Caution(
+        "serious",
+        "Maps are scaled by the prediction.",
+        f"Relevance starts from the probability of {run.positive}, so every region of a scan predicted as "
+        f"{run.positive} has more of it than in other scans. Gains far above 1 and differences between the classes in "
+        "almost every region say no more than that; compare regions with each other.",
+        "effects",
+    )
+
+
+_COLUMNS = (
+    "comparison", "map", "group", "mean_first", "mean_second", "difference", *CI, *G, "p_fwe",
+    "p_fwe_adjusted", "n_first", "n_second", "note",
+)  # fmt: skip
+
+COMPARISONS = Question(
+    "comparisons", "Where do groups differ?", "Group comparisons", REGIONS,
+    "Classes, and right and wrong predictions, compared region by region over participants, with the test fold held. "
+    "Outcomes (true and false positives and negatives) are defined by the network's output, which LRP and evidence "
+    "maps divide among voxels; a difference between outcomes is therefore partly one of the output itself. "
+    "The first tables show where relevance lies (share of the map), the last how much of it there is (density). With "
+    "several test folds, the difference, its interval and g are within folds and may differ from the difference of the "
+    "two means. Adjusted p: covariates are held constant too.",
+    (
+        View(
+            "group_comparisons", "Share of the map in {positive} and {negative}, clearest first.", _COLUMNS,
+            where={"metric": ["share"], "comparison": ["{positive}/{negative}", "positive/negative"]},
+            order=("p_fwe", "-hedges_g"), shown=20, finding="p_fwe", optional=True,
+            intervals=IntervalChart(("group", "map"), "difference", "ci_low", "ci_high",
+                                    "difference in share of the map", n=("n_first", "n_second")),
+        ),
+        View(
+            "group_comparisons", "Share of the map, every comparison; outcomes condition on the network's output.",
+            _COLUMNS, where={"metric": ["share"]},
+            order=("p_fwe", "-hedges_g"), shown=10, finding="p_fwe", optional=True,
+        ),
+        View(
+            "group_comparisons", "Density between groups, clearest first.",
+            ("comparison", "map", "group", "difference", *CI, *G, "p_fwe", "p_fwe_adjusted", "log_gain_shrunk",
+             "log_gain_shrunk_low", "log_gain_shrunk_high", "n_first", "n_second", "note"),
+            where={"metric": ["density"]}, order=("p_fwe", "-hedges_g"), shown=10, finding="p_fwe", optional=True,
+            text="A density is not divided by the map's total, and a map adds up to about the {start} of {positive}, "
+            "whatever the region. Between {positive} and {negative}, and between other groups that the "
+            "network predicts differently, density therefore differs nearly everywhere: read the share of the map "
+            "first. The log-gain is the logarithm of the ratio of two means. Shrinkage pulls uncertain log-gains "
+            "towards the mean of their map, so that ratios of two very small means do not lead the list.",
+        ),
+    ),
+    facts,
+    _answer,
+    methods=_methods,
+)  # fmt: skip
+
+EFFECTS = Question(
+    "effects", "Regions that tell the classes apart", "Region effects", REGIONS,
+    "Density of relevance in each region, compared between the classes. Read this with care, and the share of the map "
+    "first: densities are not divided by the map's total, which is nearly the {start} of {positive}. A difference in "
+    "almost every region therefore repeats the prediction and is no finding about the region. The corrected p is "
+    "family-wise, over all maps and regions at once.",
+    (
+        View(
+            "group_comparisons", "The clearest differences of the leading maps, {positive} first.",
+            ("map", "group", "mean_first", "mean_second", "difference", *CI, *G, "t", "n_first", "n_second",
+             "p_fwe", "p_fdr", "note"), where={"metric": ["density"], "comparison": ["{positive}/{negative}"]},
+            order=("p_fwe", "-t"), shown=30, finding="p_fwe",
+        ),
+    ),
+    facts,
+    _effects,
+    requires=("group_comparisons",),
+    absent="Differences between the classes have not been tested yet.",
+)  # fmt: skip
+
+REGION_MEANS = Question(
+    "region-means", "All regions", "Region table", REGIONS,
+    "Means over participants (each person's scans averaged first); gain is that of true positives against {negative} "
+    "of the same test fold. Values of each scan and side are in group/relevance.tsv.",
+    (
+        View("region_summary", "Relevance by region and group of scans, densest first.",
+             ("group", "map", "scan_group", "mean_density", *CI, "mean_sum", "mean_gain", "n_gain", *N),
+             where={"scan_group": ["{positive}", "{negative}", "TP"]}, order=("-mean_density",), shown=60),
+    ),
+)  # fmt: skip

@@ -1,0 +1,250 @@
+"""Does it use shortcuts? Relevance in places that should not matter, and the site read from relevance."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from heatlas.pipeline.attribution.titles import map_title
+from heatlas.pipeline.regions.audit import NO_REGION
+from heatlas.reports.frame.pages import FAIRNESS
+from heatlas.reports.questions.question import CLEAR, Caution, Check, Question, Verdict
+from heatlas.reports.questions.views import CI, IntervalChart, N, View
+from heatlas.reports.read.run_record import RunRecord
+from heatlas.reports.words.numbers import count, fixed, is_missing, listing, number, p_value, percent, sentence_case
+from heatlas.reports.words.wording import worded
+
+MARGIN = 1.1  # smallest enrichment that is mentioned, if its interval, where it has one, lies above 1
+UNCOVERED = 1 / 3  # share of |relevance| in no region above which the report warns
+
+
+@dataclass(frozen=True)
+class Audit:
+    """Relevance by place, voxels of no region among them, and predictions of the site, of all maps."""
+
+    places: pd.DataFrame
+    predicted: pd.DataFrame
+    main_maps: tuple[str, ...]
+
+    @property
+    def leading_map(self) -> str:
+        return self.main_maps[0]
+
+
+def facts(run: RunRecord) -> Audit:
+    places, predicted = (run.tables.get(name, pd.DataFrame()) for name in ("shortcuts", "site_prediction"))
+    return Audit(places, predicted, run.main_maps)
+
+
+def gathered(places: pd.DataFrame) -> pd.DataFrame:
+    """Rows of `shortcuts.tsv` with clearly more relevance than an even spread would give, of places in doubt.
+
+    The interval lies above 1; where there is none, as with the same enrichment in all people, the estimate does.
+    """
+    places = places[places["compartment"] != NO_REGION]
+    lower = places["ci_low"].fillna(places["enrichment"])
+    return places[(lower > 1) & (places["enrichment"] > MARGIN)]
+
+
+def _answer(audit: Audit) -> Verdict | None:
+    """Whether the leading map gathers in places that should not matter, and whether it predicts the site."""
+    parts = [part for part in (_places(audit), _predictions(audit)) if part is not None]
+    if not parts:
+        return None
+    return Verdict(" ".join(part.answer for part in parts), " ".join(part.grounds for part in parts))
+
+
+def _places(audit: Audit) -> Verdict | None:
+    rows = audit.places
+    if len(rows):
+        rows = rows[(rows["map"] == audit.leading_map) & (rows["compartment"] != NO_REGION)]
+    if rows.empty:
+        return None
+    known = rows[rows["ci_low"].notna()]
+    high = gathered(rows).sort_values("enrichment", ascending=False)
+    if len(high):
+        answer = (
+            f"Possibly: there is more relevance than expected in {listing(list(map(worded, high['compartment'])))}."
+        )
+    else:
+        answer = ("No place is shown to hold more relevance than expected." if len(known) else
+                  "Whether relevance gathers in some places could not be tested.")  # fmt: skip
+    said = [f"{worded(row['compartment'])} {fixed(row['enrichment'], 1)} "
+            f"({_bounds(row)}, n = {number(row['n_participants'])})"
+            for row in high.to_dict("records")]  # fmt: skip
+    none = f"none above {fixed(MARGIN, 1)} with its interval above 1, of {count(len(known), 'place')}"
+    return Verdict(
+        answer,
+        f"Enrichment of {map_title(audit.leading_map)} with its interval (not tested): {listing(said) or none}. Voxels "
+        "of no region of the atlas are not judged: they are mostly fluid and borders of regions.",
+    )
+
+
+def _bounds(row: Mapping[Hashable, Any]) -> str:
+    if is_missing(row["ci_low"]):
+        return "no interval"
+    return f"{fixed(row['ci_low'], 1)} to {fixed(row['ci_high'], 1)}"
+
+
+def _predictions(audit: Audit) -> Verdict | None:
+    rows = audit.predicted
+    if len(rows):
+        rows = rows[(rows["map"] == audit.leading_map) & rows["p_fwe"].notna()]
+    if rows.empty:
+        return None
+    clear = rows[rows["p_fwe"] < CLEAR]
+    targets = sentence_case(listing([worded(target) for target in (clear if len(clear) else rows)["target"]]))
+    answer = (
+        f"{targets} can be predicted from it." if len(clear) else
+        f"{targets} could not be predicted from it better than by chance."
+    )  # fmt: skip
+    others = audit.predicted[(audit.predicted["map"] != audit.leading_map) & (audit.predicted["p_fwe"] < CLEAR)]
+    if len(others):
+        from_others = [
+            f"{worded(row['target'])} from {map_title(row['map'])} (family-wise corrected {p_value(row['p_fwe'])})"
+            for row in others.to_dict("records")
+        ]
+        answer += f" From other maps: {listing(from_others)}."
+    said = [
+        f"{worded(row['target'])}: balanced accuracy {fixed(row['balanced_accuracy'])}, chance "
+        f"{fixed(row['chance'])}, family-wise corrected {p_value(row['p_fwe'])}, n = "
+        f"{number(row['n_participants'])}"
+        for row in rows.to_dict("records")
+    ]
+    return Verdict(answer, f"Predicted out of fold from {map_title(audit.leading_map)}: {'; '.join(said)}.")
+
+
+def _readable_site(audit: Audit) -> Caution | None:
+    """Site or scanner that can be predicted from relevance.
+
+    The p is corrected over the maps of one target. The caution is serious if it concerns the leading map.
+    """
+    tested = audit.predicted[audit.predicted["p_fwe"].notna()]
+    significant = tested[tested["p_fwe"] < CLEAR].sort_values("p_fwe")
+    if significant.empty:
+        return None
+    leading = tested[tested["map"] == audit.leading_map]
+    passing = [_predicted(row, with_map=True) for row in significant.head(3).to_dict("records")]
+    more = f" and {number(len(significant) - 3)} more" if len(significant) > 3 else ""
+    tells = leading[leading["p_fwe"] < CLEAR]
+    clearest = f" of {map_title(str(significant['map'].iloc[0]))}"
+    concerned, which = (tells, "") if len(tells) else (significant.head(1), clearest)
+    scanner = listing([str(target).replace("_", " ") for target in dict.fromkeys(concerned["target"])])
+    targets = listing([str(target).replace("_", " ") for target in dict.fromkeys(tested["target"])])
+    title = map_title(audit.leading_map)
+    predicted = listing([_predicted(row, with_map=False) for row in leading.to_dict("records")]) or "not tested"
+    predicted = (
+        f"The leading map, {title}: {predicted}."
+        if len(tells) or leading.empty
+        else f"From the leading map, {title}, prediction was no better than chance."
+    )
+    looks = "What looks" if len(tells) else "In the other map, what looks"
+    return Caution(
+        "serious" if len(tells) else "note",
+        f"The {scanner} can be predicted from relevance{which}.",
+        f"Of {count(len(tested), 'prediction')} of {targets} from the maps' regional relevance, "
+        f"{number(len(significant))} {'is' if len(significant) == 1 else 'are'} significant after correction: "
+        f"{'; '.join(passing)}{more}. "
+        f"{predicted} {looks} like disease may partly be an effect of the scanner.",
+        "shortcuts",
+    )
+
+
+def _predicted(row: Mapping[Hashable, Any], with_map: bool) -> str:
+    """How well a site or scanner is predicted from a map."""
+    source = f" from {map_title(str(row['map']))}" if with_map else ""
+    return (
+        f"{str(row['target']).replace('_', ' ')}{source} (balanced accuracy {fixed(row['balanced_accuracy'])}, chance "
+        f"{fixed(row['chance'])}, family-wise corrected {p_value(row['p_fwe'])})"
+    )
+
+
+def _in_no_region(audit: Audit) -> Caution | None:
+    """Relevance inside the brain that lies in no region of the atlas."""
+    rows = audit.places
+    uncovered = rows[
+        (rows["compartment"] == NO_REGION) & rows["map"].isin(audit.main_maps) & (rows["share"] > UNCOVERED)
+    ]
+    if uncovered.empty:
+        return None
+    shares = [f"{percent(row['share'], 0)} in {map_title(row['map'])}" for row in uncovered.to_dict("records")]
+    voxels = percent(uncovered["voxel_share"].iloc[0], 0)
+    return Caution(
+        "serious", "Much of the relevance lies in no region.",
+        f"Of |relevance| inside the brain mask: {listing(shares)} (mean over participants; warning above one third). "
+        f"The atlas leaves {voxels} of the mask without a region. Rankings, shares and tests of regions ignore "
+        "this relevance; the mean maps show it. An atlas that covers more of the brain would include it.", "regions",
+    )  # fmt: skip
+
+
+def _gathered_outside(audit: Audit) -> Caution | None:
+    """More relevance than its share at the rim of the mask, outside the brain, or in fluid."""
+    rows = gathered(audit.places[audit.places["map"].isin(audit.main_maps)])
+    if rows.empty:
+        return None
+
+    def said(name: str) -> str:
+        of_map = rows[rows["map"] == name].sort_values("enrichment", ascending=False).to_dict("records")
+        return listing(
+            [f"{worded(row['compartment'])} ({fixed(row['enrichment'], 1)} times its share)" for row in of_map]
+        )
+
+    headline, *others = audit.main_maps
+    beside = [f"{map_title(name)}: {said(name)}" for name in others if said(name)]
+    more = f" In other maps: {'; '.join(beside)}." if beside else ""
+    return Caution(
+        "note",
+        "Relevance gathers in places that should not matter.",
+        f"More relevance than an even spread would give: {map_title(headline)}: {said(headline) or 'nothing notable'}."
+        f"{more} The mask, the "
+        "registration or the scanner can cause this; in fluid also the widening of the ventricles, a sign of the "
+        "disease.",
+        "shortcuts",
+    )
+
+
+def _methods(audit: Audit) -> str:
+    parts, rows = [], audit.places
+    places = [worded(name) for name in dict.fromkeys(rows.loc[rows["enrichment"].notna(), "compartment"])
+              ] if len(rows) else []  # fmt: skip
+    if places:
+        parts.append(
+            f"As an audit, the share of relevance in places that should not matter ({listing(places)}) was divided "
+            "by their share of the voxels."
+        )
+    if len(audit.predicted):
+        parts.append("Site and field strength were predicted from regional relevance, out of fold by participant.")
+    return " ".join(parts)
+
+
+SHORTCUTS = Question(
+    "shortcuts", "Does it use shortcuts?", "Shortcut audit", FAIRNESS,
+    "A network can be right for reasons that have nothing to do with the disease: the edge of the brain mask, fluid, "
+    "the scanner. An enrichment of 1 means that relevance is spread evenly; site and field strength should not be "
+    "predictable from relevance. Relevance in fluid need not be a shortcut: ventricles widen in Alzheimer's.",
+    (
+        View(
+            "shortcuts", "Relevance in places that should not matter.",
+            ("map", "compartment", "reference", "share", "voxel_share", "enrichment", *CI,
+             "enrichment_positive", "enrichment_negative", "difference", "difference_low", "difference_high", "p_fdr",
+             "n_participants", "note"), shown=30,
+            intervals=IntervalChart(("compartment", "map"), "enrichment", "ci_low", "ci_high", "enrichment", 1.0),
+        ),
+        View(
+            "site_prediction", "Site and field strength from relevance, out of fold.",
+            ("target", "map", "balanced_accuracy", *CI, "chance", "null_mean", "p", "p_fwe", "n_sites",
+             *N, "note"),
+            shown=20, finding="p_fwe", leading=False,
+            intervals=IntervalChart(("target", "map"), "balanced_accuracy", "ci_low", "ci_high",
+                                    "balanced accuracy", None),
+        ),
+    ),
+    facts,
+    _answer,
+    (Check("site", _readable_site, ("site_prediction",)), Check("no-region", _in_no_region, ("shortcuts",)),
+     Check("gathered", _gathered_outside, ("shortcuts",))),
+    _methods,
+)  # fmt: skip
