@@ -1,4 +1,4 @@
-"""What changes places: participants with all their scans, and how many ways there are."""
+"""What changes places: participants with all their scans, how many ways there are, and families of tests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from numpy.testing import assert_allclose
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.statistics.linear.design import design_of
 from heatlas.pipeline.statistics.linear.freedman_lane import freedman_lane
-from heatlas.pipeline.statistics.linear.permutations import Exchangeability, p_value
+from heatlas.pipeline.statistics.linear.permutations import Exchangeability, add_false_discovery_rate, p_value
 
 CODES = st.lists(st.integers(0, 5), min_size=1, max_size=14).map(lambda raw: np.unique(raw, return_inverse=True)[1])
 
@@ -115,3 +115,15 @@ def test_someone_with_scans_in_two_groups_has_the_variance_of_the_group_with_mos
 def test_a_scan_of_nobody_is_refused_by_name():
     with pytest.raises(BadInputError, match="participant_id: row 2 has no value"):
         Exchangeability.participant_means(["sub-01", None, "sub-02"])
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("apart", "names"),
+    [(["map"], {"2 tests: gb", "1 tests: lrp"}), (["map", "n"], {"2 tests: gb, 1", "1 tests: lrp, 2"})],
+)
+def test_each_family_is_adjusted_by_itself(apart: list[str], names: set[str]) -> None:
+    table = pd.DataFrame({"map": ["gb", "lrp", "gb"], "n": [1, 2, 1], "p": [0.01, 0.02, 0.04]})
+    adjusted = add_false_discovery_rate(table, apart, "tests")
+    assert adjusted["p_fdr"].tolist() == [0.02, 0.02, 0.04]
+    assert set(adjusted["family"]) == names
