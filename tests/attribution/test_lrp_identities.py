@@ -7,11 +7,10 @@ import math
 import pytest
 import torch
 from lrp_branching_toys import DenseToy, ResidualToy, branching_toy
-from lrp_toys import lrp_beta, staged, toy_network, toy_volumes
+from lrp_toys import everywhere, lrp_beta, staged, toy_network, toy_volumes
 from torch import Tensor, nn
 
 from heatlas.pipeline.attribution.lrp.composites import Composite, composite, focus, founding
-from heatlas.pipeline.attribution.lrp.contributions import Rule
 from heatlas.pipeline.attribution.lrp.relevance import lrp
 from heatlas.pipeline.attribution.lrp.rules import EpsilonRule, GammaRule, ZBoxRule, ZPlusRule
 
@@ -29,10 +28,6 @@ NETWORKS = {
     "sums": lambda: branching_toy(ResidualToy),
     "concatenation": lambda: branching_toy(DenseToy),
 }
-
-
-def everywhere(rule: Rule) -> Composite:
-    return Composite("everywhere", rule, rule, rule, rule)
 
 
 def maps(net: nn.Module, volumes: Tensor, composites: dict[str, Composite], **settings: object) -> dict[str, Tensor]:
@@ -89,10 +84,13 @@ def test_maps_and_losses_are_linear_in_the_start_value(network: str) -> None:
 def test_a_batch_is_its_volumes_one_by_one(network: str) -> None:
     """One volume of the batch is signed, so the others go through the branch for signed inputs too."""
     net, volumes = NETWORKS[network](), torch.cat([toy_volumes(2), toy_volumes(1, seed=8, signed=True)])
-    together = maps(net, volumes, COMPOSITES)
+    together = lrp(net, volumes, 1, list(COMPOSITES.values()))
     for index in range(3):
-        for name, alone in maps(net, volumes[index : index + 1], COMPOSITES).items():
-            assert distance(together[name][index], alone[0]) < 1e-12, name
+        alone = lrp(net, volumes[index : index + 1], 1, list(COMPOSITES.values()))
+        for name, one, of_many in zip(COMPOSITES, alone, together, strict=True):
+            assert distance(of_many.values[index], one.values[0]) < 1e-12, name
+            lost, lost_of_many = (answer.ledger.total("lost_no_contribution") for answer in (one, of_many))
+            assert float(lost[0]) == pytest.approx(float(lost_of_many[index]), rel=1e-10, abs=1e-13), name
 
 
 def test_a_call_with_many_composites_is_the_calls_one_by_one() -> None:

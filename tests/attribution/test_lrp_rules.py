@@ -7,9 +7,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lrp_brute_force import conv_matrix, share
-from lrp_toys import CONVOLUTIONS, lrp_beta
-from torch import nn
 
 from heatlas.pipeline.attribution.graph.linear_maps import Convolution
 from heatlas.pipeline.attribution.lrp.contributions import Rule, contribution_floor, merge_copies, products
@@ -19,37 +16,6 @@ from heatlas.pipeline.attribution.lrp.rules import (
     GammaRule,
     ZPlusRule,
 )
-
-BETAS = (0.0, 0.25, 0.5, 0.75, 1.0, -1.0, -0.3)
-
-
-@pytest.mark.parametrize("signed", [False, True], ids=["non-negative", "signed"])
-@pytest.mark.parametrize("geometry", CONVOLUTIONS)
-def test_convolution_equals_dense_matrix(geometry: str, signed: bool) -> None:
-    torch.manual_seed(3)
-    conv = nn.Conv3d(2, 4, **CONVOLUTIONS[geometry]).double()
-    with torch.no_grad():
-        conv.weight[1].abs_()  # one-signed for non-negative inputs
-        conv.weight[2] = -conv.weight[2].abs()
-    shape = (5, 6, 4)
-    x = torch.rand(2, 2, *shape, dtype=torch.float64) - 0.5 * signed
-    x[:, :, :3] = 0
-    matrix, out_shape = conv_matrix(conv, shape)
-    net = nn.Sequential(conv, nn.Flatten(), nn.Linear(int(np.prod(out_shape)), 2).double()).eval()
-    head = net[2].weight.detach().numpy()
-    answers = lrp_beta(net, x, 1, BETAS)
-    for beta, answer in answers.items():
-        for index in range(2):
-            units = matrix @ x[index].reshape(-1).numpy() + np.repeat(
-                conv.bias.detach().numpy(), np.prod(out_shape[1:])
-            )
-            start = float(answer.start_value[index])
-            at_units, lost_above = share(head[1:2], units, np.array([start]), beta)
-            expected, lost = share(matrix, x[index].reshape(-1).numpy(), at_units, beta)
-            np.testing.assert_allclose(answer.values[index].reshape(-1), expected, atol=1e-13 * np.abs(expected).max())
-            assert float(answer.ledger.total("lost_no_contribution")[index]) == pytest.approx(
-                lost + lost_above, abs=1e-13
-            )
 
 
 @given(

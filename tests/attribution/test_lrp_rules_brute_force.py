@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from lrp_rules_brute_force import (
     z_box_rule,
     z_plus_rule,
 )
-from lrp_toys import CONVOLUTIONS, SHAPE, staged, toy_network, toy_volumes
+from lrp_toys import CONVOLUTIONS, SHAPE, everywhere, staged, toy_network, toy_volumes
 from torch import nn
 
 from heatlas.pipeline.attribution.lrp.composites import Composite, composite, focus, founding
@@ -39,11 +40,7 @@ from heatlas.pipeline.attribution.records import Attribution
 LOSSES = {"bias": "absorbed_by_bias", "stabiliser": "stabiliser", "lost": "lost_no_contribution"}
 
 RULES = {
-    "beta 0": (BetaRule(0.0), beta_rule(0.0)),
-    "beta 0.25": (BetaRule(0.25), beta_rule(0.25)),
-    "beta 2.5": (BetaRule(2.5), beta_rule(2.5)),
-    "beta -0.3": (BetaRule(-0.3), beta_rule(-0.3)),
-    "beta -1": (BetaRule(-1.0), beta_rule(-1.0)),
+    **{f"beta {beta:g}": (BetaRule(beta), beta_rule(beta)) for beta in (0.0, 0.25, 0.5, 0.75, 1.0, 2.5, -0.3, -1.0)},
     "epsilon": (EpsilonRule(0.25), epsilon_rule(0.25)),
     "epsilon, bias out": (EpsilonRule(0.25, bias=False), epsilon_rule(0.25, bias=False)),
     "LRP-0": (EpsilonRule(0.0), epsilon_rule(0.0)),
@@ -64,10 +61,6 @@ def require_same(answer: Attribution, index: int, expected: Account, logit: floa
         found = float(answer.ledger.total(theirs)[index])
         assert found == pytest.approx(getattr(expected, ours), rel=1e-9, abs=1e-10 * scale), f"{what}: {theirs}"
     assert float(answer.ledger.residual[index]) == pytest.approx(0, abs=1e-10 * scale), what
-
-
-def everywhere(rule: object) -> Composite:
-    return Composite("everywhere", rule, rule, rule, rule)
 
 
 def input_volumes(signed: bool) -> torch.Tensor:
@@ -132,9 +125,10 @@ def by_kind(first: Rule, convolution: Rule, linear: Rule, unweighted: Rule) -> C
 
 SAME = epsilon_rule(1e-6, bias=False)
 BOX = z_box_rule(LOW.reshape(-1).numpy(), HIGH.reshape(-1).numpy())
+FOUNDING = {f"founding {beta:g}": (founding(beta), by_kind(*[beta_rule(beta)] * 4)) for beta in (0, 0.25, 0.5, 0.75, 1)}
 COMPOSITES = {
-    "founding 0": (founding(0.0), by_kind(*[beta_rule(0.0)] * 4)),
-    "founding 0.75": (founding(0.75), by_kind(*[beta_rule(0.75)] * 4)),
+    "founding 0": FOUNDING["founding 0"],
+    "founding 0.75": FOUNDING["founding 0.75"],
     "focus": (focus(0.25, LOW, HIGH), by_kind(BOX, z_plus_rule(), epsilon_rule(0.25, False), SAME)),
     "focus, bias": (focus(0.1, LOW, HIGH, bias=True), by_kind(BOX, z_plus_rule(True), epsilon_rule(0.1), SAME)),
     "composite": (
@@ -148,19 +142,32 @@ COMPOSITES = {
 }
 
 
-def require_composites(net: nn.Module, ops: Callable[[], list[Op]], batch_norm: str = "fold") -> None:
-    volumes = toy_volumes(2)
-    answers = lrp(net, volumes, 1, [ours for ours, _ in COMPOSITES.values()], batch_norm=batch_norm)
-    for (name, (_, rule_of)), answer in zip(COMPOSITES.items(), answers, strict=True):
+def require_composites(
+    net: nn.Module,
+    ops: Callable[[], list[Op]],
+    batch_norm: str = "fold",
+    signed: bool = False,
+    composites: Any = COMPOSITES,
+) -> float:
+    """The largest share of a logit that is lost."""
+    volumes, lost = toy_volumes(2, signed=signed), 0.0
+    answers = lrp(net, volumes, 1, [ours for ours, _ in composites.values()], batch_norm=batch_norm)
+    for (name, (_, rule_of)), answer in zip(composites.items(), answers, strict=True):
         for index, volume in enumerate(volumes):
             expected, logit = explain_graph(ops(), volume, 1, rule_of, batch_norm == "fold")
             require_same(answer, index, expected, logit, name)
+            lost = max(lost, abs(expected.lost / logit))
+    return lost
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("batch_norm", ["fold", "identity"])
-def test_composites_of_the_toy_network(batch_norm: str) -> None:
+@pytest.mark.parametrize("signed", [False, True], ids=["non-negative", "signed"])
+def test_composites_of_the_toy_network(batch_norm: str, signed: bool) -> None:
     net = toy_network()
-    require_composites(net, lambda: chain(list(net)), batch_norm)
+    composites = FOUNDING if signed else COMPOSITES | FOUNDING  # the bounds of the others are those of brains
+    lost = require_composites(net, lambda: chain(list(net)), batch_norm, signed, composites)
+    assert lost > 0.01, "the toy is meant to lose relevance, else this test says nothing about losses"
 
 
 def test_composites_of_a_staged_model() -> None:

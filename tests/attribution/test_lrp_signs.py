@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from lrp_toys import everywhere
 from torch import Tensor, nn
 
 from heatlas.pipeline.attribution.gradient.gradients import InputTimesGradient
@@ -13,10 +14,6 @@ from heatlas.pipeline.attribution.lrp.relevance import lrp
 from heatlas.pipeline.attribution.lrp.rules import BetaRule, EpsilonRule, GammaRule, ZBoxRule, ZPlusRule
 from heatlas.pipeline.attribution.methods import attribute
 from heatlas.pipeline.models.contract import StagedModel
-
-
-def everywhere(rule: Rule) -> Composite:
-    return Composite("one rule", rule, rule, rule, rule)
 
 
 def network(shift: float = 0.0, seed: int = 0) -> StagedModel:
