@@ -8,7 +8,8 @@ import re
 
 import pytest
 import torch
-from cam_toys import HEADS, IDS, METHODS, SHAPE, STAGE, VOXELS, network, state, view, volumes
+from cam_toys import HEADS, IDS, METHODS, SHAPE, STAGE, VOXELS, network, view, volumes
+from model_snapshot import snapshot
 from torch import Tensor, nn
 
 from heatlas.pipeline.attribution.cam.fake_cam import FakeCam
@@ -222,9 +223,9 @@ def test_nothing_to_see_gives_numbers(method: object, kind: str) -> None:
 def test_model_is_left_as_it_was(method: object) -> None:
     net, x = network(), volumes()
     net[0].weight.requires_grad_(False)
-    before, kept = state(net), x.clone()
+    before, kept = snapshot(net), x.clone()
     attribution = attribute(net, x, 1, method, STAGE)
-    assert state(net) == before
+    assert snapshot(net) == before
     assert torch.equal(x, kept)
     assert not x.requires_grad
     assert not attribution.values.requires_grad
@@ -249,13 +250,13 @@ class Tired(nn.Module):
 def test_model_is_left_as_it_was_after_an_exception(method: object) -> None:
     tired = Tired()
     net = nn.Sequential(*network()[:STAGE], tired, *network()[STAGE:]).eval()
-    before = state(net)
+    before = snapshot(net)
     with explaining(net, volumes(), 1, STAGE) as opened:
         more = 2 if isinstance(method, ScoreCam | AblationCam | OptiCam) else 0
         tired.calls[1] = tired.calls[0] + more
         with pytest.raises(RuntimeError, match="tired"):
             method.maps(opened)
-    assert state(net) == before
+    assert snapshot(net) == before
     assert torch.is_grad_enabled()
 
 

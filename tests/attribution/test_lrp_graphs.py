@@ -216,19 +216,6 @@ def test_guided_backpropagation_runs_through_the_same_graph() -> None:
     torch.testing.assert_close(answer.values, expected, rtol=1e-9, atol=1e-12)
 
 
-def chain(*layers: nn.Module) -> nn.Module:
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(8, 2)).eval()
-
-
-HUNGRY = {
-    "winners": lambda: chain(nn.Conv3d(1, 8, 3), nn.ReLU(), nn.MaxPool3d(2), nn.Conv3d(8, 8, 3), nn.ReLU()),
-    "overlapping windows": lambda: chain(nn.Conv3d(1, 8, 3), nn.ReLU(), nn.MaxPool3d(3, 1), nn.Conv3d(8, 8, 1)),
-    "no pooling": lambda: chain(*[layer for c in (1, 8, 8) for layer in (nn.Conv3d(c, 8, 1), nn.ReLU())]),
-    "ResNet": lambda: nets.resnet10(spatial_dims=3, n_input_channels=1, num_classes=2, widen_factor=0.25).eval(),
-    "DenseNet": lambda: nets.DenseNet(3, 1, 2, init_features=8, growth_rate=8, block_config=(4, 4)).eval(),
-}
-
-
 def test_relevance_at_a_stage_is_what_the_input_gets_more_finely() -> None:
     model, x = shaken(Functional()), volumes(8, 6, 7)
     (deep,) = lrp(model, x, 1, [founding(0.5)], stage="first")

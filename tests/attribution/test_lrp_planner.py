@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from lrp_toys import lrp_beta, staged, toy_network, toy_volumes
+from model_snapshot import snapshot
 from torch import nn
 
 from heatlas.pipeline.attribution.gradient.guided_backprop import guided_backprop
@@ -222,10 +223,10 @@ def test_model_and_settings_are_left_as_they_were(fails: bool) -> None:
     net, volumes = toy_network(), toy_volumes()
     net[0].weight.grad = torch.ones_like(net[0].weight)
     net[4].weight.requires_grad_(False)
-    before, kept = fingerprint(net), volumes.clone()
+    kept = volumes.clone()
     torch.backends.cuda.matmul.allow_tf32 = True
     try:
-        settings, random = precision(), torch.get_rng_state()
+        before = snapshot(net)
         for explain in (
             lambda: lrp_beta(net, volumes, 9 if fails else 1, [0.0, 0.5]),
             lambda: guided_backprop(net, volumes, 9 if fails else 1),
@@ -235,42 +236,11 @@ def test_model_and_settings_are_left_as_they_were(fails: bool) -> None:
                 assert not fails
             except UsageError:
                 assert fails
-            assert precision() == settings
-        assert torch.equal(torch.get_rng_state(), random)
+            assert snapshot(net) == before
     finally:
         torch.backends.cuda.matmul.allow_tf32 = False
     assert torch.equal(volumes, kept)
     assert not volumes.requires_grad
-    assert_same(fingerprint(net), before)
-
-
-def fingerprint(net: nn.Module) -> dict[str, Any]:
-    """Everything about a model that attribution might disturb."""
-    state: dict[str, Any] = {name: value.clone() for name, value in net.state_dict().items()}
-    for name, parameter in net.named_parameters():
-        state[f"{name}.grad"] = copy.deepcopy(parameter.grad)
-        state[f"{name}.requires_grad"] = parameter.requires_grad
-    for name, module in net.named_modules():
-        state[f"{name}.training"] = module.training
-        state[f"{name}.attributes"] = sorted(vars(module))
-        for hooks in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"):
-            state[f"{name}.{hooks}"] = len(getattr(module, hooks))
-    return state
-
-
-def precision() -> tuple[Any, ...]:
-    cudnn = torch.backends.cudnn
-    return (
-        cudnn.allow_tf32, cudnn.deterministic, cudnn.benchmark, cudnn.enabled,
-        torch.backends.cuda.matmul.allow_tf32, torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"),
-    )  # fmt: skip
-
-
-def assert_same(after: dict[str, Any], before: dict[str, Any]) -> None:
-    assert after.keys() == before.keys()
-    for name, value in before.items():
-        same = torch.equal(after[name], value) if isinstance(value, torch.Tensor) else after[name] == value
-        assert same, name
 
 
 def test_works_in_float32_under_autocast() -> None:
