@@ -28,6 +28,7 @@ from heatlas.pipeline.run.config.networks import NETWORKS
 from heatlas.pipeline.run.config.settings import Config, RegistrationConfig
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.reports.content.run.colophon import _CITATION, REFERENCES
+from tests.attribution.every_method import SMALL
 
 THREE_D = {"spatial_dims": 3, "in_channels": 1}
 MONAI = {
@@ -148,10 +149,7 @@ def test_the_page_lists_what_each_family_refuses():
     assert said == {(name, method) for name in BUILT for method in FAMILIES[name].refused}
 
 
-SMALL = {
-    "sfcn": SFCNConfig(channels=(3, 4, 4, 5)),
-    "conv5-fc3": Conv5FC3Config(channels=(3, 4, 4), hidden_units=(6, 5)),
-}
+HALVING = ("sfcn", "conv5-fc3")
 SHAPE = (11, 17, 14)
 
 
@@ -190,7 +188,7 @@ def test_published_sizes():
     assert parameter_count(Conv5FC3Config(), (169, 208, 179)) == expected
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", HALVING)
 def test_logits_are_those_of_the_formulas(name):
     model, x = network(name)
     expected, state = x, list(model.modules())
@@ -214,7 +212,7 @@ def test_logits_are_those_of_the_formulas(name):
     assert [one.p for one in state if isinstance(one, nn.Dropout)] == [0.5]
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", HALVING)
 def test_deeplift_adds_up_to_the_difference_of_the_logits(name):
     model, x = network(name)
     controls = torch.rand(3, 1, *SHAPE, dtype=torch.float64)
@@ -224,7 +222,7 @@ def test_deeplift_adds_up_to_the_difference_of_the_logits(name):
 
 
 @pytest.mark.parametrize("batch_norm", ["fold", "identity"])
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", HALVING)
 def test_lrp_accounts_for_the_whole_logit(name, batch_norm):
     model, x = network(name)
     logit = model(x)[:, 1].detach()
@@ -234,7 +232,7 @@ def test_lrp_accounts_for_the_whole_logit(name, batch_norm):
     torch.testing.assert_close(answer.values.flatten(1).sum(1) + lost, logit, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", HALVING)
 def test_without_constants_nothing_is_absorbed(name):
     """With no bias in folded layers, input x gradient and LRP (beta = 0) hand the whole logit to the voxels."""
     model, x = network(name, plain=True)

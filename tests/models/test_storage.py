@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from typing import Any
 
 import monai.networks.nets as nets
 import pytest
@@ -13,28 +15,11 @@ from torch import nn
 from heatlas.atlases.brain_box import Box
 from heatlas.pipeline.cohort.people.splits import Fold
 from heatlas.pipeline.models.contract import StagedModel
-from heatlas.pipeline.models.families.bcos.records import (
-    BcosConvNeXtConfig,
-    BcosDenseNetConfig,
-    BcosResNetConfig,
-    BcosResNeXtConfig,
-    BcosSimpleConfig,
-    BcosVggConfig,
-    BcosViTConfig,
-)
-from heatlas.pipeline.models.families.coda.records import CodaSConfig, CodaSWbConfig
+from heatlas.pipeline.models.families.bcos.records import BcosSimpleConfig
 from heatlas.pipeline.models.families.exchange import from_file, to_monai
 from heatlas.pipeline.models.families.founding import FoundingCNN
 from heatlas.pipeline.models.families.founding_family import FoundingConfig
-from heatlas.pipeline.models.families.halving import Conv5FC3Config, SFCNConfig
-from heatlas.pipeline.models.families.linear import LinearConfig
-from heatlas.pipeline.models.families.monai import (
-    DenseNetConfig,
-    EfficientNetConfig,
-    ResNetConfig,
-    SEResNetConfig,
-    ViTConfig,
-)
+from heatlas.pipeline.models.families.monai import DenseNetConfig, ResNetConfig
 from heatlas.pipeline.models.families.probes.body import with_body
 from heatlas.pipeline.models.families.probes.settings import ProbeConfig
 from heatlas.pipeline.models.families.registry import BUILT, FAMILIES, build_network
@@ -43,6 +28,7 @@ from heatlas.pipeline.models.storage import load_model, require_family, save_mod
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import FoldFiles
 from heatlas.pipeline.training.objectives.known_networks import backbone_weights
+from tests.attribution.every_method import SMALL
 
 SPEC = NetworkInput(4.0, Box((3, 8, 5), (31, 40, 33)))
 POOLS = (2, 2, 1, 1)
@@ -134,29 +120,19 @@ def test_a_description_that_does_not_fit_is_refused(stored, change, message):
         load_model(files)
 
 
-SETTINGS = {
-    "founding": FoundingConfig(channels=(2, 3), pools=(2, 2), hidden_units=6),
-    "linear": LinearConfig(fwhm_voxels=3.0, step=2),
-    "sfcn": SFCNConfig(channels=(2, 3, 4), dropout=0.25),
-    "conv5-fc3": Conv5FC3Config(channels=(2, 3), hidden_units=(6, 4), dropout=0.25),
-    "resnet10": ResNetConfig(width=0.05, stem_stride=1),
-    "resnet18": ResNetConfig(architecture="resnet18", width=0.05, stem_stride=1),
-    "densenet121": DenseNetConfig(first_channels=2, growth=1, dropout=0.1),
-    "seresnet50": SEResNetConfig(dropout=0.5),
-    "efficientnet-b0": EfficientNetConfig(drop_connect=0.0),
-    "vit": ViTConfig(dim=12, dropout=0.1),
-    "bcos-simple": BcosSimpleConfig(channels=(3, 4), strides=(2, 1), norm="none", background="dark"),
-    "bcos-resnet18": BcosResNetConfig(width=1 / 32),
-    "bcos-resnext50": BcosResNeXtConfig(width=1 / 16),
-    "bcos-densenet121": BcosDenseNetConfig(first_channels=2, growth=1),
-    "bcos-convnext-tiny": BcosConvNeXtConfig(width=1 / 32),
-    "bcos-vgg11": BcosVggConfig(width=1 / 64),
-    "bcos-vit": BcosViTConfig("bcos-vit", dim=12),
-    "bcos-vit-c": BcosViTConfig(dim=12),
-    "coda-s": CodaSConfig(units=(3, 4), ranks=(2, 2, 3), kernels=(3, 3, 1), strides=(2, 2, 1), background="dark"),
-    "coda-s-wb": CodaSWbConfig(units=(3,), ranks=(2, 3), kernels=(3, 1), strides=(2, 1), temperature=2.5, embedding=4),
-    "probe": ProbeConfig(body='{"architecture": "resnet10", "width": 0.05, "stem_stride": 1}', head="mlp-2"),
+OTHER_THAN_THE_DEFAULT: dict[str, dict[str, Any]] = {
+    "sfcn": {"dropout": 0.25},
+    "conv5-fc3": {"dropout": 0.25},
+    "densenet121": {"dropout": 0.1},
+    "seresnet50": {"dropout": 0.5},
+    "efficientnet-b0": {"drop_connect": 0.0},
+    "vit": {"dropout": 0.1},
+    "bcos-simple": {"norm": "none", "background": "dark"},
+    "coda-s": {"background": "dark"},
+    "coda-s-wb": {"temperature": 2.5, "embedding": 4},
+    "probe": {"head": "mlp-2"},
 }
+SETTINGS = {name: replace(settings, **OTHER_THAN_THE_DEFAULT.get(name, {})) for name, settings in SMALL.items()}
 
 
 @pytest.mark.sample(7)
