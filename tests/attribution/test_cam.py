@@ -1,4 +1,4 @@
-"""CAM family: identities, closed forms, definitions written out; receptive fields and ramps brought back to the grid."""
+"""CAM family: identities, closed forms, definitions written out; receptive fields and ramps on the way back."""
 
 from __future__ import annotations
 
