@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -206,22 +207,28 @@ def test_the_planted_voxels_are_found():
         assert volume[planted].mean() > volume[~planted].mean() + 2 * volume[~planted].std()
 
 
-@pytest.mark.parametrize("stage", [0, 3])
-@pytest.mark.parametrize("control_variate", [False, True])
-def test_batches_of_masks_do_not_matter_and_are_bounded(stage, control_variate):
-    net, x = small_network(), random_volumes(3)
+SMALL_ONES = {
+    "rise": partial(Rise, 11, 3, 0.3),
+    "rise, control variate": partial(Rise, 11, 3, 0.3, control_variate=True),
+    "lime": partial(Lime, 8, samples=30),
+}
+
+
+@pytest.mark.parametrize(("name", "stage"), [(name, stage) for name in SMALL_ONES for stage in (0, 3)][:-1])
+def test_batches_do_not_matter_and_are_bounded(name, stage):
+    """LIME is of the input only."""
+    net, x, method = small_network(), random_volumes(3), SMALL_ONES[name]
 
     def explain(volumes: torch.Tensor, batch: int) -> torch.Tensor:
-        method = Rise(11, 3, 0.3, control_variate=control_variate, batch=batch)
-        return attribute(net, volumes, 2, method, stage=stage).values
+        return attribute(net, volumes, 2, method(batch=batch), stage=stage).values
 
     at_once = explain(x, 64)
-    for batch in (1, 4):
+    for batch in (1, 4, 7):
         torch.testing.assert_close(explain(x, batch), at_once, rtol=0, atol=1e-12)
     torch.testing.assert_close(torch.cat([explain(v[None], 4) for v in x]), at_once, rtol=0, atol=1e-12)
     model = linear(random_weight())
-    attribute(model, x, 1, Rise(11, 3, batch=4))
-    assert model.largest_batch == 4
+    attribute(model, x, 1, method(batch=7))
+    assert model.largest_batch == 7
 
 
 def test_an_inner_stage_is_masked_at_its_own_resolution():
@@ -236,13 +243,14 @@ def test_an_inner_stage_is_masked_at_its_own_resolution():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("value", [0.0, 0.5])
-def test_constant_volumes_give_finite_maps_in_their_precision(value, dtype):
+@pytest.mark.parametrize(("name", "value"), [(name, value) for value in (0.5, 0.0) for name in SMALL_ONES][:-1])
+def test_constant_volumes_give_finite_maps_in_their_precision(name, value, dtype):
+    """LIME refuses an empty brain."""
     x = torch.full((1, 1, *GRID), value, dtype=dtype)
-    for flag in (False, True):
-        found = attribute(small_network(dtype), x, 1, Rise(5, control_variate=flag)).values
-        assert torch.isfinite(found).all()
-        assert found.dtype == dtype
+    found = attribute(small_network(dtype), x, 1, SMALL_ONES[name]()).values
+    assert torch.isfinite(found).all()
+    assert found.dtype == dtype
+    assert name != "lime" or found.any()
 
 
 def test_the_model_and_the_global_generator_are_unchanged_also_after_an_exception():
@@ -384,21 +392,6 @@ def test_the_smallest_brains_are_cut(voxels):
     assert bool((found[x != 0] != 0).all())
 
 
-def test_batches_of_samples_do_not_matter_and_are_bounded():
-    net, x = small_network(), random_volumes(3)
-
-    def explain(volumes: torch.Tensor, batch: int) -> torch.Tensor:
-        return attribute(net, volumes, 2, Lime(8, samples=30, batch=batch)).values
-
-    at_once = explain(x, 64)
-    for batch in (1, 7):
-        torch.testing.assert_close(explain(x, batch), at_once, rtol=0, atol=1e-12)
-    torch.testing.assert_close(torch.cat([explain(v[None], 7) for v in x]), at_once, rtol=0, atol=1e-12)
-    model = linear(random_weight())
-    attribute(model, x, 1, Lime(8, samples=30, batch=7))
-    assert model.largest_batch == 7
-
-
 def test_an_empty_brain_is_refused_by_number_before_any_sample():
     net, x = linear(random_weight()), random_volumes(3)
     x[1] = 0
@@ -408,15 +401,6 @@ def test_an_empty_brain_is_refused_by_number_before_any_sample():
     x = torch.full_like(x, -1.5)  # air of z-scored volumes
     with pytest.raises(BadInputError, match=r"volume 0 .*-1\.5"):
         attribute(net, x, 1, Lime(air=-1.5))
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_constant_brains_give_finite_maps_in_their_precision(dtype):
-    x = torch.full((1, 1, 7, 8, 10), 0.5, dtype=dtype)
-    found = attribute(small_network(dtype), x, 1, Lime(6, samples=20)).values
-    assert torch.isfinite(found).all()
-    assert found.dtype == dtype
-    assert found.any()
 
 
 def test_an_inner_stage_is_refused():
