@@ -49,7 +49,7 @@ def test_same_seed_same_bytes_other_seed_other_draws(usual, tmp_path):
     runs = [usual, *(analysed(tmp_path / str(seed), people(), fast(seed=seed)) for seed in (3, 4))]
     contents = [{path.stem: path.read_bytes() for path in run.statistics("roc").parent.glob("*.tsv")} for run in runs]
     assert contents[0] == contents[1]
-    assert {*TABLES, "relevance_associations", "subgroups", "interactions", "fairness"} <= set(contents[0])
+    assert {*TABLES, "associations", "subgroups", "interactions", "fairness"} <= set(contents[0])
     assert contents[0]["performance"] != contents[2]["performance"]
     assert contents[0]["demographics"] == contents[2]["demographics"]
 
