@@ -52,7 +52,7 @@ from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.pages import Frame, NavigationEntry, render
 from heatlas.reports.frame.tables import Column, footnote, numeric, page_table, remark
 from heatlas.reports.page.parts import finished_sections
-from heatlas.reports.page.sections import SECTIONS
+from heatlas.reports.page.sections import QUESTIONS
 from heatlas.reports.read.run_record import OUTCOMES, read_run
 from heatlas.reports.vector.charts import IntervalRow, draw_intervals
 from heatlas.reports.words.numbers import fixed
@@ -248,7 +248,7 @@ def write_figures(layout: RunLayout, gallery: Gallery, executor: Executor) -> li
 
 def draw_sections(layout: RunLayout, gallery: Gallery) -> tuple[str, ...]:
     """Write the figures of the report's index; return the faults."""
-    return finished_sections(Material(read_run(layout), gallery), [section.id for section in SECTIONS]).faults
+    return finished_sections(Material(read_run(layout), gallery), [section.id for section in QUESTIONS]).faults
 
 
 def draw_maps(layout: RunLayout, gallery: Gallery, name: str) -> tuple[str, ...]:

@@ -76,17 +76,3 @@ def volumes(count: int = 3, seed: int = 1) -> Tensor:
 def view(head: str = "gap", count: int = 3, target: int = 1, stage: int = STAGE) -> Iterator[NetworkView]:
     with explaining(network(head), volumes(count), target, stage) as opened:
         yield opened
-
-
-def state(model: nn.Module) -> list[Any]:
-    """All that an explanation must leave as it was, bit by bit."""
-    tensors = [*model.named_parameters(), *model.named_buffers()]
-    return [
-        [
-            (name, type(module).__name__, module.training, sorted(vars(module)))
-            for name, module in model.named_modules()
-        ],
-        [len(value) for module in model.modules() for key, value in vars(module).items() if key.endswith("_hooks")],
-        [(name, id(value), value.requires_grad, value.grad is None, value._version) for name, value in tensors],
-        [value.detach().numpy().tobytes() for _, value in tensors],
-    ]

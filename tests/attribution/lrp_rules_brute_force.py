@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from lrp_brute_force import conv_matrix, pool_winners
 from torch import nn
 
 
@@ -132,6 +131,43 @@ class Dense:
         per_channel = int(np.prod(self.shape[1:]))
         scale, shift = np.repeat(scale, per_channel), np.repeat(shift, per_channel)
         return Dense(self.matrix * scale[:, None], self.bias * scale + shift, self.connected, self.shape)
+
+
+@functools.lru_cache(maxsize=4)
+def conv_matrix(conv: nn.Conv3d, shape: tuple[int, int, int]) -> tuple[np.ndarray, tuple[int, ...]]:
+    """Matrix of a convolution without bias on flattened (C, D, H, W), and its output shape.
+
+    Remembered by module: the weights must not change between calls.
+    """
+    weight = conv.weight.detach().double().numpy()
+    out_channels, per_group, *kernel = weight.shape
+    stride, pad, dilation = conv.stride, conv.padding, conv.dilation
+    sides = [(n + 2 * p - d * (k - 1) - 1) // s + 1
+             for n, p, d, k, s in zip(shape, pad, dilation, kernel, stride, strict=True)]  # fmt: skip
+    in_shape = (conv.in_channels, *shape)
+    matrix = np.zeros((out_channels, *sides, *in_shape))
+    for o, z, y, x in product(range(out_channels), *map(range, sides)):
+        group = o // (out_channels // conv.groups)
+        for c, *offset in product(range(per_group), *map(range, kernel)):
+            at = [i * s - p + k * d
+                  for i, s, p, k, d in zip((z, y, x), stride, pad, offset, dilation, strict=True)]  # fmt: skip
+            if all(0 <= a < n for a, n in zip(at, shape, strict=True)):
+                matrix[(o, z, y, x, group * per_group + c, *at)] += weight[(o, c, *offset)]
+    return matrix.reshape(out_channels * int(np.prod(sides)), -1), (out_channels, *sides)
+
+
+def pool_winners(x: np.ndarray, pool: nn.MaxPool3d) -> tuple[np.ndarray, np.ndarray]:
+    """Max-pooled (C, d, h, w) and the flat index (into C*D*H*W) of each winner, first of equals."""
+    triple = lambda value: (value,) * 3 if isinstance(value, int) else tuple(value)  # noqa: E731
+    kernel, stride, pad = triple(pool.kernel_size), triple(pool.stride), triple(pool.padding)
+    sides = [(n + 2 * p - k) // s + 1 for n, p, k, s in zip(x.shape[1:], pad, kernel, stride, strict=True)]
+    winners = np.zeros((x.shape[0], *sides), dtype=int)
+    for c, z, y, w in product(range(x.shape[0]), *map(range, sides)):
+        start = [i * s - p for i, s, p in zip((z, y, w), stride, pad, strict=True)]
+        window = product(*(range(max(a, 0), min(a + k, n)) for a, k, n in zip(start, kernel, x.shape[1:], strict=True)))
+        voxels = [(c, *voxel) for voxel in window]
+        winners[c, z, y, w] = np.ravel_multi_index(max(voxels, key=lambda v: x[v]), x.shape)
+    return x.reshape(-1)[winners], winners
 
 
 @functools.lru_cache(maxsize=16)

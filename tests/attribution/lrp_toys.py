@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from heatlas.pipeline.attribution.graph.planner import BatchNormMode
-from heatlas.pipeline.attribution.lrp.composites import founding
+from heatlas.pipeline.attribution.lrp.composites import Composite, founding
+from heatlas.pipeline.attribution.lrp.contributions import Rule
 from heatlas.pipeline.attribution.lrp.relevance import lrp
 from heatlas.pipeline.attribution.records import Attribution
 from heatlas.pipeline.attribution.targets import StartValue
@@ -112,3 +113,8 @@ def lrp_beta(
     rules = [founding(beta) for beta in betas]
     answers = lrp(model, volumes, target, rules, start, batch_norm)
     return dict(zip(betas, answers, strict=True))
+
+
+def everywhere(rule: Rule) -> Composite:
+    """One rule at every layer."""
+    return Composite("everywhere", rule, rule, rule, rule)

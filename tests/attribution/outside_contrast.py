@@ -1,7 +1,8 @@
-"""A run folder with two networks, labelled scans and scans outside the contrast; everything at 4 mm."""
+"""Runs of noise and untrained networks at 4 mm; one has labelled scans and scans outside the contrast."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +35,8 @@ from heatlas.pipeline.training.prediction import predict_test_part
 
 BOX = Box((5, 7, 3), (29, 31, 33))
 SPEC = NetworkInput(4.0, BOX)
-ATLAS = load_atlas("neuromorphometrics-cat12", template_grid(4.0))
+GRID = template_grid(4.0)
+ATLAS = load_atlas("neuromorphometrics-cat12", GRID)
 CONFIG = Config(
     registration=RegistrationConfig(resolution_mm=4.0),
     attribution=AttributionConfig(
@@ -88,11 +90,11 @@ class OutsideRun:
         self.layout.group.mkdir(exist_ok=True)
         frame.to_csv(self.layout.group / "predictions.tsv", sep="\t", index=False, na_rep="n/a")
         predictions = read_table(self.layout.group / "predictions.tsv")
-        names, grid = map_names(CONFIG.attribution), template_grid(4.0)
+        names = map_names(CONFIG.attribution)
         with ThreadPoolExecutor(1) as executor:
             digests = DigestCache(self.layout.digests)
             explain_scans(self.layout, LABELLED, SPLIT, predictions, ATLAS, CONFIG, executor, digests)
-            aggregate_relevance(self.layout, LABELLED, predictions, names, grid, CONFIG, executor, digests)
+            aggregate_relevance(self.layout, LABELLED, predictions, names, GRID, CONFIG, executor, digests)
 
     def aggregate(self, scans: tuple[Scan, ...] = (CONVERTER, STRANGER)) -> bool:
         names = map_names(CONFIG.attribution)
@@ -100,25 +102,39 @@ class OutsideRun:
         return aggregate_applied(self.layout, scans, tables, names, CONFIG, DigestCache(self.layout.digests))
 
 
-def make_run(folder: Path) -> OutsideRun:
-    layout = RunLayout(folder)
-    grid = template_grid(4.0)
-    for number, scan in enumerate((*LABELLED, CONVERTER, STRANGER)):
+def write_scans(layout: RunLayout, scans: Sequence[Scan]) -> None:
+    """Registered scans of noise."""
+    mask = np.zeros(GRID.shape, np.uint8)
+    mask[8:30, 9:36, 6:31] = 1
+    for number, scan in enumerate(scans):
         files = layout.scan(scan.participant_id, scan.session_id, 4.0)
         files.t1w.parent.mkdir(parents=True, exist_ok=True)
-        mask = np.zeros(grid.shape, np.uint8)
-        mask[8:30, 9:36, 6:31] = 1
-        t1w = (np.random.default_rng(number).uniform(20, 90, grid.shape) * mask).astype(np.float32)
-        nib.save(nib.Nifti1Image(t1w, grid.affine), files.t1w)
-        nib.save(nib.Nifti1Image(mask, grid.affine), files.brain_mask)
+        t1w = (np.random.default_rng(number).uniform(20, 90, GRID.shape) * mask).astype(np.float32)
+        nib.save(nib.Nifti1Image(t1w, GRID.affine), files.t1w)
+        nib.save(nib.Nifti1Image(mask, GRID.affine), files.brain_mask)
+
+
+def untrained(seed: int, offsets: bool = True, positive: bool = False) -> FoundingCNN:
+    """A small network; with offsets of its normalisation, and with positive weights every unit has what to pass on."""
+    torch.manual_seed(seed)
+    network = FoundingCNN(BOX.shape, channels=(3, 4), pools=(2, 3), hidden_units=5)
+    for module in network.modules():
+        if isinstance(module, nn.BatchNorm3d) and offsets:
+            module.bias.data.normal_(0.3, 0.2)
+        if isinstance(module, nn.Linear) and positive:
+            module.weight.data.abs_()
+    return network
+
+
+def save_network(layout: RunLayout, fold: Fold, network: FoundingCNN, classes: Sequence[str] = ("CN", "AD")) -> None:
+    """As the network of a fold, with its people."""
+    people = {"train": fold.train, "validation": fold.validation, "test": fold.test}
+    save_model(layout.fold(fold.index), network, SPEC, tuple(classes), {"participants": people})
+
+
+def make_run(folder: Path) -> OutsideRun:
+    layout = RunLayout(folder)
+    write_scans(layout, (*LABELLED, CONVERTER, STRANGER))
     for fold in SPLIT.folds:
-        torch.manual_seed(fold.index)
-        network = FoundingCNN(BOX.shape, channels=(3, 4), pools=(2, 3), hidden_units=5)
-        for module in network.modules():
-            if isinstance(module, nn.BatchNorm3d):
-                module.bias.data.normal_(0.3, 0.2)
-            if isinstance(module, nn.Linear):
-                module.weight.data.abs_()  # every unit has something to pass on
-        people = {"train": fold.train, "validation": fold.validation, "test": fold.test}
-        save_model(layout.fold(fold.index), network, SPEC, ("CN", "AD"), {"participants": people})
+        save_network(layout, fold, untrained(fold.index, positive=True))
     return OutsideRun(layout)

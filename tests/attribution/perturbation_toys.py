@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
+from model_snapshot import snapshot
 from torch import Tensor, nn
 
 GRID = (7, 8, 10)
@@ -63,25 +64,8 @@ def small_network(dtype: torch.dtype = torch.float64) -> nn.Sequential:
 @contextmanager
 def unchanged(model: nn.Module) -> Iterator[None]:
     """Assert that state, mode, hooks, gradients and global switches are as they were, also after an exception."""
-    before, grad_mode, noise = _state(model), torch.is_grad_enabled(), torch.get_rng_state()
-    values = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    before = snapshot(model)
     try:
         yield
     finally:
-        assert _state(model) == before
-        assert all(torch.equal(tensor, values[name]) for name, tensor in model.state_dict().items())
-        assert torch.is_grad_enabled() == grad_mode
-        assert torch.equal(torch.get_rng_state(), noise)
-
-
-def _state(model: nn.Module) -> list[object]:
-    return [
-        (
-            name,
-            module.training,
-            dict(module._forward_hooks),
-            dict(module._backward_hooks),
-            dict(module._forward_pre_hooks),
-        )
-        for name, module in model.named_modules()
-    ] + [(name, p.requires_grad, p.grad is None, p._version) for name, p in model.named_parameters()]
+        assert snapshot(model) == before

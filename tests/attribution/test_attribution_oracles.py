@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+from gradient_toys import network, volumes
 from lrp_toys import lrp_beta, plain_network, toy_network, toy_volumes
-from torch import nn
+from reference_toys import branches, controls
+from torch import Tensor, nn
 from zennit_oracle import stub_torchvision, zennit_lrp_beta
 
 from heatlas.pipeline.attribution.gradient.guided_backprop import guided_backprop
+from heatlas.pipeline.attribution.methods import attribute
+from heatlas.pipeline.attribution.reference.deeplift import DeepLift
+from heatlas.pipeline.attribution.reference.expected_gradients import (
+    ExpectedGradients,
+    IntegratedGradientsFromMean,
+    stratified_alphas,
+)
+from heatlas.pipeline.attribution.targets import start_values
 
 pytestmark = pytest.mark.oracle
 
@@ -37,3 +49,88 @@ def test_guided_backprop_equals_captum() -> None:
     net[6] = nn.ReLU()
     theirs = captum.GuidedBackprop(net).attribute(volumes.clone().requires_grad_(), target=1).abs().detach()
     torch.testing.assert_close(guided_backprop(net, volumes, 1).values, theirs, rtol=1e-12, atol=0)
+
+
+TARGET = 1
+
+
+def averaging(model: nn.Module) -> nn.Module:
+    """With average pooling: over max-pooling captum's contributions miss their sum, which its own delta shows."""
+    for module in list(model.modules()):
+        for name, child in module.named_children():
+            if isinstance(child, nn.MaxPool3d):
+                setattr(module, name, nn.AvgPool3d(2))
+            if isinstance(child, nn.AdaptiveMaxPool3d):
+                setattr(module, name, nn.AdaptiveAvgPool3d(child.output_size))
+    return model.eval()
+
+
+both = pytest.mark.parametrize(
+    "build",
+    [lambda: averaging(network()), lambda: averaging(branches()), lambda: averaging(branches(nn.ELU))],
+    ids=["stages", "relu", "elu"],
+)
+
+
+class Evidence(nn.Module):
+    """The evidence as the one output of a network, which is what captum explains."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        return start_values(self.model(x), TARGET, "evidence")[:, None]
+
+
+def ours(model: nn.Module, method: Any) -> Tensor:
+    return attribute(model, volumes(), TARGET, method, start="evidence").values
+
+
+@both
+def test_deeplift_equals_captum(build: Any) -> None:
+    attr = pytest.importorskip("captum.attr")
+    reference = controls()
+    theirs = attr.DeepLift(Evidence(build())).attribute(volumes(), reference.mean.expand_as(volumes()), target=0)
+    torch.testing.assert_close(ours(build(), DeepLift(reference)), theirs.detach(), rtol=1e-6, atol=1e-9)
+
+
+@both
+def test_deeplift_over_controls_equals_deeplift_shap(build: Any) -> None:
+    attr = pytest.importorskip("captum.attr")
+    reference = controls()
+    theirs = attr.DeepLiftShap(Evidence(build())).attribute(volumes(), reference.volumes, target=0)
+    torch.testing.assert_close(ours(build(), DeepLift(reference, "each")), theirs.detach(), rtol=1e-6, atol=1e-9)
+
+
+@both
+def test_integrated_gradients_from_the_mean_equal_captum(build: Any) -> None:
+    attr = pytest.importorskip("captum.attr")
+    reference = controls()
+    theirs = attr.IntegratedGradients(Evidence(build())).attribute(
+        volumes(), reference.mean, target=0, n_steps=16, method="riemann_middle"
+    )
+    found = ours(build(), IntegratedGradientsFromMean(reference, steps=16))
+    torch.testing.assert_close(found, theirs.detach(), rtol=1e-6, atol=1e-9)
+
+
+@both
+def test_expected_gradients_equal_gradient_shap_at_the_same_points(build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """captum draws baselines and points by numpy; here it gets ours, one control and its point after the other."""
+    pytest.importorskip("captum.attr")
+    import numpy as np
+    from captum import attr
+
+    reference, points = controls(), stratified_alphas(3, 1, seed=0)[:, 0]
+    maps = []
+    for volume in volumes():
+        total = torch.zeros_like(volume)
+        for control, alpha in zip(reference.volumes, points, strict=True):
+            monkeypatch.setattr(np.random, "uniform", lambda *_, alpha=alpha, **__: np.array([float(alpha)]))
+            shap = attr.GradientShap(Evidence(build()))
+            total += shap.attribute(volume[None], control[None], n_samples=1, stdevs=0.0, target=0)[0] / 3
+        maps.append(total)
+    monkeypatch.undo()
+    torch.testing.assert_close(
+        ours(build(), ExpectedGradients(reference)), torch.stack(maps).detach(), rtol=1e-5, atol=1e-7
+    )

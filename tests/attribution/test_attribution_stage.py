@@ -13,10 +13,8 @@ import pandas as pd
 import pytest
 import torch
 from lrp_toys import lrp_beta
-from torch import nn
+from outside_contrast import ATLAS, save_network, untrained, write_scans
 
-from heatlas.atlases.brain_box import Box
-from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.spaces import template_grid
 from heatlas.pipeline.attribution.gradient.guided_backprop import guided_backprop
 from heatlas.pipeline.attribution.lrp.ledger import LEDGER_TABLE, LOSSES
@@ -24,8 +22,6 @@ from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.explaining.stage import CONSERVATION_TABLE, explain_scans
 from heatlas.pipeline.models.families.founding import FoundingCNN
-from heatlas.pipeline.models.inputs import NetworkInput
-from heatlas.pipeline.models.storage import save_model
 from heatlas.pipeline.run.config.settings import AttributionConfig, Config, RegistrationConfig, TrainingConfig
 from heatlas.pipeline.run.layout.map_names import beta_of
 from heatlas.pipeline.run.layout.run_layout import RunLayout
@@ -33,8 +29,6 @@ from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.jobs import Outcome
 
-BOX = Box((5, 7, 3), (29, 31, 33))
-SPEC = NetworkInput(4.0, BOX)
 CONFIG = Config(
     registration=RegistrationConfig(resolution_mm=4.0),
     attribution=AttributionConfig(methods=("lrp", "guided-backpropagation"), betas=(0.0, 0.5)),
@@ -49,14 +43,7 @@ SCANS = (
     Scan("sub-3", None, "I5", "e.nii", label="CN"),
 )
 MAPS = ("lrpB000", "lrpB050", "gb")
-ATLAS = load_atlas("neuromorphometrics-cat12", template_grid(4.0))
 PREDICTIONS = pd.DataFrame({"scan_id": ["I1", "I2", "I3"], "outcome": ["TP", "FN", "TN"]})
-
-
-def trained(index: int) -> dict[str, object]:
-    """What a description says of a fold's people."""
-    fold = SPLIT.folds[index]
-    return {"participants": {"train": list(fold.train), "validation": list(fold.validation)}}
 
 
 @dataclass(frozen=True)
@@ -68,26 +55,11 @@ class SmallRun:
 @pytest.fixture
 def run(tmp_path: Path) -> SmallRun:
     layout = RunLayout(tmp_path / "run")
-    grid = template_grid(4.0)
-    for number, scan in enumerate(SCANS):
-        files = layout.scan(scan.participant_id, scan.session_id, 4.0)
-        files.t1w.parent.mkdir(parents=True, exist_ok=True)
-        generator = np.random.default_rng(number)
-        mask = np.zeros(grid.shape, np.uint8)
-        mask[8:30, 9:36, 6:31] = 1
-        t1w = (generator.uniform(20, 90, grid.shape) * mask).astype(np.float32)
-        nib.save(nib.Nifti1Image(t1w, grid.affine), files.t1w)
-        nib.save(nib.Nifti1Image(mask, grid.affine), files.brain_mask)
-    networks = []
-    for index in (0, 1):
-        torch.manual_seed(index)
-        network = FoundingCNN(BOX.shape, channels=(3, 4), pools=(2, 3), hidden_units=5)
-        for module in network.modules():
-            if isinstance(module, nn.BatchNorm3d):
-                module.bias.data.normal_(0.3, 0.2)
-        save_model(layout.fold(index), network, SPEC, ("CN", "AD"), trained(index))
-        networks.append(network.eval())
-    return SmallRun(layout, tuple(networks))
+    write_scans(layout, SCANS)
+    networks = tuple(untrained(fold.index) for fold in SPLIT.folds)
+    for fold, network in zip(SPLIT.folds, networks, strict=True):
+        save_network(layout, fold, network)
+    return SmallRun(layout, tuple(network.eval() for network in networks))
 
 
 def explain(run: SmallRun, config: Config, scans: tuple[Scan, ...], executor: Executor) -> list[Outcome]:
@@ -163,7 +135,7 @@ def test_second_run_does_nothing_and_a_new_setting_or_network_redoes_its_scans(r
     before = (run.layout.group / "conservation.tsv").read_bytes()
     assert {status for _, status in run_stage(run)} == {"unchanged"}
     assert (run.layout.group / "conservation.tsv").read_bytes() == before
-    save_model(run.layout.fold(1), run.networks[0], SPEC, ("CN", "AD"), trained(1))
+    save_network(run.layout, SPLIT.folds[1], run.networks[0])
     assert run_stage(run) == [("sub-1_ses-M000", "unchanged"), ("sub-1_ses-M012", "unchanged"), ("sub-2", "done")]
     settings = replace(CONFIG, attribution=replace(CONFIG.attribution, start_value="probability"))
     assert {status for _, status in run_stage(run, settings)} == {"done"}
@@ -202,7 +174,7 @@ def test_what_cannot_be_explained_is_a_failure_and_the_rest_goes_on(run: SmallRu
 
 
 def test_network_of_another_contrast_is_refused(run: SmallRun) -> None:
-    save_model(run.layout.fold(1), run.networks[1], SPEC, ("young", "old"), trained(1))
+    save_network(run.layout, SPLIT.folds[1], run.networks[1], ("young", "old"))
     run_stage(run)
     failures = read_table(run.layout.failures)
     assert failures["message"].tolist() == [

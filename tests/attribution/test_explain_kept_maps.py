@@ -11,21 +11,15 @@ import nibabel as nib
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from brute_region_sums import index_labels, region_sums
-from torch import nn
+from outside_contrast import GRID, save_network, untrained, write_scans
 
-from heatlas.atlases.brain_box import Box
 from heatlas.atlases.labels import Atlas, load_atlas
 from heatlas.atlases.regions import RegionTable
-from heatlas.atlases.spaces import template_grid
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.explaining import partial
 from heatlas.pipeline.explaining.stage import explain_scans
-from heatlas.pipeline.models.families.founding import FoundingCNN
-from heatlas.pipeline.models.inputs import NetworkInput
-from heatlas.pipeline.models.storage import save_model
 from heatlas.pipeline.regions.stage import aggregate_relevance
 from heatlas.pipeline.run.config.settings import AttributionConfig, Config, RegistrationConfig, TrainingConfig
 from heatlas.pipeline.run.errors import BadInputError
@@ -35,8 +29,6 @@ from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.jobs import Outcome
 
-GRID = template_grid(4.0)
-BOX = Box((5, 7, 3), (29, 31, 33))
 SCANS = tuple(
     Scan(f"sub-{person}", session, f"I{person}{session or ''}", "x.nii", label="AD" if person % 2 else "CN")
     for person in range(1, 7)
@@ -66,12 +58,6 @@ def predictions() -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def trained(index: int) -> dict[str, object]:
-    """What a description says of a fold's people."""
-    fold = SPLIT.folds[index]
-    return {"participants": {"train": list(fold.train), "validation": list(fold.validation)}}
-
-
 @pytest.fixture(scope="module")
 def atlas() -> Atlas:
     """A few regions, one without a voxel, one that reaches out of the network's box, one wholly outside."""
@@ -85,23 +71,9 @@ def atlas() -> Atlas:
 
 def small_run(folder: Path) -> RunLayout:
     layout = RunLayout(folder)
-    for number, scan in enumerate(SCANS):
-        files = layout.scan(scan.participant_id, scan.session_id, 4.0)
-        files.t1w.parent.mkdir(parents=True, exist_ok=True)
-        mask = np.zeros(GRID.shape, np.uint8)
-        mask[8:30, 9:36, 6:31] = 1
-        t1w = (np.random.default_rng(number).uniform(20, 90, GRID.shape) * mask).astype(np.float32)
-        nib.save(nib.Nifti1Image(t1w, GRID.affine), files.t1w)
-        nib.save(nib.Nifti1Image(mask, GRID.affine), files.brain_mask)
-    for index in (0, 1):
-        torch.manual_seed(index)
-        network = FoundingCNN(BOX.shape, channels=(3, 4), pools=(2, 3), hidden_units=5)
-        for module in network.modules():
-            if isinstance(module, nn.BatchNorm3d):
-                module.bias.data.normal_(0.3, 0.2)
-            if isinstance(module, nn.Linear):
-                module.weight.data.abs_()  # else a unit may have no positive contribution, and beta 0 loses it all
-        save_model(layout.fold(index), network, NetworkInput(4.0, BOX), ("CN", "AD"), trained(index))
+    write_scans(layout, SCANS)
+    for fold in SPLIT.folds:  # without positive weights a unit may have no contribution that beta 0 could pass on
+        save_network(layout, fold, untrained(fold.index, positive=True))
     return layout
 
 

@@ -1,10 +1,11 @@
-"""Methods by name: every one is listed, and its settings are read as its record has them."""
+"""Methods by name: every one is listed, its settings are read as its record has them, in their ranges."""
 
 from __future__ import annotations
 
 import dataclasses
 import importlib
 import inspect
+import math
 import pkgutil
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,20 +13,29 @@ from typing import Any, ClassVar, Literal
 
 import pytest
 import torch
+from range_ends import ends
 from torch import nn
 
 import heatlas.pipeline.attribution
 from heatlas.atlases.brain_box import Box
 from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.spaces import template_grid
+from heatlas.pipeline.attribution.cam.opti_cam import OptiCam
 from heatlas.pipeline.attribution.entry import RunContext, last_spatial_stage
-from heatlas.pipeline.attribution.method_settings import build_record, read_settings
+from heatlas.pipeline.attribution.gradient.integrated_gradients import IntegratedGradients
+from heatlas.pipeline.attribution.gradient.smoothing import SmoothGrad
+from heatlas.pipeline.attribution.lrp.methods import Lrp
+from heatlas.pipeline.attribution.method_settings import CheckedSettings, build_record, read_settings, settable
+from heatlas.pipeline.attribution.perturbation.lime import Lime
 from heatlas.pipeline.attribution.perturbation.masking import Masking
-from heatlas.pipeline.attribution.perturbation.occlusion import RegionOcclusion
+from heatlas.pipeline.attribution.perturbation.occlusion import RegionLabels, RegionOcclusion
+from heatlas.pipeline.attribution.perturbation.rise import Rise
 from heatlas.pipeline.attribution.registry import ENTRIES, METHODS, find_method
 from heatlas.pipeline.explaining.explanation import asked_for
 from heatlas.pipeline.models.families.founding import FoundingCNN
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
+from heatlas.pipeline.run.config.files import toml_value
+from heatlas.pipeline.run.config.ranges import Bounds, split_kind
 from heatlas.pipeline.run.errors import UsageError
 
 USUAL = {"target": "AD", "stage": 0, "start": "logit"}
@@ -156,3 +166,70 @@ def test_regions_are_given_by_the_run_on_the_grid_of_the_network() -> None:
     assert isinstance(method, RegionOcclusion)
     assert method.batch == 2
     assert torch.equal(method.regions.labels, torch.from_numpy(box.crop(atlas.labels).astype("int64")))
+
+
+LABELS = RegionLabels("toy", torch.ones(2, 2, 2, dtype=torch.int64))
+UNBOUNDED = {"masking.baseline", "air"}
+"""Intensities: any finite number."""
+ENDS = [
+    (name, setting, value, allowed)
+    for name, entry in METHODS.items()
+    for setting, one in settable(entry.record)
+    for value, allowed in ends(one.kind, one.default)
+]
+
+
+def build(name: str, setting: str, value: Any) -> object:
+    """The method with a setting; the stride of boxes is no larger than they are."""
+    given = {"regions": LABELS} if METHODS[name].record is RegionOcclusion else {}
+    more = {"stride": 1} if setting == "size" else {}
+    return build_record(METHODS[name].record, {setting: value, **more}, given)
+
+
+@pytest.mark.parametrize(("name", "setting", "value", "allowed"), ENDS)
+def test_the_ends_of_ranges(name: str, setting: str, value: Any, allowed: bool) -> None:
+    """Created in Python and read from text alike."""
+    text = f"{setting}={toml_value(value)}"
+    if allowed:
+        build(name, setting, value)
+        read_settings(name, METHODS[name].record, [text])
+        return
+    with pytest.raises(UsageError, match=rf"^{name.replace('+', '.')}: {setting} = .*: must "):
+        build(name, setting, value)
+    with pytest.raises(UsageError, match=rf"^--setting {setting} = .*: must "):
+        read_settings(name, METHODS[name].record, [text])
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_number_of_a_method_has_a_range(name: str) -> None:
+    record = METHODS[name].record
+    for setting, one in settable(record):
+        if isinstance(one.default, int | float) and not isinstance(one.default, bool):
+            has_range = any(isinstance(limit, Bounds) for limit in split_kind(one.kind)[1])
+            assert has_range != (setting in UNBOUNDED), setting
+            assert issubclass(record, CheckedSettings)
+    assert len(ENDS) > 60
+
+
+@pytest.mark.parametrize(
+    ("record", "setting", "value"),
+    [
+        (Masking, "baseline", math.inf), (Masking, "baseline", math.nan), (Lrp, "beta", math.nan), (Lrp, "beta", ()),
+        (Lrp, "beta", (0.5, math.inf)), (Lrp, "beta", (1.0, 1.0)), (Lrp, "epsilon", math.inf), (Lrp, "gamma", -0.1),
+        (IntegratedGradients, "steps", 2.0), (IntegratedGradients, "steps", True), (IntegratedGradients, "batch", True),
+        (IntegratedGradients, "tolerance", math.nan), (SmoothGrad, "samples", 1.5), (SmoothGrad, "noise", math.nan),
+        (SmoothGrad, "of", "grad-cam"), (Lime, "segments", 2.5), (Lime, "compactness", math.nan),
+        (Lime, "spread", "even"), (Rise, "masks", 2.5), (Rise, "score", "logit"), (OptiCam, "normalisation", "softmax"),
+        (OptiCam, "objective", "logit"), (OptiCam, "keep", "first"), (OptiCam, "learning_rate", math.nan),
+        (Masking, "inner", "mean"),
+    ],
+)  # fmt: skip
+def test_what_is_no_value_of_a_setting_is_refused(record: type[Any], setting: str, value: Any) -> None:
+    with pytest.raises(UsageError, match=rf"^{getattr(record, 'name', record.__name__.lower())}.*{setting} = "):
+        record(**{setting: value})
+
+
+def test_any_error_is_accepted_in_python_and_none_that_a_sidecar_cannot_hold_from_text() -> None:
+    assert IntegratedGradients(tolerance=math.inf).tolerance == math.inf
+    with pytest.raises(UsageError, match=r"tolerance = inf: must be a finite number"):
+        read_settings("integrated-gradients", IntegratedGradients, ["tolerance=inf"])

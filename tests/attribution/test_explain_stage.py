@@ -11,10 +11,8 @@ import pytest
 import torch
 from brute_region_sums import index_labels, region_sums
 from lrp_toys import lrp_beta
+from outside_contrast import ATLAS, BOX, GRID, save_network, untrained, write_scans
 
-from heatlas.atlases.brain_box import Box
-from heatlas.atlases.labels import load_atlas
-from heatlas.atlases.spaces import template_grid
 from heatlas.pipeline.attribution.cam.weighted_maps import GradCam
 from heatlas.pipeline.attribution.lrp.ledger import LEDGER_TABLE
 from heatlas.pipeline.attribution.methods import attribute
@@ -29,9 +27,8 @@ from heatlas.pipeline.explaining.on_demand import (
     show_scans,
     unseen_fold,
 )
-from heatlas.pipeline.models.families.founding import FoundingCNN
-from heatlas.pipeline.models.inputs import NetworkInput, read_network_volume
-from heatlas.pipeline.models.storage import load_model, save_model
+from heatlas.pipeline.models.inputs import read_network_volume
+from heatlas.pipeline.models.storage import load_model
 from heatlas.pipeline.run.config.settings import Config, RegistrationConfig, TrainingConfig
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.layout.run_layout import ExplanationLayout
@@ -40,8 +37,6 @@ from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.jobs import Outcome
 
-GRID = template_grid(4.0)
-BOX = Box((5, 7, 3), (29, 31, 33))
 CONFIG = Config(registration=RegistrationConfig(resolution_mm=4.0), training=TrainingConfig(device="cpu"))
 SPLIT = Split((Fold(0, ("sub-2",), ("sub-4",), ("sub-1",)), Fold(1, ("sub-1",), ("sub-4",), ("sub-2",))))
 SCANS = (
@@ -50,30 +45,14 @@ SCANS = (
     Scan("sub-3", None, "I3", "c.nii", label=None),  # MCI, say: in no fold
     Scan("sub-4", None, "I4", "d.nii", label="CN"),  # validates in every fold
 )
-ATLAS = load_atlas("neuromorphometrics-cat12", GRID)
-
-
-def trained(index: int) -> dict[str, object]:
-    """What a description says of a fold's people."""
-    fold = SPLIT.folds[index]
-    return {"participants": {"train": list(fold.train), "validation": list(fold.validation)}}
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> ExplanationLayout:
     layout = ExplanationLayout(tmp_path_factory.mktemp("explain") / "run")
-    for number, scan in enumerate(SCANS):
-        files = layout.scan(scan.participant_id, scan.session_id, 4.0)
-        files.t1w.parent.mkdir(parents=True, exist_ok=True)
-        mask = np.zeros(GRID.shape, np.uint8)
-        mask[8:30, 9:36, 6:31] = 1
-        t1w = (np.random.default_rng(number).uniform(20, 90, GRID.shape) * mask).astype(np.float32)
-        nib.save(nib.Nifti1Image(t1w, GRID.affine), files.t1w)
-        nib.save(nib.Nifti1Image(mask, GRID.affine), files.brain_mask)
-    for index in (0, 1):
-        torch.manual_seed(index)
-        network = FoundingCNN(BOX.shape, channels=(3, 4), pools=(2, 3), hidden_units=5)
-        save_model(layout.fold(index), network, NetworkInput(4.0, BOX), ("CN", "AD"), trained(index))
+    write_scans(layout, SCANS)
+    for fold in SPLIT.folds:
+        save_network(layout, fold, untrained(fold.index, offsets=False))
     return layout
 
 
@@ -206,9 +185,7 @@ def test_unseen_folds() -> None:
 def test_a_changed_network_is_another_explanation(whole: ExplanationLayout) -> None:
     show(whole, "xgrad-cam", scans=("I1", "I2"))
     stored = whole.fold(1).weights.read_bytes(), whole.fold(1).description.read_bytes()
-    torch.manual_seed(7)
-    network = FoundingCNN(BOX.shape, channels=(3, 4), pools=(2, 3), hidden_units=5)
-    save_model(whole.fold(1), network, NetworkInput(4.0, BOX), ("CN", "AD"), trained(1))
+    save_network(whole, SPLIT.folds[1], untrained(7, offsets=False))
     try:
         outcomes = show(whole, "xgrad-cam", scans=("I1",))
         assert [outcome.status for outcome in outcomes] == ["unchanged"]

@@ -1,55 +1,46 @@
-"""The β-rule on single layers against dense float64 matrices, and its decisions one by one."""
+"""Every LRP rule, on units, on layers and through whole networks, against dense float64 matrices."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lrp_brute_force import conv_matrix, share
-from lrp_toys import CONVOLUTIONS, lrp_beta
+from lrp_branching_toys import DenseToy, ResidualToy, branching_toy
+from lrp_rules_brute_force import (
+    Account,
+    Op,
+    Rule,
+    Unit,
+    beta_rule,
+    chain,
+    epsilon_rule,
+    explain_graph,
+    flat_rule,
+    gamma_rule,
+    z_box_rule,
+    z_plus_rule,
+)
+from lrp_toys import CONVOLUTIONS, SHAPE, everywhere, staged, toy_network, toy_volumes
 from torch import nn
 
 from heatlas.pipeline.attribution.graph.linear_maps import Convolution
-from heatlas.pipeline.attribution.lrp.contributions import Rule, contribution_floor, merge_copies, products
+from heatlas.pipeline.attribution.lrp.composites import Composite, composite, focus, founding
+from heatlas.pipeline.attribution.lrp.contributions import Rule as EngineRule
+from heatlas.pipeline.attribution.lrp.contributions import contribution_floor, merge_copies, products
+from heatlas.pipeline.attribution.lrp.relevance import lrp
 from heatlas.pipeline.attribution.lrp.rules import (
     BetaRule,
     EpsilonRule,
     GammaRule,
+    ZBoxRule,
     ZPlusRule,
 )
-
-BETAS = (0.0, 0.25, 0.5, 0.75, 1.0, -1.0, -0.3)
-
-
-@pytest.mark.parametrize("signed", [False, True], ids=["non-negative", "signed"])
-@pytest.mark.parametrize("geometry", CONVOLUTIONS)
-def test_convolution_equals_dense_matrix(geometry: str, signed: bool) -> None:
-    torch.manual_seed(3)
-    conv = nn.Conv3d(2, 4, **CONVOLUTIONS[geometry]).double()
-    with torch.no_grad():
-        conv.weight[1].abs_()  # one-signed for non-negative inputs
-        conv.weight[2] = -conv.weight[2].abs()
-    shape = (5, 6, 4)
-    x = torch.rand(2, 2, *shape, dtype=torch.float64) - 0.5 * signed
-    x[:, :, :3] = 0
-    matrix, out_shape = conv_matrix(conv, shape)
-    net = nn.Sequential(conv, nn.Flatten(), nn.Linear(int(np.prod(out_shape)), 2).double()).eval()
-    head = net[2].weight.detach().numpy()
-    answers = lrp_beta(net, x, 1, BETAS)
-    for beta, answer in answers.items():
-        for index in range(2):
-            units = matrix @ x[index].reshape(-1).numpy() + np.repeat(
-                conv.bias.detach().numpy(), np.prod(out_shape[1:])
-            )
-            start = float(answer.start_value[index])
-            at_units, lost_above = share(head[1:2], units, np.array([start]), beta)
-            expected, lost = share(matrix, x[index].reshape(-1).numpy(), at_units, beta)
-            np.testing.assert_allclose(answer.values[index].reshape(-1), expected, atol=1e-13 * np.abs(expected).max())
-            assert float(answer.ledger.total("lost_no_contribution")[index]) == pytest.approx(
-                lost + lost_above, abs=1e-13
-            )
+from heatlas.pipeline.attribution.records import Attribution
 
 
 @given(
@@ -126,7 +117,9 @@ def test_splitting_signs_gives_the_four_products(groups: int) -> None:
 )
 @given(st.lists(st.tuples(st.floats(0, 1e3), st.floats(0, 1e3), *[st.floats(-1e2, 1e2)] * 2), min_size=1, max_size=9))
 @settings(max_examples=50, deadline=None)
-def test_every_rule_accounts_for_all_relevance(rule: Rule, units: list[tuple[float, float, float, float]]) -> None:
+def test_every_rule_accounts_for_all_relevance(
+    rule: EngineRule, units: list[tuple[float, float, float, float]]
+) -> None:
     positive, below, bias, relevance = torch.tensor(units, dtype=torch.float64).T.clone()
     messages = rule.messages(positive, -below, bias, relevance)
     parts = [positive * messages.positive]
@@ -135,3 +128,202 @@ def test_every_rule_accounts_for_all_relevance(rule: Rule, units: list[tuple[flo
     parts += [part for part in (messages.lost, messages.bias, messages.stabiliser) if part is not None]
     size = torch.stack([part.abs() for part in parts]).sum(0) + relevance.abs()
     assert bool(((torch.stack(parts).sum(0) - relevance).abs() <= 1e-12 * size + 1e-290).all())
+
+
+LOSSES = {"bias": "absorbed_by_bias", "stabiliser": "stabiliser", "lost": "lost_no_contribution"}
+
+RULES = {
+    **{f"beta {beta:g}": (BetaRule(beta), beta_rule(beta)) for beta in (0.0, 0.25, 0.5, 0.75, 1.0, 2.5, -0.3, -1.0)},
+    "epsilon": (EpsilonRule(0.25), epsilon_rule(0.25)),
+    "epsilon, bias out": (EpsilonRule(0.25, bias=False), epsilon_rule(0.25, bias=False)),
+    "LRP-0": (EpsilonRule(0.0), epsilon_rule(0.0)),
+    "gamma": (GammaRule(0.25, bias=True), gamma_rule(0.25)),
+    "gamma, bias out": (GammaRule(0.25, bias=False), gamma_rule(0.25, bias=False)),
+    "large gamma": (GammaRule(30.0, bias=True), gamma_rule(30.0)),
+    "z+": (ZPlusRule(bias=False), z_plus_rule()),
+    "z+ with bias": (ZPlusRule(bias=True), z_plus_rule(bias=True)),
+}
+
+
+def require_same(answer: Attribution, index: int, expected: Account, logit: float, what: str) -> None:
+    """Map, start value and each kind of loss of one volume."""
+    scale = np.abs(expected.below).max()
+    np.testing.assert_allclose(answer.values[index], expected.below, rtol=0, atol=1e-10 * scale, err_msg=what)
+    assert float(answer.start_value[index]) == pytest.approx(logit, rel=1e-11), what
+    for ours, theirs in LOSSES.items():
+        found = float(answer.ledger.total(theirs)[index])
+        assert found == pytest.approx(getattr(expected, ours), rel=1e-9, abs=1e-10 * scale), f"{what}: {theirs}"
+    assert float(answer.ledger.residual[index]) == pytest.approx(0, abs=1e-10 * scale), what
+
+
+def input_volumes(signed: bool) -> torch.Tensor:
+    """Two channels, two volumes, a background of zeros."""
+    x = torch.rand(2, 2, 5, 6, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(4)) - 0.5 * signed
+    x[:, :, :3] = 0
+    return x
+
+
+@pytest.mark.parametrize("signed", [False, True], ids=["non-negative", "signed"])
+@pytest.mark.parametrize("geometry", CONVOLUTIONS)
+def test_every_rule_on_a_convolution_and_a_linear_layer(geometry: str, signed: bool) -> None:
+    torch.manual_seed(3)
+    conv = nn.Conv3d(2, 4, **CONVOLUTIONS[geometry]).double()
+    with torch.no_grad():
+        conv.weight[1].abs_()  # one-signed for non-negative inputs
+        conv.weight[2] = -conv.weight[2].abs()
+        conv.weight[3, 0, 0] = 0  # connected, by a weight of nothing
+    x = input_volumes(signed)
+    features = conv(x)[0].numel()
+    net = nn.Sequential(conv, nn.Flatten(), nn.Linear(features, 2).double()).eval()
+    answers = lrp(net, x, 1, [everywhere(engine) for engine, _ in RULES.values()])
+    for (name, (_, reference)), answer in zip(RULES.items(), answers, strict=True):
+        for index in range(2):
+            expected, logit = explain_graph(chain(list(net)), x[index], 1, lambda *_, rule=reference: rule)
+            require_same(answer, index, expected, logit, name)
+
+
+@pytest.mark.parametrize("inside", [True, False], ids=["within bounds", "outside bounds"])
+@pytest.mark.parametrize("geometry", CONVOLUTIONS)
+def test_z_box_with_bounds_per_voxel(geometry: str, inside: bool) -> None:
+    torch.manual_seed(8)
+    conv = nn.Conv3d(2, 3 if "groups" not in CONVOLUTIONS[geometry] else 4, **CONVOLUTIONS[geometry]).double()
+    x = input_volumes(signed=True)
+    low, high = x.amin(0, keepdim=True) - 0.1, x.amax(0, keepdim=True) + 0.2
+    low[:, :, :3], high[:, :, :3] = 0, 0
+    if not inside:
+        x = x.clone()
+        x[0, 1, 4, 2, 1], x[1, 0, 3, 5, 3] = 3.0, -2.0
+    net = nn.Sequential(conv, nn.Flatten(), nn.Linear(conv(x)[0].numel(), 2).double()).eval()
+    head = BetaRule(0.0), beta_rule(0.0)
+    bounds = z_box_rule(low[0].reshape(-1).numpy(), high[0].reshape(-1).numpy())
+    (answer,) = lrp(net, x, 0, [Composite("box", ZBoxRule(low, high), head[0], head[0], head[0])])
+    for index in range(2):
+        expected, logit = explain_graph(chain(list(net)), x[index], 0, lambda _, first: bounds if first else head[1])
+        require_same(answer, index, expected, logit, geometry)
+
+
+# Whole networks. Bounds per voxel; in the background both are 0.
+
+LOW, HIGH = toy_volumes(2).amin(0, keepdim=True), toy_volumes(2).amax(0, keepdim=True)
+
+
+def by_kind(first: Rule, convolution: Rule, linear: Rule, unweighted: Rule) -> Callable[[nn.Module | str, bool], Rule]:
+    def rule_of(do: nn.Module | str, sees_volume: bool) -> Rule:
+        if not isinstance(do, nn.Conv3d | nn.Linear):
+            return unweighted
+        return first if sees_volume else convolution if isinstance(do, nn.Conv3d) else linear
+
+    return rule_of
+
+
+SAME = epsilon_rule(1e-6, bias=False)
+BOX = z_box_rule(LOW.reshape(-1).numpy(), HIGH.reshape(-1).numpy())
+FOUNDING = {f"founding {beta:g}": (founding(beta), by_kind(*[beta_rule(beta)] * 4)) for beta in (0, 0.25, 0.5, 0.75, 1)}
+COMPOSITES = {
+    "founding 0": FOUNDING["founding 0"],
+    "founding 0.75": FOUNDING["founding 0.75"],
+    "focus": (focus(0.25, LOW, HIGH), by_kind(BOX, z_plus_rule(), epsilon_rule(0.25, False), SAME)),
+    "focus, bias": (focus(0.1, LOW, HIGH, bias=True), by_kind(BOX, z_plus_rule(True), epsilon_rule(0.1), SAME)),
+    "composite": (
+        composite(0.25, 0.25, LOW, HIGH),
+        by_kind(BOX, gamma_rule(0.25, False), epsilon_rule(0.25, False), SAME),
+    ),
+    "composite, bias": (
+        composite(0.1, 0.3, LOW, HIGH, bias=True),
+        by_kind(BOX, gamma_rule(0.1), epsilon_rule(0.3), SAME),
+    ),
+}
+
+
+def require_composites(
+    net: nn.Module,
+    ops: Callable[[], list[Op]],
+    batch_norm: str = "fold",
+    signed: bool = False,
+    composites: Any = COMPOSITES,
+) -> float:
+    """The largest share of a logit that is lost."""
+    volumes, lost = toy_volumes(2, signed=signed), 0.0
+    answers = lrp(net, volumes, 1, [ours for ours, _ in composites.values()], batch_norm=batch_norm)
+    for (name, (_, rule_of)), answer in zip(composites.items(), answers, strict=True):
+        for index, volume in enumerate(volumes):
+            expected, logit = explain_graph(ops(), volume, 1, rule_of, batch_norm == "fold")
+            require_same(answer, index, expected, logit, name)
+            lost = max(lost, abs(expected.lost / logit))
+    return lost
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("batch_norm", ["fold", "identity"])
+@pytest.mark.parametrize("signed", [False, True], ids=["non-negative", "signed"])
+def test_composites_of_the_toy_network(batch_norm: str, signed: bool) -> None:
+    net = toy_network()
+    composites = FOUNDING if signed else COMPOSITES | FOUNDING  # the bounds of the others are those of brains
+    lost = require_composites(net, lambda: chain(list(net)), batch_norm, signed, composites)
+    assert lost > 0.01, "the toy is meant to lose relevance, else this test says nothing about losses"
+
+
+def test_composites_of_a_staged_model() -> None:
+    net = toy_network(seed=5)
+    require_composites(staged(net), lambda: chain(list(net)))
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize(
+    ("convolution", "pool"),
+    [
+        ({"kernel_size": 3, "padding": 1}, {"kernel_size": 2}),
+        ({"kernel_size": (3, 2, 3), "padding": (0, 1, 1)}, {"kernel_size": 3, "stride": 2, "padding": 1}),
+        ({"kernel_size": 2, "stride": (1, 2, 1)}, {"kernel_size": (3, 2, 2), "stride": (2, 1, 2)}),
+        ({"kernel_size": 3, "dilation": (1, 2, 1)}, {"kernel_size": 2}),
+        ({"kernel_size": 1}, {"kernel_size": (2, 3, 2), "stride": (3, 3, 2)}),
+    ],
+    ids=["padded", "overlapping padded pool", "strided", "dilated", "gaps between windows"],
+)
+def test_convolutions_whose_units_compete_in_a_pooling(convolution: dict, pool: dict) -> None:
+    """The first and a later one, each followed by a pooling of several voxels: where the engine works on winners."""
+    torch.manual_seed(11)
+    body = [nn.Conv3d(1, 3, **convolution), nn.ReLU(), nn.MaxPool3d(**pool)]
+    body += [nn.Conv3d(3, 4, 2, padding=1), nn.BatchNorm3d(4), nn.ReLU(), nn.MaxPool3d(2), nn.Flatten()]
+    body[4].running_mean.normal_(std=0.2)
+    body[4].running_var.uniform_(0.5, 2)
+    body[4].weight.data.uniform_(-1, 1)
+    features = nn.Sequential(*body).eval()(toy_volumes(1).float()).shape[1]
+    net = nn.Sequential(*body, nn.Linear(features, 3)).double().eval()
+    require_composites(net, lambda: chain(list(net)))
+
+
+@pytest.mark.parametrize("kind", [ResidualToy, DenseToy])
+def test_composites_of_branching_networks(kind: type[ResidualToy | DenseToy]) -> None:
+    net = branching_toy(kind)
+    assert net.ops()[-1].do is net.head
+    require_composites(net, net.ops)
+
+
+@pytest.mark.parametrize(
+    ("rule", "inputs", "bias", "stabiliser"),
+    [
+        (epsilon_rule(0.25), [3 / 3.25, -1 / 3.25], 1 / 3.25, 0.25 / 3.25),
+        (epsilon_rule(0.5, bias=False), [3 / 2.5, -1 / 2.5], 0, 0.5 / 2.5),
+        (gamma_rule(0.5), [4.5 / 5, -1 / 5], 1.5 / 5, 0),
+        (gamma_rule(0.5, bias=False), [4.5 / 3.5, -1 / 3.5], 0, 0),
+        (z_plus_rule(), [1, 0], 0, 0),
+        (z_plus_rule(bias=True), [3 / 4, 0], 1 / 4, 0),
+        (beta_rule(0.5), [1.5, -0.5], 0, 0),
+        (z_box_rule(np.array([0.0, 0.0]), np.array([3.0, 2.0])), [3 / 4, 1 / 4], 0, 0),
+        (flat_rule, [1 / 2, 1 / 2], 0, 0),
+    ],
+)
+def test_the_reference_by_hand(rule: Rule, inputs: list[float], bias: float, stabiliser: float) -> None:
+    """A unit with contributions 2 * 1.5 = 3 and 1 * -1 = -1 and a bias of 1."""
+    shares = rule(Unit(np.array([2.0, 1.0]), np.array([1.5, -1.0]), 1.0, np.array([0, 1])))
+    np.testing.assert_allclose(shares.inputs, inputs, rtol=1e-15)
+    assert (shares.bias, shares.stabiliser, shares.lost) == (pytest.approx(bias), pytest.approx(stabiliser), 0)
+
+
+def test_the_reference_forwards_what_the_network_forwards() -> None:
+    """The brute force would be no witness if it explained another function."""
+    for net in (branching_toy(ResidualToy), branching_toy(DenseToy)):
+        volume = torch.rand(1, 1, *SHAPE, dtype=torch.float64)
+        _, logit = explain_graph(net.ops(), volume[0], 1, by_kind(*[flat_rule] * 4))
+        assert logit == pytest.approx(net(volume)[0, 1].item(), rel=1e-12)

@@ -218,22 +218,3 @@ def test_kernel_must_be_odd(kernel: float) -> None:
     for method in (SmoothInputTimesGradient, SmoothIntegratedGradients):
         with pytest.raises(UsageError, match=rf"{method.name}: kernel = "):
             method(kernel=kernel)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("setting", "value"),
-    [
-        ("samples", 0),
-        ("samples", 1.5),
-        ("noise", -0.1),
-        ("noise", float("nan")),
-        ("noise", 2),
-        ("seed", -1),
-        ("batch", 0),
-        ("steps", 0),
-        ("of", "grad-cam"),
-    ],
-)
-def test_wrong_settings(setting: str, value: object) -> None:
-    with pytest.raises(UsageError, match=f"smoothgrad: {setting} = "):
-        SmoothGrad(**{setting: value})  # type: ignore[arg-type]

@@ -1,3 +1,7 @@
+"""The founding network: its two forms, and what the layers of every network keep to."""
+
+from __future__ import annotations
+
 import pytest
 import torch
 from hypothesis import given
@@ -5,11 +9,43 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
+from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.founding import FoundingCNN
 from heatlas.pipeline.models.families.founding_family import FoundingConfig
 from heatlas.pipeline.models.families.founding_geometry import output_shape, seen_shape, smallest_side
 from heatlas.pipeline.run.errors import BadInputError
 from tests.models.explicit_matrices import matrix_of, product
+
+SHAPE = (23, 26, 24)
+POOLS = (2, 1, 2, 1)
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(3)
+    return FoundingCNN(SHAPE, pools=POOLS).eval()
+
+
+def test_a_network_is_the_composition_of_its_stages(model):
+    block = ["Conv3d", "BatchNorm3d", "ReLU", "MaxPool3d"]
+    head = ["Flatten", "Dropout", "Linear", "ReLU", "Dropout", "Linear"]
+    layers = [layer for stage in model.stages for layer in stage]
+    assert [type(layer).__name__ for layer in layers] == block * 4 + head
+    x = torch.randn(2, 1, *SHAPE)
+    a = x
+    for layer in layers:
+        a = layer(a)
+    assert torch.equal(a, model(x))
+
+
+def test_shared_and_in_place_modules_are_refused():
+    relu = nn.ReLU()
+    with pytest.raises(ValueError, match=r"stage 1\.1 \(ReLU\) is used twice"):
+        StagedModel([nn.Sequential(nn.Linear(3, 3), relu), nn.Sequential(nn.Linear(3, 2), relu)])
+    with pytest.raises(ValueError, match=r"stage 0\.1 \(ReLU\) works in place"):
+        StagedModel([nn.Sequential(nn.Linear(3, 3), nn.ReLU(inplace=True))])
+    with pytest.raises(ValueError, match="at least one stage"):
+        StagedModel([])
 
 
 def parameters(model):

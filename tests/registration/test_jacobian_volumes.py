@@ -1,9 +1,12 @@
-"""Volumes from the Jacobian: direction and size by closed forms, tables, test-retest."""
+"""Volumes from the Jacobian: closed forms, tables, test-retest, and as a run writes them."""
 
 from __future__ import annotations
 
+import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import nibabel as nib
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,17 +14,99 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.spatial.transform import Rotation
 
-from heatlas.pipeline.registration.volumes.jacobian import jacobian_determinant, log_jacobian
+from heatlas.atlases.images import write_template_image
+from heatlas.atlases.labels import load_atlas
+from heatlas.atlases.spaces import template_grid
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.registration.ants_transform import read_displacement
+from heatlas.pipeline.registration.volumes.jacobian import SMALLEST_DETERMINANT, jacobian_determinant, log_jacobian
 from heatlas.pipeline.registration.volumes.region_volumes import (
     VOLUMES_TABLE,
     hippocampal_volumes,
+    measure_volumes,
     region_volumes,
     retest_table,
     tissue_volumes,
     volume_stability,
 )
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.tables import read_table, write_json
+from heatlas.pipeline.run.work.digests import DigestCache
 
 SHAPE = (7, 9, 11)
+OBLIQUE = np.array([[-1.9, 0.2, 0.1, 30], [0.3, 0.1, 2.4, -20], [0.1, -1.4, 0.2, 9], [0, 0, 0, 1.0]])
+
+
+def world(affine: np.ndarray = OBLIQUE) -> np.ndarray:
+    indices = np.stack(np.meshgrid(*[np.arange(n) for n in SHAPE], indexing="ij"), -1)
+    return np.asarray(indices @ affine[:3, :3].T + affine[:3, 3])
+
+
+@given(st.lists(st.floats(-0.3, 0.3), min_size=9, max_size=9))
+def test_linear_displacement_has_the_determinant_of_its_matrix(entries: list[float]) -> None:
+    matrix = np.array(entries).reshape(3, 3)
+    found = jacobian_determinant((world() @ matrix.T).astype(np.float64), OBLIQUE)
+    np.testing.assert_allclose(found, np.linalg.det(np.eye(3) + matrix), atol=2e-6)
+
+
+def test_quadratic_displacement_against_its_derivative() -> None:
+    """Central differences are exact for quadratics, so the inner voxels have the analytic value."""
+    x, y, z = np.moveaxis(world(), -1, 0)
+    field = np.stack([0.002 * x * y, 0.003 * z**2 - 0.1 * x, 0.001 * x * z + 0.05 * y], -1)
+    matrix = np.zeros((*SHAPE, 3, 3))
+    matrix[..., 0, 0], matrix[..., 0, 1] = 0.002 * y, 0.002 * x
+    matrix[..., 1, 0], matrix[..., 1, 2] = -0.1, 0.006 * z
+    matrix[..., 2, 0], matrix[..., 2, 1], matrix[..., 2, 2] = 0.001 * z, 0.05, 0.001 * x
+    inner = (slice(1, -1),) * 3
+    expected = np.linalg.det(np.eye(3) + matrix)
+    np.testing.assert_allclose(jacobian_determinant(field, OBLIQUE)[inner], expected[inner], atol=1e-6)
+
+
+def test_a_fold_is_negative_and_its_logarithm_floored() -> None:
+    folded = world() * np.array([-2.0, 0, 0])  # x -> -x
+    determinant = jacobian_determinant(folded, OBLIQUE)
+    np.testing.assert_allclose(determinant, -1, atol=1e-5)
+    np.testing.assert_allclose(log_jacobian(determinant, np.eye(3)), np.log(SMALLEST_DETERMINANT), atol=1e-5)
+
+
+def test_larger_scan_is_positive_and_gives_its_volume() -> None:
+    """Template -> scan stretches by 1.1 x 1.2 x 1.3 in the affine part and 1.05 along x in the warp."""
+    linear = np.diag([1.1, 1.2, 1.3])
+    determinant = jacobian_determinant(world() * np.array([0.05, 0, 0]), OBLIQUE)
+    change = log_jacobian(determinant, linear)
+    assert change.dtype == np.float32
+    np.testing.assert_allclose(change, np.log(1.1 * 1.2 * 1.3 * 1.05), atol=1e-5)
+    assert (change > 0).all()
+
+
+def test_agrees_with_ants(one_thread: None, tmp_path: Path) -> None:
+    """ITK's filter on a field file written in ITK's convention (LPS components)."""
+    ants = pytest.importorskip("ants")
+    affine = np.diag([2.0, 2.0, 2.0, 1.0])
+    affine[:3, 3] = (-10, 5, 7)
+    x, y, z = np.moveaxis(world(affine), -1, 0)
+    ras = np.stack([0.6 * np.sin(x / 7) * y / 9, 0.5 * np.cos(z / 6), 0.04 * x * np.sin(y / 5)], -1).astype(np.float32)
+    lps = (ras * np.array([-1, -1, 1], np.float32))[:, :, :, None, :]
+    field = nib.Nifti1Image(lps, affine)
+    field.header.set_intent("vector")
+    path = tmp_path / "warp.nii.gz"
+    field.to_filename(path)
+    np.testing.assert_array_equal(read_displacement(path), ras)
+    domain = ants.from_numpy(
+        np.zeros(SHAPE, np.float32),
+        origin=(10.0, -5.0, 7.0),
+        spacing=(2.0, 2.0, 2.0),
+        direction=np.diag([-1.0, -1.0, 1.0]),
+    )
+    theirs = ants.create_jacobian_determinant_image(domain, str(path), do_log=False, geom=False).numpy()
+    ours = jacobian_determinant(read_displacement(path), affine)
+    inner = (slice(2, -2),) * 3
+    assert ours[inner].std() > 0.02
+    # ITK differentiates over two neighbours on each side, we over one: equal to third order.
+    np.testing.assert_allclose(ours[inner], theirs[inner], atol=4e-3)
+    assert np.corrcoef(ours[inner].ravel(), theirs[inner].ravel())[0, 1] > 0.9999
+
+
 AFFINE = np.diag([-2.0, 2.0, 2.0, 1.0])
 LABELS = np.zeros(SHAPE, int)
 LABELS[:3, 2:5], LABELS[4:6], LABELS[6, 8, 10] = 48, 47, 205
@@ -170,3 +255,82 @@ def test_dark_volume_counts_a_hole_and_no_shift(tmp_path: Path) -> None:
     assert found == pytest.approx(33.5, rel=0.35)
     bright = dark_volume(np.where(hole, 2 * scan, scan), template.t1w, template.brain_mask, 4.0)
     assert bright < 3
+
+
+ATLAS = "neuromorphometrics-cat12"
+GRID = template_grid(4.0)
+VENTRICLES = (49, 50, 51, 52)
+FLUID_VOXELS = 5
+"""Of the left hippocampus."""
+
+
+def measure(layout: RunLayout, scans: list[Scan]) -> tuple[bool, list[str]]:
+    with ThreadPoolExecutor(1) as executor:
+        written, outcomes = measure_volumes(layout, scans, ATLAS, 4.0, executor, DigestCache(layout.digests))
+    return written, [outcome.status for outcome in outcomes]
+
+
+def registered(layout: RunLayout, scan: Scan, change: float, key: str = "a", bends: bool = True) -> None:
+    """As if the whole head had been registered with one volume change."""
+    files = layout.scan(scan.participant_id, scan.session_id, 4.0)
+    files.log_jacobian.parent.mkdir(parents=True, exist_ok=True)
+    field = np.full(GRID.shape, change, np.float32)
+    field[0, 0, 0] += 0.1 * bends  # outside the brain
+    write_template_image(files.log_jacobian, field, GRID)
+    labels = np.asarray(load_atlas(ATLAS, GRID).labels)
+    t1w = np.where(labels == 0, 90, np.where(np.isin(labels, VENTRICLES), 20, 60)).astype(np.float32)
+    t1w[np.unravel_index(np.flatnonzero(labels == 48)[:FLUID_VOXELS], GRID.shape)] = 20
+    write_template_image(files.t1w, t1w, GRID)
+    write_json(layout.receipt("registration", files.name), {"key": key, "outputs": {}, "result": {}})
+
+
+def test_after_an_affine_registration_regions_have_no_volume_but_hippocampi_have_tissue(tmp_path: Path) -> None:
+    layout = RunLayout(tmp_path)
+    scans = [Scan("sub-01", f"ses-M0{month}", f"I{month}", "x.nii.gz") for month in ("00", "12")]
+    for scan in scans:
+        registered(layout, scan, float(np.log(0.8)), bends=False)
+    assert measure(layout, scans) == (True, ["done", "done"])
+    table = read_table(layout.group / "volumes.tsv", list(VOLUMES_TABLE.meanings))
+    assert table["volume_mm3"].isna().all()
+    right = table[table["region"] == 47]
+    np.testing.assert_allclose(right["tissue_mm3"], 0.8 * right["template_mm3"], rtol=1e-5)
+    assert read_table(layout.group / "test_retest.tsv").empty
+
+
+def test_volumes_of_two_visits(tmp_path: Path) -> None:
+    layout = RunLayout(tmp_path)
+    scans = [Scan("sub-01", f"ses-M0{month}", f"I{month}", "x.nii.gz") for month in ("00", "12")]
+    registered(layout, scans[0], float(np.log(0.8)))
+    registered(layout, scans[1], float(np.log(0.72)))
+    assert measure(layout, scans) == (True, ["done", "done"])
+    table = read_table(layout.group / "volumes.tsv", list(VOLUMES_TABLE.meanings))
+    labels = np.asarray(load_atlas(ATLAS, GRID).labels)
+    assert len(table) == 2 * 134
+    for number, name, side in ((48, "Left hippocampus", "left"), (47, "Right hippocampus", "right")):
+        own = table[(table["region"] == number) & (table["scan_id"] == "I00")].iloc[0]
+        assert (own["name"], own["hemisphere"], own["group"]) == (name, side, "Hippocampus")
+        assert own["template_mm3"] == (labels == number).sum() * 64
+        assert own["volume_mm3"] == pytest.approx(0.8 * own["template_mm3"], rel=1e-5)
+        dark = FLUID_VOXELS * 64 if side == "left" else 0
+        assert own["tissue_mm3"] == pytest.approx(0.8 * (own["template_mm3"] - dark), rel=1e-5)
+    assert set(table.loc[table["tissue_mm3"].notna(), "region"]) == {47, 48}
+    for scan in scans:
+        path = layout.scan(scan.participant_id, scan.session_id, 4.0).volumes
+        described = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+        assert list(described) == list(read_table(path).columns)
+        assert "Jacobian" in described["volume_mm3"]["Description"]
+    retest = read_table(layout.group / "test_retest.tsv")
+    assert retest["mean_difference_percent"][0] == pytest.approx(200 * 0.08 / 1.52, rel=1e-4)
+    assert measure(layout, scans) == (False, ["unchanged", "unchanged"])
+    registered(layout, scans[1], float(np.log(0.8)), "b")
+    assert measure(layout, scans) == (True, ["unchanged", "done"])
+    assert read_table(layout.group / "test_retest.tsv")["mean_difference_percent"][0] == pytest.approx(0, abs=1e-4)
+
+
+def test_a_scan_without_a_volume_change_fails_alone(tmp_path: Path) -> None:
+    layout = RunLayout(tmp_path)
+    scans = [Scan("sub-01", None, "I1", "x.nii.gz"), Scan("sub-02", None, "I2", "y.nii.gz")]
+    registered(layout, scans[1], 0.0)
+    assert measure(layout, scans) == (True, ["failed", "done"])
+    assert set(read_table(layout.group / "volumes.tsv")["scan_id"]) == {"I2"}
+    assert read_table(layout.failures)["stage"].tolist() == ["volumes"]

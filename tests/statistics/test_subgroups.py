@@ -413,12 +413,6 @@ def test_metrics_of_few_participants_of_a_class_are_suppressed():
     assert np.isfinite(table.loc[("A", "sensitivity"), "estimate"])
 
 
-def test_same_seed_same_tables():
-    for function in (subgroups, interactions, fairness):
-        runs = [function(inputs_of(people(8), only("sex", "age"))) for _ in range(2)]
-        pd.testing.assert_frame_equal(*runs)
-
-
 @pytest.mark.parametrize("sizes", [[(12, 48)], [(3, 9), (4, 4), (2, 7)], [(3, 9), (4, 4), (2, 0)]])
 def test_the_error_of_a_difference_within_folds_is_that_of_welch(sizes):
     """One fold: scipy's. Several: the variance of the weighted sum of differences, by hand."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 from pathlib import Path
 
@@ -13,19 +11,11 @@ from heatlas.pipeline.training import trainer
 from heatlas.pipeline.training.numerics import repeatable
 from heatlas.pipeline.training.objectives.of_task import class_weights, classification
 from tests.training.planted import QUICK, planted_volumes, small_network
+from tests.training.run_of_folds import die_at_batch
 
 if __name__ == "__main__":
     checkpoint, deadly_batch = Path(sys.argv[1]), int(sys.argv[2])
-    augment, calls = trainer.augment, 0
-
-    def deadly(*arguments):
-        global calls
-        calls += 1
-        if calls == deadly_batch:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return augment(*arguments)
-
-    trainer.augment = deadly
+    die_at_batch(deadly_batch)
     with repeatable(torch.device("cpu"), 1, 1):
         training, validation = planted_volumes(14, 1), planted_volumes(8, 2)
         objective = classification(class_weights(training.targets, balance=True))

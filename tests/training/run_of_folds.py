@@ -15,6 +15,9 @@ from heatlas.atlases.spaces import template_grid
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.models.families.founding_family import FoundingConfig
+from heatlas.pipeline.models.families.registry import build_network
+from heatlas.pipeline.models.inputs import configured_input
+from heatlas.pipeline.models.storage import save_model
 from heatlas.pipeline.run.config.settings import Config, RegistrationConfig, TrainingConfig
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.work.digests import DigestCache
@@ -71,6 +74,15 @@ def train_all(layout: RunLayout, scans=None, split: Split = SPLIT, config: Confi
     return train_folds(
         layout, labelled_scans() if scans is None else scans, split, config, Inline(), DigestCache(layout.digests)
     )
+
+
+def save_untrained(folder: Path, config: Config, fold: Fold) -> Path:
+    """A network of a fold with the weights that it begins with, and its people; seed it before."""
+    spec = configured_input(config)
+    people = {"train": list(fold.train), "validation": list(fold.validation), "test": list(fold.test)}
+    network = build_network(config.model, spec.shape, 2)
+    save_model(RunLayout(folder).fold(fold.index), network, spec, ("CN", "AD"), {"participants": people})
+    return folder
 
 
 def die_at_batch(number: int) -> None:

@@ -13,13 +13,11 @@ from heatlas.atlases.labels import load_atlas
 from heatlas.pipeline.cohort.people.annotated import annotated_people
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.people.tasks import task_of
-from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.models.inputs import configured_input
-from heatlas.pipeline.models.storage import save_model
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.config.objectives import ObjectiveConfig
 from heatlas.pipeline.run.errors import BadInputError, UsageError
-from heatlas.pipeline.run.layout.run_layout import FoldFiles, RunLayout
+from heatlas.pipeline.run.layout.run_layout import FoldFiles
 from heatlas.pipeline.run.work.digests import file_digest
 from heatlas.pipeline.training.objectives.explanations import (
     context_of,
@@ -31,6 +29,7 @@ from heatlas.pipeline.training.objectives.explanations import (
 from heatlas.pipeline.training.objectives.map_settings import MapSettings, map_settings
 from heatlas.pipeline.training.objectives.masks import mask_of
 from heatlas.pipeline.training.objectives.of_task import classification
+from tests.training.run_of_folds import save_untrained
 
 FOLD = Fold(0, ("sub-1", "sub-2"), ("sub-3",), ("sub-4",))
 NETWORK = {"channels": [1], "pools": [8], "hidden_units": 2}
@@ -99,12 +98,7 @@ def test_regions_and_classes_that_are_not_there_are_named_with_similar_ones() ->
 class TestTeacher:
     @pytest.fixture
     def folder(self, tmp_path):
-        own = config()
-        spec = configured_input(own)
-        network = build_network(own.model, spec.shape, 2)
-        parts = {"train": list(FOLD.train), "validation": list(FOLD.validation), "test": list(FOLD.test)}
-        save_model(RunLayout(tmp_path).fold(0), network, spec, ("CN", "AD"), {"participants": parts})
-        return tmp_path
+        return save_untrained(tmp_path, config(), FOLD)
 
     def context(self, folder, fold=FOLD, outputs=None, **model):
         own = config(kind="distilled", teacher=str(folder))

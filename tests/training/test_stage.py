@@ -1,3 +1,7 @@
+"""Training of a run: every fold, its files and tables, events for TensorBoard, and control runs."""
+
+from __future__ import annotations
+
 import dataclasses
 import json
 import shutil
@@ -5,20 +9,27 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
+from heatlas.atlases.brain_box import Box
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.models.families.bcos.records import BcosSimpleConfig
 from heatlas.pipeline.models.families.founding_family import FoundingConfig
-from heatlas.pipeline.models.inputs import read_network_volume
+from heatlas.pipeline.models.inputs import NetworkInput, configured_input, read_network_volume, to_network
 from heatlas.pipeline.models.storage import load_model
-from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.config.files import load_config
+from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import FoldFiles, RunLayout
 from heatlas.pipeline.run.tables import read_table
+from heatlas.pipeline.training import events
+from heatlas.pipeline.training.checkpoints import EpochRecord
+from heatlas.pipeline.training.control import control_of
+from heatlas.pipeline.training.events import TensorBoardEvents
 from heatlas.pipeline.training.prediction import PREDICTION_COLUMNS, predict_test_part
 from heatlas.pipeline.training.stage import HISTORY_COLUMNS
 from tests.training.run_of_folds import CONFIG, SPLIT, labelled_scans, train_all, write_registered
@@ -192,3 +203,108 @@ def test_predicting_a_participant_the_model_was_trained_with_is_refused(finished
     both = Fold(0, train=("sub-1",), validation=("sub-7",), test=("sub-1",))
     with pytest.raises(BadInputError, match="sub-1"):
         predict_test_part(layout, loaded, task_of(CONFIG.cohort), both, labelled_scans(), torch.device("cpu"))
+
+
+@pytest.fixture
+def written(monkeypatch) -> list[tuple]:
+    """What a writer of TensorBoard is asked to do."""
+    calls: list[tuple] = []
+
+    class Writer:
+        def __init__(self, folder: str, purge_step: int) -> None:
+            self.folder = Path(folder)
+            calls.append(("open", self.folder, purge_step))
+
+        def add_scalar(self, name: str, value: float, epoch: int) -> None:
+            calls.append((self.folder, name, value, epoch))
+
+        def flush(self) -> None:
+            calls.append(("flush",))
+
+        def close(self) -> None:
+            calls.append(("close", self.folder))
+
+    monkeypatch.setattr(events, "find_spec", lambda name: name == "tensorboard")
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", SimpleNamespace(SummaryWriter=Writer))
+    return calls
+
+
+def test_every_epoch_of_every_fold_is_written_as_in_its_history(written, tmp_path):
+    layout = RunLayout(tmp_path)
+    write_registered(layout)
+    train_all(layout)
+    for fold in (0, 1):
+        folder = layout.fold(fold).folder / "events" / "network-1"
+        history = read_table(layout.fold(fold).history)
+        for name, column in (
+            ("loss/training", "train_loss"), ("loss/validation", "validation_loss"),
+            ("score/training", next(one for one in history if one.startswith("train_") and one != "train_loss")),
+            ("score/validation", next(one for one in history if one.startswith("validation_") and "loss" not in one)),
+        ):  # fmt: skip
+            own = {call[3]: call[2] for call in written if call[:2] == (folder, name)}
+            assert list(own) == history["epoch"].tolist()
+            assert list(own.values()) == pytest.approx(history[column].tolist(), abs=1e-6)
+        assert written.count(("open", folder, 1)) == 1
+        assert written.count(("close", folder)) == 1
+    assert written.count(("flush",)) == sum(len(read_table(layout.fold(fold).history)) for fold in (0, 1))
+
+
+def test_a_training_that_goes_on_hides_what_was_written_of_later_epochs(written, tmp_path):
+    with TensorBoardEvents(tmp_path) as report:
+        report(EpochRecord(4, 0.5, 0.6, 0.7, 0.8))
+    assert written[0] == ("open", tmp_path, 4)
+
+
+def test_without_tensorboard_nothing_is_written(monkeypatch, tmp_path):
+    monkeypatch.setattr(events, "find_spec", lambda name: None)
+    with TensorBoardEvents(tmp_path / "events") as report:
+        report(EpochRecord(1, 0.5, 0.6, 0.7, 0.8))
+    assert not list(tmp_path.iterdir())
+
+
+BINARISED = dataclasses.replace(CONFIG, training=dataclasses.replace(CONFIG.training, control="binarised"))
+SPEC = NetworkInput(4.0, Box((3, 8, 5), (31, 40, 33)), "binary-brain")
+
+
+def test_binarised_network_sees_the_mask_and_nothing_of_the_image():
+    random = np.random.default_rng(0)
+    shape = SPEC.template_grid.shape
+    mask = random.random(shape) < 0.7
+    one, other = (to_network(random.normal(60, 9, shape), mask.astype(float), SPEC) for _ in range(2))
+    np.testing.assert_array_equal(one, mask[3:34, 8:48, 5:38])
+    assert one.dtype == np.float32
+    np.testing.assert_array_equal(one, other)
+
+
+def test_binarised_refuses_the_scans_that_the_real_run_refuses():
+    shape = SPEC.template_grid.shape
+    with pytest.raises(BadInputError, match="mask is empty"):
+        to_network(np.ones(shape), np.zeros(shape), SPEC)
+
+
+def test_the_setting_reaches_the_network_and_unknown_ones_are_refused():
+    assert configured_input(BINARISED).normalisation == "binary-brain"
+    assert configured_input(CONFIG).normalisation == "minmax-brain"
+    with pytest.raises(UsageError, match=r"training\.control = 'binarized'"):
+        load_config(overrides={"training": {"control": "binarized"}})
+
+
+def test_a_control_run_says_so_in_its_models_and_predictions_and_is_no_continuation(tmp_path):
+    layout = RunLayout(tmp_path)
+    write_registered(layout)
+    train_all(layout)
+    real = read_table(layout.group / "predictions.tsv")
+    assert set(real["control"]) == {"none"}
+    assert real.groupby("fold")["logit_positive"].nunique().tolist() == [3, 2]
+
+    assert {outcome.status for outcome in train_all(layout, config=BINARISED)} == {"done"}
+    control = read_table(layout.group / "predictions.tsv")
+    assert set(control["control"]) == {"binarised"}
+    assert control.groupby("fold")["logit_positive"].nunique().tolist() == [1, 1]  # all made with one mask
+    files = layout.fold(0)
+    assert json.loads(files.description.read_text())["control"] == "binarised"
+    assert load_model(files).input.normalisation == "binary-brain"
+
+    shuffled = dataclasses.replace(CONFIG, cohort=dataclasses.replace(CONFIG.cohort, shuffle_labels=True))
+    assert {outcome.status for outcome in train_all(layout, config=shuffled)} == {"done"}
+    assert set(read_table(layout.group / "predictions.tsv")["control"]) == {control_of(shuffled)} == {"shuffled labels"}

@@ -27,6 +27,7 @@ from heatlas.pipeline.training.objectives.known_networks import (
     weights_to_start_from,
 )
 from heatlas.workflows.preflight import with_backbone
+from tests.training.run_of_folds import save_untrained
 
 FOLD = Fold(0, ("sub-1", "sub-2"), ("sub-3",), ("sub-4",))
 WIDTH = 1 / 64
@@ -41,12 +42,8 @@ def config(architecture="bcos-resnet18", folder="", width=WIDTH, **sections):
 
 @pytest.fixture
 def folder(tmp_path):
-    plain = config("resnet18")
     torch.manual_seed(4)
-    network = build_network(plain.model, configured_input(plain).shape, 2)
-    parts = {"train": list(FOLD.train), "validation": list(FOLD.validation), "test": list(FOLD.test)}
-    save_model(RunLayout(tmp_path).fold(0), network, configured_input(plain), ("CN", "AD"), {"participants": parts})
-    return tmp_path
+    return save_untrained(tmp_path, config("resnet18"), FOLD)
 
 
 def start(own, fold=FOLD):

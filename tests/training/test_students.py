@@ -1,4 +1,4 @@
-"""Whom a student learns from: fewer people of each class, or scans of another cohort without their labels."""
+"""Students: whom they learn from, and attention transfer and MixUp as rivals of distillation."""
 
 from __future__ import annotations
 
@@ -6,19 +6,33 @@ import dataclasses
 import itertools
 import json
 import shutil
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from heatlas.pipeline.cohort.people.splits import Fold, Split, few_people
 from heatlas.pipeline.cohort.records import Scan, ScanTable
+from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.storage import load_model
+from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.config.objectives import ObjectiveConfig
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table
-from heatlas.pipeline.training.objectives.explanations import answered_by, require_explanations, unlabelled_scans
+from heatlas.pipeline.training.objectives.distillation import Distillation, distilled, frozen, mixed
+from heatlas.pipeline.training.objectives.explanations import (
+    answered_by,
+    distillation_of,
+    require_explanations,
+    unlabelled_scans,
+)
+from heatlas.pipeline.training.objectives.guidance_losses import attention_distance
+from heatlas.pipeline.training.objectives.maps_in_training import attention_map, explained_batch
+from heatlas.pipeline.training.objectives.of_task import classification
+from heatlas.pipeline.training.objectives.records import Batch, Context
 from heatlas.pipeline.training.volumes import LabelledVolumes
 from tests.training.run_of_folds import CONFIG, SPLIT, labelled_scans, train_all, write_registered
 
@@ -116,3 +130,199 @@ class TestRun:
             unlabelled_scans(wanted, spec, SPLIT.folds[0])
         with pytest.raises(UsageError, match=r"no scans.tsv there; name the folder of a run"):
             unlabelled_scans(dataclasses.replace(wanted, scans=str(others.root / "sub-x")), spec, SPLIT.folds[0])
+
+
+SHAPE = (6, 7, 5)
+TASK = classification(torch.ones(2))
+ATTENTION = Distillation(weight=3.0, map="attention-transfer")
+
+
+def network(seed: int, stride: int = 2, width: int = 4) -> StagedModel:
+    torch.manual_seed(seed)
+    first = [nn.Conv3d(1, 3, 3, padding=1), nn.Tanh()]
+    second = [nn.Conv3d(3, width, 3, stride=stride, padding=1), nn.ReLU()]
+    head = [nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(width, 2)]
+    return StagedModel([nn.Sequential(*part) for part in (first, second, head)]).double()
+
+
+def batch(count: int = 3) -> Batch:
+    torch.manual_seed(1)
+    volumes = torch.rand(count, 1, *SHAPE, dtype=torch.float64)
+    volumes[:, :, 0] = 0  # outside the brain
+    return Batch(volumes, torch.arange(count) % 2, torch.arange(count))
+
+
+def teacher_of(seed: int = 5, stride: int = 2, width: int = 4) -> StagedModel:
+    return network(seed, stride, width).eval().requires_grad_(False)
+
+
+class TestAttention:
+    def test_map_and_distance_are_the_formulas_element_by_element(self) -> None:
+        torch.manual_seed(2)
+        own, other = torch.randn(2, 2, 3, 2, 3, 4, dtype=torch.float64).unbind(0)  # two volumes of three channels
+        found = attention_distance(attention_map(own), attention_map(other))
+
+        def normalised(features: torch.Tensor) -> list[float]:
+            _, *sides = features.shape
+            places = itertools.product(*map(range, sides))
+            squares = [sum(float(features[(channel, *at)]) ** 2 for channel in range(3)) for at in places]
+            length = sum(value**2 for value in squares) ** 0.5
+            return [value / length for value in squares]
+
+        for one in range(2):
+            pairs = zip(normalised(own[one]), normalised(other[one]), strict=True)
+            assert found[one].item() == pytest.approx(sum((a - b) ** 2 for a, b in pairs), rel=1e-12)
+        np.testing.assert_allclose(attention_distance(attention_map(-7 * own), attention_map(own)), 0, atol=1e-15)
+
+    def test_features_at_other_places_are_as_far_as_can_be_and_those_at_the_same_are_near(self) -> None:
+        here, there = torch.zeros(2, 1, 2, 1, 1, 3, dtype=torch.float64)
+        here[0, 0, 0, 0, 0], there[0, 1, 0, 0, 2] = 5.0, 0.1
+        assert attention_distance(attention_map(here), attention_map(there)).item() == 2
+        assert attention_distance(attention_map(here), attention_map(here.flip(1))).item() == 0
+
+    def test_the_gradient_is_that_of_the_squared_distance(self) -> None:
+        torch.manual_seed(3)
+        maps = torch.rand(2, 24, dtype=torch.float64, requires_grad=True)
+        other = torch.rand(2, 24, dtype=torch.float64)
+        lengths = maps.norm(dim=1, keepdim=True)
+        direct = ((maps / lengths - other / other.norm(dim=1, keepdim=True)) ** 2).sum()
+        (wanted,) = torch.autograd.grad(direct, maps)
+        (found,) = torch.autograd.grad(attention_distance(maps, other).sum(), maps)
+        np.testing.assert_allclose(found, wanted, atol=1e-14)
+
+    def test_the_loss_is_that_of_the_labels_and_the_distance_inside_the_brain(self) -> None:
+        teacher, student, data = teacher_of(), network(6), batch()
+        loss, logged = distilled(TASK, ATTENTION).loss(student, data, Context(teacher=teacher))
+        of_labels = TASK.loss(student, data, Context())[0]
+        last = [explained_batch(one, data.volumes, data.targets, "attention-transfer", -1, learn).maps.detach()
+                for one, learn in ((student, True), (teacher, False))]  # fmt: skip
+        parts = [maps[:, 1:].flatten(1) for maps in last]
+        parts = [maps / maps.norm(dim=1, keepdim=True) for maps in parts]
+        far = ((parts[0] - parts[1]) ** 2).sum(1).mean()
+        assert loss.item() == pytest.approx((of_labels + 3 * far).item(), rel=1e-12)
+        assert far > 1e-3
+        assert set(logged) == {"loss", "output", "target"}
+        alone = distilled(TASK, replace(ATTENTION, weight=0.0)).loss(student, data, Context(teacher=teacher))[0]
+        assert alone.item() == of_labels.item()
+
+    def test_a_map_on_the_grid_of_the_scan_is_that_of_the_features(self) -> None:
+        student, data = network(6, stride=1), batch()
+        found = explained_batch(student, data.volumes, data.targets, "attention-transfer", 2)
+        features = student.stages[1](student.stages[0](data.volumes))
+        np.testing.assert_allclose(found.maps.detach(), (features**2).sum(1).detach(), atol=1e-14)
+        np.testing.assert_allclose(found.logits.detach(), student(data.volumes).detach(), atol=1e-14)
+
+    def test_only_the_student_learns_whatever_the_grid_and_width_of_its_teacher(self) -> None:
+        teacher, student, data = teacher_of(stride=3, width=6), network(6), batch()
+        before = [value.clone() for value in teacher.state_dict().values()]
+        distilled(TASK, replace(ATTENTION, weight=1e6)).loss(student, data, Context(teacher=teacher))[0].backward()
+        assert all(weight.grad is None for weight in teacher.parameters())
+        assert all(torch.equal(old, new) for old, new in zip(before, teacher.state_dict().values(), strict=True))
+        assert student.stages[0][0].weight.grad.abs().max() > 0
+        steps = torch.optim.Adam(student.parameters(), 1e-2)
+        objective, far = distilled(TASK, replace(ATTENTION, weight=100.0)), []
+        for _ in range(30):
+            loss = objective.loss(student, data, Context(teacher=teacher))[0]
+            far.append(loss.item())
+            steps.zero_grad()
+            loss.backward()
+            steps.step()
+        assert far[-1] < 0.5 * far[0]
+
+    def test_a_frozen_teacher_gives_the_loss_of_a_live_one(self) -> None:
+        teacher, student, data = teacher_of(), network(6), batch()
+        objective = distilled(TASK, ATTENTION)
+        live = objective.loss(student, data, Context(teacher=teacher))[0].item()
+        context = frozen(Context(teacher=teacher), data.volumes, ATTENTION, size=2)
+        assert objective.loss(student, data, context)[0].item() == pytest.approx(live, rel=1e-6)
+
+    def test_features_that_no_weight_makes_are_refused(self) -> None:
+        with pytest.raises(UsageError, match=r"features at stage 0 do not depend on weights .* choose a later stage"):
+            explained_batch(network(6), batch().volumes, batch().targets, "attention-transfer", 0)
+
+
+class TestMixUp:
+    def test_each_scan_has_more_of_itself_than_of_the_one_before_it(self) -> None:
+        volumes = torch.eye(4, dtype=torch.float64).view(4, 1, 4, 1, 1)  # what a voxel is says whose it is
+        shares = []
+        for seed in range(200):
+            torch.manual_seed(seed)
+            found = mixed(volumes, 1.0)[:, 0, :, 0, 0]
+            shares.append(found[0, 0].item())
+            wanted = shares[-1] * torch.eye(4) + (1 - shares[-1]) * torch.eye(4).roll(1, 0)
+            np.testing.assert_allclose(found, wanted, atol=1e-7)
+        assert min(shares) >= 0.5
+        assert np.mean(shares) == pytest.approx(0.75, abs=0.04)  # of a uniform share, the larger part
+        torch.manual_seed(0)
+        assert mixed(volumes, 1.0)[0, 0, 0, 0, 0].item() == shares[0]
+
+    def test_teacher_and_student_see_the_same_mixed_scans_and_labels_do_not_count(self) -> None:
+        teacher, student, data = teacher_of(), network(6), batch()
+        seen: list[tuple[int, torch.Tensor]] = []
+        hooks = [one.stages[0].register_forward_pre_hook(lambda _, inputs, who=who: seen.append((who, inputs[0])))
+                 for who, one in enumerate((teacher, student))]  # fmt: skip
+        taught = Distillation(weight=2.0, mixup=1.0)
+        torch.manual_seed(9)
+        loss = distilled(TASK, taught).loss(student, data, Context(teacher=teacher))[0]
+        for hook in hooks:
+            hook.remove()
+        torch.manual_seed(9)
+        view = mixed(data.volumes, 1.0)
+        assert {who for who, _ in seen} == {0, 1}
+        assert all(torch.equal(one, view) for _, one in seen)
+        assert not torch.equal(view, data.volumes)
+        other = Batch(view, 1 - data.targets, data.scans)
+        plain = distilled(TASK, replace(taught, mixup=0.0)).loss(student, other, Context(teacher=teacher))[0]
+        assert loss.item() == plain.item()
+
+    def test_nothing_is_drawn_where_it_is_off_or_validated(self) -> None:
+        teacher, student, data = teacher_of(), network(6), batch()
+        torch.manual_seed(4)
+        before = torch.get_rng_state()
+        distilled(TASK, Distillation()).loss(student, data, Context(teacher=teacher))
+        with torch.inference_mode():
+            found = distilled(TASK, Distillation(mixup=1.0)).loss(student, data, Context(teacher=teacher))[0]
+        assert torch.equal(torch.get_rng_state(), before)
+        assert found.item() == TASK.loss(student, data, Context())[0].item()
+
+
+def objective(**values):
+    return load_config(overrides={"objective": {"kind": "distilled", "teacher": "/run", **values}})
+
+
+def test_settings_reach_the_student() -> None:
+    found = distillation_of(objective(map="attention-transfer"))
+    assert (found.map, found.student_stage, found.teacher_stage, found.mixup) == ("attention-transfer", -1, -1, 0.0)
+    assert distillation_of(objective(mixup=0.2)).mixup == 0.2
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"kind": "guided", "map": "attention-transfer"}, r'is for objective.kind = "distilled" after a stage'),
+        ({"map": "attention-transfer", "stage": 0}, r'is for objective.kind = "distilled" after a stage'),
+        ({"map": "attention-transfer", "scans": "/other"}, "learns the labels of single scans"),
+        ({"map": "attention-transfer", "mixup": 1.0}, "learns the labels of single scans"),
+        ({"mixup": 1.0, "frozen": True}, r"objective.mixup needs .* a teacher that sees each mixed scan"),
+        ({"kind": "task", "mixup": 1.0}, r'objective.mixup needs objective.kind = "distilled"'),
+        ({"mixup": -0.1}, "objective.mixup must lie between 0 and 100"),
+        ({"mixup": 1e-50}, r"objective.mixup must be 0, or lie in 0.01\.\.100"),  # which no Beta distribution takes
+    ],
+)
+def test_settings_that_exclude_each_other_are_refused(values, message) -> None:
+    with pytest.raises(UsageError, match=message):
+        objective(**values)
+
+
+def test_a_network_without_features_has_no_attention() -> None:
+    student = StagedModel([nn.Sequential(nn.Flatten(), nn.Linear(24, 2))])
+    with pytest.raises(UsageError, match=r"features at stage 0 do not depend .* another map where a network has none"):
+        explained_batch(student, torch.rand(1, 1, 2, 3, 4), torch.tensor([0]), "attention-transfer", -1)
+
+
+def test_a_batch_of_one_scan_cannot_be_mixed() -> None:
+    taught = {"kind": "distilled", "teacher": "/run", "mixup": 1.0}
+    for training in ({"batch_size": 1}, {"batch_size": 3, "devices": 2}):
+        with pytest.raises(UsageError, match=r"objective.mixup mixes scans of a batch: training.batch_size must be 2"):
+            load_config(overrides={"objective": {**taught, "weight": 0.0}, "training": training})
+    load_config(overrides={"objective": taught, "training": {"batch_size": 2}})

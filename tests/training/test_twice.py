@@ -29,6 +29,11 @@ def double_backward(model, volumes, fast):
     return output.detach(), gradient.detach(), [one.grad for one in model.parameters()]
 
 
+def require_gradients_of_torch(model, volumes):
+    ours, theirs = double_backward(model, volumes, True), double_backward(model, volumes, False)
+    torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+
+
 @pytest.mark.parametrize(
     "settings",
     [{}, {"stride": 2}, {"padding": 1}, {"stride": (2, 1, 3), "padding": (0, 1, 2)}, {"dilation": 2},
@@ -39,8 +44,7 @@ def test_convolutions_have_the_gradients_of_torch(settings):
     first = nn.Conv3d(2, 4, 3, **settings)
     model = nn.Sequential(first, nn.Tanh(), nn.Conv3d(4, 2, (2, 1, 2))).double()
     volumes = torch.randn(3, 2, *SHAPE, dtype=torch.float64)
-    ours, theirs = double_backward(model, volumes, True), double_backward(model, volumes, False)
-    torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
+    require_gradients_of_torch(model, volumes)
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last_3d])
@@ -52,8 +56,7 @@ def test_gradients_of_one_channel_are_those_of_torch(settings, layout):
     first = nn.Conv3d(1, 4, **{"kernel_size": 3, **settings})
     model = nn.Sequential(first, nn.Tanh(), nn.Conv3d(4, 2, 2)).double().to(memory_format=layout)
     volumes = torch.randn(3, 1, *SHAPE, dtype=torch.float64)
-    ours, theirs = double_backward(model, volumes, True), double_backward(model, volumes, False)
-    torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
+    require_gradients_of_torch(model, volumes)
 
 
 @pytest.mark.parametrize(
@@ -65,8 +68,7 @@ def test_relus_and_pools_have_the_gradients_of_torch(pool):
     torch.manual_seed(4)
     model = nn.Sequential(nn.Conv3d(1, 3, 2), nn.ReLU(), pool, nn.Conv3d(3, 2, 2), nn.Tanh()).double()
     volumes = torch.randn(3, 1, *SHAPE, dtype=torch.float64)
-    ours, theirs = double_backward(model, volumes, True), double_backward(model, volumes, False)
-    torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+    require_gradients_of_torch(model, volumes)
 
 
 class Sharing(nn.Module):
@@ -89,8 +91,7 @@ class Sharing(nn.Module):
 def test_a_relu_that_others_use_too_has_the_gradients_of_torch(changed, pool):
     torch.manual_seed(6)
     model, volumes = Sharing(pool, changed).double(), torch.randn(3, 1, *SHAPE, dtype=torch.float64)
-    ours, theirs = double_backward(model, volumes, True), double_backward(model, volumes, False)
-    torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+    require_gradients_of_torch(model, volumes)
 
 
 def test_pooling_hands_nothing_on_before_a_relu_that_torch_hands_nothing_on():
