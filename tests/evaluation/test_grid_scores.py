@@ -62,8 +62,8 @@ from heatlas.pipeline.models.families.probes.network import build as build_probe
 from heatlas.pipeline.models.families.probes.settings import ProbeConfig
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.models.graph.tracing import is_piecewise_linear
+from heatlas.pipeline.run.config.evaluation import GridsConfig
 from heatlas.pipeline.run.config.files import load_config
-from heatlas.pipeline.run.config.grids import GridsConfig
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 
