@@ -19,11 +19,11 @@ from heatlas.pipeline.cohort.cells.values import code_text
 from heatlas.pipeline.cohort.people.clinical import IDENTITY, MEASURES, TIMES, Clinical
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.registration.settled import JACOBIAN_SOURCE, NOT_MEASURED
-from heatlas.pipeline.run.config.nearest import did_you_mean, nearest
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.config.statistics import PrimaryConfig
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.map_names import map_names
+from heatlas.pipeline.run.plain_text import did_you_mean, nearest
 from heatlas.pipeline.statistics.arrays import Floats
 from heatlas.pipeline.statistics.data.features import VOLUME, CovariateColumns, refuse_class, region_features
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs, with_facts

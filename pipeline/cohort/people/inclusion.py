@@ -22,9 +22,8 @@ from heatlas.pipeline.cohort.cells.values import MISSING_CODES, number
 from heatlas.pipeline.cohort.people.clinical import IDENTIFYING, MEASURES, TIMES, measure_of, times_of
 from heatlas.pipeline.cohort.records import OLDEST_AGE, SCAN_COLUMNS
 from heatlas.pipeline.run.config.inclusion import InclusionRule, constant, dropped_because, read_rule
-from heatlas.pipeline.run.config.nearest import did_you_mean, nearest
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.run.plain_text import counted, listed
+from heatlas.pipeline.run.plain_text import counted, did_you_mean, listed, nearest
 
 _NOT_COMPARED = frozenset({"label", "kept", "reason", "image"})
 """Columns of the scan table that do not describe a person or an image."""
