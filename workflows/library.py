@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from heatlas.pipeline.run.arguments import require_arguments
 from heatlas.pipeline.run.config.files import toml_value
+from heatlas.pipeline.run.config.typed_values import require_arguments
 from heatlas.pipeline.run.errors import HeatlasError, UsageError
 from heatlas.reports.read.open_run import OpenRun, open_run
 

@@ -33,7 +33,7 @@ from heatlas.pipeline.models.families.registry import FAMILIES
 from heatlas.pipeline.models.foreign.adapted import ForeignNetwork, Meaning, OutputForm, adapted, weights_of
 from heatlas.pipeline.models.foreign.inputs import Others, WithOthers, fixed_inputs
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
-from heatlas.pipeline.run.arguments import require_arguments
+from heatlas.pipeline.run.config.typed_values import require_arguments
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.work.host import on_host
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import heatlas
-from heatlas.pipeline.run.arguments import ARGUMENTS
+from heatlas.pipeline.run.config.typed_values import ARGUMENTS
 from heatlas.pipeline.run.errors import UsageError
 
 
