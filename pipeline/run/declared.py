@@ -20,8 +20,7 @@ from heatlas.pipeline.run.cells import REMEDY
 from heatlas.pipeline.run.columns import DescribedColumn, Form, column_of
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout, RunLayout
 from heatlas.pipeline.run.tables import read_table, write_json, write_table
-from heatlas.pipeline.run.work.digests import same_content, stamp_of
-from heatlas.pipeline.run.work.receipts import read_receipt
+from heatlas.pipeline.run.work.digests import read_receipt, same_content, stamp_of
 
 CLASSES = "{classes}"
 """Among the values of a column: the classes of the run, of which there are none where a number is predicted."""

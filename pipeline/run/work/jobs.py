@@ -33,10 +33,9 @@ from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.plain_text import plain
 from heatlas.pipeline.run.tables import write_json, write_text
 from heatlas.pipeline.run.work.cluster import ClusterExecutor, WorkerLostError
-from heatlas.pipeline.run.work.digests import log_remade, same_content, stamp_of
+from heatlas.pipeline.run.work.digests import log_remade, read_receipt, same_content, stamp_of
 from heatlas.pipeline.run.work.disk import is_full, why_unwritten
 from heatlas.pipeline.run.work.progress import Progress
-from heatlas.pipeline.run.work.receipts import read_receipt
 
 FAILURES_TABLE = Table(
     "failures",

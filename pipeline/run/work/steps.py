@@ -13,8 +13,7 @@ from typing import Any
 
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import write_json
-from heatlas.pipeline.run.work.digests import Code, DigestCache, file_digest, log_remade, unit_key
-from heatlas.pipeline.run.work.receipts import read_receipt
+from heatlas.pipeline.run.work.digests import Code, DigestCache, file_digest, log_remade, read_receipt, unit_key
 
 
 def run_step(
