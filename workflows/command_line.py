@@ -26,8 +26,8 @@ from heatlas.pipeline.run.errors import (
     UsageError,
 )
 from heatlas.pipeline.run.plain_text import PlainStream, plain
-from heatlas.pipeline.run.work.disk import FULL_BYTES, size_limit, too_large, why_unwritten
 from heatlas.pipeline.run.work.executors import import_ahead
+from heatlas.pipeline.run.work.memory import FULL_BYTES, size_limit, too_large, why_unwritten
 
 _HOMES = ("check", "export", "compare", "manifest", "figures", "models", "evaluate")
 """Commands whose own module runs them: they need neither networks nor ANTs, and start fast without these libraries."""

@@ -34,7 +34,7 @@ from heatlas.pipeline.run.plain_text import plain
 from heatlas.pipeline.run.tables import write_json, write_text
 from heatlas.pipeline.run.work.cluster import ClusterExecutor, WorkerLostError
 from heatlas.pipeline.run.work.digests import log_remade, read_receipt, same_content, stamp_of
-from heatlas.pipeline.run.work.disk import is_full, why_unwritten
+from heatlas.pipeline.run.work.memory import is_full, why_unwritten
 from heatlas.pipeline.run.work.progress import Progress
 
 FAILURES_TABLE = Table(
