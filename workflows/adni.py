@@ -58,7 +58,7 @@ from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.executors import open_executor
 from heatlas.pipeline.run.work.jobs import clear_stale_scratch
 from heatlas.pipeline.run.work.lock import run_lock
-from heatlas.pipeline.run.work.log import open_log
+from heatlas.pipeline.run.work.progress import open_log
 from heatlas.pipeline.run.work.provenance import write_dataset_description, write_provenance
 from heatlas.pipeline.training.given import networks_of_run
 from heatlas.reports.page.build import write_report

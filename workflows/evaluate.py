@@ -24,7 +24,7 @@ from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.executors import open_executor
 from heatlas.pipeline.run.work.jobs import clear_stale_scratch
 from heatlas.pipeline.run.work.lock import run_lock
-from heatlas.pipeline.run.work.log import open_log
+from heatlas.pipeline.run.work.progress import open_log
 from heatlas.pipeline.training.kept_backbone import on_kept_backbone
 from heatlas.reports.content.relevance.evaluation_grids import draw_aggregated
 
