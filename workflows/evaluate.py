@@ -18,12 +18,11 @@ from heatlas.pipeline.evaluation.parts import PARTS, chosen_parts, require_task
 from heatlas.pipeline.run.config.files import with_section
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError, UsageError
-from heatlas.pipeline.run.layout.folder import read_run_config, read_run_input
+from heatlas.pipeline.run.layout.folder import read_run_config, read_run_input, run_lock
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.executors import open_executor
 from heatlas.pipeline.run.work.jobs import clear_stale_scratch
-from heatlas.pipeline.run.work.lock import run_lock
 from heatlas.pipeline.run.work.progress import open_log
 from heatlas.pipeline.training.kept_backbone import on_kept_backbone
 from heatlas.reports.content.relevance.evaluation_grids import draw_aggregated

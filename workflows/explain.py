@@ -15,14 +15,13 @@ from heatlas.pipeline.explaining.on_demand import SEEN, ExplanationRequest, expl
 from heatlas.pipeline.run.config.number_classes import read_class
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError, UsageError
-from heatlas.pipeline.run.layout.folder import read_run_config, read_run_input
+from heatlas.pipeline.run.layout.folder import read_run_config, read_run_input, run_lock
 from heatlas.pipeline.run.layout.run_layout import ExplanationLayout
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.executors import open_executor
 from heatlas.pipeline.run.work.jobs import Outcome, clear_stale_scratch
-from heatlas.pipeline.run.work.lock import run_lock
 
 LISTED = 5
 """Largest number of empty maps that are named."""

@@ -8,11 +8,10 @@ from functools import partial
 from urllib.parse import quote
 
 from heatlas.pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, UsageError
-from heatlas.pipeline.run.layout.folder import read_run_config, read_run_input
+from heatlas.pipeline.run.layout.folder import read_run_config, read_run_input, require_no_links_out
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.template_name import is_mni
 from heatlas.pipeline.run.work.executors import open_executor
-from heatlas.pipeline.run.work.lock import require_no_links_out
 from heatlas.pipeline.run.work.progress import Progress
 from heatlas.reports.content.relevance.maps import class_difference, group_map
 from heatlas.reports.figures.gallery import Gallery, house_style
