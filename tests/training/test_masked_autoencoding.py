@@ -7,7 +7,7 @@ import torch
 from heatlas.pipeline.models.families.monai import ViTConfig
 from heatlas.pipeline.models.families.probes.backbone import kept_stages
 from heatlas.pipeline.models.families.vit import build
-from heatlas.pipeline.run.config.objectives import PretrainingConfig
+from heatlas.pipeline.run.config.pretraining import PretrainingConfig
 from heatlas.pipeline.training.objectives.records import Batch, Context
 from heatlas.pipeline.training.pretraining.masked import MaskedAutoencoder, masked_autoencoding, standardised_patches
 

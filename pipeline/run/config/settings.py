@@ -15,7 +15,8 @@ from heatlas.pipeline.run.config.image_kinds import KINDS, T1W, ImageKind, Suffi
 from heatlas.pipeline.run.config.inclusion import read_rule
 from heatlas.pipeline.run.config.networks import ModelConfig, default_network
 from heatlas.pipeline.run.config.number_classes import class_names, class_problems
-from heatlas.pipeline.run.config.objectives import ObjectiveConfig, PretrainingConfig
+from heatlas.pipeline.run.config.objectives import ObjectiveConfig
+from heatlas.pipeline.run.config.pretraining import PretrainingConfig
 from heatlas.pipeline.run.config.ranges import (
     RISING,
     Count,

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from heatlas.pipeline.models.dynamic.norms import DynamicNorm
 from heatlas.pipeline.models.families.bcos.layers import BcosLinear
-from heatlas.pipeline.run.config.objectives import PretrainingConfig
+from heatlas.pipeline.run.config.pretraining import PretrainingConfig
 
 
 class Flat(nn.Module):
