@@ -1,7 +1,4 @@
-"""Text from inputs on a terminal and in logs: control characters are shown, not executed.
-
-Suggestions for misspelt names.
-"""
+"""Text of messages: control characters from inputs are shown, not executed; counts, lists, and names almost typed."""
 
 from __future__ import annotations
 
@@ -100,7 +97,7 @@ CUTOFF = 0.7
 """Similarity (difflib's ratio) below which nothing is suggested."""
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
+def nearest(name: str, names: Iterable[str]) -> str | None:
     """The known name most similar to a misspelt one, regardless of case; None if none is similar.
 
     Examples
@@ -108,12 +105,12 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     >>> nearest("seks", ["age", "sex"]), nearest("AGE", ["age", "sex"]), nearest("tremor", ["age", "sex"])
     ('sex', 'age', None)
     """
-    by_lower = {one.lower(): one for one in known}
-    found = difflib.get_close_matches(name.lower(), by_lower, 1, CUTOFF if len(name) > 4 else 0.5)
-    return by_lower[found[0]] if found else None
+    by_lower = {known_name.lower(): known_name for known_name in names}
+    closest = difflib.get_close_matches(name.lower(), by_lower, 1, CUTOFF if len(name) > 4 else 0.5)
+    return by_lower[closest[0]] if closest else None
 
 
-def nearest_setting(name: str, known: Sequence[str]) -> str | None:
+def nearest_setting(name: str, names: Sequence[str]) -> str | None:
     """The setting most similar to a misspelt one, in any section.
 
     >>> nearest_setting("training.learning_rat", ["seed", "training.learning_rate"])
@@ -121,9 +118,9 @@ def nearest_setting(name: str, known: Sequence[str]) -> str | None:
     >>> nearest_setting("learning_rate", ["seed", "training.learning_rate"])
     'training.learning_rate'
     """
-    last = nearest(name.rpartition(".")[2], [one.rpartition(".")[2] for one in known])
-    alike = [one for one in known if one.rpartition(".")[2] == last]
-    return max(alike, key=lambda one: difflib.SequenceMatcher(None, name, one).ratio(), default=None)
+    last = nearest(name.rpartition(".")[2], [setting.rpartition(".")[2] for setting in names])
+    alike = [setting for setting in names if setting.rpartition(".")[2] == last]
+    return max(alike, key=lambda setting: difflib.SequenceMatcher(None, name, setting).ratio(), default=None)
 
 
 def did_you_mean(name: str | None) -> str:

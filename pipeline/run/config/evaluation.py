@@ -1,7 +1,4 @@
-"""Settings of the bench: section ``[evaluation]``, of ``heatlas evaluate``.
-
-Settings of grids, several scans side by side: section ``[evaluation.grids]``, of ``heatlas evaluate``.
-"""
+"""Settings of the bench: section ``[evaluation]``, of ``heatlas evaluate``, with that of its grids."""
 
 from __future__ import annotations
 

@@ -1,11 +1,8 @@
-"""Values of settings, from TOML or typed, as the fields of frozen dataclasses have them.
+"""What users set: values of settings, from TOML or typed, and arguments of the functions of the library.
 
-One check for configuration files and for settings of methods. A whole number is accepted where a number is asked for, a
-list where a tuple is. Errors name the setting and what it may be.
-
-What the functions of the library are given: one table of what each argument must be, and one line where it is not.
-
-Whether an image fits a network, or a setting its method, is said where it is read.
+One check for configuration files and for settings of methods: values become what the fields of frozen dataclasses hold.
+A whole number is accepted where a number is asked for, a list where a tuple is. One table says what each argument must
+be; whether an image fits a network is said where it is read. Errors are one line with the name and what it may be.
 """
 
 from __future__ import annotations
@@ -47,7 +44,7 @@ def typed_value(kind: Any, value: Any, name: str) -> Any:
     (1, 2, 3)
     """
     try:
-        return _fitted(kind, value)
+        return _fit(kind, value)
     except _MisfitError as misfit:
         wrong, must = misfit.args
         raise UsageError(f"{name} = {shown(wrong)}: {must}.") from None
@@ -58,7 +55,7 @@ def misfits(record: Any) -> Iterator[tuple[str, Any, str]]:
     for name, kind in kinds_of(record.__class__).items():
         try:
             if any(map(is_plain, options_of(kind))):
-                _fitted(kind, getattr(record, name), infinite=True)
+                _fit(kind, getattr(record, name), infinite=True)
         except _MisfitError as misfit:
             yield name, getattr(record, name), misfit.args[1]
 
@@ -68,11 +65,11 @@ def problems(record: Any, where: str = "") -> list[str]:
 
     These are pairs of whether a relation between settings holds and the message if it does not.
     """
-    found = [f"{where}{name} {must}" for name, _, must in misfits(record)]
+    wrong = [f"{where}{name} {must}" for name, _, must in misfits(record)]
     nested = {name: getattr(record, name) for name, kind in kinds_of(record.__class__).items() if is_dataclass(kind)}
-    found += [problem for name, value in nested.items() for problem in problems(value, f"{where}{name}.")]
-    checks = [] if found or not hasattr(record, "checks") else record.checks()
-    return found + [text for passed, text in checks if not passed]
+    wrong += [problem for name, value in nested.items() for problem in problems(value, f"{where}{name}.")]
+    checks = [] if wrong or not hasattr(record, "checks") else record.checks()
+    return wrong + [text for passed, text in checks if not passed]
 
 
 @cache
@@ -114,7 +111,7 @@ class _MisfitError(Exception):
     """A value, or an element of it, that is not allowed, and what it must be."""
 
 
-def _fitted(kind: Any, value: Any, infinite: bool = False) -> Any:
+def _fit(kind: Any, value: Any, infinite: bool = False) -> Any:
     """The value of its type and within its limits; with `infinite` a range decides on infinity too."""
     options, limits = [option for option in options_of(kind) if is_plain(option)], split_kind(kind)[1]
     for option in options:
@@ -125,13 +122,13 @@ def _fitted(kind: Any, value: Any, infinite: bool = False) -> Any:
         single = isinstance(value, list) and not any(get_origin(option) is tuple for option in options)
         raise _MisfitError(value, f"must be {' or '.join(map(said, options))}" + ", not a list" * single)
     ranged = infinite and any(isinstance(limit, Bounds) for limit in limits)
-    for one in fitted if isinstance(fitted, tuple) else (fitted,):
-        if isinstance(one, int) and abs(one) > LARGEST:
-            raise _MisfitError(one, "must be a smaller number")
-        if isinstance(one, float) and not math.isfinite(one) and not ranged:
-            raise _MisfitError(one, "must be a finite number")
-        if isinstance(one, str) and any(map(is_control, one)):
-            raise _MisfitError(one, "must be one line of text without control characters")
+    for item in fitted if isinstance(fitted, tuple) else (fitted,):
+        if isinstance(item, int) and abs(item) > LARGEST:
+            raise _MisfitError(item, "must be a smaller number")
+        if isinstance(item, float) and not math.isfinite(item) and not ranged:
+            raise _MisfitError(item, "must be a finite number")
+        if isinstance(item, str) and any(map(is_control, item)):
+            raise _MisfitError(item, "must be one line of text without control characters")
     if must := unmet(limits, fitted):
         literals = (said(option) for option in options if get_origin(option) is Literal)
         raise _MisfitError(value, ", or be ".join([must, *literals]))
@@ -144,9 +141,9 @@ def _of_type(kind: Any, value: Any) -> Any:
         kinds = get_args(kind)
         if not isinstance(value, list | tuple) or (kinds[-1] is not Ellipsis and len(kinds) != len(value)):
             raise TypeError
-        return tuple(_of_type(kinds[0], one) for one in value)
+        return tuple(_of_type(kinds[0], item) for item in value)
     if get_origin(kind) is Literal:
-        fits = any(value == one and type(value) is type(one) for one in get_args(kind))
+        fits = any(value == item and type(value) is type(item) for item in get_args(kind))
     else:
         fits = isinstance(value, (int, float) if kind is float else kind) and isinstance(value, bool) <= (kind is bool)
     if not fits:
@@ -213,17 +210,9 @@ def _is_image(value: Any) -> bool:
     return _is_path(value) or hasattr(value, "dataobj") or isinstance(value, np.ndarray | torch.Tensor)
 
 
-def _are_images(value: Any) -> bool:
-    return isinstance(value, list | tuple) and all(map(_is_image, value))
-
-
-def _are_named(value: Any) -> bool:
-    return isinstance(value, Mapping) and all(isinstance(name, str) for name in value)
-
-
 def _are_numbers(value: Any) -> bool:
     try:
-        return not isinstance(value, str | bytes) and all(math.isfinite(one) for one in value)
+        return not isinstance(value, str | bytes) and all(math.isfinite(number) for number in value)
     except TypeError:
         return False
 
@@ -245,7 +234,8 @@ ARGUMENTS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
         "(no class, function, file or state_dict)",
     ),
     "image": (_is_image, "the path of an image, a nibabel image, an array or a tensor"),
-    "reference": (_or_none(_are_images), "a list of images of controls, as reference=[control]"),
+    "reference": (_or_none(lambda value: isinstance(value, list | tuple) and all(map(_is_image, value))),
+                  "a list of images of controls, as reference=[control]"),
     "method": (_is_text, 'a name, as "lrp"; heatlas.methods() has them all'),
     "target": (_or_none(_is_count), "the number of an output unit, counted from 0"),
     "stage": (
@@ -253,7 +243,8 @@ ARGUMENTS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
         "the number of a stage or the name of a layer",
     ),
     "start": (_or_none(_STARTS[0]), _STARTS[1]),
-    "settings": (_or_none(_are_named), 'settings by name, as {"samples": 200}; of heatlas.run those of sections, as '
+    "settings": (_or_none(lambda value: isinstance(value, Mapping) and all(isinstance(name, str) for name in value)),
+                 'settings by name, as {"samples": 200}; of heatlas.run those of sections, as '
                  '{"training": {"ensemble": 4}}'),
     "output": _one_of("auto", "logits", "softmax", "log-softmax", "sigmoid"),
     "output_item": (lambda value: isinstance(value, str), "text: the key of a dict, or the place in a tuple"),

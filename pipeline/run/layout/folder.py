@@ -1,10 +1,8 @@
-"""The run folder: create it, recognise it, and protect it from mix-ups.
+"""The run folder: create it, recognise it, and protect it from mix-ups and from others who work there.
 
-Who works in a run folder: one program alone, or several on different people (``heatlas-bids ... participant``).
-
-A lock file names the process that works in the folder, or on a person there. Two programs would overwrite each other's
-tables, or images of the person. The lock of a process that has ended is replaced. Whether a process on another machine
-has ended cannot be known, so a person decides.
+One program works in a folder alone, or several on different people (``heatlas-bids ... participant``): two would
+overwrite each other's tables, or images of a person. A lock file names the process. The lock of a process that has
+ended is replaced; whether one on another machine has ended cannot be known, so a person decides.
 """
 
 from __future__ import annotations
@@ -31,6 +29,9 @@ from heatlas.pipeline.run.layout.private_paths import relative_to_folder
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.regular_files import read_regular
 from heatlas.pipeline.run.tables import write_text
+
+LARGEST_LOCK = 2**16
+"""Bytes of a lock file that are read."""
 
 
 @dataclass(frozen=True)
@@ -70,9 +71,9 @@ def recognise_run_folder(out: Path, source: RunInput) -> RunLayout:
     first = layout.lock.name, f".{layout.config.name}."  # begin the names of what is written before all else
     others = [path for path in out.iterdir() if not path.name.startswith(first)] if out.is_dir() else []
     if layout.config.is_file():  # looked for last: another job may have just begun
-        known = read_run_input(layout)
-        if known.input.resolve() != root:
-            raise UsageError(f"{out}: holds a run of another input ({known.input}). Choose another output folder.")
+        begun = read_run_input(layout)
+        if begun.input.resolve() != root:
+            raise UsageError(f"{out}: holds a run of another input ({begun.input}). Choose another output folder.")
     elif others:
         raise UsageError(f"{out}: is not empty and not a Heatlas run. Choose an empty or new output folder.")
     return layout
@@ -123,13 +124,13 @@ def _require_same_privacy(layout: RunLayout, config: Config, key: str | None) ->
             f"{layout.root}: this run was begun with other privacy settings. Give --anonymise and --pseudonymise as "
             "then, or choose another output folder."
         )
-    known = read_run_input(layout).key
-    if key is not None and not is_fingerprint_of(known, key):
+    mark = read_run_input(layout).key
+    if key is not None and not is_fingerprint_of(mark, key):
         raise UsageError(
             f"{layout.root}: this run was begun with another key. Give --anonymise the file it was begun with, or "
             "choose another output folder."
         )
-    return known
+    return mark
 
 
 def read_run_config(layout: RunLayout) -> Config:
@@ -165,14 +166,14 @@ def _with_own_body(layout: RunLayout, config: Config) -> Config:
 
 def _results_depend_on(record: Any, where: str = "") -> dict[str, Any]:
     """All settings by name except those of the report and the cluster, which do not affect results."""
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for name in (field.name for field in dataclasses.fields(record)):
         value = getattr(record, name)
         if dataclasses.is_dataclass(value):
-            found |= _results_depend_on(value, f"{where}{name}.") if name not in ("report", "cluster") else {}
+            settings |= _results_depend_on(value, f"{where}{name}.") if name not in ("report", "cluster") else {}
         else:
-            found[where + name] = value
-    return found
+            settings[where + name] = value
+    return settings
 
 
 def read_run_input(layout: RunLayout) -> RunInput:
@@ -211,10 +212,6 @@ def _digest(key: str, salt: str) -> str:
     return hashlib.scrypt(key.encode(), salt=salt.encode(), n=2**15, r=8, p=1, maxmem=2**26, dklen=32).hex()
 
 
-LARGEST = 2**16
-"""Bytes of a lock file that are read."""
-
-
 @contextmanager
 def run_lock(path: Path, people: Sequence[str] = ()) -> Iterator[str]:
     """Hold the lock of a folder, which is created if needed, or those of people in it.
@@ -228,28 +225,29 @@ def run_lock(path: Path, people: Sequence[str] = ()) -> Iterator[str]:
     written to, or a link in it leads out of it.
     """
     require_no_links_out(path.parent)
-    mine = _text({"host": platform.node(), "pid": os.getpid(), "process": _process_start(os.getpid()),
-                  "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")})  # fmt: skip
+    holder = {"host": platform.node(), "pid": os.getpid(), "process": _process_start(os.getpid()),
+              "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")}  # fmt: skip
+    mine = json.dumps(holder) + "\n"
     with ExitStack() as held:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             lines = []
             for file in [path.with_name(f"{path.name}.{person}") for person in dict.fromkeys(people)] or [path]:
-                lines.append("" if _created(file, mine) else _replaced(file, mine))
-                held.callback(_give_back, file, mine)
+                lines.append("" if _create_lock(file, mine) else _replace_lock(file, mine))
+                held.callback(_release, file, mine)
             if people and path.exists():
-                _require_gone(path, _read(path))
+                _require_gone(path, _read_lock(path))
             for left in [] if people else list(path.parent.glob(f"{path.name}.sub-*")):
                 if left.exists():  # taken over before it is removed: its job may be starting again
-                    _replaced(left, mine)
-                    _give_back(left, mine)
+                    _replace_lock(left, mine)
+                    _release(left, mine)
         except OSError as error:
             raise UsageError(f"{path.parent}: cannot write there ({error.strerror}).") from error
         yield next(filter(None, lines), "")
 
 
-def _give_back(file: Path, mine: str) -> None:
-    if _read(file) == mine:
+def _release(file: Path, mine: str) -> None:
+    if _read_lock(file) == mine:
         file.unlink(missing_ok=True)
 
 
@@ -268,11 +266,7 @@ def require_no_links_out(root: Path) -> None:
                 )
 
 
-def _text(holder: dict[str, Any]) -> str:
-    return json.dumps(holder) + "\n"
-
-
-def _created(path: Path, text: str) -> bool:
+def _create_lock(path: Path, text: str) -> bool:
     """Create the file unless it exists; returns whether it was created."""
     try:
         handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
@@ -285,26 +279,26 @@ def _created(path: Path, text: str) -> bool:
     return True
 
 
-def _read(path: Path) -> str:
+def _read_lock(path: Path) -> str:
     try:
-        return read_regular(path, LARGEST).decode("utf-8")
+        return read_regular(path, LARGEST_LOCK).decode("utf-8")
     except (OSError, UnicodeDecodeError):
         return ""
 
 
-def _replaced(path: Path, mine: str) -> str:
+def _replace_lock(path: Path, mine: str) -> str:
     """Replace the lock of an ended process, and return a line about it.
 
     Of several processes that find the same lock, the one that can create a file named after its content replaces it.
     """
-    theirs = _read(path)
+    theirs = _read_lock(path)
     _require_gone(path, theirs)
     claim = path.with_name(f"{path.name}.{hashlib.sha256(theirs.encode()).hexdigest()[:16]}")
-    if not _created(claim, mine):
+    if not _create_lock(claim, mine):
         raise ResumableError(
             f"{path.parent}: another program has just begun to work there. If not, delete {claim} and try again."
         )
-    if _read(path) != theirs:
+    if _read_lock(path) != theirs:
         claim.unlink(missing_ok=True)
         raise ResumableError(f"{path.parent}: another program has just begun to work there. Try again.")
     claim.replace(path)

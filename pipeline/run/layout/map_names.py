@@ -85,12 +85,12 @@ def settings_for(method: str, settings: Sequence[str]) -> list[str]:
     >>> settings_for("rise", ["batch=4", "rise:masks=500", "lime:samples=9"])
     ['batch=4', 'masks=500']
     """
-    found = []
+    pairs = []
     for text in settings:
         name, colon, _ = text.partition("=")[0].partition(":")
         if not colon or name.strip() == method:
-            found.append(text.partition(":")[2] if colon else text)
-    return found
+            pairs.append(text.partition(":")[2] if colon else text)
+    return pairs
 
 
 def names_of(method: str, settings: Sequence[str], betas: Sequence[float]) -> list[str]:

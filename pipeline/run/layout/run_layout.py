@@ -1,8 +1,6 @@
 """Paths in a run folder, which is a BIDS derivative.
 
-Only this module, `pipeline.run.layout.run_layout` and `pipeline.run.layout.scan_files` construct these paths.
-
-Paths of tables and maps of the whole group: the folder ``group`` of a run.
+Only this module and `pipeline.run.layout.scan_files` construct these paths.
 """
 
 from __future__ import annotations
@@ -19,9 +17,17 @@ from heatlas.pipeline.run.layout.scan_files import ScanFiles, space_and_resoluti
 from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE, template_name
 
 
+class ImageNames(NamedTuple):
+    """What the names of the registered images of a run hold: T1-weighted ones in a folder without settings."""
+
+    suffix: str = T1W.suffix
+    label: str = ""
+    further: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True)
-class GroupFiles:
-    """Paths below ``group``; part of `pipeline.run.layout.run_layout.RunLayout`."""
+class RunLayout:
+    """Paths of one run folder."""
 
     root: Path
 
@@ -63,19 +69,6 @@ class GroupFiles:
         first, *others = source.split("_")  # BIDS has no underscores within a label
         label = first + "".join(word.capitalize() for word in others)
         return self.group / "voxelwise" / f"group_space-{self.space}_desc-{label}_stat-{statistic}_statmap.nii.gz"
-
-
-class ImageNames(NamedTuple):
-    """What the names of the registered images of a run hold: T1-weighted ones in a folder without settings."""
-
-    suffix: str = T1W.suffix
-    label: str = ""
-    further: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class RunLayout(GroupFiles):
-    """Paths of one run folder."""
 
     def scan(self, participant_id: str, session_id: str | None, resolution_mm: float) -> ScanFiles:
         names = self.image_names
@@ -235,7 +228,7 @@ def _image_names(config: Path, changed_ns: int, size: int) -> ImageNames:
     except (OSError, ValueError):
         return ImageNames()
     suffix, further = str(cohort.get("suffix", T1W.suffix)), cohort.get("further_suffixes", ())
-    if suffix not in KINDS or not all(one in KINDS for one in further):
+    if suffix not in KINDS or not all(kind in KINDS for kind in further):
         return ImageNames()
     return ImageNames(suffix, str(cohort.get("label", "")), tuple(further))
 

@@ -1,8 +1,7 @@
-"""Memory of a process that computes with large arrays again and again.
+"""The machine that a process works on: memory for large arrays, and why a file could not be written.
 
-Why a file could not be written: a full disk, or a limit of the shell on the size of files.
-
-Libraries differ in what they say: ANTs says nothing and leaves a truncated file, safetensors has an error of its own.
+A disk may be full, or the shell may limit the size of files. Libraries differ in what they say then: ANTs says nothing
+and leaves a truncated file, safetensors has an error of its own.
 """
 
 from __future__ import annotations

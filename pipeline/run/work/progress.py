@@ -1,6 +1,6 @@
-"""Progress of longer work (a bar on a terminal, elsewhere a line every half minute), and calls from time to time.
+"""What a run says while it works: its log, on the terminal and in ``logs/run.log``, and the progress of longer work.
 
-The log of a run: on the terminal, and with times in ``logs/run.log``.
+Progress is a bar on a terminal, elsewhere a line every half minute.
 """
 
 from __future__ import annotations
