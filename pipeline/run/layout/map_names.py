@@ -6,11 +6,12 @@ settings that differ from the defaults: ``occlusionSize12``.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Mapping, Sequence
 
 from heatlas.pipeline.run.config.settings import AttributionConfig
-from heatlas.pipeline.run.work.digests import canonical_json, text_digest
 
 LRP, GUIDED = "lrp", "guided-backpropagation"
 """Methods of the founding study, whose maps have short names."""
@@ -65,7 +66,8 @@ def map_label(method: str, unusual: Mapping[str, object]) -> str:
     label = "".join(pieces)
     if readable and len(label) <= LONGEST_LABEL:
         return label
-    return label[:LONGEST_LABEL] + text_digest(canonical_json([method, dict(unusual)]))[:8]
+    text = json.dumps([method, dict(unusual)], sort_keys=True, ensure_ascii=False, allow_nan=False)
+    return label[:LONGEST_LABEL] + hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def _letters(name: str) -> str:
