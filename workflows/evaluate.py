@@ -12,8 +12,7 @@ from heatlas.atlases.templates import configured_grid
 from heatlas.pipeline.cohort.people.splits import SPLITS_TABLE, Split
 from heatlas.pipeline.cohort.reading import PLANTED
 from heatlas.pipeline.cohort.records import SCANS_TABLE, Scan, ScanTable
-from heatlas.pipeline.evaluation.bench.part import BenchRequest
-from heatlas.pipeline.evaluation.bench.stage import Bench
+from heatlas.pipeline.evaluation.bench.part import Bench, BenchRequest
 from heatlas.pipeline.evaluation.parts import PARTS, chosen_parts, require_task
 from heatlas.pipeline.run.config.files import with_section
 from heatlas.pipeline.run.config.settings import Config

@@ -9,8 +9,15 @@ from collections.abc import Sequence
 
 from heatlas.pipeline.cohort.people.splits import Split
 from heatlas.pipeline.cohort.people.tasks import task_of
-from heatlas.pipeline.evaluation.bench.part import Part, Shown, few_methods, methods_of, with_methods
-from heatlas.pipeline.evaluation.bench.stage import VERDICT_TABLES, Bench
+from heatlas.pipeline.evaluation.bench.part import (
+    VERDICT_TABLES,
+    Bench,
+    Part,
+    Shown,
+    few_methods,
+    methods_of,
+    with_methods,
+)
 from heatlas.pipeline.evaluation.bench.table import SHIFT_CURVE_TABLE, write_shift_curve
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.consensus.agreement import CONSENSUS_TABLES, agree

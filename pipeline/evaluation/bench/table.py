@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from itertools import combinations
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -55,10 +54,6 @@ from heatlas.pipeline.evaluation.scores.rankings import (
 from heatlas.pipeline.run.columns import Form, described
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.work.jobs import Outcome
-
-if TYPE_CHECKING:
-    from heatlas.pipeline.evaluation.bench.stage import Bench
-
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -385,10 +380,10 @@ def _note(out: int, of: int) -> str | None:
     )
 
 
-def write_shift_curve(bench: Bench, cohort: JudgedCohort, rows: CohortMaps) -> list[Outcome]:
-    """Write the table, or remove that of an earlier call where no shifts are asked for."""
+def write_shift_curve(_: object, cohort: JudgedCohort, rows: CohortMaps) -> list[Outcome]:
+    """Write the table, or remove that of an earlier call where no shifts are asked for; `after` of a part."""
     if cohort.config.evaluation.shifts:
-        SHIFT_CURVE_TABLE.write(bench.layout, shift_curve(cohort, rows))
+        SHIFT_CURVE_TABLE.write(cohort.layout, shift_curve(cohort, rows))
     else:
-        SHIFT_CURVE_TABLE.remove(bench.layout)
+        SHIFT_CURVE_TABLE.remove(cohort.layout)
     return []

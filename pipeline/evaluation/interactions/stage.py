@@ -17,7 +17,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from heatlas.pipeline.evaluation.bench.judging import CohortMaps, Extent, Judge, density_of
-from heatlas.pipeline.evaluation.bench.stage import Bench
+from heatlas.pipeline.evaluation.bench.part import Bench
 from heatlas.pipeline.evaluation.cohorts import RUN, JudgedCohort
 from heatlas.pipeline.evaluation.interactions.sides import (
     INTERACTIONS_TABLE,
