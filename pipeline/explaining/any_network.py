@@ -29,11 +29,18 @@ from heatlas.pipeline.attribution.reference.references import Reference
 from heatlas.pipeline.attribution.registry import METHODS, find_method
 from heatlas.pipeline.attribution.targets import StartValue
 from heatlas.pipeline.explaining.explained_image import ATLAS, Explained, explained
-from heatlas.pipeline.explaining.given_images import GivenImage, Image, given_controls, given_image
+from heatlas.pipeline.explaining.inputs import (
+    GivenImage,
+    Image,
+    Others,
+    WithOthers,
+    fixed_inputs,
+    given_controls,
+    given_image,
+)
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.registry import FAMILIES
 from heatlas.pipeline.models.foreign.adapted import ForeignNetwork, Meaning, OutputForm, adapted, weights_of
-from heatlas.pipeline.models.foreign.inputs import Others, WithOthers, fixed_inputs
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 from heatlas.pipeline.run.config.typed_values import require_arguments
 from heatlas.pipeline.run.errors import UsageError
