@@ -15,7 +15,7 @@ from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.cohort.people.tasks import SEVERAL_CLASSES
 from heatlas.pipeline.regions.audit import NO_REGION
 from heatlas.pipeline.statistics.performance.baselines import ALIKE, BETTER, MEAN, WORSE
-from heatlas.pipeline.training.baselines.records import BASELINES, UNTRAINED
+from heatlas.pipeline.training.baselines.stage import BASELINES, UNTRAINED
 from heatlas.reports.analyses.verdicts import CLEAR, Verdict, rows_where, survivors
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import (

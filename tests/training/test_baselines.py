@@ -26,8 +26,8 @@ from heatlas.pipeline.training.baselines.images import (
     smoothed,
     standardised,
 )
-from heatlas.pipeline.training.baselines.records import BASELINES, Seen
 from heatlas.pipeline.training.baselines.ridge import predicted
+from heatlas.pipeline.training.baselines.stage import BASELINES, Seen
 
 BY_NAME = {one.name: one for one in BASELINES}
 

@@ -29,7 +29,7 @@ from heatlas.pipeline.statistics.resampling.bootstrap import (
     strata_of,
     weighted_mean,
 )
-from heatlas.pipeline.training.baselines.records import BASELINES
+from heatlas.pipeline.training.baselines.stage import BASELINES
 
 BETTER, WORSE, ALIKE = "better than", "worse than", "no better than"
 MEAN = "mean"
