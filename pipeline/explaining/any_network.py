@@ -1,9 +1,7 @@
-"""Explain any network of PyTorch on any image: ``heatlas.explain``.
+"""Explain any network of PyTorch on any image: ``heatlas.explain``, and one function per method for those who want one.
 
 No run and no files are needed. What is explained is a copy of the network (`pipeline.models.foreign.adapted`), by the
 same methods and checks as in a run.
-
-One function per method, for those who want one: `heatlas.explain` with the method and its settings filled in.
 """
 
 from __future__ import annotations
@@ -117,18 +115,21 @@ def explain(
     with _undisturbed():
         given = given_image(image, weights_of(network))
         model = _model(network, given.volume, others, OutputForm(output, output_item, tuple(map(float, bins))))
-        known = model.answer if isinstance(model, ForeignNetwork) and model is not network else None
+        reply = model.answer if isinstance(model, ForeignNetwork) and model is not network else None
         asked_stage = entry.stage_of(model) if stage is None else stage if isinstance(stage, str) else int(stage)
-        if known is None and (target is None or isinstance(asked_stage, str)):
+        if reply is None and (target is None or isinstance(asked_stage, str)):
             with torch.no_grad():
-                known = model(given.volume)
-        unit = int(on_host(known[0].argmax())) if target is None and known is not None else int(target or 0)
+                reply = model(given.volume)
+        unit = int(on_host(reply[0].argmax())) if target is None and reply is not None else int(target or 0)
         context = _context(entry, given, reference)
-        values = {name: _plain(value) for name, value in (settings or {}).items()}
+        values = {
+            name: value.tolist() if isinstance(value, np.generic | np.ndarray) else value
+            for name, value in (settings or {}).items()
+        }
         built = entry.build(typed_settings(method, entry.record, values, "settings"), context)
         asked_start: StartValue = start or ("evidence" if entry.usual_start == "evidence" else "logit")
-        if isinstance(asked_stage, str) and known is not None:
-            _require_whole(model, given.volume, asked_stage, known[0])
+        if isinstance(asked_stage, str) and reply is not None:
+            _require_whole(model, given.volume, asked_stage, reply[0])
         answer, *more = attribute_all(model, given.volume, unit, built, asked_stage, asked_start)
     if more:
         raise UsageError(f"settings: {method} makes {len(more) + 1} maps with them; give one value, as beta = 0.5.")
@@ -198,14 +199,14 @@ def _undisturbed() -> Iterator[None]:
 def _require_whole(model: StagedModel, volume: Tensor, stage: str, wanted: Tensor) -> None:
     """Refuse a layer at which patches or slices stand in place of the volumes, so that its two sides are no network."""
     before, after = split_layers(model, stage)
-    found = volume
+    values = volume
     try:
         with torch.no_grad():
             for _, layer in (*before, *after):
-                found = layer(found)
+                values = layer(values)
     except RuntimeError:
-        found = volume
-    if found.shape != (1, *wanted.shape) or not torch.allclose(found[0], wanted, rtol=1e-4, atol=1e-5):
+        values = volume
+    if values.shape != (1, *wanted.shape) or not torch.allclose(values[0], wanted, rtol=1e-4, atol=1e-5):
         raise UsageError(
             f"stage {stage!r}: taken apart there, the network answers differently (its batch axis holds patches or "
             "slices there); name a layer before or after these."
@@ -220,11 +221,6 @@ def _context(entry: Entry, image: GivenImage, reference: Sequence[Image]) -> Run
             raise UsageError(f"{entry.name}: needs the regions of an atlas, but {image.nowhere}.")
         atlas = PackedAtlas.of(load_atlas(ATLAS, Grid(tuple(image.volume.shape[2:]), image.affine)))  # type: ignore[arg-type]
     return RunContext(atlas, None, controls)
-
-
-def _plain(value: Any) -> Any:
-    """A value of numpy as one of Python."""
-    return value.tolist() if isinstance(value, np.generic | np.ndarray) else value
 
 
 def _warn_of_nothing(answer: Attribution, image: GivenImage, reference: Reference | None) -> None:

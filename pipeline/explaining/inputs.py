@@ -1,6 +1,7 @@
-"""Images as users of the library give them, as volumes that a network takes, with the place of their voxels.
+"""What users of the library give: an image, controls and further inputs, as a network takes them.
 
-A network of several inputs as one of its volume alone: the others are held fixed.
+Images become volumes with the place of their voxels. A network of several inputs becomes one of its volume alone: the
+others are held fixed.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from heatlas.pipeline.run.work.host import on_host
 
 Image = Any
 """A path, an image of nibabel, or an array or tensor (D, H, W) or (C, D, H, W) that the network takes as it is."""
+Others = Sequence[Any] | Mapping[str, Any]
+"""Further inputs of a network in the order it takes them after the volume, or by name."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,10 +113,12 @@ def given_controls(reference: Sequence[Image], image: GivenImage) -> Reference |
     """
     if not reference:
         return None
-    names = [str(one) if isinstance(one, str | Path) else f"reference {n}" for n, one in enumerate(reference, 1)]
+    names = [
+        str(control) if isinstance(control, str | Path) else f"reference {n}" for n, control in enumerate(reference, 1)
+    ]
     volumes = []
-    for number, one in enumerate(reference, 1):
-        read = given_image(one, image.volume, names[number - 1])
+    for number, control in enumerate(reference, 1):
+        read = given_image(control, image.volume, names[number - 1])
         elsewhere = not (image.nowhere or read.nowhere) and not np.allclose(read.affine, image.affine, atol=1e-3)
         if elsewhere or read.volume.shape != image.volume.shape:
             raise BadInputError(
@@ -122,10 +127,6 @@ def given_controls(reference: Sequence[Image], image: GivenImage) -> Reference |
             )
         volumes.append(read.volume)
     return Reference(torch.cat(volumes), tuple(names))
-
-
-Others = Sequence[Any] | Mapping[str, Any]
-"""Further inputs of a network in the order it takes them after the volume, or by name."""
 
 
 @fx.wrap
@@ -165,7 +166,7 @@ def fixed_inputs(others: Others, like: Tensor) -> dict[str, Tensor]:
     if isinstance(others, str | bytes) or not isinstance(others, Mapping | Sequence):
         raise UsageError("others: give a list of inputs, as others=[age], or inputs by name, as others={'age': age}.")
     named = others if isinstance(others, Mapping) else {str(place): value for place, value in enumerate(others)}
-    found = {}
+    tensors = {}
     for name, value in named.items():
         try:
             tensor = torch.as_tensor(value)
@@ -177,5 +178,5 @@ def fixed_inputs(others: Others, like: Tensor) -> dict[str, Tensor]:
             raise UsageError(
                 f"others[{name}]: has the shape {tuple(tensor.shape)}; its first axis is the batch, of one image."
             )
-        found[name] = tensor.to(like.device, like.dtype if tensor.is_floating_point() else None)
-    return found
+        tensors[name] = tensor.to(like.device, like.dtype if tensor.is_floating_point() else None)
+    return tensors

@@ -1,6 +1,6 @@
-"""Out-of-fold predictions of all baselines, on the folds and people of the networks: one step after the training.
+"""Simple predictors to compare networks with, on their folds and people: what each sees, and what it says out of fold.
 
-The baselines: what each sees. A new one is one record.
+A predictor is one record in `BASELINES`. All are fitted in one step after the training.
 """
 
 from __future__ import annotations
@@ -78,26 +78,16 @@ def _demographic(seen: Seen) -> Floats:
 
 def _volumes(seen: Seen) -> Floats:
     head = seen.column("tiv_mm3")
-    own = [seen.column("hippocampus_mm3"), seen.column("hippocampus_mm3") / head, seen.column("nwbv"), head]
-    return np.column_stack(own) if any(np.isfinite(one).any() for one in own[:3]) else np.empty((len(head), 0))
-
-
-def _regions(seen: Seen) -> Floats:
-    return np.stack([np.concatenate([one.means, one.spreads]) for one in seen.images])
-
-
-def _voxels(seen: Seen) -> Floats:
-    return np.stack([one.smoothed for one in seen.images]).astype(np.float64)
-
-
-def _untrained(seen: Seen) -> Floats:
-    return np.stack([one.untrained for one in seen.images]).astype(np.float64)
+    hippocampus = seen.column("hippocampus_mm3")
+    volumes = [hippocampus, hippocampus / head, seen.column("nwbv"), head]
+    there = any(np.isfinite(values).any() for values in volumes[:3])
+    return np.column_stack(volumes) if there else np.empty((len(head), 0))
 
 
 def _with_demographic(columns: Callable[[Seen], Floats]) -> Callable[[Seen], Floats]:
     def both(seen: Seen) -> Floats:
-        own = columns(seen)
-        return np.column_stack([own, _demographic(seen)]) if own.shape[1] else own
+        values = columns(seen)
+        return np.column_stack([values, _demographic(seen)]) if values.shape[1] else values
 
     return both
 
@@ -105,9 +95,21 @@ def _with_demographic(columns: Callable[[Seen], Floats]) -> Callable[[Seen], Flo
 BASELINES = (
     Baseline("demographics", "age and sex", _demographic),
     Baseline("volumes", "hippocampal and brain volume, age and sex", _with_demographic(_volumes)),
-    Baseline("regions", "mean and spread of intensity in each region of the atlas", _regions),
-    Baseline("voxels", "the image, smoothed to 8 mm", _voxels),
-    Baseline(UNTRAINED, "what an untrained network makes of the image", _untrained),
+    Baseline(
+        "regions",
+        "mean and spread of intensity in each region of the atlas",
+        lambda seen: np.stack([np.concatenate([image.means, image.spreads]) for image in seen.images]),
+    ),
+    Baseline(
+        "voxels",
+        "the image, smoothed to 8 mm",
+        lambda seen: np.stack([image.smoothed for image in seen.images]).astype(np.float64),
+    ),
+    Baseline(
+        UNTRAINED,
+        "what an untrained network makes of the image",
+        lambda seen: np.stack([image.untrained for image in seen.images]).astype(np.float64),
+    ),
 )
 """All baselines."""
 
@@ -117,7 +119,7 @@ log = logging.getLogger("heatlas")
 COLUMNS = {
     **described("participant_id", "session_id", "scan_id"),
     "fold": "Test fold: fitted on the other people of this fold, as the network was",
-    "baseline": "What it sees: " + "; ".join(f"{one.name} ({one.sees})" for one in BASELINES),
+    "baseline": "What it sees: " + "; ".join(f"{baseline.name} ({baseline.sees})" for baseline in BASELINES),
     "target": "1 for the positive class and 0 for the negative one, of several classes as in predictions.tsv, or the "
     "number",
     "prediction": "Probability of the positive class (of several classes, of the one that maps explain), or the "
@@ -159,15 +161,15 @@ def compare_with_baselines(
         PREDICTIONS_BASELINES_TABLE.remove(layout)
         return False
     spec = configured_input(config)
-    files = [layout.scan(one.participant_id, one.session_id, config.registration.resolution_mm) for one in scans]
+    files = [layout.scan(scan.participant_id, scan.session_id, config.registration.resolution_mm) for scan in scans]
 
     def write() -> list[Path]:
         made = _predictions(layout, scans, files, split, config, atlas, executor, spec)
         return [baselines_table(task_of(config.cohort)).write(layout, made)]
 
-    read = [path for one in files for path in one.seen]
+    images = [path for scan in files for path in scan.seen]
     tables = (SPLITS_TABLE, PREDICTIONS_TABLE, CLINICAL_TABLE, SCANS_TABLE)
-    inputs = [*read, *(table.path(layout) for table in tables)]
+    inputs = [*images, *(table.path(layout) for table in tables)]
     parameters = [config.cohort, config.seed, atlas.version, spec.box, spec.normalisation]
     return run_step(layout, "baselines", inputs, parameters, [_predictions], write, digests)
 
@@ -189,11 +191,11 @@ def _predictions(
     task = task_of(config.cohort)
     classes = 0 if task.is_number else len(task.outputs)
     seen = Seen(scans, clinical, images, task.column)
-    target = np.array([task.value(one.label, one.name) for one in scans])
-    person = name_of_person(one.participant_id for one in scans)
-    people = np.array([person[one.participant_id] for one in scans])
-    known = PREDICTIONS_TABLE.read(layout, ["scan_id", "fold"])
-    folds = dict(zip(known["scan_id"], known["fold"], strict=True))
+    target = np.array([task.value(scan.label, scan.name) for scan in scans])
+    person = name_of_person(scan.participant_id for scan in scans)
+    people = np.array([person[scan.participant_id] for scan in scans])
+    predictions = PREDICTIONS_TABLE.read(layout, ["scan_id", "fold"])
+    folds = dict(zip(predictions["scan_id"], predictions["fold"], strict=True))
     rows = []
     for baseline in BASELINES:
         columns = baseline.columns(seen)
@@ -208,14 +210,14 @@ def _predictions(
             continue
         for fold in split.folds:
             members = {*fold.train, *fold.validation}
-            train = [k for k, one in enumerate(scans) if one.participant_id in members]
-            test = [k for k, one in enumerate(scans) if folds.get(one.scan_id) == fold.index]
+            train = [k for k, scan in enumerate(scans) if scan.participant_id in members]
+            test = [k for k, scan in enumerate(scans) if folds.get(scan.scan_id) == fold.index]
             if not test or not _can_be_fitted(target[train], people[train], task):
                 continue  # no network to compare with, or too few to learn from
             seed = derived_seed(config.seed, "baselines", fold.index)
             try:
-                own = people[train].tolist()
-                found = predicted(columns[train], target[train], own, columns[test], classes, seed)
+                who = people[train].tolist()
+                answers = predicted(columns[train], target[train], who, columns[test], classes, seed)
             except ValueError as error:  # scikit-learn's, of data that no model can be fitted to
                 log.warning(
                     "baseline %s, fold %d: %s; the networks of this fold are not compared with it. Use fewer folds, or "
@@ -225,10 +227,10 @@ def _predictions(
                     error,
                 )
                 continue
-            for k, own_answer in zip(test, found, strict=True):
-                one = scans[k]
-                identity = [one.participant_id, one.session_id, one.scan_id, fold.index, baseline.name, target[k]]
-                rows.append([*identity, *_cells(own_answer, task)])
+            for k, answer in zip(test, answers, strict=True):
+                scan = scans[k]
+                identity = [scan.participant_id, scan.session_id, scan.scan_id, fold.index, baseline.name, target[k]]
+                rows.append([*identity, *_cells(answer, task)])
     return pd.DataFrame(rows, columns=list(baselines_table(task).meanings))
 
 
@@ -236,7 +238,7 @@ def _cells(answer: np.ndarray, task: Task) -> list[float]:
     """The prediction of a scan, and of several classes the probability of each."""
     if task.is_number:
         return [float(answer)]
-    every = [float(one) for one in answer] if task.kind.name == SEVERAL_CLASSES else []
+    every = [float(probability) for probability in answer] if task.kind.name == SEVERAL_CLASSES else []
     return [float(answer[task.unit]), *every]
 
 
