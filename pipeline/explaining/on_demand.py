@@ -282,7 +282,10 @@ def _write_tables(layout: ExplanationLayout, asked: Explanation, jobs: Iterable[
         if result is not None:
             columns = ["map", *_OF_RUN.meanings]
             table = RELEVANCE_TABLE.read(job.outputs["regions"], columns)[columns]
-            head = {name: table["map"].map({label: result[f"{label}.{name}"] for label in asked.names}) for name in _OF_A_MAP}
+            head = {
+                name: table["map"].map({label: result[f"{label}.{name}"] for label in asked.names})
+                for name in _OF_A_MAP
+            }
             frames.append(table.assign(fold=job.arguments[0].networks[0].fold, **head))
     if not frames:
         return
