@@ -60,8 +60,8 @@ class ControlNorms:
         unknown = learned.unknown(facts)[0]
         norm, covariates = norm_of(self.values, self.frame, self.formula, self.min_freedom, without=tuple(unknown))
         missed = {name: why for name, why in unknown.items() if name not in learned.dropped}  # constant: no loss
-        said = f"norm without {', '.join(missed)} ({'; '.join(missed.values())})" if missed else None
-        return norm, covariates.matrix(facts)[0], said
+        note = f"norm without {', '.join(missed)} ({'; '.join(missed.values())})" if missed else None
+        return norm, covariates.matrix(facts)[0], note
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,24 +127,26 @@ def _shared(bundle: Bundle) -> Iterator[SharedNorms]:
 
 def applied_scores(layout: RunLayout, applied: AppliedScans, norms: list[ControlNorms | SharedNorms]) -> pd.DataFrame:
     """One row per scan, source and group; columns of `W_SCORE_COLUMNS`."""
-    own = {one.source: one for one in region_features(applied.values, applied.volumes(layout))}
+    by_source = {source.source: source for source in region_features(applied.values, applied.volumes(layout))}
     frame, tables = applied.frame, []
-    for known in norms:
-        if known.source not in own or np.isnan(own[known.source].values).all():  # no volumes of an affine registration
+    for usual in norms:
+        if (
+            usual.source not in by_source or np.isnan(by_source[usual.source].values).all()
+        ):  # no volumes of an affine registration
             continue
-        features = own[known.source]
-        place = [features.groups.index(group) if group in features.groups else -1 for group in known.groups]
+        features = by_source[usual.source]
+        place = [features.groups.index(group) if group in features.groups else -1 for group in usual.groups]
         for row in range(len(frame)):
             values = np.where(np.array(place) < 0, np.nan, features.values[row][place])[None]
-            norm, covariates, left_out = known.for_scan(frame.iloc[[row]])
+            norm, covariates, left_out = usual.for_scan(frame.iloc[[row]])
             w, z = norm.scores(values, covariates)
             networks = frame["n_networks"].iloc[row]
-            mean = CAUTIOUS.format(networks) if known.source != VOLUME and networks > 1 else None
+            mean = CAUTIOUS.format(networks) if usual.source != VOLUME and networks > 1 else None
             notes = [joined(problem, "no value" if np.isnan(value) else None, left_out, mean)
                      for problem, value in zip(norm.problems, values[0], strict=True)]  # fmt: skip
             facts = frame.iloc[row][["participant_id", "session_id", "scan_id"]].to_dict()
             tables.append(pd.DataFrame({
-                **facts, "label": None, "fold": NO_FOLD, "source": known.source, "group": known.groups, "w": w[0],
+                **facts, "label": None, "fold": NO_FOLD, "source": usual.source, "group": usual.groups, "w": w[0],
                 "z": z[0], "note": notes,
             }))  # fmt: skip
     return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=list(W_SCORE_COLUMNS))

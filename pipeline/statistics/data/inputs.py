@@ -228,7 +228,7 @@ def without_contradictions(scans: Sequence[Scan]) -> tuple[tuple[Scan, ...], tup
     for scan in scans:
         if scan.sex is not None:
             sexes.setdefault(person[scan.participant_id], set()).add(scan.sex)
-    doubtful = {one for one, known in sexes.items() if len(known) > 1}
+    doubtful = {name for name, recorded in sexes.items() if len(recorded) > 1}
     settled = tuple(dataclasses.replace(s, sex=None) if person[s.participant_id] in doubtful else s for s in scans)
     note = (
         "scans.tsv: {} is recorded with both sexes and analysed as of unknown sex. Correct the source, or drop a scan."

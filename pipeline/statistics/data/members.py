@@ -143,14 +143,14 @@ def welch_within(means: Floats, is_first: Flags, fold: Indices) -> tuple[Floats,
 
 def reported_g(values: Floats, is_first: Flags, fold: Indices) -> tuple[Floats, list[str | None]]:
     """`hedges_g` of values (participants, columns), and why it is missing; no note for columns with NaN."""
-    known = np.asarray(np.isfinite(values).all(axis=0), dtype=bool)
+    whole = np.asarray(np.isfinite(values).all(axis=0), dtype=bool)
     freedom = _freedom(fold)
     if freedom < MIN_FREEDOM_OF_G:
         note = f"no Hedges' g: fewer than {MIN_FREEDOM_OF_G} degrees of freedom ({freedom})"
-        return np.full(values.shape[1], np.nan), [note if is_known else None for is_known in known.tolist()]
-    g = np.where(known, hedges_g(np.where(known, values, 0.0), is_first, fold), np.nan)
+        return np.full(values.shape[1], np.nan), [note if is_known else None for is_known in whole.tolist()]
+    g = np.where(whole, hedges_g(np.where(whole, values, 0.0), is_first, fold), np.nan)
     note = "no Hedges' g: participants do not differ within the groups"
-    return g, [note if is_known else None for is_known in (known & np.isnan(g)).tolist()]
+    return g, [note if is_known else None for is_known in (whole & np.isnan(g)).tolist()]
 
 
 def interval_of_g(g: Floats, fold: Indices, t: Floats, critical: Floats) -> tuple[Floats, Floats]:
@@ -189,12 +189,12 @@ def years_since_first(frame: pd.DataFrame) -> pd.Series:
     change.
     """
     age = frame["age"].astype(float)
-    known = frame[YEARS].astype(float) if YEARS in frame.columns else pd.Series(np.nan, frame.index)
+    years = frame[YEARS].astype(float) if YEARS in frame.columns else pd.Series(np.nan, frame.index)
     person = frame["participant_id"]
-    whole = known.notna().groupby(person).transform("all")
+    whole = years.notna().groupby(person).transform("all")
     one_visit = frame["session_id"].groupby(person).transform("nunique") < 2
     of_visits = one_visit | (age.groupby(person).transform("nunique") > 1)
-    clock = known.where(whole, age.where(of_visits))
+    clock = years.where(whole, age.where(of_visits))
     return clock - clock.groupby(person).transform("min")
 
 
@@ -337,10 +337,10 @@ def one_value_per_participant(column: pd.Series, participants: pd.Series, is_cat
         return column.astype(float).groupby(people).transform("mean")
     if pd.api.types.is_numeric_dtype(column):
         column = column.map(code_text, na_action="ignore")
-    known = column.astype(object).where(column.notna(), None)
+    values = column.astype(object).where(column.notna(), None)
     chosen = {
         person: _most_frequent([value for value in of_one if value is not None])
-        for person, of_one in known.groupby(people)
+        for person, of_one in values.groupby(people)
     }
     return pd.Series([chosen[person] for person in people], index=column.index, dtype=object)
 

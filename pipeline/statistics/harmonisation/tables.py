@@ -262,7 +262,7 @@ def _tests(done: Harmonised, scans: FoldedScans, config: Config) -> pd.DataFrame
         ]
         notes_of_test = notes_of_test if not part.all() else notes
         try:
-            table = _tested(done, effect, rows, site, formula, frame, config)
+            table = _test_table(done, effect, rows, site, formula, frame, config)
         except BadInputError as error:
             if effect == "location":
                 raise
@@ -279,7 +279,7 @@ def _tests(done: Harmonised, scans: FoldedScans, config: Config) -> pd.DataFrame
     return pd.concat(tables)
 
 
-def _tested(
+def _test_table(
     done: Harmonised, effect: Effect, rows: NDArray[np.intp], site: list[str], formula: str, frame: pd.DataFrame,
     config: Config,
 ) -> pd.DataFrame:  # fmt: skip
@@ -297,12 +297,12 @@ def _tested(
     for when, (test, _) in tests.items():
         for name, column in _numbers(test).items():
             table[f"{name}_{when}"] = column
-    one, model = tests["before"]
+    before, model = tests["before"]
     dropped = model.design.dropped
     remarks = [f"{name}: {dropped[column]}" for column, name in ((FOLD, FOLD), (SITE, "site")) if column in dropped]
-    notes = [joined_notes(*remarks, problem) for problem in one.problems]
-    table = table.assign(n_participants=one.n_units, fold_held=model.held, note=pd.Series(notes, dtype=object))
-    return table.assign(n_permutations=one.n_permutations, exact=one.exact)
+    notes = [joined_notes(*remarks, problem) for problem in before.problems]
+    table = table.assign(n_participants=before.n_units, fold_held=model.held, note=pd.Series(notes, dtype=object))
+    return table.assign(n_permutations=before.n_permutations, exact=before.exact)
 
 
 def _numbers(test: PermutationTest) -> dict[str, Any]:

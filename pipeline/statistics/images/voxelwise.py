@@ -240,8 +240,8 @@ def _values(inputs: StatisticsInputs, source: str, voxels: Voxels, executor: Exe
     n = len(files)
     voxels_of_scans = list(executor.map(voxels_of_scan, files, [source] * n, [voxels] * n))
     there = np.array([of_scan is not None for of_scan in voxels_of_scans], bool)
-    known = [of_scan for of_scan in voxels_of_scans if of_scan is not None]
-    return rows[there], np.stack(known) if known else np.zeros((0, int(voxels.mask.sum())), np.float32)
+    rows_read = [of_scan for of_scan in voxels_of_scans if of_scan is not None]
+    return rows[there], np.stack(rows_read) if rows_read else np.zeros((0, int(voxels.mask.sum())), np.float32)
 
 
 def _tested(

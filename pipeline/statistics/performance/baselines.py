@@ -90,7 +90,7 @@ def baselines_tables(inputs: StatisticsInputs) -> pd.DataFrame:
     predictions = inputs.predictions
     if task.is_number:
         means = predictions.groupby("fold")["target"].transform(
-            lambda one: (predictions["target"].sum() - one.sum()) / max(len(predictions) - len(one), 1)
+            lambda inside: (predictions["target"].sum() - inside.sum()) / max(len(predictions) - len(inside), 1)
         )
         mean = pd.DataFrame({"scan_id": predictions["scan_id"], "baseline": MEAN, "prediction": means})
         others = pd.concat([others[names], mean], ignore_index=True)
@@ -98,7 +98,7 @@ def baselines_tables(inputs: StatisticsInputs) -> pd.DataFrame:
     rows = []
     for name, their_rows in others[names].groupby("baseline", sort=False):
         both = predictions.merge(their_rows, on="scan_id", suffixes=("", " of baseline"))
-        columns = [f"{one} of baseline" if one in predictions else one for one in theirs]
+        columns = [f"{name} of baseline" if name in predictions else name for name in theirs]
         network, baseline = both[scores].to_numpy(float), both[columns].to_numpy(float)
         # of several classes the target of `inputs` is that of the class explained
         target = both["label"].map(task.outputs.index) if len(units) > 1 else both["target"]
@@ -107,9 +107,9 @@ def baselines_tables(inputs: StatisticsInputs) -> pd.DataFrame:
         rng = generator(inputs.seed, "statistics", "baselines", str(name))
         rows += _rows(str(name), both, compared, inputs.config.statistics.bootstrap_samples, rng)
     rows += [
-        {"baseline": one.name, "metric": "mae" if task.is_number else AUC, "n_participants": 0, "n_scans": 0}
-        for one in BASELINES
-        if one.name not in set(others["baseline"])
+        {"baseline": baseline.name, "metric": "mae" if task.is_number else AUC, "n_participants": 0, "n_scans": 0}
+        for baseline in BASELINES
+        if baseline.name not in set(others["baseline"])
     ]
     table = pd.DataFrame(rows, columns=list(COLUMNS))
     best = table.groupby("baseline")["estimate"].transform("first")
@@ -175,8 +175,8 @@ def _rows(
             network, baseline = (of(score, drawn[:, codes]) for score in (compared.network, compared.baseline))
             return np.stack([baseline, network - baseline], axis=1)
 
-        found = scaled_intervals(both_of, strata, [LOG if is_number else LOGIT, AS_IT_IS], draws, 0.95, rng)
-        less, more, p = found.low[1], found.high[1], np.nan
+        intervals = scaled_intervals(both_of, strata, [LOG if is_number else LOGIT, AS_IT_IS], draws, 0.95, rng)
+        less, more, p = intervals.low[1], intervals.high[1], np.nan
         if metric != BALANCED:  # of areas Student's t is too wide (docs/benchmarks/statistics.md)
             less, more = _percentiles(both_of(participant_draws(strata.tolist(), draws, rng))[:, 1])
             exchanged = (rng.random((PERMUTATIONS, len(people))) < 0.5)[:, codes]
@@ -186,7 +186,7 @@ def _rows(
         rows.append(
             {
                 "baseline": name, "metric": metric, "estimate": of_baseline,
-                "ci_low": found.low[0], "ci_high": found.high[0],
+                "ci_low": intervals.low[0], "ci_high": intervals.high[0],
                 "network": of_network, "difference": of_network - of_baseline,
                 "difference_low": less, "difference_high": more, "p": p,
                 "verdict": verdict(less, more, p, is_number), "n_participants": len(people), "n_scans": len(both),
@@ -212,10 +212,10 @@ def _balanced(target: Floats, predicted: Floats, weights: Floats) -> Floats:
 
 
 def _percentiles(draws: Floats) -> tuple[float, float]:
-    known = draws[np.isfinite(draws)]
-    if len(known) < 2 or np.ptp(known) == 0:
+    finite = draws[np.isfinite(draws)]
+    if len(finite) < 2 or np.ptp(finite) == 0:
         return float("nan"), float("nan")
-    low, high = np.quantile(known, [0.025, 0.975])
+    low, high = np.quantile(finite, [0.025, 0.975])
     return float(low), float(high)
 
 

@@ -135,8 +135,8 @@ def proportionality(time: Floats, event: Flags, columns: Floats, beta: Floats) -
     crossed = np.tensordot(of_time, variances, 1)
     squared = np.einsum("k,kqq->q", of_time**2, variances)
     variance = squared - np.einsum("jq,jq->q", crossed, np.linalg.solve(total, crossed))
-    known = variance > FLAT * squared
-    statistic = np.where(known, score**2 / np.where(known, variance, 1.0), np.nan)
+    varies = variance > FLAT * squared
+    statistic = np.where(varies, score**2 / np.where(varies, variance, 1.0), np.nan)
     return statistic, np.asarray(chi2.sf(statistic, 1), float)
 
 
