@@ -71,7 +71,8 @@ def main_effects_tables(inputs: StatisticsInputs) -> pd.DataFrame:
             try:
                 blocks.append(_test_source(inputs, features, values, variable, frame, models))
             except BadInputError as error:
-                blocks.append(_blank(features.source, variable, str(error)))
+                row = dict.fromkeys(MAIN_EFFECTS_COLUMNS) | {"source": features.source, "variable": variable}
+                blocks.append(pd.DataFrame([row | {"note": str(error)}]).astype({"n_participants": "Int64"}))
     filled = [block.dropna(axis=1, how="all") for block in blocks[1:]]  # which pandas 2 warns of
     table = pd.concat(filled or blocks, ignore_index=True)
     return table.reindex(columns=list(MAIN_EFFECTS_COLUMNS))
@@ -138,8 +139,3 @@ def _contrast(design: Design, variable: str, df_tested: int) -> str | None:
     """Levels of a two-level factor in the direction of the estimate; None otherwise."""
     level = re.fullmatch(re.escape(variable) + r"\[T\.(.+)\]", design.names[0])
     return f"{level[1]} - the other" if level is not None and df_tested == 1 else None
-
-
-def _blank(source: str, variable: str, note: str) -> pd.DataFrame:
-    row = dict.fromkeys(MAIN_EFFECTS_COLUMNS) | {"source": source, "variable": variable, "note": note}
-    return pd.DataFrame([row], columns=list(MAIN_EFFECTS_COLUMNS)).astype({"n_participants": "Int64"})

@@ -24,7 +24,6 @@ from heatlas.pipeline.statistics.harmonisation.combat import POOL
 from heatlas.pipeline.statistics.harmonisation.fold_wise import Harmonised, covariates_of, harmonise
 from heatlas.pipeline.statistics.harmonisation.site_effect import FEWEST, SITE, Effect, in_large_sites, site_effect
 from heatlas.pipeline.statistics.linear.fold_effect import FOLD
-from heatlas.pipeline.statistics.linear.freedman_lane import PermutationTest
 from heatlas.pipeline.statistics.linear.permutations import POOLED_FDR
 
 HOLD_SITE = (
@@ -295,7 +294,9 @@ def _test_table(
     }  # fmt: skip
     table = pd.DataFrame({"source": source, "group": done.features.groups, "effect": effect})
     for when, (test, _) in tests.items():
-        for name, column in _numbers(test).items():
+        f = test.statistic**2 if test.df_tested == 1 else test.statistic
+        numbers = {"f": f, "r2": test.partial_r**2, "p": test.p, "p_fwe": test.p_fwe, "p_fdr": test.p_fdr}
+        for name, column in numbers.items():
             table[f"{name}_{when}"] = column
     before, model = tests["before"]
     dropped = model.design.dropped
@@ -303,8 +304,3 @@ def _test_table(
     notes = [joined_notes(*remarks, problem) for problem in before.problems]
     table = table.assign(n_participants=before.n_units, fold_held=model.held, note=pd.Series(notes, dtype=object))
     return table.assign(n_permutations=before.n_permutations, exact=before.exact)
-
-
-def _numbers(test: PermutationTest) -> dict[str, Any]:
-    f = test.statistic**2 if test.df_tested == 1 else test.statistic
-    return {"f": f, "r2": test.partial_r**2, "p": test.p, "p_fwe": test.p_fwe, "p_fdr": test.p_fdr}

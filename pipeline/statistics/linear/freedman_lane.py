@@ -233,7 +233,9 @@ def permutation_test(
     endless = np.isinf(statistic) & (single == len(permutations))
     if endless.any():  # such a column would also be the largest of the family in every permutation
         left_out = np.flatnonzero(usable)[endless]
-        others = permutation_test(_without(values, left_out), model, permutations, confidence, equal_variances, kinds)
+        without = values.astype(float, copy=True)
+        without[:, left_out] = np.nan
+        others = permutation_test(without, model, permutations, confidence, equal_variances, kinds)
         reasons = [NO_SPREAD_IN_GROUP if i in left_out else why for i, why in enumerate(others.problems)]
         return replace(others, coefficients=coefficients, problems=tuple(reasons))
     family = len(permutations) - np.searchsorted(np.sort(largest), threshold, side="left")
@@ -313,13 +315,6 @@ def _measured(
     step = null.step(residuals, CHUNK_BYTES)
     of_null = tally(null.size, step, permutations, residuals, threshold, confidence, kinds)
     return threshold, *null.reported(residuals), *of_null
-
-
-def _without(values: Floats, columns: Indices) -> Floats:
-    """The values with some columns unknown."""
-    others = values.astype(float, copy=True)
-    others[:, columns] = np.nan
-    return others
 
 
 def reached(
