@@ -100,7 +100,7 @@ def compare_applied(layout: RunLayout, config: Config) -> list[Path]:
 def norms_of_run(folder: Path) -> Iterator[ControlNorms | SharedNorms]:
     """The norms of a finished run, or of its export, by source; BadInputError if a table is missing or invalid."""
     if bundle := open_bundle(folder):
-        yield from _shared(bundle)
+        yield from _norms_of_export(bundle)
         return
     inputs = inputs_of_run(RunLayout(folder))
     scans, config = FoldedScans.of(inputs), inputs.config
@@ -114,7 +114,7 @@ def norms_of_run(folder: Path) -> Iterator[ControlNorms | SharedNorms]:
         )  # fmt: skip
 
 
-def _shared(bundle: Bundle) -> Iterator[SharedNorms]:
+def _norms_of_export(bundle: Bundle) -> Iterator[SharedNorms]:
     table = read_norms(bundle)
     if table is None:
         raise BadInputError(f"{bundle.layout.norms}: not there; the exported run had no regions. Apply the run itself.")

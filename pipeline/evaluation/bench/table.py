@@ -183,7 +183,7 @@ def _row(
     }
     cells |= {column: _mean(of_positive, column) for column in MAP_ROW if column not in FLAGS}
     cells |= {column: _mean(of_positive, column) for column in (*FAITHFUL, "shift_correlation", *BOXED, *MAP_SCORES)}
-    cells |= _seen(cohort, of_positive) | _of_set(cohort, of_positive)
+    cells |= _recognition(cohort, of_positive) | _of_set(cohort, of_positive)
     scans = set(of_map["scan_id"])
     if severity != ALL or covers_folds(cohort, scans):
         cells |= _of_regions(cohort, rows, network, name, scans, severity)
@@ -283,7 +283,7 @@ def _accuracy(of_map: pd.DataFrame, positive: set[str]) -> float:
     return float(balanced_accuracy(of_map["logit"].to_numpy(float), people, np.ones((1, len(of_map))))[0])
 
 
-def _seen(cohort: JudgedCohort, of_map: pd.DataFrame) -> dict[str, object]:
+def _recognition(cohort: JudgedCohort, of_map: pd.DataFrame) -> dict[str, object]:
     """Participants with scores of masked recognition, and intervals of their means over participants."""
     if not {*SEEN} <= {*of_map.columns}:
         return {}

@@ -121,14 +121,15 @@ def claims(kernels: Sequence[int], pooled: bool) -> tuple[Claim, ...]:
     last = Side("GridPG", cam, "last")
     backward = ("gradient", "guided-backpropagation", ixg, intgrad)
     claimed = [
-        Claim(f"At the input {_said(name)} is near chance", Side("GridPG", name), "chance", True) for name in backward
+        Claim(f"At the input {_name_in_sentence(name)} is near chance", Side("GridPG", name), "chance", True)
+        for name in backward
     ]
     claimed += [
         Claim(f"{method_title(name)} improves with depth", Side("GridPG", name, "last"), Side("GridPG", name))
         for name in (ixg, intgrad)
     ]
     claimed += [
-        Claim(f"At the last stage {_said(name)} is like Grad-CAM", Side("GridPG", name, "last"), last, True)
+        Claim(f"At the last stage {_name_in_sentence(name)} is like Grad-CAM", Side("GridPG", name, "last"), last, True)
         for name in (ixg, intgrad)
     ]
     claimed += [
@@ -159,12 +160,14 @@ def claims(kernels: Sequence[int], pooled: bool) -> tuple[Claim, ...]:
         Claim("Four cells are harder than two", Side("GridPG", focus, kind="pair"), Side("GridPG", focus)),
     ]
     if pooled:
-        claimed += [Claim(f"At the last stage {_said(name)} is even", Side("GridPG", name, "last"), "chance", True)
-                  for name in ("gradient", "guided-backpropagation")]  # fmt: skip
+        claimed += [
+            Claim(f"At the last stage {_name_in_sentence(name)} is even", Side("GridPG", name, "last"), "chance", True)
+            for name in ("gradient", "guided-backpropagation")
+        ]
     return tuple(claimed)
 
 
-def _said(method: str) -> str:
+def _name_in_sentence(method: str) -> str:
     """Name of a method inside a sentence."""
     title = method_title(method)
     return title[:1].lower() + title[1:]

@@ -114,7 +114,9 @@ def planned_grids(cohort: JudgedCohort, quick: bool) -> list[Planned]:
         try:
             candidates = _candidates(cohort, fold.index, places)
         except BadInputError as error:
-            planned += [Planned(fold.index, kind, None, note=_said(cohort, fold.index, error)) for kind in kinds]
+            planned += [
+                Planned(fold.index, kind, None, note=_problem_of_fold(cohort, fold.index, error)) for kind in kinds
+            ]
             continue
         for kind in kinds:
             for target in (0, 1):
@@ -123,14 +125,14 @@ def planned_grids(cohort: JudgedCohort, quick: bool) -> list[Planned]:
                 try:
                     grids = draw_grids(candidates, layout_of(kind, settings), kind, target, count, seed)
                 except BadInputError as error:
-                    planned.append(Planned(fold.index, kind, None, note=_said(cohort, fold.index, error)))
+                    planned.append(Planned(fold.index, kind, None, note=_problem_of_fold(cohort, fold.index, error)))
                     continue
                 least = float(candidates.confidence.min())
                 planned += [Planned(fold.index, kind, grid, least) for grid in grids]
     return planned
 
 
-def _said(cohort: JudgedCohort, fold: int, error: BadInputError) -> str:
+def _problem_of_fold(cohort: JudgedCohort, fold: int, error: BadInputError) -> str:
     """What went wrong in a fold, with the names of the classes."""
     text = str(error).removeprefix("grids: ")
     for number, name in enumerate((cohort.config.cohort.negative, cohort.config.cohort.positive)):
@@ -191,7 +193,7 @@ def _write_tables(cohort: JudgedCohort, planned: Sequence[Planned], outcomes: Se
     summary = summary_of_grids(scores, people, seed).assign(cohort=cohort.name)
     confidence = pd.DataFrame([(plan.kind, plan.confidence) for plan in planned], columns=["kind", "confidence"])
     summary["confidence"] = summary["kind"].map(confidence.groupby("kind")["confidence"].min())
-    kept = scores.groupby(["setting", "kind"])["local"].agg(_kept)
+    kept = scores.groupby(["setting", "kind"])["local"].agg(_yes_or_no)
     summary["local"] = [kept[setting, kind] for setting, kind in zip(summary["setting"], summary["kind"], strict=True)]
     summary = pd.concat([summary, _notes(cohort, planned)], ignore_index=True)
     GRIDS_TABLE.write(layout, summary.astype({"stage": "Int64"}))
@@ -219,7 +221,7 @@ def claims_about(files: FoldFiles) -> tuple[Claim, ...]:
     return claims(smoothing_kernels(min(loaded.input.shape)), has_global_pooling(loaded.model))
 
 
-def _kept(answers: pd.Series) -> str | None:
+def _yes_or_no(answers: pd.Series) -> str | None:
     answers_given = set(answers.dropna())
     return None if not answers_given else "yes" if answers_given == {"yes"} else "no"
 

@@ -240,7 +240,7 @@ def _rows(
         why = note if len(scans.codes) == 0 else joined(problem, note)
         blank = empty | counts | {"n_permutations": 0, "exact": False, "note": why}
         return [{"estimator": estimator} | blank for estimator in (("pearson",) if unit == WITHIN else ESTIMATORS)]
-    tested = _flipped(points, settings, rng) if unit == WITHIN else _permuted(points, settings, rng)
+    tested = _flip_signs(points, settings, rng) if unit == WITHIN else _permute(points, settings, rng)
     return [
         {"estimator": estimator} | counts | row | {"note": joined(row["note"], note)}
         for estimator, row in tested.items()
@@ -260,7 +260,7 @@ _Tests = Mapping[str, dict[str, Any]]
 """By estimator: r with its interval, p, number of permutations, whether exact, and a note if there is no p."""
 
 
-def _permuted(points: VolumePairs, settings: StatisticsConfig, rng: np.random.Generator) -> _Tests:
+def _permute(points: VolumePairs, settings: StatisticsConfig, rng: np.random.Generator) -> _Tests:
     """Permute participants with the same number of rows within folds."""
     exchange = Exchangeability.whole_participants(points.codes.tolist()).in_blocks(points.fold.tolist())
     permutations = exchange.permutations(settings.permutations, rng)
@@ -272,7 +272,7 @@ def _permuted(points: VolumePairs, settings: StatisticsConfig, rng: np.random.Ge
         (r,), (t,) = clustered_t(x, y, points.codes, df, as_observed)
         null = clustered_t(x, y, points.codes, df, permutations.rows)[1]
         error = error_of_z(x, y, points.codes, df)
-        tests[estimator] = _tested(r, t, (error, df), null, permutations.exact, settings)
+        tests[estimator] = _test_row(r, t, (error, df), null, permutations.exact, settings)
         if estimator == "pearson" and points.n_participants < ENOUGH:
             tests[estimator]["note"] = tests[estimator]["note"] or SKEWED
         if len(permutations) == 1:
@@ -282,7 +282,7 @@ def _permuted(points: VolumePairs, settings: StatisticsConfig, rng: np.random.Ge
     return tests
 
 
-def _flipped(points: VolumePairs, settings: StatisticsConfig, rng: np.random.Generator) -> _Tests:
+def _flip_signs(points: VolumePairs, settings: StatisticsConfig, rng: np.random.Generator) -> _Tests:
     """Flip the signs of each participant's deviations in relevance together."""
     x, y = (standardised(values, "pearson") for values in (points.volume, points.relevance))
     products = np.bincount(points.codes, weights=x * y).astype(float)
@@ -295,13 +295,13 @@ def _flipped(points: VolumePairs, settings: StatisticsConfig, rng: np.random.Gen
     t = r / length / np.sqrt(np.maximum(1 - r**2, 1e-12))
     df = len(products) - 1
     error = error_of_z(x, y, points.codes, df)
-    return {"pearson": _tested(r[0], t[0], (error, df), t[1:], exact, settings)}
+    return {"pearson": _test_row(r[0], t[0], (error, df), t[1:], exact, settings)}
 
 
 _NO_TEST = {"p": np.nan, "ci_low": np.nan, "ci_high": np.nan, "interval": NO_INTERVAL}
 
 
-def _tested(
+def _test_row(
     r: float, t: float, of_z: tuple[float, int], null: Floats, exact: bool, settings: StatisticsConfig
 ) -> dict[str, Any]:
     """Row of a correlation with its t, error and degrees of freedom of its Fisher's z, and permuted t (m,)."""

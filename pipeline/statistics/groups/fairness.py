@@ -146,16 +146,16 @@ def subgroup_difference(
         nothing = np.full(len(METRICS), np.nan)
         return Difference(differences, nothing, nothing, nothing, 0)
     null = np.concatenate(
-        [_studentised(*answers.differences(moved[at : at + AT_ONCE].astype(float))) for at in range(0, m, AT_ONCE)]
+        [_studentise(*answers.differences(moved[at : at + AT_ONCE].astype(float))) for at in range(0, m, AT_ONCE)]
     )
-    t = _studentised(differences, error)
+    t = _studentise(differences, error)
     p = np.where(error > 0, two_sided_p(t, np.nan_to_num(null, nan=np.inf), False), np.nan)
     critical = critical_values(np.abs(np.nan_to_num(null, nan=np.inf)).T, confidence, False)
     reach = np.where(error > 0, critical * error, np.nan)
     return Difference(differences, *dual_interval(differences, reach, p, 1 - confidence), p, m)
 
 
-def _studentised(difference: Floats, error: Floats) -> Floats:
+def _studentise(difference: Floats, error: Floats) -> Floats:
     """t; 0 where there is neither difference nor error (everyone is classified correctly)."""
     t: Floats = np.divide(difference, error, out=np.where(np.isnan(difference), np.nan, 0.0), where=error > 0)
     return t
@@ -318,10 +318,10 @@ def _of_level(
             "note": np.array(notes, dtype=object),
         }
     )  # fmt: skip
-    return _suppressed(table, counts, settings.subgroups.minimum_participants)
+    return _suppress(table, counts, settings.subgroups.minimum_participants)
 
 
-def _suppressed(table: pd.DataFrame, counts: Mapping[int, int], minimum: int) -> pd.DataFrame:
+def _suppress(table: pd.DataFrame, counts: Mapping[int, int], minimum: int) -> pd.DataFrame:
     """Remove metrics based on fewer participants of a class than the minimum."""
     few = [name for name, of_class in (("positive", 1), ("negative", 0)) if 0 < counts[of_class] < minimum]
     for name in few:

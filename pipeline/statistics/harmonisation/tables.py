@@ -141,10 +141,10 @@ def harmonisation_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]
     relevance = [_values(source, scans, config, "density").assign(map=source.features.source) for source in maps]
     measured = [_values(source, scans, config, "volume_mm3") for source in volumes]
     return {
-        "harmonised_relevance": inputs.as_named(_stacked(relevance, RELEVANCE_COLUMNS)),
-        "harmonised_volumes": inputs.as_named(_stacked(measured, VOLUME_COLUMNS)),
-        "harmonisation_models": _stacked([_models(source, scans, config) for source in done], MODEL_COLUMNS),
-        "site_effects": _stacked([_effects(source, scans, config) for source in done], EFFECT_COLUMNS),
+        "harmonised_relevance": inputs.as_named(_stack(relevance, RELEVANCE_COLUMNS)),
+        "harmonised_volumes": inputs.as_named(_stack(measured, VOLUME_COLUMNS)),
+        "harmonisation_models": _stack([_models(source, scans, config) for source in done], MODEL_COLUMNS),
+        "site_effects": _stack([_effects(source, scans, config) for source in done], EFFECT_COLUMNS),
     }
 
 
@@ -165,7 +165,7 @@ def _require_settings(frame: pd.DataFrame, config: Config) -> None:
         refuse_class(getattr(settings, name), config.cohort.contrast_column, list(map(str, frame.columns)), setting)
 
 
-def _stacked(blocks: list[pd.DataFrame], columns: Mapping[str, str]) -> pd.DataFrame:
+def _stack(blocks: list[pd.DataFrame], columns: Mapping[str, str]) -> pd.DataFrame:
     return pd.concat(blocks)[list(columns)] if blocks else pd.DataFrame(columns=list(columns))
 
 

@@ -209,7 +209,7 @@ def _write(layout: RunLayout, inputs: StatisticsInputs, atlas: PackedAtlas, exec
     tests, clusters, written = [], [], []
     read = {source: _values(inputs, source, voxels, executor) for source in sources_of(inputs)}
     jobs = {source: (rows, values) for source, (rows, values) in read.items() if len(rows)}
-    results = executor.map(partial(_tested, inputs, atlas, voxels), list(jobs), list(jobs.values()))
+    results = executor.map(partial(_test, inputs, atlas, voxels), list(jobs), list(jobs.values()))
     for source, result in zip(jobs, results, strict=True):
         tests.append(result.test | {"source": source})
         clusters.append(result.clusters.assign(source=source))
@@ -244,7 +244,7 @@ def _values(inputs: StatisticsInputs, source: str, voxels: Voxels, executor: Exe
     return rows[there], np.stack(rows_read) if rows_read else np.zeros((0, int(voxels.mask.sum())), np.float32)
 
 
-def _tested(
+def _test(
     inputs: StatisticsInputs, atlas: PackedAtlas, voxels: Voxels, source: str, values: tuple[Indices, Singles]
 ) -> _Result:
     """The test of one source."""

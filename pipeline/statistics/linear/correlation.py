@@ -231,14 +231,14 @@ def matched_test(
     result = dict(zip(COLUMNS, np.full((len(COLUMNS), values.shape[1]), np.nan), strict=True))
     if len(usable):
         kind = np.zeros(len(usable), np.intp) if kinds is None else kinds[usable]
-        tests = _tested(left[:, usable], tested, which[usable], basis, permutations, confidence, kind)
+        tests = _test(left[:, usable], tested, which[usable], basis, permutations, confidence, kind)
         for name, column in tests.items():
             result[name][usable] = column
     result["slope"] = result["partial_r"] * size / tested_size[which]
     return MatchedTest(**result, problems=tuple(problems))
 
 
-def _tested(
+def _test(
     residuals: Floats, tested: Floats, which: NDArray[np.intp], basis: Floats, permutations: Permutations,
     confidence: float, kinds: Indices,
 ) -> dict[str, Floats]:  # fmt: skip

@@ -227,7 +227,7 @@ def permutation_test(
     # Where groups keep their spread, the observed order is none of the permuted ones.
     orders = permutations if model.groups is None else replace(permutations, exact=False)
     kind = pd.factorize(pd.Series([0] * values.shape[1] if kinds is None else list(kinds)))[0][usable]
-    threshold, statistic, df, single, largest, critical, pooled = _measured(
+    threshold, statistic, df, single, largest, critical, pooled = _measure(
         residuals, model, orders, confidence, equal_variances, kind.astype(np.intp)
     )
     endless = np.isinf(statistic) & (single == len(permutations))
@@ -289,7 +289,7 @@ def largest_by_chance(largest: Floats, alpha: float) -> float:
     return float(np.sort(largest)[m - 1 - allowed]) if allowed >= 0 else np.inf
 
 
-def _measured(
+def _measure(
     residuals: Floats, model: LinearModel, permutations: Permutations, confidence: float, equal_variances: bool,
     kinds: Indices,
 ) -> tuple[Floats, Floats, Floats, Indices, Floats, Floats, Floats]:  # fmt: skip

@@ -137,7 +137,7 @@ def _measures(compared: _Compared, fold: NDArray[Any]) -> Mapping[str, Callable[
 
     if not units:
         return {"mae": lambda score, weights: weighted_mean(np.abs(score[:, 0] - target), weights)}
-    return {AUC: areas, BALANCED: lambda score, weights: _balanced(target, _classes(score), weights)}
+    return {AUC: areas, BALANCED: lambda score, weights: _balanced_accuracy(target, _classes(score), weights)}
 
 
 def _classes(score: Floats) -> Floats:
@@ -145,7 +145,7 @@ def _classes(score: Floats) -> Floats:
     return (score[:, 0] > 0.5).astype(float) if score.shape[1] == 1 else score.argmax(axis=1).astype(float)
 
 
-def _exchanged(compared: _Compared, fold: NDArray[Any], swap: NDArray[np.bool_]) -> Floats:
+def _exchange(compared: _Compared, fold: NDArray[Any], swap: NDArray[np.bool_]) -> Floats:
     """The first measure (draws,) where some scans have the baseline's predictions in place of the network's."""
     target, network, baseline = compared.target, compared.network, compared.baseline
     if not compared.units:
@@ -180,7 +180,7 @@ def _rows(
         if metric != BALANCED:  # of areas Student's t is too wide (docs/benchmarks/statistics.md)
             less, more = _percentiles(both_of(participant_draws(strata.tolist(), draws, rng))[:, 1])
             exchanged = (rng.random((PERMUTATIONS, len(people))) < 0.5)[:, codes]
-            both_ways = [_exchanged(compared, fold, swap) for swap in (exchanged, ~exchanged)]
+            both_ways = [_exchange(compared, fold, swap) for swap in (exchanged, ~exchanged)]
             beyond = np.abs(both_ways[0] - both_ways[1]) >= abs(of_network - of_baseline) - ROUNDING
             p = float((beyond.sum() + 1) / (PERMUTATIONS + 1)) if np.isfinite(of_network - of_baseline) else np.nan
         rows.append(
@@ -202,7 +202,7 @@ def _strata(both: pd.DataFrame, codes: NDArray[np.intp], is_number: bool) -> Ind
     return strata_of(pd.factorize(both["fold"].groupby(codes).first())[0].astype(np.intp), kinds.astype(np.intp))
 
 
-def _balanced(target: Floats, predicted: Floats, weights: Floats) -> Floats:
+def _balanced_accuracy(target: Floats, predicted: Floats, weights: Floats) -> Floats:
     """Mean recall over the classes that occur; NaN of a single one."""
     right, classes = (predicted == target).astype(float), np.unique(target)
     if len(classes) == 1:
