@@ -279,8 +279,10 @@ def performance_table(
     over_folds = (table["fold"] == ALL_FOLDS) & table["ci_low"].notna()
     elsewhere = "; performance_repeats has one that includes it" if repeats > 1 else ""
     caveat = LEAVES_OUT_RETRAINING + elsewhere
-    caveats = np.where(over_folds, caveat, None)
-    table["note"] = [joined(*pair) for pair in zip(table["note"], caveats, strict=True)]
+    table["note"] = [
+        joined(note, caveat if is_over_folds else None)
+        for note, is_over_folds in zip(table["note"], over_folds, strict=True)
+    ]
     return table
 
 
