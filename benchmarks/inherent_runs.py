@@ -24,8 +24,7 @@ from heatlas.pipeline.cohort.people.splits import Split, make_split
 from heatlas.pipeline.cohort.reading import PLANTED
 from heatlas.pipeline.cohort.records import Scan, ScanTable
 from heatlas.pipeline.evaluation.bench.judging import Extent, Judge, map_jobs, maps_of
-from heatlas.pipeline.evaluation.bench.part import BenchRequest, with_methods
-from heatlas.pipeline.evaluation.bench.stage import Bench
+from heatlas.pipeline.evaluation.bench.part import Bench, BenchRequest, with_methods
 from heatlas.pipeline.evaluation.bench.table import evaluation_table
 from heatlas.pipeline.evaluation.cohorts import RUN, JudgedCohort, truth_of_input
 from heatlas.pipeline.evaluation.consensus.networks import FAMILY, Networks, training_jobs

@@ -11,9 +11,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from heatlas.pipeline.explaining.any_network import explain, methods, networks, prepare
+    from heatlas.pipeline.explaining.any_network import (
+        deeplift,
+        expected_gradients,
+        explain,
+        lrp,
+        methods,
+        networks,
+        prepare,
+    )
     from heatlas.pipeline.explaining.explained_image import Explained
-    from heatlas.pipeline.explaining.single_methods import deeplift, expected_gradients, lrp
     from heatlas.reports.read.open_run import OpenRun
     from heatlas.reports.read.open_run import open_run as open
     from heatlas.workflows.library import apply, evaluate, export, run
@@ -30,9 +37,9 @@ _PLACES = {
     "Explained": ("heatlas.pipeline.explaining.explained_image", "Explained"),
     "methods": ("heatlas.pipeline.explaining.any_network", "methods"),
     "networks": ("heatlas.pipeline.explaining.any_network", "networks"),
-    "lrp": ("heatlas.pipeline.explaining.single_methods", "lrp"),
-    "deeplift": ("heatlas.pipeline.explaining.single_methods", "deeplift"),
-    "expected_gradients": ("heatlas.pipeline.explaining.single_methods", "expected_gradients"),
+    "lrp": ("heatlas.pipeline.explaining.any_network", "lrp"),
+    "deeplift": ("heatlas.pipeline.explaining.any_network", "deeplift"),
+    "expected_gradients": ("heatlas.pipeline.explaining.any_network", "expected_gradients"),
     "prepare": ("heatlas.pipeline.explaining.any_network", "prepare"),
     "run": ("heatlas.workflows.library", "run"),
     "apply": ("heatlas.workflows.library", "apply"),

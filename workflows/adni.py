@@ -44,6 +44,7 @@ from heatlas.pipeline.run.layout.folder import (
     read_run_config,
     read_run_input,
     recognise_run_folder,
+    run_lock,
     with_registration_seed,
 )
 from heatlas.pipeline.run.layout.private_paths import last_part
@@ -52,8 +53,7 @@ from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE, template_name
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.executors import open_executor
 from heatlas.pipeline.run.work.jobs import FAILURES_TABLE, clear_stale_scratch
-from heatlas.pipeline.run.work.lock import run_lock
-from heatlas.pipeline.run.work.log import open_log
+from heatlas.pipeline.run.work.progress import open_log
 from heatlas.pipeline.run.work.provenance import write_dataset_description, write_provenance
 from heatlas.pipeline.training.given import networks_of_run
 from heatlas.reports.page.build import write_report

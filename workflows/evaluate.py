@@ -17,23 +17,21 @@ from heatlas.atlases.templates import configured_grid
 from heatlas.pipeline.cohort.people.splits import SPLITS_TABLE, Split
 from heatlas.pipeline.cohort.reading import PLANTED
 from heatlas.pipeline.cohort.records import SCANS_TABLE, Scan, ScanTable
-from heatlas.pipeline.evaluation.bench.part import BenchRequest
-from heatlas.pipeline.evaluation.bench.stage import Bench
+from heatlas.pipeline.evaluation.bench.part import Bench, BenchRequest
 from heatlas.pipeline.evaluation.parts import PARTS, chosen_parts, require_task
 from heatlas.pipeline.explaining.on_demand import SEEN, ExplanationRequest, explainable, show_scans
 from heatlas.pipeline.run.config.files import with_section
 from heatlas.pipeline.run.config.number_classes import read_class
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError, UsageError
-from heatlas.pipeline.run.layout.folder import read_run_config, read_run_input
+from heatlas.pipeline.run.layout.folder import read_run_config, read_run_input, run_lock
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout, ExplanationLayout
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.executors import open_executor
 from heatlas.pipeline.run.work.jobs import Outcome, clear_stale_scratch
-from heatlas.pipeline.run.work.lock import run_lock
-from heatlas.pipeline.run.work.log import open_log
+from heatlas.pipeline.run.work.progress import open_log
 from heatlas.pipeline.training.kept_backbone import on_kept_backbone
 from heatlas.reports.content.relevance.evaluation_grids import draw_aggregated
 from heatlas.workflows.commands import Evaluate, Explain

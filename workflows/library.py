@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from heatlas.pipeline.run.arguments import require_arguments
-from heatlas.pipeline.run.config.nearest import did_you_mean, nearest
+from heatlas.pipeline.run.config.typed_values import require_arguments
 from heatlas.pipeline.run.errors import HeatlasError, UsageError
+from heatlas.pipeline.run.plain_text import did_you_mean, nearest
 from heatlas.reports.read.open_run import OpenRun, open_run
 from heatlas.workflows.commands import Apply, Command, Evaluate, Export, Run, options_of
 

@@ -9,8 +9,15 @@ from collections.abc import Sequence
 
 from heatlas.pipeline.cohort.people.splits import Split
 from heatlas.pipeline.cohort.people.tasks import task_of
-from heatlas.pipeline.evaluation.bench.part import Part, Shown, few_methods, methods_of, with_methods
-from heatlas.pipeline.evaluation.bench.stage import VERDICT_TABLES, Bench
+from heatlas.pipeline.evaluation.bench.part import (
+    VERDICT_TABLES,
+    Bench,
+    Part,
+    Shown,
+    few_methods,
+    methods_of,
+    with_methods,
+)
 from heatlas.pipeline.evaluation.bench.table import SHIFT_CURVE_TABLE, write_shift_curve
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.consensus.agreement import CONSENSUS_TABLES, agree
@@ -45,7 +52,7 @@ def _grids(bench: Bench, cohort: JudgedCohort) -> list[Outcome]:
     methods = methods_of(bench.request, cohort.config)
     if not bench.request.methods:
         refused = family_of(cohort.config.model).refused
-        methods = tuple(dict.fromkeys((*methods, *(one for one in GRID_METHODS if one not in refused))))
+        methods = tuple(dict.fromkeys((*methods, *(name for name in GRID_METHODS if name not in refused))))
     explanations = explanations_of_run(with_methods(cohort.config, methods))
     return evaluate_grids(cohort, explanations, bench.request.quick, bench.executor, bench.digests)
 
@@ -144,33 +151,33 @@ def chosen_parts(names: Sequence[str]) -> tuple[Part, ...]:
 
     Raises UsageError for an unknown name.
     """
-    known = {part.name: part for part in PARTS}
+    by_name = {part.name: part for part in PARTS}
     for name in names:
-        if name not in known:
-            raise UsageError(f"--parts {name}: unknown; known are {', '.join(known)}.")
-    return tuple(known[name] for name in dict.fromkeys(names)) or tuple(part for part in PARTS if part.usual)
+        if name not in by_name:
+            raise UsageError(f"--parts {name}: unknown; known are {', '.join(by_name)}.")
+    return tuple(by_name[name] for name in dict.fromkeys(names)) or tuple(part for part in PARTS if part.usual)
 
 
 def require_task(parts: Sequence[Part], config: Config, split: Split) -> None:
     """Refuse parts that are not defined for the task, the images or the networks of a run."""
     of_one = [part.name for part in parts if not part.several_images]
     if config.cohort.further_suffixes and of_one:
-        known = ", ".join(part.name for part in PARTS if part.several_images)
+        parts_defined = ", ".join(part.name for part in PARTS if part.several_images)
         raise UsageError(
             f"--parts {of_one[0]}: is for networks that see one image, and these see several "
-            f"(cohort.further_suffixes). Give --parts {known}."
+            f"(cohort.further_suffixes). Give --parts {parts_defined}."
         )
     undefined = task_of(config.cohort).kind.undefined
     asked = [part.name for part in parts if not part.any_task]
     if split.folds and undefined and asked:
-        known = ", ".join(part.name for part in PARTS if part.any_task)
-        raise UsageError(f"--parts {asked[0]}: {undefined} Defined for every task are {known}.")
+        parts_defined = ", ".join(part.name for part in PARTS if part.any_task)
+        raise UsageError(f"--parts {asked[0]}: {undefined} Defined for every task are {parts_defined}.")
     trains = [part.name for part in parts if part.trains and is_given(config)]
     if trains:
-        known = ", ".join(part.name for part in PARTS if not part.trains)
+        parts_defined = ", ".join(part.name for part in PARTS if not part.trains)
         raise UsageError(
             f"--parts {trains[0]}: trains networks with the recipe of the run, and those of this run were trained "
-            f"elsewhere. Defined for them are {known}."
+            f"elsewhere. Defined for them are {parts_defined}."
         )
 
 

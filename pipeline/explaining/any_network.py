@@ -1,4 +1,4 @@
-"""Explain any network of PyTorch on any image: ``heatlas.explain``.
+"""Explain any network of PyTorch on any image: ``heatlas.explain``, and three deprecated functions of single methods.
 
 No run and no files are needed. What is explained is a copy of the network (`pipeline.models.foreign.adapted`), by the
 same methods and checks as in a run.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -27,13 +27,20 @@ from heatlas.pipeline.attribution.reference.references import Reference
 from heatlas.pipeline.attribution.registry import METHODS, find_method
 from heatlas.pipeline.attribution.targets import StartValue
 from heatlas.pipeline.explaining.explained_image import ATLAS, Explained, explained
-from heatlas.pipeline.explaining.given_images import GivenImage, Image, given_controls, given_image
+from heatlas.pipeline.explaining.inputs import (
+    GivenImage,
+    Image,
+    Others,
+    WithOthers,
+    fixed_inputs,
+    given_controls,
+    given_image,
+)
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.registry import FAMILIES
 from heatlas.pipeline.models.foreign.adapted import ForeignNetwork, Meaning, OutputForm, adapted, weights_of
-from heatlas.pipeline.models.foreign.inputs import Others, WithOthers, fixed_inputs
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
-from heatlas.pipeline.run.arguments import require_arguments
+from heatlas.pipeline.run.config.typed_values import require_arguments
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.work.host import on_host
 
@@ -108,18 +115,21 @@ def explain(
     with _undisturbed():
         given = given_image(image, weights_of(network))
         model = _model(network, given.volume, others, OutputForm(output, output_item, tuple(map(float, bins))))
-        known = model.answer if isinstance(model, ForeignNetwork) and model is not network else None
+        reply = model.answer if isinstance(model, ForeignNetwork) and model is not network else None
         asked_stage = entry.stage_of(model) if stage is None else stage if isinstance(stage, str) else int(stage)
-        if known is None and (target is None or isinstance(asked_stage, str)):
+        if reply is None and (target is None or isinstance(asked_stage, str)):
             with torch.no_grad():
-                known = model(given.volume)
-        unit = int(on_host(known[0].argmax())) if target is None and known is not None else int(target or 0)
+                reply = model(given.volume)
+        unit = int(on_host(reply[0].argmax())) if target is None and reply is not None else int(target or 0)
         context = _context(entry, given, reference)
-        values = {name: _plain(value) for name, value in (settings or {}).items()}
+        values = {
+            name: value.tolist() if isinstance(value, np.generic | np.ndarray) else value
+            for name, value in (settings or {}).items()
+        }
         built = entry.build(typed_settings(method, entry.record, values, "settings"), context)
         asked_start: StartValue = start or ("evidence" if entry.usual_start == "evidence" else "logit")
-        if isinstance(asked_stage, str) and known is not None:
-            _require_whole(model, given.volume, asked_stage, known[0])
+        if isinstance(asked_stage, str) and reply is not None:
+            _require_whole(model, given.volume, asked_stage, reply[0])
         answer, *more = attribute_all(model, given.volume, unit, built, asked_stage, asked_start)
     if more:
         raise UsageError(f"settings: {method} makes {len(more) + 1} maps with them; give one value, as beta = 0.5.")
@@ -189,14 +199,14 @@ def _undisturbed() -> Iterator[None]:
 def _require_whole(model: StagedModel, volume: Tensor, stage: str, wanted: Tensor) -> None:
     """Refuse a layer at which patches or slices stand in place of the volumes, so that its two sides are no network."""
     before, after = split_layers(model, stage)
-    found = volume
+    values = volume
     try:
         with torch.no_grad():
             for _, layer in (*before, *after):
-                found = layer(found)
+                values = layer(values)
     except RuntimeError:
-        found = volume
-    if found.shape != (1, *wanted.shape) or not torch.allclose(found[0], wanted, rtol=1e-4, atol=1e-5):
+        values = volume
+    if values.shape != (1, *wanted.shape) or not torch.allclose(values[0], wanted, rtol=1e-4, atol=1e-5):
         raise UsageError(
             f"stage {stage!r}: taken apart there, the network answers differently (its batch axis holds patches or "
             "slices there); name a layer before or after these."
@@ -211,11 +221,6 @@ def _context(entry: Entry, image: GivenImage, reference: Sequence[Image]) -> Run
             raise UsageError(f"{entry.name}: needs the regions of an atlas, but {image.nowhere}.")
         atlas = PackedAtlas.of(load_atlas(ATLAS, Grid(tuple(image.volume.shape[2:]), image.affine)))  # type: ignore[arg-type]
     return RunContext(atlas, None, controls)
-
-
-def _plain(value: Any) -> Any:
-    """A value of numpy as one of Python."""
-    return value.tolist() if isinstance(value, np.generic | np.ndarray) else value
 
 
 def _warn_of_nothing(answer: Attribution, image: GivenImage, reference: Reference | None) -> None:
@@ -253,3 +258,136 @@ def networks() -> pd.DataFrame:
         for name, family in FAMILIES.items()
     ]
     return pd.DataFrame(rows, columns=["network", "is", "not_explained_by"])
+
+
+def lrp(
+    network: nn.Module,
+    image: Image,
+    *,
+    rules: Literal["founding", "focus", "composite"] = "founding",
+    beta: float = 0.0,
+    batch_norm: Literal["auto", "fold", "identity"] = "auto",
+    **options: Any,
+) -> Explained:
+    """Layer-wise relevance propagation.
+
+    .. deprecated:: 0.1.0
+        Use ``heatlas.explain(network, image, method="lrp", settings={...})``.
+
+    Parameters
+    ----------
+    network, image
+        As of `heatlas.explain`.
+    rules : {"founding", "focus", "composite"}
+        The β-rule everywhere, or a composite of rules; see `pipeline.attribution.lrp.composites`.
+    beta : float
+        Of the β-rule.
+    batch_norm : {"auto", "fold", "identity"}
+        Folded into the convolution before it, or passed; "auto", as in a run, folds where the network allows it.
+    **options
+        ``target``, ``stage``, ``start``, ``others`` and the rest of `heatlas.explain`.
+
+    Returns
+    -------
+    Explained
+        With the ledger of what each layer passed on and lost.
+
+    Examples
+    --------
+    >>> import torch
+    >>> network = nn.Sequential(nn.Conv3d(1, 2, 3), nn.ReLU(), nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(2, 2))
+    >>> lrp(network, torch.rand(8, 9, 10), beta=0.5).map.shape
+    (8, 9, 10)
+    """
+    return _explain(network, image, "lrp", {"rules": rules, "beta": beta, "batch_norm": batch_norm}, options)
+
+
+def deeplift(
+    network: nn.Module,
+    image: Image,
+    reference: Sequence[Image],
+    *,
+    compare: Literal["mean", "each"] = "mean",
+    **options: Any,
+) -> Explained:
+    """DeepLIFT by the rescale rule, relative to images of controls.
+
+    .. deprecated:: 0.1.0
+        Use ``heatlas.explain(network, image, method="deeplift", settings={...})``.
+
+    Parameters
+    ----------
+    network, image, reference
+        As of `heatlas.explain`.
+    compare : {"mean", "each"}
+        With the mean of the controls, or with each of them, of whose maps it takes the mean.
+    **options
+        ``target``, ``stage``, ``start``, ``others`` and the rest of `heatlas.explain`.
+
+    Returns
+    -------
+    Explained
+        The map adds up to ``value - reference_value``.
+
+    Examples
+    --------
+    >>> import torch
+    >>> network = nn.Sequential(nn.Conv3d(1, 2, 3), nn.ReLU(), nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(2, 2))
+    >>> abs(deeplift(network, torch.rand(8, 9, 10), [torch.rand(8, 9, 10)]).missing) < 1e-6
+    True
+    """
+    return _explain(network, image, "deeplift", {"compare": compare}, {**options, "reference": reference})
+
+
+def expected_gradients(
+    network: nn.Module,
+    image: Image,
+    reference: Sequence[Image],
+    *,
+    alphas: int = 8,
+    seed: int = 0,
+    **options: Any,
+) -> Explained:
+    """Expected gradients, relative to images of controls.
+
+    .. deprecated:: 0.1.0
+        Use ``heatlas.explain(network, image, method="expected-gradients", settings={...})``.
+
+    Parameters
+    ----------
+    network, image, reference
+        As of `heatlas.explain`.
+    alphas : int
+        Points on the way from each control; one forward and backward pass each.
+    seed : int
+        Of the points.
+    **options
+        ``target``, ``stage``, ``start``, ``others`` and the rest of `heatlas.explain`.
+
+    Returns
+    -------
+    Explained
+        The map adds up to ``value - reference_value``.
+
+    Examples
+    --------
+    >>> import torch
+    >>> network = nn.Sequential(nn.Conv3d(1, 2, 3), nn.Tanh(), nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(2, 2))
+    >>> abs(expected_gradients(network, torch.rand(8, 9, 10), [torch.rand(8, 9, 10)]).missing) < 1e-5
+    True
+    """
+    settings = {"alphas": alphas, "seed": seed}
+    return _explain(network, image, "expected-gradients", settings, {**options, "reference": reference})
+
+
+def _explain(
+    network: nn.Module, image: Image, method: str, named: dict[str, Any], options: dict[str, Any]
+) -> Explained:
+    """What the function names, over further settings of the method."""
+    warnings.warn(
+        f'heatlas.{method.replace("-", "_")} will be removed; use heatlas.explain(network, image, method="{method}", '
+        "settings={...}).",
+        DeprecationWarning,
+        stacklevel=3,
+    )
+    return explain(network, image, method, settings={**(options.pop("settings", None) or {}), **named}, **options)

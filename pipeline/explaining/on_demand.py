@@ -146,12 +146,12 @@ def chosen_scans(
     Raises UsageError for a participant or scan that the run does not have or may not explain, or if there is none at
     all.
     """
-    found = {scan.participant_id for scan in scans}
-    people = {participant_named(name, found) for name in request.participants}
+    kept = {scan.participant_id for scan in scans}
+    people = {participant_named(name, kept) for name in request.participants}
     wanted = set(request.scans)
-    unknown = sorted(people - found)
+    unknown = sorted(people - kept)
     if unknown:
-        raise UsageError(_not_kept("--participant-label", unknown[0], sorted(found)))
+        raise UsageError(_not_kept("--participant-label", unknown[0], sorted(kept)))
     unknown = sorted(wanted - {name for scan in scans for name in (scan.scan_id, scan.name)})
     if unknown:
         raise UsageError(_not_kept("--scan", unknown[0], [scan.name for scan in scans]))
@@ -169,11 +169,11 @@ def chosen_scans(
     return chosen
 
 
-def _not_kept(option: str, name: str, known: Sequence[str]) -> str:
+def _not_kept(option: str, name: str, kept: Sequence[str]) -> str:
     """Which names the run has, the first few, and where the others are."""
-    shown = f"{', '.join(known[:LISTED])}{', ...' if len(known) > LISTED else ''}"
+    shown = f"{', '.join(kept[:LISTED])}{', ...' if len(kept) > LISTED else ''}"
     return (
-        f"{option} {name}: not among the kept scans of this run. Write one of {shown} ({len(known)}; scans.tsv lists "
+        f"{option} {name}: not among the kept scans of this run. Write one of {shown} ({len(kept)}; scans.tsv lists "
         "all, and why a scan was dropped)."
     )
 
@@ -282,7 +282,10 @@ def _write_tables(layout: ExplanationLayout, asked: Explanation, jobs: Iterable[
         if result is not None:
             columns = ["map", *_OF_RUN.meanings]
             table = RELEVANCE_TABLE.read(job.outputs["regions"], columns)[columns]
-            head = {name: table["map"].map({one: result[f"{one}.{name}"] for one in asked.names}) for name in _OF_A_MAP}
+            head = {
+                name: table["map"].map({label: result[f"{label}.{name}"] for label in asked.names})
+                for name in _OF_A_MAP
+            }
             frames.append(table.assign(fold=job.arguments[0].networks[0].fold, **head))
     if not frames:
         return

@@ -34,7 +34,7 @@ def mean_volume(scans: Sequence[ScanFiles], spec: NetworkInput) -> NDArray[np.fl
 def mean_logits(network: nn.Module, scans: Sequence[ScanFiles], spec: NetworkInput) -> list[float]:
     """Mean over some scans of each output of a network, rounded."""
     with torch.no_grad():
-        rows = [network(torch.from_numpy(read_network_volume(one, spec))[None, None])[0].double() for one in scans]
+        rows = [network(torch.from_numpy(read_network_volume(scan, spec))[None, None])[0].double() for scan in scans]
     return [round(float(value), 5) for value in torch.stack(rows).mean(0)]
 
 
@@ -67,8 +67,8 @@ def norms_of_controls(bilateral: pd.DataFrame, controls: Sequence[str], fewest: 
     >>> norms_of_controls(table, ["sub-1", "sub-2"], 2).values.tolist()
     [['lrp', 'Amygdala', 2, 3.0, 1.4142135623730951]]
     """
-    own = bilateral[bilateral["participant_id"].isin(list(controls))]
-    people = own.groupby(["map", "group", "participant_id"], sort=False)["density"].mean()
+    rows = bilateral[bilateral["participant_id"].isin(list(controls))]
+    people = rows.groupby(["map", "group", "participant_id"], sort=False)["density"].mean()
     table = people.groupby(["map", "group"], sort=False).agg(["count", "mean", "std"]).reset_index()
     table.columns = list(NORMS_TABLE.meanings)
     return table[table["n_controls"] >= fewest].reset_index(drop=True)

@@ -29,10 +29,10 @@ def require_filled(path: Path, frame: pd.DataFrame, columns: Sequence[str]) -> N
         _refuse(path, frame, column, frame[column].isna(), "is missing")
 
 
-def require_known(path: Path, frame: pd.DataFrame, column: str, known: Collection[object]) -> None:
+def require_known(path: Path, frame: pd.DataFrame, column: str, values: Collection[object]) -> None:
     """Refuse a cell that is not one of the known values; empty cells are skipped."""
-    listed = ", ".join(str(value).lower() if isinstance(value, bool) else str(value) for value in known)
-    wrong = frame[column].notna() & ~frame[column].isin(list(known))
+    listed = ", ".join(str(value).lower() if isinstance(value, bool) else str(value) for value in values)
+    wrong = frame[column].notna() & ~frame[column].isin(list(values))
     _refuse(path, frame, column, wrong, f"is not one of {listed}")
 
 

@@ -20,8 +20,7 @@ from heatlas.pipeline.run.cells import REMEDY
 from heatlas.pipeline.run.columns import DescribedColumn, Form, column_of
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout, RunLayout
 from heatlas.pipeline.run.tables import read_table, write_json, write_table
-from heatlas.pipeline.run.work.digests import same_content, stamp_of
-from heatlas.pipeline.run.work.receipts import read_receipt
+from heatlas.pipeline.run.work.digests import read_receipt, same_content, stamp_of
 
 CLASSES = "{classes}"
 """Among the values of a column: the classes of the run, of which there are none where a number is predicted."""
@@ -112,8 +111,8 @@ class Table:
     @cached_property
     def columns(self) -> Mapping[str, DescribedColumn]:
         """All columns by name, in order."""
-        found = {name: column_of(name, meaning) for name, meaning in self.meanings.items()}
-        return found | {name: replace(found[name], form=form) for name, form in self.forms.items()}
+        columns = {name: column_of(name, meaning) for name, meaning in self.meanings.items()}
+        return columns | {name: replace(columns[name], form=form) for name, form in self.forms.items()}
 
     def without(self, *names: str) -> Table:
         """The table less some columns: of one scan, whose name is added when the tables of all are gathered."""
@@ -212,8 +211,10 @@ class Table:
         """
         path, file = self.path(layout), self.file
         receipts = [kind(layout.root).receipt(RECEIPTS, self.name) for kind in (RunLayout, EvaluationLayout)]
-        known = [one.outputs[file] for one in map(read_receipt, receipts) if one and file in one.outputs]
-        if not known or not path.is_file() or any(same_content(stamp_of(path, stamp), stamp) for stamp in known):
+        stamps = [
+            receipt.outputs[file] for receipt in map(read_receipt, receipts) if receipt and file in receipt.outputs
+        ]
+        if not stamps or not path.is_file() or any(same_content(stamp_of(path, stamp), stamp) for stamp in stamps):
             return ""
         return f"{file}: not the table that the run wrote there (SHA-256 differs). {REMEDY}"
 

@@ -39,16 +39,16 @@ def json_object(text: str | bytes) -> dict[str, Any]:
     """
     text = text.decode("utf-8-sig") if isinstance(text, bytes) else text
     try:
-        found = json.loads(text, parse_constant=_refused)
+        value = json.loads(text, parse_constant=_refuse_constant)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise ValueError("it is not a JSON object")
-    if not _is_shallow(found):
+    if not _is_shallow(value):
         raise ValueError(f"it is nested deeper than {DEEPEST} levels")
     if "\\ud" in text.lower():  # half a character, which no file can hold
-        json.dumps(found, ensure_ascii=False).encode()
-    return found
+        json.dumps(value, ensure_ascii=False).encode()
+    return value
 
 
 def read_json(path: Path, remedy: str) -> dict[str, Any]:
@@ -90,12 +90,12 @@ def toml_document(text: str) -> dict[str, Any]:
         if line.count(".") >= DEEPEST and _LONG_KEY.search(line):
             raise ValueError(f"line {number} has a key of more than {DEEPEST} parts")
     try:
-        found = tomllib.loads(text)
+        value = tomllib.loads(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    if not _is_shallow(found):
+    if not _is_shallow(value):
         raise ValueError(f"it is nested deeper than {DEEPEST} levels")
-    return found
+    return value
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -107,15 +107,15 @@ def read_toml(path: Path) -> dict[str, Any]:
     return toml_document(read_regular(path, LARGEST_TOML).decode("utf-8-sig"))
 
 
-def _refused(name: str) -> None:
+def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not a number of JSON")
 
 
-def _is_shallow(found: Any) -> bool:
+def _is_shallow(document: Any) -> bool:
     """Whether objects and lists are nested at most `DEEPEST` deep."""
-    level = [found]
+    level = [document]
     for _ in range(DEEPEST):
-        inner = [one.values() if isinstance(one, dict) else one for one in level]
+        inner = [item.values() if isinstance(item, dict) else item for item in level]
         level = [value for values in inner for value in values if isinstance(value, dict | list)]
         if not level:
             return True

@@ -1,11 +1,12 @@
-"""Text from inputs on a terminal and in logs: control characters are shown, not executed."""
+"""Text of messages: control characters from inputs are shown, not executed; counts, lists, and names almost typed."""
 
 from __future__ import annotations
 
 import contextlib
+import difflib
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -90,3 +91,38 @@ def counted(n: int, noun: str, verb: str = "", plural: str = "") -> str:
 
 
 _SEVERAL = {"is": "are", "has": "have", "": ""}
+
+
+CUTOFF = 0.7
+"""Similarity (difflib's ratio) below which nothing is suggested."""
+
+
+def nearest(name: str, names: Iterable[str]) -> str | None:
+    """The known name most similar to a misspelt one, regardless of case; None if none is similar.
+
+    Examples
+    --------
+    >>> nearest("seks", ["age", "sex"]), nearest("AGE", ["age", "sex"]), nearest("tremor", ["age", "sex"])
+    ('sex', 'age', None)
+    """
+    by_lower = {known_name.lower(): known_name for known_name in names}
+    closest = difflib.get_close_matches(name.lower(), by_lower, 1, CUTOFF if len(name) > 4 else 0.5)
+    return by_lower[closest[0]] if closest else None
+
+
+def nearest_setting(name: str, names: Sequence[str]) -> str | None:
+    """The setting most similar to a misspelt one, in any section.
+
+    >>> nearest_setting("training.learning_rat", ["seed", "training.learning_rate"])
+    'training.learning_rate'
+    >>> nearest_setting("learning_rate", ["seed", "training.learning_rate"])
+    'training.learning_rate'
+    """
+    last = nearest(name.rpartition(".")[2], [setting.rpartition(".")[2] for setting in names])
+    alike = [setting for setting in names if setting.rpartition(".")[2] == last]
+    return max(alike, key=lambda setting: difflib.SequenceMatcher(None, name, setting).ratio(), default=None)
+
+
+def did_you_mean(name: str | None) -> str:
+    """The question at the end of a message; empty without a suggestion."""
+    return f" Did you mean {name}?" if name else ""

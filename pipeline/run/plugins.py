@@ -27,7 +27,7 @@ def plugged_in(group: Group, kind: type[Record], taken: Collection[str]) -> tupl
     `kind`: what a record must be; it has a ``name``. An entry point gives one of them, or a sequence. `taken`: names
     that the registry has; a plug-in cannot replace what they stand for.
     """
-    found: dict[str, Record] = {}
+    records: dict[str, Record] = {}
     for point in sorted(metadata.entry_points(group=PREFIX + group), key=lambda one: (_distribution(one), one.name)):
         source = _distribution(point)
         try:
@@ -40,14 +40,14 @@ def plugged_in(group: Group, kind: type[Record], taken: Collection[str]) -> tupl
                 _left_out(point, f"gives a {type(record).__name__}", f"It must give a {kind.__name__}.")
                 continue
             name = str(record.name)  # type: ignore[attr-defined]
-            if name in taken or name in found:
+            if name in taken or name in records:
                 _left_out(point, f"takes the name {name}, which exists", "Give it another name.")
                 continue
-            found[name] = record
+            records[name] = record
             _origin[group, name] = source
             distribution, version = source.rsplit(" ", 1)
             _used[distribution] = version
-    return tuple(found.values())
+    return tuple(records.values())
 
 
 def origin(group: Group, name: str) -> str:

@@ -60,8 +60,8 @@ class ControlNorms:
         unknown = learned.unknown(facts)[0]
         norm, covariates = norm_of(self.values, self.frame, self.formula, self.min_freedom, without=tuple(unknown))
         missed = {name: why for name, why in unknown.items() if name not in learned.dropped}  # constant: no loss
-        said = f"norm without {', '.join(missed)} ({'; '.join(missed.values())})" if missed else None
-        return norm, covariates.matrix(facts)[0], said
+        note = f"norm without {', '.join(missed)} ({'; '.join(missed.values())})" if missed else None
+        return norm, covariates.matrix(facts)[0], note
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +100,7 @@ def compare_applied(layout: RunLayout, config: Config) -> list[Path]:
 def norms_of_run(folder: Path) -> Iterator[ControlNorms | SharedNorms]:
     """The norms of a finished run, or of its export, by source; BadInputError if a table is missing or invalid."""
     if bundle := open_bundle(folder):
-        yield from _shared(bundle)
+        yield from _norms_of_export(bundle)
         return
     inputs = inputs_of_run(RunLayout(folder))
     scans, config = FoldedScans.of(inputs), inputs.config
@@ -114,7 +114,7 @@ def norms_of_run(folder: Path) -> Iterator[ControlNorms | SharedNorms]:
         )  # fmt: skip
 
 
-def _shared(bundle: Bundle) -> Iterator[SharedNorms]:
+def _norms_of_export(bundle: Bundle) -> Iterator[SharedNorms]:
     table = read_norms(bundle)
     if table is None:
         raise BadInputError(f"{bundle.layout.norms}: not there; the exported run had no regions. Apply the run itself.")
@@ -127,24 +127,26 @@ def _shared(bundle: Bundle) -> Iterator[SharedNorms]:
 
 def applied_scores(layout: RunLayout, applied: AppliedScans, norms: list[ControlNorms | SharedNorms]) -> pd.DataFrame:
     """One row per scan, source and group; columns of `W_SCORE_COLUMNS`."""
-    own = {one.source: one for one in region_features(applied.values, applied.volumes(layout))}
+    by_source = {source.source: source for source in region_features(applied.values, applied.volumes(layout))}
     frame, tables = applied.frame, []
-    for known in norms:
-        if known.source not in own or np.isnan(own[known.source].values).all():  # no volumes of an affine registration
+    for usual in norms:
+        if (
+            usual.source not in by_source or np.isnan(by_source[usual.source].values).all()
+        ):  # no volumes of an affine registration
             continue
-        features = own[known.source]
-        place = [features.groups.index(group) if group in features.groups else -1 for group in known.groups]
+        features = by_source[usual.source]
+        place = [features.groups.index(group) if group in features.groups else -1 for group in usual.groups]
         for row in range(len(frame)):
             values = np.where(np.array(place) < 0, np.nan, features.values[row][place])[None]
-            norm, covariates, left_out = known.for_scan(frame.iloc[[row]])
+            norm, covariates, left_out = usual.for_scan(frame.iloc[[row]])
             w, z = norm.scores(values, covariates)
             networks = frame["n_networks"].iloc[row]
-            mean = CAUTIOUS.format(networks) if known.source != VOLUME and networks > 1 else None
+            mean = CAUTIOUS.format(networks) if usual.source != VOLUME and networks > 1 else None
             notes = [joined(problem, "no value" if np.isnan(value) else None, left_out, mean)
                      for problem, value in zip(norm.problems, values[0], strict=True)]  # fmt: skip
             facts = frame.iloc[row][["participant_id", "session_id", "scan_id"]].to_dict()
             tables.append(pd.DataFrame({
-                **facts, "label": None, "fold": NO_FOLD, "source": known.source, "group": known.groups, "w": w[0],
+                **facts, "label": None, "fold": NO_FOLD, "source": usual.source, "group": usual.groups, "w": w[0],
                 "z": z[0], "note": notes,
             }))  # fmt: skip
     return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=list(W_SCORE_COLUMNS))

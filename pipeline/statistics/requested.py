@@ -19,11 +19,11 @@ from heatlas.pipeline.cohort.cells.values import code_text
 from heatlas.pipeline.cohort.people.inclusion import IDENTITY, MEASURES, TIMES, Clinical
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.registration.settled import JACOBIAN_SOURCE, NOT_MEASURED
-from heatlas.pipeline.run.config.nearest import did_you_mean, nearest
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.config.statistics import PrimaryConfig
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.map_names import map_names
+from heatlas.pipeline.run.plain_text import did_you_mean, nearest
 from heatlas.pipeline.statistics.arrays import Floats
 from heatlas.pipeline.statistics.data.features import VOLUME, CovariateColumns, refuse_class, region_features
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs, with_facts
@@ -76,8 +76,8 @@ def own_volume_note(name: str, frame: pd.DataFrame) -> str | None:
     """Source of a hippocampal volume measured by this run, or why it is missing; None for other biomarkers."""
     if SHORT_NAMES["hippocampus"] not in {SHORT_NAMES.get(part.strip(), part.strip()) for part in name.split("/")}:
         return None
-    said = sorted(set(frame["hippocampus_source"].dropna())) if "hippocampus_source" in frame else []
-    return joined(*[source for source in said if source.startswith((JACOBIAN_SOURCE, NOT_MEASURED))])
+    sources = sorted(set(frame["hippocampus_source"].dropna())) if "hippocampus_source" in frame else []
+    return joined(*[source for source in sources if source.startswith((JACOBIAN_SOURCE, NOT_MEASURED))])
 
 
 def _part(name: str, inputs: StatisticsInputs) -> Floats:
@@ -113,7 +113,7 @@ def group_volumes(inputs: StatisticsInputs) -> Floats:
 
     BadInputError if the run has no volumes, as when the input was already in template space.
     """
-    sources = {one.source: one for one in region_features(inputs.values, inputs.volumes)}
+    sources = {source.source: source for source in region_features(inputs.values, inputs.volumes)}
     if VOLUME not in sources:
         raise BadInputError(
             "group/volumes.tsv: missing or empty. Volumes are measured only in scans that the run registered."
@@ -135,19 +135,19 @@ def require_names(config: Config, scans: Sequence[Scan], clinical: Clinical | No
     Raises BadInputError, naming the setting, the unknown name and the nearest known one.
     """
     settings, frame = config.statistics, _frame(scans, clinical)
-    known = {*map(str, frame.columns), *MEASURES, *TIMES}
+    columns = {*map(str, frame.columns), *MEASURES, *TIMES}
     _require_formulas(config, frame)
     for name in settings.associations.biomarkers:
-        _require_biomarker("statistics.associations.biomarkers", name, frame, known, groups)
+        _require_biomarker("statistics.associations.biomarkers", name, frame, columns, groups)
     primary, maps = settings.primary, set(map_names(config.attribution))
     if primary.biomarker != PrimaryConfig.biomarker:  # the default takes what is there
-        _require_biomarker("statistics.primary.biomarker", primary.biomarker, frame, known, groups)
+        _require_biomarker("statistics.primary.biomarker", primary.biomarker, frame, columns, groups)
     # An atlas without the region of the default gives a row with the reason.
     region = () if primary.region == PrimaryConfig.region else (primary.region,)
     for setting, names, choice in (
-        ("subgroups.variables", settings.subgroups.variables, known | {COURSE}),
-        ("main_effects.variables", settings.main_effects.variables, known),
-        ("harmonisation.site_column", (settings.harmonisation.site_column,), known),
+        ("subgroups.variables", settings.subgroups.variables, columns | {COURSE}),
+        ("main_effects.variables", settings.main_effects.variables, columns),
+        ("harmonisation.site_column", (settings.harmonisation.site_column,), columns),
         ("progression.trajectory_maps", settings.progression.trajectory_maps, maps),
         ("primary.region", region, groups),
         ("primary.map", (primary.map,) if primary.map else (), maps),
@@ -195,14 +195,14 @@ def _require_formulas(config: Config, frame: pd.DataFrame) -> None:
 
 
 def _require_biomarker(
-    setting: str, name: str, frame: pd.DataFrame, known: Collection[str], groups: Collection[str]
+    setting: str, name: str, frame: pd.DataFrame, columns: Collection[str], groups: Collection[str]
 ) -> None:
     for part in filter(None, parts_of(name, frame)):
         if part.startswith(VOLUME_OF):
             if part.removeprefix(VOLUME_OF) not in groups:
                 raise _unknown(setting, name, [VOLUME_OF + group for group in groups])
-        elif part != OWN_VOLUME and SHORT_NAMES.get(part, part) not in known:
-            raise _unknown(setting, name, [*known, *SHORT_NAMES, OWN_VOLUME], part)
+        elif part != OWN_VOLUME and SHORT_NAMES.get(part, part) not in columns:
+            raise _unknown(setting, name, [*columns, *SHORT_NAMES, OWN_VOLUME], part)
         elif SHORT_NAMES.get(part, part) in frame:
             try:
                 column_of(part, frame)
@@ -210,8 +210,8 @@ def _require_biomarker(
                 raise BadInputError(f"{setting}: {error}") from error
 
 
-def _unknown(setting: str, name: str, known: Collection[str], part: str = "") -> BadInputError:
+def _unknown(setting: str, name: str, names: Collection[str], part: str = "") -> BadInputError:
     part = part or name
-    listed = ", ".join(sorted(known)) or "none"
+    listed = ", ".join(sorted(names)) or "none"
     of = "" if part == name else f" ({part})"
-    return BadInputError(f"{setting}: {name!r}{of} is not known.{did_you_mean(nearest(part, known))} Known: {listed}.")
+    return BadInputError(f"{setting}: {name!r}{of} is not known.{did_you_mean(nearest(part, names))} Known: {listed}.")

@@ -102,13 +102,13 @@ def shortcut_table(inputs: StatisticsInputs) -> pd.DataFrame:
     """Table ``shortcuts``: a row per map and compartment; BadInputError if the audit or a column is missing."""
     audit = RELEVANCE_AUDIT_TABLE.read(inputs.layout, AUDIT_COLUMNS)
     facts = inputs.frame[["scan_id", "participant_id", "target", "fold"]]
-    known = audit[list(AUDIT_COLUMNS)].merge(facts, on="scan_id", validate="many_to_one")
-    if known.empty:
+    joined_rows = audit[list(AUDIT_COLUMNS)].merge(facts, on="scan_id", validate="many_to_one")
+    if joined_rows.empty:
         raise BadInputError(
             f"{RELEVANCE_AUDIT_TABLE.path(inputs.layout)}: no scan of this run. Run the regions stage again."
         )
     settings, rows = inputs.config.statistics, []
-    for (map_name, compartment), part in known.groupby(["map", "compartment"], sort=False):
+    for (map_name, compartment), part in joined_rows.groupby(["map", "compartment"], sort=False):
         rng = generator(inputs.seed, "statistics", "shortcuts", str(map_name), str(compartment))
         rows.append(_row(part, settings, rng) | {"map": map_name, "compartment": compartment})
     counts = dict.fromkeys(("n_permutations", "n_positive", "n_negative"), "Int64")
@@ -291,11 +291,11 @@ def _at_large_sites(frame: pd.DataFrame, target: str, fewest: int) -> NDArray[np
 def scaled_within(sums: Floats, fold: NDArray[Any]) -> Floats:
     """Scale to mean 0 and variance 1 in each fold; unknown or infinite values, and those constant there, become 0."""
     result = np.zeros_like(sums)
-    for one in np.unique(fold):
-        values = np.where(np.isfinite(sums[fold == one]), sums[fold == one], 0.0)
+    for number in np.unique(fold):
+        values = np.where(np.isfinite(sums[fold == number]), sums[fold == number], 0.0)
         spread = values.std(axis=0)
         flat = spread <= 1e-12 * np.abs(values).max(axis=0)
-        result[fold == one] = np.where(flat, 0.0, (values - values.mean(axis=0)) / np.where(flat, 1.0, spread))
+        result[fold == number] = np.where(flat, 0.0, (values - values.mean(axis=0)) / np.where(flat, 1.0, spread))
     return result
 
 
@@ -342,7 +342,7 @@ def _classes(scans: Scans) -> Indices:
 def within_classes(scans: Scans, count: int, rng: np.random.Generator) -> Permutations:
     """Permutations of the labels: whole participants within a class, with the same number of scans."""
     classes = _classes(scans)
-    members = [np.flatnonzero(classes == one) for one in np.unique(classes)]
+    members = [np.flatnonzero(classes == number) for number in np.unique(classes)]
     parts = [
         Exchangeability.whole_participants(scans.codes[of_class].tolist()).permutations(
             count, rng, alike=scans.site[of_class].tolist()
@@ -416,13 +416,13 @@ def _summary(
         return balanced_accuracy(called[None], scans, here, counted)
 
     people = int(scans.codes.max()) + 1
-    found = bootstrap_intervals(statistic, [0] * people, settings.bootstrap_samples, settings.confidence, rng)
+    intervals = bootstrap_intervals(statistic, [0] * people, settings.bootstrap_samples, settings.confidence, rng)
     observed = float(statistic(np.ones((1, people)))[0])
     reached = observed * (1 - 1e-9)
     per_site = np.bincount(scans.site, scans.weights)
     return {
         "balanced_accuracy": observed,
-        **found.row(),
+        **intervals.row(),
         "chance": 1 / scans.n_sites,
         "null_mean": float(null.mean()),
         "accuracy": float(((called == scans.site) * scans.weights).sum() / people),
@@ -431,5 +431,5 @@ def _summary(
         "p_fwe": float(p_value(np.asarray((largest >= reached).sum()), len(null), order.exact)),
         "n_permutations": len(order),
         "exact": order.exact,
-        "note": found.notes[0] or (None if np.isnan(found.low[0]) else TOO_SHORT),
+        "note": intervals.notes[0] or (None if np.isnan(intervals.low[0]) else TOO_SHORT),
     }

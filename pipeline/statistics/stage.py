@@ -182,7 +182,7 @@ def analyse(
     Gives the tables written.
     """
     inputs = read_inputs(layout, scans, predictions, config)
-    notes: list[tuple[str, str | None, str]] = [("inputs", None, said) for said in inputs.contradictions]
+    notes: list[tuple[str, str | None, str]] = [("inputs", None, text) for text in inputs.contradictions]
     written = []
     for analysis, (tables, problem) in zip(ANALYSES, _attempts(inputs, executor), strict=True):
         if problem:
@@ -209,11 +209,11 @@ def _attempt(analysis: Analysis, inputs: StatisticsInputs) -> tuple[Tables, str 
         defined = TWO_CLASSES in analysis.tasks and kind.undefined
         return {}, f"not defined for this task. {defined}" if defined else None
     try:
-        found = analysis.function(inputs)
+        answer = analysis.function(inputs)
     except DATA_PROBLEMS as error:
-        said = str(error).replace(f"{inputs.layout.root}{os.sep}", "")  # paths relative to the run folder
-        return {}, " ".join(said.split()) or type(error).__name__
-    tables = {analysis.tables[0].name: found} if isinstance(found, pd.DataFrame) else found
+        reason = str(error).replace(f"{inputs.layout.root}{os.sep}", "")  # paths relative to the run folder
+        return {}, " ".join(reason.split()) or type(error).__name__
+    tables = {analysis.tables[0].name: answer} if isinstance(answer, pd.DataFrame) else answer
     undeclared = set(tables) - {table.name for table in analysis.tables}
     if undeclared:
         raise ValueError(f"analysis {analysis.name}: tables not declared in ANALYSES: {sorted(undeclared)}")

@@ -8,8 +8,8 @@ import pandas as pd
 
 from heatlas.pipeline.cohort.people.tasks import SEVERAL_CLASSES
 from heatlas.pipeline.statistics.performance.baselines import ALIKE, BETTER, MEAN, WORSE
-from heatlas.pipeline.training.baselines.records import BASELINES as PREDICTORS
-from heatlas.pipeline.training.baselines.records import UNTRAINED
+from heatlas.pipeline.training.baselines.stage import BASELINES as PREDICTORS
+from heatlas.pipeline.training.baselines.stage import UNTRAINED
 from heatlas.reports.frame.pages import PERFORMANCE
 from heatlas.reports.questions.question import ANY_TASK, Caution, Check, Question, Verdict
 from heatlas.reports.questions.views import CI, N, View

@@ -52,9 +52,8 @@ from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.map_names import map_names
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table
-from heatlas.pipeline.run.work.digests import same_content, stamp_of
+from heatlas.pipeline.run.work.digests import read_receipt, same_content, stamp_of
 from heatlas.pipeline.run.work.jobs import FAILURES_TABLE
-from heatlas.pipeline.run.work.receipts import read_receipt
 from heatlas.pipeline.statistics.data.values import IMAGE_REGIONS_TABLE
 from heatlas.pipeline.statistics.images.voxelwise import VOXELWISE_TABLES
 from heatlas.pipeline.statistics.stage import STATISTICS_TABLES

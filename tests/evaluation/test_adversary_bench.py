@@ -21,8 +21,7 @@ from heatlas.pipeline.evaluation.bench.judging import (
     density_ratio,
     those_judged,
 )
-from heatlas.pipeline.evaluation.bench.part import BenchRequest, few_methods, with_methods
-from heatlas.pipeline.evaluation.bench.stage import Bench, with_earlier
+from heatlas.pipeline.evaluation.bench.part import Bench, BenchRequest, few_methods, with_earlier, with_methods
 from heatlas.pipeline.evaluation.bench.table import evaluation_table, ranking_columns
 from heatlas.pipeline.evaluation.bench.verdicts import (
     VERDICTS_TABLE,
@@ -162,7 +161,7 @@ def test_controls_are_those_the_network_was_trained_with(
     layout.fold(0).folder.mkdir(parents=True)
     layout.fold(0).weights.touch()
     packed = SimpleNamespace(regions=SimpleNamespace(groups={"a": (1,)}))
-    monkeypatch.setattr("heatlas.pipeline.evaluation.bench.stage.PackedAtlas", SimpleNamespace(of=lambda atlas: packed))
+    monkeypatch.setattr("heatlas.pipeline.evaluation.bench.part.PackedAtlas", SimpleNamespace(of=lambda atlas: packed))
     digests = DigestCache(layout.digests)
     bench = Bench(
         layout, BenchRequest(), scans, Split(tuple(folds)), CONFIG, None, None, digests  # type: ignore[arg-type]

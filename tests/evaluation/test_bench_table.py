@@ -13,8 +13,8 @@ from scipy.stats import spearmanr
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.evaluation.bench.judging import CohortMaps, Extent, Judge, class_difference, densities
+from heatlas.pipeline.evaluation.bench.part import with_shifts_of_first
 from heatlas.pipeline.evaluation.bench.scan_job import SHIFTED
-from heatlas.pipeline.evaluation.bench.stage import with_shifts_of_first
 from heatlas.pipeline.evaluation.bench.table import evaluation_table, shift_curve
 from heatlas.pipeline.evaluation.bench.verdicts import distractor_table, verdict_table
 from heatlas.pipeline.evaluation.cohorts import PLANTED as COPIES

@@ -30,8 +30,7 @@ from heatlas.pipeline.attribution.perturbation.occlusion import Occlusion
 from heatlas.pipeline.attribution.perturbation.rise import Rise
 from heatlas.pipeline.attribution.reference.references import Reference
 from heatlas.pipeline.cohort.people.splits import Split
-from heatlas.pipeline.evaluation.bench.part import BenchRequest
-from heatlas.pipeline.evaluation.bench.stage import Bench
+from heatlas.pipeline.evaluation.bench.part import Bench, BenchRequest
 from heatlas.pipeline.evaluation.grids.directions import GRIDS_TABLE, summary_of_grids
 from heatlas.pipeline.evaluation.grids.grid_scores import GRID_COLUMNS, LARGEST, GridMethod, grid_scores, network_of
 from heatlas.pipeline.evaluation.grids.job import picture
@@ -62,8 +61,8 @@ from heatlas.pipeline.models.families.probes.network import build as build_probe
 from heatlas.pipeline.models.families.probes.settings import ProbeConfig
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.models.graph.tracing import is_piecewise_linear
+from heatlas.pipeline.run.config.evaluation import GridsConfig
 from heatlas.pipeline.run.config.files import load_config
-from heatlas.pipeline.run.config.grids import GridsConfig
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 

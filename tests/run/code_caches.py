@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib
 
-from heatlas.pipeline.run.work import digests, imports
+from heatlas.pipeline.run.work import digests
 
 
 def forget_code() -> None:
     importlib.invalidate_caches()
-    for cached in (imports.source_of, imports._root_of, imports.imported_modules):
+    for cached in (digests.source_of, digests._root_of, digests.imported_modules):
         cached.cache_clear()
     digests._modules_digest.cache_clear()
     digests._module_code.cache_clear()

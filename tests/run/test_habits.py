@@ -41,7 +41,7 @@ import pandas as pd
 import pytest
 import toy_part
 from printed_pages import commands_page, tables_page
-from heatlas.pipeline.evaluation.bench.stage import Bench
+from heatlas.pipeline.evaluation.bench.part import Bench
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.reports.content.relevance import evaluation as page
 from heatlas.reports.read.run_files import ALL_TABLES

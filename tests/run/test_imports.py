@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from code_caches import forget_code
 
-from heatlas.pipeline.run.work import digests, imports
+from heatlas.pipeline.run.work import digests
 
 MODULES = {
     "work": "from __future__ import annotations\n"
@@ -43,20 +43,20 @@ def parted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_the_closure_holds_what_is_computed_with(parted: Path) -> None:
-    assert imports.import_closure(["parted.work"]) == {
+    assert digests.import_closure(["parted.work"]) == {
         "parted.work", "parted.formula", "parted.deeper", "parted.lazy", "heatlas.pipeline.run.work.seeds",
     }  # fmt: skip
 
 
 def test_a_package_stands_for_all_its_modules(parted: Path) -> None:
     names = {f"parted.{name}" for name in MODULES} | {"parted", "heatlas.pipeline.run.work.seeds"}
-    assert imports.import_closure(["parted"]) == names
+    assert digests.import_closure(["parted"]) == names
 
 
 def test_nothing_is_imported_to_find_out(parted: Path) -> None:
     (parted / "deeper.py").write_text("raise RuntimeError('imported')\n")
     forget_code()
-    assert "parted.deeper" in imports.import_closure(["parted.work"])
+    assert "parted.deeper" in digests.import_closure(["parted.work"])
 
 
 @pytest.mark.parametrize("module", sorted(MODULES))
@@ -78,9 +78,9 @@ def test_a_new_module_in_the_registry_changes_no_key(parted: Path) -> None:
 
 
 def test_a_function_stands_for_its_module() -> None:
-    assert digests.code_digest(imports.import_closure) == digests.code_digest("heatlas.pipeline.run.work.imports")
+    assert digests.code_digest(digests.import_closure) == digests.code_digest("heatlas.pipeline.run.work.digests")
 
 
 def test_a_module_without_source_is_named() -> None:
     with pytest.raises(ModuleNotFoundError, match=r"parted\.nowhere: no source"):
-        imports.import_closure(["parted.nowhere"])
+        digests.import_closure(["parted.nowhere"])

@@ -15,7 +15,7 @@ from contextlib import suppress
 import pytest
 
 from heatlas.pipeline.run.errors import ResumableError, UsageError
-from heatlas.pipeline.run.work.lock import run_lock
+from heatlas.pipeline.run.layout.folder import run_lock
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_the_lock_says_who_holds_it_and_goes_however_the_work_ends(path):
 
 def test_a_second_program_is_refused_and_leaves_the_first_its_lock(path):
     code = (
-        "import sys; from pathlib import Path; from heatlas.pipeline.run.work.lock import run_lock\n"
+        "import sys; from pathlib import Path; from heatlas.pipeline.run.layout.folder import run_lock\n"
         "with run_lock(Path(sys.argv[1])): pass"
     )
     with run_lock(path):

@@ -14,7 +14,7 @@ import pytest
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.plain_text import PlainStream, plain
 from heatlas.pipeline.run.work.jobs import Job, Outcome, record_failures
-from heatlas.pipeline.run.work.log import open_log
+from heatlas.pipeline.run.work.progress import open_log
 from heatlas.workflows.command_line import main
 
 ROOT = Path(__file__).parents[2]

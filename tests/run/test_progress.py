@@ -13,8 +13,7 @@ import pytest
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.work import progress
 from heatlas.pipeline.run.work.jobs import Job, run_jobs
-from heatlas.pipeline.run.work.log import open_log
-from heatlas.pipeline.run.work.progress import Progress, progress_line
+from heatlas.pipeline.run.work.progress import Progress, open_log, progress_line
 
 
 @pytest.fixture

@@ -16,10 +16,18 @@ from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.training.baselines import stage
-from heatlas.pipeline.training.baselines.images import ImageFeatures, by_region, coarsened, smoothed, standardised
-from heatlas.pipeline.training.baselines.records import BASELINES, Seen
+from heatlas.pipeline.training.baselines.images import (
+    CHANNELS,
+    ImageFeatures,
+    by_region,
+    coarsened,
+    random_features,
+    random_weights,
+    smoothed,
+    standardised,
+)
 from heatlas.pipeline.training.baselines.ridge import predicted
-from heatlas.pipeline.training.baselines.untrained import CHANNELS, random_features, random_weights
+from heatlas.pipeline.training.baselines.stage import BASELINES, Seen
 
 BY_NAME = {one.name: one for one in BASELINES}
 

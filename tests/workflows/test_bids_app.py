@@ -19,8 +19,8 @@ from heatlas.pipeline.cohort.reading import read_filter
 from heatlas.pipeline.cohort.records import ScanTable
 from heatlas.pipeline.registration.stage import REGISTRATION_TABLE
 from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.layout.folder import run_lock
 from heatlas.pipeline.run.layout.run_layout import ParticipantLayout, RunLayout
-from heatlas.pipeline.run.work.lock import run_lock
 from heatlas.workflows.bids_app import LEVELS, main
 
 ROOT = Path(__file__).parents[2]

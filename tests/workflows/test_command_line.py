@@ -23,9 +23,8 @@ from heatlas.pipeline.attribution.registry import METHODS
 from heatlas.pipeline.models.families.registry import FAMILIES
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.config.settings import Config
-from heatlas.pipeline.run.layout.folder import RunInput, prepare_run_folder
+from heatlas.pipeline.run.layout.folder import RunInput, prepare_run_folder, run_lock
 from heatlas.pipeline.run.layout.run_layout import RunLayout
-from heatlas.pipeline.run.work.lock import run_lock
 from heatlas.workflows.command_line import build_parser, main
 
 

@@ -15,7 +15,7 @@ from heatlas.pipeline.models.families.founding import FoundingCNN
 from heatlas.pipeline.models.inputs import read_network_volume
 from heatlas.pipeline.regions.stage import average_maps
 from heatlas.pipeline.registration.scan_jobs import register_one
-from heatlas.pipeline.run.work.imports import COMPUTING, import_closure
+from heatlas.pipeline.run.work.digests import COMPUTING, import_closure
 from heatlas.pipeline.statistics.stage import analyse
 from heatlas.pipeline.training.application import ask_network
 from heatlas.pipeline.training.control import control_of

@@ -30,9 +30,8 @@ from heatlas.pipeline.cohort.cells.values import MISSING_CODES, number, up_to_li
 from heatlas.pipeline.cohort.records import OLDEST_AGE, SCAN_COLUMNS, Scan
 from heatlas.pipeline.cohort.sharing import Disguise
 from heatlas.pipeline.run.config.inclusion import InclusionRule, constant, dropped_because, read_rule
-from heatlas.pipeline.run.config.nearest import did_you_mean, nearest
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.run.plain_text import counted, listed
+from heatlas.pipeline.run.plain_text import counted, did_you_mean, listed, nearest
 
 IDENTITY = {name: SCAN_COLUMNS[name] for name in ("participant_id", "session_id", "scan_id")}
 

@@ -110,10 +110,10 @@ def density_ratio(densities: Sequence[Floats], planted: Flags, other: Flags) -> 
     >>> density_ratio([np.array([2.0, -1.0, 0.0])], np.array([True, False, False]), np.array([False, True, False]))
     0.5
     """
-    known = [one for one in densities if np.isfinite(one).all()]
-    if not known:
+    finite = [row for row in densities if np.isfinite(row).all()]
+    if not finite:
         return float("nan")
-    sizes = np.abs(np.stack(known))
+    sizes = np.abs(np.stack(finite))
     return ratio_of(float(sizes[:, other].mean()), float(sizes[:, planted].mean()))
 
 
@@ -167,7 +167,7 @@ class Judge:
         self.require_controls()
         fold = self.cohort.fold_of(self.cohort.scans[0])  # has a network, which another may lack
         layers = len(layers_with_parameters(load_model(self.cohort.layout.fold(fold)).model))
-        steps = sorted({round(one) for one in np.linspace(1, layers, CASCADE_STEPS)})
+        steps = sorted({round(step) for step in np.linspace(1, layers, CASCADE_STEPS)})
         jobs = [self._job(scan, steps) for scan in self.cohort.scans]
         self.digests.save()
         return jobs
@@ -185,10 +185,12 @@ class Judge:
             networks.append(NullNetwork(UNTRAINED, real.network, True, None, seed))
             networks += [NullNetwork(cascade_name(step), real.network, True, step, seed) for step in steps]
         truth = cohort.truth
-        known = truth is not None and scan.label == cohort.config.cohort.positive
+        has_truth = truth is not None and scan.label == cohort.config.cohort.positive
         groups = cohort.atlas.regions.groups
-        labels = tuple(number for name in truth.groups for number in groups[name]) if known and truth else ()
-        marked = truth is not None and any(one.kind == "marker" and scan.name in one.scans for one in truth.distractors)
+        labels = tuple(number for name in truth.groups for number in groups[name]) if has_truth and truth else ()
+        marked = truth is not None and any(
+            distractor.kind == "marker" and scan.name in distractor.scans for distractor in truth.distractors
+        )
         faithful = self.extent.faithful and scan.scan_id in self._thorough
         seen, settings = self.extent.faithful and scan in cohort.positive, cohort.config.evaluation
         task = ScanToJudge(
@@ -200,14 +202,14 @@ class Judge:
             "sums": cohort.layout.sums_of_scan(cohort.name, scan.name),
         }
         inputs = {"seen": self.digests.joined(files.seen)}
-        for one in networks:
-            inputs[one.name] = one.network.weights_digest
-            inputs |= {f"{one.name} {place}": control.digest for place, control in enumerate(one.network.controls)}
+        for null in networks:
+            inputs[null.name] = null.network.weights_digest
+            inputs |= {f"{null.name} {place}": control.digest for place, control in enumerate(null.network.controls)}
         facts = [
             scan.name, [asked.version for asked in self.explanations], cohort.atlas.version, labels, marked, seen,
             faithful,
             [settings.steps, settings.samples, settings.shift, settings.shifts, settings.replacement],
-            [[one.name, one.changed, one.layers, one.seed] for one in networks], cohort.config.seed,
+            [[null.name, null.changed, null.layers, null.seed] for null in networks], cohort.config.seed,
         ]  # fmt: skip
         modules = sorted({asked.module for asked in self.explanations})
         key = unit_key(inputs, facts, judge_scan, *modules)
@@ -241,7 +243,7 @@ def judged_rows(
     jobs = Judge(cohort, explanations, extent, digests).jobs()
     outcomes = run_jobs(cohort.layout, jobs, executor, f"maps of the {_TITLES[cohort.name]}")
     left = those_judged(cohort, outcomes)
-    return left, gathered(left, [one for one in outcomes if one.ok], explanations), outcomes
+    return left, gathered(left, [outcome for outcome in outcomes if outcome.ok], explanations), outcomes
 
 
 _TITLES = {"run": "run", PLANTED: "planted copies"}
@@ -252,7 +254,7 @@ def those_judged(cohort: JudgedCohort, outcomes: Sequence[Outcome]) -> JudgedCoh
 
     Raises BadInputError if a class has no scan left.
     """
-    failed = {one.job.arguments[0].scan.scan_id for one in outcomes if not one.ok}
+    failed = {outcome.job.arguments[0].scan.scan_id for outcome in outcomes if not outcome.ok}
     left = tuple(scan for scan in cohort.scans if scan.scan_id not in failed)
     for label in cohort.task.outputs if not cohort.task.is_number else ():
         if not any(scan.label == label for scan in left):
@@ -302,7 +304,7 @@ def maps_of(
 ) -> tuple[JudgedCohort, CohortMaps]:
     """The scans that were explained and their sums; raises as `those_judged`."""
     left = those_judged(cohort, outcomes)
-    return left, gathered(left, [one for one in outcomes if one.ok], explanations)
+    return left, gathered(left, [outcome for outcome in outcomes if outcome.ok], explanations)
 
 
 def participant_densities(cohort: JudgedCohort, rows: CohortMaps, name: str, network: str = REAL) -> pd.DataFrame:

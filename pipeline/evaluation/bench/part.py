@@ -1,4 +1,4 @@
-"""A part of the bench, and what is asked of the bench: methods, parts and how much of each.
+"""The bench of a finished run: every method against nulls, planted truth and the network itself; a verdict on each.
 
 One record says all that the bench, the command line and the report know of a part. The bench asks every part at fixed
 points; it knows none by name. `pipeline.evaluation.parts` registers them.
@@ -7,22 +7,46 @@ points; it knows none by name. `pipeline.evaluation.parts` registers them.
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from pathlib import Path
+from typing import Any, Literal
 
+import pandas as pd
+
+from heatlas.atlases.labels import Atlas
+from heatlas.pipeline.attribution.inherent.contributions import Inherent
 from heatlas.pipeline.attribution.registry import METHODS, find_method
-from heatlas.pipeline.evaluation.bench.judging import CohortMaps, Extent
+from heatlas.pipeline.cohort.people.splits import SPLITS_TABLE, Split
+from heatlas.pipeline.cohort.people.tasks import task_of
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.evaluation.bench.judging import CohortMaps, Extent, Judge, judged_rows
+from heatlas.pipeline.evaluation.bench.table import EVALUATION_TABLE, evaluation_table
+from heatlas.pipeline.evaluation.bench.trainings import trained
+from heatlas.pipeline.evaluation.bench.verdicts import (
+    DISTRACTORS_TABLE,
+    VERDICTS_TABLE,
+    distractor_table,
+    verdict_table,
+)
+from heatlas.pipeline.evaluation.cohorts import RUN, JudgedCohort, truth_of_input
+from heatlas.pipeline.evaluation.nulls import shuffled_jobs
 from heatlas.pipeline.explaining.explanation import Explanation
 from heatlas.pipeline.explaining.requested import explanations_of_run
-from heatlas.pipeline.models.families.registry import family_of
+from heatlas.pipeline.explaining.scan_jobs import require_all_defined
+from heatlas.pipeline.models.families.probes.backbone import conventional_stem
+from heatlas.pipeline.models.families.registry import build_network, family_of, is_given
+from heatlas.pipeline.models.inputs import configured_input
+from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.declared import Table
-from heatlas.pipeline.run.work.jobs import Outcome
-
-if TYPE_CHECKING:
-    from heatlas.pipeline.evaluation.bench.stage import Bench
-    from heatlas.pipeline.evaluation.cohorts import JudgedCohort
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
+from heatlas.pipeline.run.tables import read_table
+from heatlas.pipeline.run.work.digests import DigestCache
+from heatlas.pipeline.run.work.jobs import Outcome, record_failures
 
 
 def _nothing(*_: Any) -> None:
@@ -139,8 +163,8 @@ def methods_of(request: BenchRequest, config: Config) -> tuple[str, ...]:
     for name in request.methods:
         find_method(name, "--methods")
         family.require_method(name)
-    known = [name for name in dict.fromkeys((*USUAL_METHODS, *config.attribution.methods)) if name in METHODS]
-    return tuple(dict.fromkeys(request.methods)) or tuple(name for name in known if name not in family.refused)
+    names = [name for name in dict.fromkeys((*USUAL_METHODS, *config.attribution.methods)) if name in METHODS]
+    return tuple(dict.fromkeys(request.methods)) or tuple(name for name in names if name not in family.refused)
 
 
 def few_methods(request: BenchRequest, config: Config) -> tuple[Explanation, ...]:
@@ -157,3 +181,189 @@ def with_methods(config: Config, methods: Sequence[str]) -> Config:
     ends = tuple(dict.fromkeys((min(betas), max(betas))))
     attribution = dataclasses.replace(config.attribution, methods=tuple(methods), settings=kept, betas=ends)
     return dataclasses.replace(config, attribution=attribution)
+
+
+log = logging.getLogger("heatlas")
+
+VERDICT_TABLES = (EVALUATION_TABLE, DISTRACTORS_TABLE, VERDICTS_TABLE)
+"""Tables that the bench writes whatever parts are asked for."""
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """Tables and outcomes of the bench."""
+
+    evaluation: pd.DataFrame
+    verdicts: pd.DataFrame
+    outcomes: tuple[Outcome, ...]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What all parts work with."""
+
+    layout: EvaluationLayout
+    request: BenchRequest
+    scans: tuple[Scan, ...]
+    split: Split
+    config: Config
+    atlas: Atlas
+    executor: Executor
+    digests: DigestCache
+
+    def evaluate(self, truth_json: Path) -> Evaluated:
+        """Do all parts and write the tables.
+
+        Parameters
+        ----------
+        truth_json : Path
+            ``truth/planted.json`` of the input, which need not exist.
+
+        Raises
+        ------
+        UsageError
+            For an unknown method, one that is not defined for the network, or a part that is refused.
+        BadInputError
+            If the run has no network, controls are missing, or every unit of work failed.
+        """
+        self._require_defined()
+        for part in self.request.in_order:
+            part.require(self.request, self.config)
+        cohorts: list[tuple[JudgedCohort, Extent]] = []
+        outcomes: list[Outcome] = []
+        if self.split.folds:
+            cohort = self._cohort_of_run(truth_json)
+            extent = self.request.extent(0 if is_given(self.config) else SHUFFLES)
+            if is_given(self.config):
+                log.info(
+                    "These networks were trained elsewhere, so none is trained on shuffled labels, and no map can pass."
+                )
+            cohort, trainings = self._with_nulls(cohort, extent)
+            outcomes += trainings
+            cohorts.append((cohort, extent))
+        elif not any(part.cohort for part in self.request.parts):
+            raise BadInputError(
+                f"{SPLITS_TABLE.path(self.layout)}: no such table, so this run has no networks. Finish it with heatlas "
+                "run, or ask for --plant, which needs registered scans only."
+            )
+        for part in self.request.in_order:
+            if part.cohort is not None:
+                cohort, made = part.cohort(self)
+                outcomes += made
+                extent = self.request.extent(shuffles=1)
+                cohort, trainings = self._with_nulls(cohort, extent)
+                outcomes += trainings
+                cohorts.append((cohort, extent))
+        for part in self.request.in_order:
+            if part.run is not None:
+                outcomes += part.run(self, cohorts[0][0])
+        asked = [part for part in self.request.parts if part.cohort is None]
+        if asked and all(part.run for part in asked):  # the verdicts of an earlier call stay
+            return Evaluated(EVALUATION_TABLE.frame(), VERDICTS_TABLE.frame(), tuple(outcomes))
+        evaluation, marked = [], []
+        for cohort, extent in with_shifts_of_first(cohorts):
+            explanations = self.explanations(cohort.config)
+            cohort, rows, judged = judged_rows(cohort, explanations, extent, self.executor, self.digests)
+            outcomes += judged
+            for part in self.request.in_order if cohort.name == cohorts[0][0].name else ():
+                outcomes += part.after(self, cohort, rows) if part.after is not None else []
+            evaluation.append(evaluation_table(cohort, rows))
+            marked.append(distractor_table(cohort, rows))
+        return self._write_tables(pd.concat(evaluation), pd.concat(marked), outcomes)
+
+    def _write_tables(self, evaluation: pd.DataFrame, marked: pd.DataFrame, outcomes: Sequence[Outcome]) -> Evaluated:
+        record_failures(self.layout, outcomes)  # each cohort has recorded its own alone
+        evaluation = with_earlier(EVALUATION_TABLE.path(self.layout), evaluation)
+        verdicts = verdict_table(evaluation)
+        EVALUATION_TABLE.write(self.layout, evaluation)
+        DISTRACTORS_TABLE.write(self.layout, with_earlier(DISTRACTORS_TABLE.path(self.layout), marked))
+        VERDICTS_TABLE.write(self.layout, verdicts)
+        return Evaluated(evaluation, verdicts, tuple(outcomes))
+
+    def _require_defined(self) -> None:
+        """Refuse methods that are not defined for the network, before anything is planted or trained.
+
+        Inherent maps of hybrids, which are not defined at the input, may be asked by parts with stages of their own.
+        """
+        explanations, spec = self.explanations(self.config), configured_input(self.config)
+        conditional = [asked for asked in explanations if hasattr(asked.entry.record, "require")]
+        if conditional:
+            network = build_network(
+                self.config.model, spec.shape, len(task_of(self.config.cohort).outputs), spec.channels
+            ).eval()
+            parts = self.request.parts
+            if parts and all(part.at_stages for part in parts) and conventional_stem(network) is not None:
+                conditional = [asked for asked in conditional if asked.entry.name != Inherent.name]
+            require_all_defined(network, spec, PackedAtlas.of(self.atlas), conditional)
+
+    def explanations(self, config: Config) -> tuple[Explanation, ...]:
+        """What is judged, by networks with these settings."""
+        return explanations_of_run(with_methods(config, methods_of(self.request, config)))
+
+    def _cohort_of_run(self, truth_json: Path) -> JudgedCohort:
+        """Scans of the run that a network of the run may explain: of each participant and class the first."""
+        task = task_of(self.config.cohort)
+        if all(scan.label is None for scan in self.scans):
+            raise BadInputError(
+                f"{self.layout.root}: nobody has a label, and the bench compares classes. Give heatlas apply a cohort "
+                "with labels of both classes."
+            )
+        tested: dict[tuple[str, str | None], Scan] = {}
+        for scan in self.scans:
+            fold = self.split.fold_of_test(scan.participant_id) if scan.label is not None else None
+            if fold is not None and self.layout.fold(fold.index).weights.is_file():
+                tested.setdefault((scan.participant_id, None if task.is_number else scan.label), scan)
+        if not tested:
+            raise BadInputError(
+                f"{self.layout.root}: no scan has a network that has not seen it. Finish the run with heatlas run."
+            )
+        for label in () if task.is_number else task.outputs:
+            if not any(seen == label for _, seen in tested):
+                raise BadInputError(
+                    f"{self.layout.root}: no scan of {label} has a network that has not seen it, and regions are "
+                    "ranked by the difference between the classes. Finish the run with heatlas run."
+                )
+        packed = PackedAtlas.of(self.atlas)
+        # what was planted is a disease; a network that predicts a number need not use it
+        truth = None if task.is_number else truth_of_input(truth_json, list(packed.regions.groups))
+        if truth is None:
+            log.info("No truth is known of the scans of the run; --plant makes one from its controls.")
+        labelled = tuple(scan for scan in self.scans if scan.label is not None)
+        return JudgedCohort(
+            RUN, self.layout, tuple(tested.values()), self.split, self.config, packed, truth, labelled, labelled
+        )
+
+    def _with_nulls(self, cohort: JudgedCohort, extent: Extent) -> tuple[JudgedCohort, list[Outcome]]:
+        """Train networks on labels that say nothing; a network that cannot be trained is missing from the nulls.
+
+        Raises BadInputError before any training: if a fold lacks controls that are needed, or people to exchange
+        labels.
+        """
+        Judge(cohort, self.explanations(cohort.config), extent, self.digests).require_controls()
+        jobs = shuffled_jobs(cohort, range(1, extent.shuffles + 1), self.digests)
+        self.digests.save()
+        outcomes = trained(self.layout, jobs, self.executor, "training on shuffled labels")
+        failed = frozenset(outcome.job.outputs["weights"] for outcome in outcomes if not outcome.ok)
+        return dataclasses.replace(cohort, untrained=failed), outcomes
+
+
+def with_shifts_of_first(cohorts: Sequence[tuple[JudgedCohort, Extent]]) -> list[tuple[JudgedCohort, Extent]]:
+    """Cohorts of which the first alone has maps of moved scans for ``shift_curve.tsv``, which has no other."""
+    made = list(cohorts[:1])
+    for cohort, extent in cohorts[1:]:
+        evaluation = dataclasses.replace(cohort.config.evaluation, shifts=())
+        config = dataclasses.replace(cohort.config, evaluation=evaluation)
+        made.append((dataclasses.replace(cohort, config=config), extent))
+    return made
+
+
+def with_earlier(path: Path, made: pd.DataFrame) -> pd.DataFrame:
+    """Rows just made, and those of cohorts that an earlier call judged and this one did not (planted copies).
+
+    A table with other columns, of another version, is not continued.
+    """
+    earlier = read_table(path) if path.is_file() else made.iloc[:0]
+    if list(earlier.columns) != list(made.columns):
+        return made
+    others = earlier[~earlier["cohort"].isin(set(made["cohort"]))]
+    return pd.concat([made, others], ignore_index=True) if len(others) else made

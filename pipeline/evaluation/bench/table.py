@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from itertools import combinations
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -55,10 +54,6 @@ from heatlas.pipeline.evaluation.scores.rankings import (
 from heatlas.pipeline.run.columns import Form, described
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.work.jobs import Outcome
-
-if TYPE_CHECKING:
-    from heatlas.pipeline.evaluation.bench.stage import Bench
-
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -147,13 +142,13 @@ def evaluation_table(cohort: JudgedCohort, rows: CohortMaps) -> pd.DataFrame:
     """One row per map and network, and per severity where there are several; raises nothing."""
     made = []
     severities = sorted({value for value in (cohort.truth.severity.values() if cohort.truth else ()) if value})
-    for (network, name), own in rows.scores.groupby(["network", "map"], sort=False):
-        made.append(_row(cohort, rows, str(network), str(name), own, ALL))
+    for (network, name), of_map in rows.scores.groupby(["network", "map"], sort=False):
+        made.append(_row(cohort, rows, str(network), str(name), of_map, ALL))
         if cohort.name == PLANTED and network in (REAL, NO_NETWORK):
             for severity in severities:
                 scans = _at_severity(cohort, severity)
                 made.append(
-                    _row(cohort, rows, str(network), str(name), own[own["scan_id"].isin(scans)], f"{severity:g}")
+                    _row(cohort, rows, str(network), str(name), of_map[of_map["scan_id"].isin(scans)], f"{severity:g}")
                 )
     return EVALUATION_TABLE.frame(made)
 
@@ -166,33 +161,33 @@ def _at_severity(cohort: JudgedCohort, severity: float) -> set[str]:
 
 
 def _row(
-    cohort: JudgedCohort, rows: CohortMaps, network: str, name: str, own: pd.DataFrame, severity: str
+    cohort: JudgedCohort, rows: CohortMaps, network: str, name: str, of_map: pd.DataFrame, severity: str
 ) -> dict[str, object]:
     positive = {scan.scan_id for scan in cohort.positive}
-    of_positive = own[own["scan_id"].isin(positive)]
-    found: dict[str, object] = {
+    of_positive = of_map[of_map["scan_id"].isin(positive)]
+    cells: dict[str, object] = {
         "cohort": cohort.name,
         "map": name,
         "method": rows.methods.get(name),
         "network": network,
         "severity": severity,
-        "n_scans": len(own),
-        "n_participants": len({scan.participant_id for scan in cohort.scans if scan.scan_id in set(own["scan_id"])}),
-        "n_undefined": int(own["undefined"].sum()),
-        "n_no_map": len(own) - len(set(own["scan_id"]) & set(rows.sums.get((network, name), {}))),
-        "n_no_positive": int(of_positive["no_positive"].sum()) if "no_positive" in own else 0,
-        "balanced_accuracy": _accuracy(own, positive),
+        "n_scans": len(of_map),
+        "n_participants": len({scan.participant_id for scan in cohort.scans if scan.scan_id in set(of_map["scan_id"])}),
+        "n_undefined": int(of_map["undefined"].sum()),
+        "n_no_map": len(of_map) - len(set(of_map["scan_id"]) & set(rows.sums.get((network, name), {}))),
+        "n_no_positive": int(of_positive["no_positive"].sum()) if "no_positive" in of_map else 0,
+        "balanced_accuracy": _accuracy(of_map, positive),
         "n_groups": len(rows.groups),
-        "seconds": _mean(own, "seconds"),
-        "completeness_error": completeness(own),
+        "seconds": _mean(of_map, "seconds"),
+        "completeness_error": completeness(of_map),
     }
-    found |= {column: _mean(of_positive, column) for column in MAP_ROW if column not in FLAGS}
-    found |= {column: _mean(of_positive, column) for column in (*FAITHFUL, "shift_correlation", *BOXED, *MAP_SCORES)}
-    found |= _seen(cohort, of_positive) | _of_set(cohort, of_positive)
-    scans = set(own["scan_id"])
+    cells |= {column: _mean(of_positive, column) for column in MAP_ROW if column not in FLAGS}
+    cells |= {column: _mean(of_positive, column) for column in (*FAITHFUL, "shift_correlation", *BOXED, *MAP_SCORES)}
+    cells |= _recognition(cohort, of_positive) | _of_set(cohort, of_positive)
+    scans = set(of_map["scan_id"])
     if severity != ALL or covers_folds(cohort, scans):
-        found |= _of_regions(cohort, rows, network, name, scans, severity)
-    return found
+        cells |= _of_regions(cohort, rows, network, name, scans, severity)
+    return cells
 
 
 def covers_folds(cohort: JudgedCohort, scans: Collection[str]) -> bool:
@@ -214,39 +209,43 @@ def _of_regions(
     fold = table.index.get_level_values("fold").to_numpy(int)
     difference, mean = class_difference(table, is_paired(cohort)), _mean_of(values[is_positive])
     order = np.argsort(-ranked(difference), kind="stable")
-    known = [rows.groups[place] for place in order if np.isfinite(difference[place])]
-    found: dict[str, object] = {
-        "first_groups": "; ".join(known[:FIRST]) or None,
+    ranked_groups = [rows.groups[place] for place in order if np.isfinite(difference[place])]
+    cells: dict[str, object] = {
+        "first_groups": "; ".join(ranked_groups[:FIRST]) or None,
         "fold_agreement": fold_agreement(values[is_positive], fold[is_positive]),
     }
     truth = cohort.truth
     if truth is None:
-        return found
+        return cells
     planted = np.isin(rows.groups, truth.groups)
-    found |= (
+    cells |= (
         {"n_planted": int(planted.sum())}
         | ranking_columns(difference, planted, "difference")
         | ranking_columns(mean, planted, "mean")
     )
     density = {scan.scan_id: density_of(rows, network, name, scan.scan_id) for scan in cohort.positive}
     if severity == ALL and truth.severity:
-        known_dose = [key for key, own in density.items() if key in truth.severity and np.isfinite(own).all()]
-        dose = np.array([truth.severity[one] for one in known_dose])
-        sums = np.array([(density[one] * rows.n_voxels)[planted].sum() for one in known_dose])
+        dosed = [key for key, row in density.items() if key in truth.severity and np.isfinite(row).all()]
+        dose = np.array([truth.severity[scan] for scan in dosed])
+        sums = np.array([(density[scan] * rows.n_voxels)[planted].sum() for scan in dosed])
         draws = DRAWS_OF_RANKS if network in (REAL, NO_NETWORK) else 0
         answer = dose_response(dose, sums, draws, cohort.config.seed)
-        found |= {
+        cells |= {
             "dose_response": answer.rho, "dose_response_low": answer.low, "dose_response_high": answer.high,
         }  # fmt: skip
     ratios = []
-    for one in truth.distractors:
-        if one.kind == "both classes":
+    for distractor in truth.distractors:
+        if distractor.kind == "both classes":
             scans_with = [
-                s.scan_id for s in cohort.positive if s.scan_id in scans and (not one.scans or s.name in one.scans)
+                s.scan_id
+                for s in cohort.positive
+                if s.scan_id in scans and (not distractor.scans or s.name in distractor.scans)
             ]
-            ratios.append(density_ratio([density[s] for s in scans_with], planted, np.isin(rows.groups, [one.group])))
-    found["unused_ratio"] = max((one for one in ratios if not np.isnan(one)), default=float("nan"))
-    return found
+            ratios.append(
+                density_ratio([density[s] for s in scans_with], planted, np.isin(rows.groups, [distractor.group]))
+            )
+    cells["unused_ratio"] = max((ratio for ratio in ratios if not np.isnan(ratio)), default=float("nan"))
+    return cells
 
 
 def _mean_of(values: Floats) -> Floats:
@@ -254,11 +253,11 @@ def _mean_of(values: Floats) -> Floats:
     return values.mean(axis=0) if len(values) else np.full(values.shape[1], np.nan)
 
 
-def _of_set(cohort: JudgedCohort, own: pd.DataFrame) -> dict[str, float]:
+def _of_set(cohort: JudgedCohort, of_map: pd.DataFrame) -> dict[str, float]:
     """`SET_SCORES` of the scans whose map was compared with the truth."""
-    if IOU_COLUMNS[0] not in own:
+    if IOU_COLUMNS[0] not in of_map:
         return {}
-    measured = own[own[list(IOU_COLUMNS + BOX_COLUMNS)].notna().all(axis=1)]
+    measured = of_map[of_map[list(IOU_COLUMNS + BOX_COLUMNS)].notna().all(axis=1)]
     person = {scan.scan_id: scan.participant_id for scan in cohort.scans}
     return set_scores(measured, [person[key] for key in measured["scan_id"]])
 
@@ -266,54 +265,54 @@ def _of_set(cohort: JudgedCohort, own: pd.DataFrame) -> dict[str, float]:
 def ranking_columns(values: Floats, planted: Flags, by: str) -> dict[str, object]:
     """The columns of one ranking."""
     scores = region_scores(values, planted.tolist())
-    found: dict[str, object] = {f"{name}_{by}": score for name, score in scores.items()}
+    cells: dict[str, object] = {f"{name}_{by}": score for name, score in scores.items()}
     if np.isfinite(scores["auroc"]):
         places = stats.rankdata(-ranked(values))[planted]
-        found[f"places_{by}"] = " ".join(f"{place:g}" for place in places)
-    return found
+        cells[f"places_{by}"] = " ".join(f"{place:g}" for place in places)
+    return cells
 
 
-def _accuracy(own: pd.DataFrame, positive: set[str]) -> float:
+def _accuracy(of_map: pd.DataFrame, positive: set[str]) -> float:
     """Balanced accuracy of the networks over scans; NaN without networks or with one class."""
-    if "logit" not in own or own["logit"].isna().any():
+    if "logit" not in of_map or of_map["logit"].isna().any():
         return float("nan")
-    truth = own["scan_id"].isin(positive).to_numpy(bool)
+    truth = of_map["scan_id"].isin(positive).to_numpy(bool)
     if truth.all() or not truth.any():
         return float("nan")
-    people = HeldOutPeople(own["scan_id"].to_numpy(str), np.zeros(len(own), int), truth)
-    return float(balanced_accuracy(own["logit"].to_numpy(float), people, np.ones((1, len(own))))[0])
+    people = HeldOutPeople(of_map["scan_id"].to_numpy(str), np.zeros(len(of_map), int), truth)
+    return float(balanced_accuracy(of_map["logit"].to_numpy(float), people, np.ones((1, len(of_map))))[0])
 
 
-def _seen(cohort: JudgedCohort, own: pd.DataFrame) -> dict[str, object]:
+def _recognition(cohort: JudgedCohort, of_map: pd.DataFrame) -> dict[str, object]:
     """Participants with scores of masked recognition, and intervals of their means over participants."""
-    if not {*SEEN} <= {*own.columns}:
+    if not {*SEEN} <= {*of_map.columns}:
         return {}
     person = {scan.scan_id: scan.participant_id for scan in cohort.scans}
-    known = own.dropna(subset=list(SEEN))
-    means = known.groupby(known["scan_id"].map(person))[list(SEEN)].mean()
-    found: dict[str, object] = {"n_seen": len(means)}
+    measured = of_map.dropna(subset=list(SEEN))
+    means = measured.groupby(measured["scan_id"].map(person))[list(SEEN)].mean()
+    cells: dict[str, object] = {"n_seen": len(means)}
     for name in SEEN:
         interval = participant_interval((means[name].to_numpy(float),), np.mean, DRAWS_OF_RANKS, cohort.config.seed)
-        found |= dict(zip((f"{name}_low", f"{name}_high"), interval, strict=True))
-    return found
+        cells |= dict(zip((f"{name}_low", f"{name}_high"), interval, strict=True))
+    return cells
 
 
-def completeness(own: pd.DataFrame) -> float:
+def completeness(of_map: pd.DataFrame) -> float:
     """Largest error of completeness over the mean size of what should be reached; NaN for maps that promise nothing."""
-    if "completeness_error" not in own or own["completeness_error"].isna().all():
+    if "completeness_error" not in of_map or of_map["completeness_error"].isna().all():
         return float("nan")
-    return float(own["completeness_error"].abs().max() / own["evidence"].abs().mean())
+    return float(of_map["completeness_error"].abs().max() / of_map["evidence"].abs().mean())
 
 
 def fold_agreement(values: Floats, fold: NDArray[np.intp]) -> float:
     """Mean rank correlation of the mean densities of every two folds; NaN with one fold."""
-    means = [values[fold == one].mean(axis=0) for one in np.unique(fold)]
-    found = [rank_correlation(a, b) for a, b in combinations(means, 2)]
-    return float(np.nanmean(found)) if found and np.isfinite(found).any() else float("nan")
+    means = [values[fold == number].mean(axis=0) for number in np.unique(fold)]
+    agreements = [rank_correlation(a, b) for a, b in combinations(means, 2)]
+    return float(np.nanmean(agreements)) if agreements and np.isfinite(agreements).any() else float("nan")
 
 
-def _mean(own: pd.DataFrame, column: str) -> float:
-    values = own[column].to_numpy(float) if column in own else np.array([])
+def _mean(of_map: pd.DataFrame, column: str) -> float:
+    values = of_map[column].to_numpy(float) if column in of_map else np.array([])
     values = values[np.isfinite(values)]
     return float(values.mean()) if values.size else float("nan")
 
@@ -350,16 +349,16 @@ def shift_curve(cohort: JudgedCohort, rows: CohortMaps) -> pd.DataFrame:
     """A row per map of the true network and shift; scans of a participant are averaged."""
     person = {scan.scan_id: scan.participant_id for scan in cohort.scans}
     made: list[list[object]] = []
-    for name, own in rows.scores[rows.scores["network"] == REAL].groupby("map", sort=False):
+    for name, of_map in rows.scores[rows.scores["network"] == REAL].groupby("map", sort=False):
         for shift in sorted(cohort.config.evaluation.shifts):
             columns, gone = [f"{measure}_{shift}" for measure in SHIFTED], f"lost_{shift}"
-            if not {*columns, gone} <= {*own.columns}:
+            if not {*columns, gone} <= {*of_map.columns}:
                 continue
-            asked, known = own.dropna(subset=[gone]), own.dropna(subset=columns)
+            asked, measured = of_map.dropna(subset=[gone]), of_map.dropna(subset=columns)
             lost = asked.groupby(asked["scan_id"].map(person))[gone].agg(["mean", "min"])
             if not len(lost):
                 continue
-            means = known.groupby(known["scan_id"].map(person))[columns].mean()
+            means = measured.groupby(measured["scan_id"].map(person))[columns].mean()
             cells: list[object] = []
             for column in columns if len(means) else ():
                 values = means[column].to_numpy(float)
@@ -385,10 +384,10 @@ def _note(out: int, of: int) -> str | None:
     )
 
 
-def write_shift_curve(bench: Bench, cohort: JudgedCohort, rows: CohortMaps) -> list[Outcome]:
-    """Write the table, or remove that of an earlier call where no shifts are asked for."""
+def write_shift_curve(_: object, cohort: JudgedCohort, rows: CohortMaps) -> list[Outcome]:
+    """Write the table, or remove that of an earlier call where no shifts are asked for; `after` of a part."""
     if cohort.config.evaluation.shifts:
-        SHIFT_CURVE_TABLE.write(bench.layout, shift_curve(cohort, rows))
+        SHIFT_CURVE_TABLE.write(cohort.layout, shift_curve(cohort, rows))
     else:
-        SHIFT_CURVE_TABLE.remove(bench.layout)
+        SHIFT_CURVE_TABLE.remove(cohort.layout)
     return []

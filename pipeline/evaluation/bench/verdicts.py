@@ -50,20 +50,20 @@ def distractor_table(cohort: JudgedCohort, rows: CohortMaps) -> pd.DataFrame:
     positive = {scan.scan_id: scan for scan in cohort.positive}
     truth = cohort.truth
     planted = np.isin(rows.groups, truth.groups if truth else ())
-    for (network, name), own in rows.scores.groupby(["network", "map"], sort=False):
+    for (network, name), of_map in rows.scores.groupby(["network", "map"], sort=False):
         if network not in (REAL, NO_NETWORK):
             continue
-        own = own[own["scan_id"].isin(set(positive))]
-        for one in truth.distractors if truth else ():
-            scans = [key for key, scan in positive.items() if not one.scans or scan.name in one.scans]
-            if one.kind == "marker":
-                ratio = float(own.loc[own["scan_id"].isin(scans), "marker"].mean())
+        of_map = of_map[of_map["scan_id"].isin(set(positive))]
+        for distractor in truth.distractors if truth else ():
+            scans = [key for key, scan in positive.items() if not distractor.scans or scan.name in distractor.scans]
+            if distractor.kind == "marker":
+                ratio = float(of_map.loc[of_map["scan_id"].isin(scans), "marker"].mean())
             else:
                 values = [density_of(rows, str(network), str(name), scan) for scan in scans]
-                ratio = density_ratio(values, planted, np.isin(rows.groups, [one.group]))
-            made.append(_row(cohort, network, name, one.name, one.kind, len(scans), ratio, MOST_UNUSED))
-        rim = float(own["rim"].mean())
-        made.append(_row(cohort, network, name, "rim of the brain", "rim", len(own), rim, MOST_RIM))
+                ratio = density_ratio(values, planted, np.isin(rows.groups, [distractor.group]))
+            made.append(_row(cohort, network, name, distractor.name, distractor.kind, len(scans), ratio, MOST_UNUSED))
+        rim = float(of_map["rim"].mean())
+        made.append(_row(cohort, network, name, "rim of the brain", "rim", len(of_map), rim, MOST_RIM))
     return DISTRACTORS_TABLE.frame(made).astype({"marked": "boolean"})
 
 
@@ -124,15 +124,15 @@ VERDICTS_TABLE = Table(
 def verdict_table(evaluation: pd.DataFrame) -> pd.DataFrame:
     """One row per cohort and map, from ``evaluation.tsv``."""
     whole = evaluation[evaluation["severity"] == ALL]
-    made = [_verdict(own) for _, own in whole.groupby(["cohort", "map"], sort=False)]
+    made = [_verdict(of_map) for _, of_map in whole.groupby(["cohort", "map"], sort=False)]
     return VERDICTS_TABLE.frame(made).astype({"passed": "boolean"})
 
 
-def _verdict(own: pd.DataFrame) -> dict[str, object]:
+def _verdict(of_map: pd.DataFrame) -> dict[str, object]:
     """The verdict on one map, from its rows by all networks."""
-    needs_network = NO_NETWORK not in set(own["network"])
-    real = own[own["network"] == (REAL if needs_network else NO_NETWORK)].iloc[0]
-    shuffled = own[own["network"].str.startswith(f"{SHUFFLED}-")]
+    needs_network = NO_NETWORK not in set(of_map["network"])
+    real = of_map[of_map["network"] == (REAL if needs_network else NO_NETWORK)].iloc[0]
+    shuffled = of_map[of_map["network"].str.startswith(f"{SHUFFLED}-")]
     row: dict[str, object] = {
         name: real[name]
         for name in ("cohort", "map", "method", "n_scans", "n_undefined", "n_planted", "unused_ratio", "rim")
@@ -142,7 +142,7 @@ def _verdict(own: pd.DataFrame) -> dict[str, object]:
     row["finds"] = _finds(real)
     if needs_network:
         row |= _with_shuffled(shuffled, real)
-        row |= {"untrained_spearman": _likeness(own, UNTRAINED), "head_spearman": _likeness(own, f"{CASCADE}-1")}
+        row |= {"untrained_spearman": _likeness(of_map, UNTRAINED), "head_spearman": _likeness(of_map, f"{CASCADE}-1")}
         row["tells_labels"] = _tells_labels(row)
         row["follows_parameters"] = _answer(row["untrained_spearman"], lambda value: value < MOST_ALIKE)
     else:  # the same whatever the network
@@ -152,9 +152,9 @@ def _verdict(own: pd.DataFrame) -> dict[str, object]:
     row["marks_unused"] = _answer(real["unused_ratio"], lambda value: value > MOST_UNUSED)
     row["marks_rim"] = _answer(real["rim"], lambda value: value > MOST_RIM)
     wanted = {"finds": YES, "tells_labels": YES, "follows_parameters": YES, "marks_unused": NO}
-    known = {name: answer for name, answer in wanted.items() if row[name] != UNKNOWN}
-    failed = any(row[name] != answer for name, answer in known.items()) or real["n_undefined"] == real["n_scans"]
-    asked = row["finds"] == YES and {"tells_labels", "follows_parameters"} <= set(known)
+    answered = {name: answer for name, answer in wanted.items() if row[name] != UNKNOWN}
+    failed = any(row[name] != answer for name, answer in answered.items()) or real["n_undefined"] == real["n_scans"]
+    asked = row["finds"] == YES and {"tells_labels", "follows_parameters"} <= set(answered)
     row["passed"] = False if failed else True if asked else None
     row |= {"verdict": sentence(row, needs_network), "numbers": numbers_of(row, needs_network)}
     return row
@@ -197,9 +197,9 @@ def _answer(value: object, holds: Callable[[float], bool]) -> str:
     return UNKNOWN if np.isnan(number) else YES if holds(number) else NO
 
 
-def _likeness(own: pd.DataFrame, network: str) -> float:
+def _likeness(of_map: pd.DataFrame, network: str) -> float:
     """Rank correlation of the maps by a null network with those by the true one; NaN without such a network."""
-    return float(own.loc[own["network"] == network, "spearman_real"].mean())
+    return float(of_map.loc[of_map["network"] == network, "spearman_real"].mean())
 
 
 def sentence(row: dict[str, object], needs_network: bool) -> str:
@@ -247,11 +247,11 @@ def numbers_of(row: dict[str, object], needs_network: bool) -> str:
     if row["n_undefined"] > 0:  # type: ignore[operator]
         parts.append(f"0 everywhere or not finite in {row['n_undefined']} of {row['n_scans']} scans")
     if row["finds"] != UNKNOWN:
-        found = "no difference between classes"
+        numbers = "no difference between classes"
         if np.isfinite(row["auroc"]):  # type: ignore[call-overload]
-            found = f"{row['hits']:.3g} of {row['n_planted']:.0f} planted groups in the first {FIRST}"
-            found += f", AUROC {_share(row['auroc'])}"
-        parts.append(found)
+            numbers = f"{row['hits']:.3g} of {row['n_planted']:.0f} planted groups in the first {FIRST}"
+            numbers += f", AUROC {_share(row['auroc'])}"
+        parts.append(numbers)
     if needs_network and row["tells_labels"] != UNKNOWN:
         parts.append(f"shuffled labels: {_of_shuffled(row)}")
     if needs_network and row["follows_parameters"] != UNKNOWN:

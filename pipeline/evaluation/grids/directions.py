@@ -120,18 +120,19 @@ def claims(kernels: Sequence[int], pooled: bool) -> tuple[Claim, ...]:
     widest = f"smooth-{intgrad} kernel={kernels[-1]}"
     last = Side("GridPG", cam, "last")
     backward = ("gradient", "guided-backpropagation", ixg, intgrad)
-    found = [
-        Claim(f"At the input {_said(name)} is near chance", Side("GridPG", name), "chance", True) for name in backward
+    claimed = [
+        Claim(f"At the input {_name_in_sentence(name)} is near chance", Side("GridPG", name), "chance", True)
+        for name in backward
     ]
-    found += [
+    claimed += [
         Claim(f"{method_title(name)} improves with depth", Side("GridPG", name, "last"), Side("GridPG", name))
         for name in (ixg, intgrad)
     ]
-    found += [
-        Claim(f"At the last stage {_said(name)} is like Grad-CAM", Side("GridPG", name, "last"), last, True)
+    claimed += [
+        Claim(f"At the last stage {_name_in_sentence(name)} is like Grad-CAM", Side("GridPG", name, "last"), last, True)
         for name in (ixg, intgrad)
     ]
-    found += [
+    claimed += [
         Claim("LRP-Focus is better than IxG at the input", Side("GridPG", focus), Side("GridPG", ixg)),
         Claim("LRP-Focus is better than chance at the input", Side("GridPG", focus), "chance"),
         Claim("LRP-Focus is better than chance at the last stage", Side("GridPG", focus, "last"), "chance"),
@@ -143,10 +144,10 @@ def claims(kernels: Sequence[int], pooled: bool) -> tuple[Claim, ...]:
         Claim("IntGrad at the input, smoothed most, beats Grad-CAM at the last stage", Side("GridPG", widest), last),
         Claim("Smoothing costs some locality", Side("DiFull", intgrad), Side("DiFull", smooth[1])),
     ]  # fmt: skip
-    found += [Claim(f"{method_title(name)} marks only what the head sees", Side("DiFull", name), "1", True,
+    claimed += [Claim(f"{method_title(name)} marks only what the head sees", Side("DiFull", name), "1", True,
                     name in (focus, "guided-backpropagation"))
               for name in (*backward, "layer-cam", focus)]  # fmt: skip
-    found += [
+    claimed += [
         Claim("Grad-CAM marks what the head cannot see", Side("DiFull", ixg), Side("DiFull", cam, "last")),
         Claim("Grad-CAM is worse in DiFull than in GridPG", last, Side("DiFull", cam, "last")),
         Claim("Occlusion marks only what the head sees", Side("DiFull", "occlusion"), "1", True),
@@ -159,12 +160,14 @@ def claims(kernels: Sequence[int], pooled: bool) -> tuple[Claim, ...]:
         Claim("Four cells are harder than two", Side("GridPG", focus, kind="pair"), Side("GridPG", focus)),
     ]
     if pooled:
-        found += [Claim(f"At the last stage {_said(name)} is even", Side("GridPG", name, "last"), "chance", True)
-                  for name in ("gradient", "guided-backpropagation")]  # fmt: skip
-    return tuple(found)
+        claimed += [
+            Claim(f"At the last stage {_name_in_sentence(name)} is even", Side("GridPG", name, "last"), "chance", True)
+            for name in ("gradient", "guided-backpropagation")
+        ]
+    return tuple(claimed)
 
 
-def _said(method: str) -> str:
+def _name_in_sentence(method: str) -> str:
     """Name of a method inside a sentence."""
     title = method_title(method)
     return title[:1].lower() + title[1:]
@@ -218,21 +221,21 @@ def directions(
     unknown = set(made["scan"].astype(int)) - set(participants)
     if unknown:
         raise BadInputError(f"directions: scan {min(unknown)} has no participant; give the participant of every scan.")
-    return DIRECTIONS_TABLE.frame(_row(made, participants, one, seed) for one in asked)
+    return DIRECTIONS_TABLE.frame(_row(made, participants, claim, seed) for claim in asked)
 
 
 def _row(made: pd.DataFrame, participants: Mapping[int, str], claim: Claim, seed: int) -> dict[str, object]:
     row: dict[str, object] = {"claim": claim.name, "larger": str(claim.larger), "smaller": str(claim.smaller)}
     row |= {"expected": "near" if claim.near else "larger", "n_participants": 0, "holds": None}
     owners = {place: _of(made, side) for place, side in (("larger", claim.larger), ("smaller", claim.smaller))}
-    first = next(one for one in owners.values() if one is not None)
+    first = next(rows for rows in owners.values() if rows is not None)
     shares = []
-    for side, own in zip((claim.larger, claim.smaller), owners.values(), strict=True):
-        if own is None:
+    for side, rows_of_side in zip((claim.larger, claim.smaller), owners.values(), strict=True):
+        if rows_of_side is None:
             fixed = first.assign(fixed=1.0 if side == "1" else first["chance"].astype(float))
             shares.append(by_participant(fixed, participants, "fixed"))
         else:
-            shares.append(by_participant(own, participants))
+            shares.append(by_participant(rows_of_side, participants))
     paired = pd.concat(shares, axis=1).dropna()
     if not len(paired):
         return row
@@ -263,6 +266,6 @@ def _of(made: pd.DataFrame, side: Other) -> pd.DataFrame | None:
     if isinstance(side, str):
         return None
     kind = side.kind or KIND_OF[side.setting]
-    own = made[(made["setting"] == side.setting) & (made["kind"] == kind) & (made["method"] == side.method)]
-    stages = sorted({stage for stage in own["stage"].unique() if (stage == 0) == (side.at == "input")})
-    return own[own["stage"] == stages[-1]] if stages else own.iloc[:0]
+    of_method = made[(made["setting"] == side.setting) & (made["kind"] == kind) & (made["method"] == side.method)]
+    stages = sorted({stage for stage in of_method["stage"].unique() if (stage == 0) == (side.at == "input")})
+    return of_method[of_method["stage"] == stages[-1]] if stages else of_method.iloc[:0]

@@ -86,11 +86,11 @@ class GridJobs(Judge):
             cohort.config.seed, cohort.config.evaluation.grids,
         )  # fmt: skip
         inputs = {"weights": network.weights_digest}
-        for place, one in enumerate(files):
-            inputs[f"cell {place}"] = self.digests.joined(one.seen)
+        for place, scan_files in enumerate(files):
+            inputs[f"cell {place}"] = self.digests.joined(scan_files.seen)
         inputs |= {f"control {place}": control.digest for place, control in enumerate(network.controls)}
         facts = [
-            number, dataclasses.astuple(grid), [one.name for one in scans], every, cohort.config.seed,
+            number, dataclasses.astuple(grid), [scan.name for scan in scans], every, cohort.config.seed,
             dataclasses.astuple(cohort.config.evaluation.grids), [asked.version for asked in self.explanations],
         ]  # fmt: skip
         key = unit_key(inputs, facts, score_grid, *sorted({asked.module for asked in self.explanations}))
@@ -105,7 +105,7 @@ def planned_grids(cohort: JudgedCohort, quick: bool) -> list[Planned]:
     With `quick` half as many, and no pairs. Where no grid can be made for a fold, kind and class, there is a
     note instead.
     """
-    found: list[Planned] = []
+    planned: list[Planned] = []
     settings = cohort.config.evaluation.grids
     most = max(1, settings.per_class // 2) if quick else settings.per_class
     kinds = [kind for kind in settings.kinds if kind != "pair" or not quick]
@@ -114,7 +114,9 @@ def planned_grids(cohort: JudgedCohort, quick: bool) -> list[Planned]:
         try:
             candidates = _candidates(cohort, fold.index, places)
         except BadInputError as error:
-            found += [Planned(fold.index, kind, None, note=_said(cohort, fold.index, error)) for kind in kinds]
+            planned += [
+                Planned(fold.index, kind, None, note=_problem_of_fold(cohort, fold.index, error)) for kind in kinds
+            ]
             continue
         for kind in kinds:
             for target in (0, 1):
@@ -123,14 +125,14 @@ def planned_grids(cohort: JudgedCohort, quick: bool) -> list[Planned]:
                 try:
                     grids = draw_grids(candidates, layout_of(kind, settings), kind, target, count, seed)
                 except BadInputError as error:
-                    found.append(Planned(fold.index, kind, None, note=_said(cohort, fold.index, error)))
+                    planned.append(Planned(fold.index, kind, None, note=_problem_of_fold(cohort, fold.index, error)))
                     continue
                 least = float(candidates.confidence.min())
-                found += [Planned(fold.index, kind, one, least) for one in grids]
-    return found
+                planned += [Planned(fold.index, kind, grid, least) for grid in grids]
+    return planned
 
 
-def _said(cohort: JudgedCohort, fold: int, error: BadInputError) -> str:
+def _problem_of_fold(cohort: JudgedCohort, fold: int, error: BadInputError) -> str:
     """What went wrong in a fold, with the names of the classes."""
     text = str(error).removeprefix("grids: ")
     for number, name in enumerate((cohort.config.cohort.negative, cohort.config.cohort.positive)):
@@ -153,8 +155,8 @@ def _candidates(cohort: JudgedCohort, fold: int, places: Sequence[int]) -> Candi
     people = [scan.participant_id for scan in scans]
     settings = cohort.config.evaluation.grids
     fewest = layout_of("needle", settings).cells - 1
-    found = confident(labels, people, np.stack([1 - positive, positive], axis=1), settings.top, fewest)
-    return dataclasses.replace(found, scans=np.array(places)[found.scans])
+    candidates = confident(labels, people, np.stack([1 - positive, positive], axis=1), settings.top, fewest)
+    return dataclasses.replace(candidates, scans=np.array(places)[candidates.scans])
 
 
 def evaluate_grids(
@@ -167,16 +169,16 @@ def evaluate_grids(
     """
     planned = planned_grids(cohort, quick)
     maker = GridJobs(cohort, explanations, Extent(), digests)
-    jobs = [maker.job(number, one, not quick) for number, one in enumerate(planned) if one.grid is not None]
+    jobs = [maker.job(number, plan, not quick) for number, plan in enumerate(planned) if plan.grid is not None]
     digests.save()
     if not planned:
         raise UsageError('evaluation.grids.kinds holds only "pair", and --quick makes no pairs; run without --quick.')
     if not jobs:
         raise BadInputError(f"no grid can be made. {planned[0].note}")
-    for note in dict.fromkeys(one.note for one in planned if one.note):
+    for note in dict.fromkeys(plan.note for plan in planned if plan.note):
         log.warning("Some grids cannot be made. %s", note)
     outcomes = run_jobs(cohort.layout, jobs, executor, "grids")
-    made = [one for one in outcomes if one.ok]
+    made = [outcome for outcome in outcomes if outcome.ok]
     if not made:
         raise BadInputError(f"every grid failed; see {cohort.layout.failures}.")
     _write_tables(cohort, planned, made)
@@ -186,25 +188,25 @@ def evaluate_grids(
 def _write_tables(cohort: JudgedCohort, planned: Sequence[Planned], outcomes: Sequence[Outcome]) -> None:
     """Tables of all grids that were scored, and the arrays of their figure."""
     layout, seed = cohort.layout, cohort.config.seed
-    scores = read_scores([one.job.outputs["scores"] for one in outcomes])
+    scores = read_scores([outcome.job.outputs["scores"] for outcome in outcomes])
     people = {place: scan.participant_id for place, scan in enumerate(cohort.scans)}
     summary = summary_of_grids(scores, people, seed).assign(cohort=cohort.name)
-    confidence = pd.DataFrame([(one.kind, one.confidence) for one in planned], columns=["kind", "confidence"])
+    confidence = pd.DataFrame([(plan.kind, plan.confidence) for plan in planned], columns=["kind", "confidence"])
     summary["confidence"] = summary["kind"].map(confidence.groupby("kind")["confidence"].min())
-    kept = scores.groupby(["setting", "kind"])["local"].agg(_kept)
+    kept = scores.groupby(["setting", "kind"])["local"].agg(_yes_or_no)
     summary["local"] = [kept[setting, kind] for setting, kind in zip(summary["setting"], summary["kind"], strict=True)]
     summary = pd.concat([summary, _notes(cohort, planned)], ignore_index=True)
     GRIDS_TABLE.write(layout, summary.astype({"stage": "Int64"}))
     task: GridToScore = outcomes[0].job.arguments[0]
-    found = directions(scores, people, claims_about(task.network.files), seed).assign(cohort=cohort.name)
-    DIRECTIONS_TABLE.write(layout, found)
+    answers_of_claims = directions(scores, people, claims_about(task.network.files), seed).assign(cohort=cohort.name)
+    DIRECTIONS_TABLE.write(layout, answers_of_claims)
     AGREEMENT_TABLE.write(layout, agreement_table(scores, cohort.name))
-    frames = [read_table(one.job.outputs["invariance"], [], ["method", "note"]) for one in outcomes]
+    frames = [read_table(outcome.job.outputs["invariance"], [], ["method", "note"]) for outcome in outcomes]
     INVARIANCE_TABLE.write(layout, invariance_table(frames, cohort.name))
     write_aggregated(layout.aggregated_maps, scores, outcomes)
-    answers = found["holds"].fillna("n/a").value_counts()
+    answers = answers_of_claims["holds"].fillna("n/a").value_counts()
     log.info("Grids: claims of the literature that hold: %d; do not: %d; open: %d; by construction: %d; not asked: %d.",
-             *(int(answers.get(one, 0)) for one in ("yes", "no", "open", BY_CONSTRUCTION, "n/a")))  # fmt: skip
+             *(int(answers.get(answer, 0)) for answer in ("yes", "no", "open", BY_CONSTRUCTION, "n/a")))  # fmt: skip
 
 
 def read_scores(paths: Sequence[Path]) -> pd.DataFrame:
@@ -219,14 +221,19 @@ def claims_about(files: FoldFiles) -> tuple[Claim, ...]:
     return claims(smoothing_kernels(min(loaded.input.shape)), has_global_pooling(loaded.model))
 
 
-def _kept(answers: pd.Series) -> str | None:
-    known = set(answers.dropna())
-    return None if not known else "yes" if known == {"yes"} else "no"
+def _yes_or_no(answers: pd.Series) -> str | None:
+    answers_given = set(answers.dropna())
+    return None if not answers_given else "yes" if answers_given == {"yes"} else "no"
 
 
 def _notes(cohort: JudgedCohort, planned: Sequence[Planned]) -> pd.DataFrame:
     """A row per setting and kind where a fold has no grid."""
-    rows = {(setting, one.kind, one.note) for one in planned if one.note for setting in SETTINGS_OF[one.kind]}
+    rows = {
+        (setting, planned_grid.kind, planned_grid.note)
+        for planned_grid in planned
+        if planned_grid.note
+        for setting in SETTINGS_OF[planned_grid.kind]
+    }
     made = [
         {"cohort": cohort.name, "setting": setting, "kind": kind, "method": ALL_METHODS, "n_participants": 0,
          "n_grids": 0, "n_undefined": 0, "cells": layout_of(kind, cohort.config.evaluation.grids).cells, "note": note}

@@ -37,7 +37,7 @@ from heatlas.pipeline.explaining.explanation import Explanation
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.probes.backbone import conventional_stem
 from heatlas.pipeline.models.graph.tracing import is_piecewise_linear
-from heatlas.pipeline.run.config.grids import GridsConfig
+from heatlas.pipeline.run.config.evaluation import GridsConfig
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 
 DEFAULTS = GridsConfig()

@@ -72,13 +72,15 @@ GRID_TABLES = (GRIDS_TABLE, DIRECTIONS_TABLE, AGREEMENT_TABLE, INVARIANCE_TABLE)
 def agreement_table(scores: pd.DataFrame, cohort: str) -> pd.DataFrame:
     """Rank correlations of every two methods and stages, each pair once."""
     made: list[list[object]] = []
-    known = scores[scores["grid"].notna()]
-    for (setting, kind), own in known.groupby(["setting", "kind"], sort=False):
+    of_grids = scores[scores["grid"].notna()]
+    for (setting, kind), of_setting in of_grids.groupby(["setting", "kind"], sort=False):
         matrix = spearman_matrix(scores, str(setting), str(kind))
         values = matrix.to_numpy(float)
         for a, first in enumerate(matrix.index):
             for b in range(a + 1, len(matrix)):
-                made.append([cohort, setting, kind, *first, *matrix.index[b], values[a, b], own["grid"].nunique()])
+                made.append(
+                    [cohort, setting, kind, *first, *matrix.index[b], values[a, b], of_setting["grid"].nunique()]
+                )
     return AGREEMENT_TABLE.frame(made).astype({"stage_a": "Int64", "stage_b": "Int64"})
 
 
@@ -86,13 +88,13 @@ def invariance_table(frames: Sequence[pd.DataFrame], cohort: str) -> pd.DataFram
     """Means over grids, a row per method."""
     rows = pd.concat(frames, ignore_index=True)
     made = []
-    for method, own in rows.groupby("method", sort=False):
-        known, notes = own[own["share_cancelling"].notna()], own["note"].dropna()
-        plain, cancelling = known["share_plain"].mean(), known["share_cancelling"].mean()
+    for method, of_method in rows.groupby("method", sort=False):
+        measured, notes = of_method[of_method["share_cancelling"].notna()], of_method["note"].dropna()
+        plain, cancelling = measured["share_plain"].mean(), measured["share_cancelling"].mean()
         made.append(
             {
-                "cohort": cohort, "method": method, "n_grids": len(known),
-                "logit_difference": own["logit_difference"].max(), "share_plain": plain,
+                "cohort": cohort, "method": method, "n_grids": len(measured),
+                "logit_difference": of_method["logit_difference"].max(), "share_plain": plain,
                 "share_cancelling": cancelling,
                 "invariant": None if np.isnan(cancelling) else bool(abs(cancelling - plain) <= SAME),
                 "note": notes.iloc[0] if len(notes) else None,
@@ -164,7 +166,7 @@ def aggregated(
     bins = []
     for start, stop in pairwise(ranks):
         members = order[start:stop]
-        mean = np.mean([np.asarray(maps[one], dtype=np.float64) for one in np.sort(members)], axis=0)
+        mean = np.mean([np.asarray(maps[place], dtype=np.float64) for place in np.sort(members)], axis=0)
         bins.append(
             Bin(
                 tuple(map(int, members)),
@@ -173,7 +175,7 @@ def aggregated(
                 float(np.asarray(shares, dtype=np.float64)[members].mean()),
             )
         )
-    limit = float(np.percentile(np.abs([one.mean for one in bins]), SHOWN))
+    limit = float(np.percentile(np.abs([part.mean for part in bins]), SHOWN))
     return Aggregated(tuple(bins), limit)
 
 
@@ -193,27 +195,29 @@ def write_aggregated(path: Path, scores: pd.DataFrame, outcomes: Sequence[Outcom
         with np.load(outcome.job.outputs["pictures"], allow_pickle=False) as file:
             for name in file.files:
                 pictures.setdefault(name, []).append((number, file[name]))
-    found: dict[str, list[object]] = {
+    arrays: dict[str, list[object]] = {
         name: [] for name in ("names", "settings", "stages", "counts", "means", "examples", "shares", "limits")
     }
     for name, numbered in pictures.items():
         setting, method, stage = name.split("|")
-        own = scores[(scores["setting"] == setting) & (scores["method"] == method) & (scores["stage"] == int(stage))]
-        share = own.dropna(subset="grid").set_index("grid")["share"]
+        of_stage = scores[
+            (scores["setting"] == setting) & (scores["method"] == method) & (scores["stage"] == int(stage))
+        ]
+        share = of_stage.dropna(subset="grid").set_index("grid")["share"]
         shares = np.array([share[number] for number, _ in numbered], dtype=float)
         if np.isfinite(shares).sum() < FEWEST:
             continue
-        maps = np.stack([one for _, one in numbered])[..., None]
+        maps = np.stack([picture for _, picture in numbered])[..., None]
         half = [side // 2 for side in maps.shape[1:3]]
         inside = maps[:, : half[0], : half[1]].sum(axis=(1, 2, 3))
         bins = aggregated(maps, shares, inside)
-        means = [one.mean[..., 0] for one in bins.bins]
-        examples = [maps[one.example][..., 0] for one in bins.bins]
+        means = [part.mean[..., 0] for part in bins.bins]
+        examples = [maps[part.example][..., 0] for part in bins.bins]
         count = int(np.isfinite(shares).sum())
-        values = [method, setting, int(stage), count, means, examples, [one.share for one in bins.bins], bins.limit]
-        for column, value in zip(found, values, strict=True):
-            found[column].append(value)
+        values = [method, setting, int(stage), count, means, examples, [part.share for part in bins.bins], bins.limit]
+        for column, value in zip(arrays, values, strict=True):
+            arrays[column].append(value)
     path.unlink(missing_ok=True)
-    if found["names"]:
+    if arrays["names"]:
         with path.open("wb") as handle:
-            np.savez_compressed(handle, **{column: np.array(value) for column, value in found.items()})  # type: ignore[arg-type]
+            np.savez_compressed(handle, **{column: np.array(value) for column, value in arrays.items()})  # type: ignore[arg-type]

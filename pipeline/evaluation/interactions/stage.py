@@ -17,7 +17,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from heatlas.pipeline.evaluation.bench.judging import CohortMaps, Extent, Judge, density_of
-from heatlas.pipeline.evaluation.bench.stage import Bench
+from heatlas.pipeline.evaluation.bench.part import Bench
 from heatlas.pipeline.evaluation.cohorts import RUN, JudgedCohort
 from heatlas.pipeline.evaluation.interactions.sides import (
     INTERACTIONS_TABLE,
@@ -70,7 +70,7 @@ def source_table(cohort: JudgedCohort, rows: CohortMaps, maps: list[str], volume
     known.
     """
     by_scan = {} if volumes is None else {
-        key: own.groupby("group")["volume_mm3"].sum() for key, own in volumes.groupby("scan_id")
+        key: of_scan.groupby("group")["volume_mm3"].sum() for key, of_scan in volumes.groupby("scan_id")
     }  # fmt: skip
     made: list[list[object]] = []
     scans = [scan for scan in cohort.scans if scan.scan_id in rows.intensity]
@@ -84,12 +84,12 @@ def source_table(cohort: JudgedCohort, rows: CohortMaps, maps: list[str], volume
                              for s in scans])  # fmt: skip
             with np.errstate(divide="ignore", invalid="ignore"):
                 volume = None if volumes is None else np.log(size)
-            known = np.isfinite(intensity[:, place]) & np.isfinite(evidence[:, place])
-            known &= True if volume is None else np.isfinite(volume)
-            given = evidence[known, place], None if volume is None else volume[known], intensity[known, place]
-            slopes = standardised_slopes(*given, cell[known])
-            bounds = slope_bounds(*given, cell[known], drawn[:, known])
-            made.append([cohort.name, name, group, int(known.sum()), int((~known).sum()), *slopes, *bounds])
+            complete = np.isfinite(intensity[:, place]) & np.isfinite(evidence[:, place])
+            complete &= True if volume is None else np.isfinite(volume)
+            given = evidence[complete, place], None if volume is None else volume[complete], intensity[complete, place]
+            slopes = standardised_slopes(*given, cell[complete])
+            bounds = slope_bounds(*given, cell[complete], drawn[:, complete])
+            made.append([cohort.name, name, group, int(complete.sum()), int((~complete).sum()), *slopes, *bounds])
     return SOURCES_TABLE.frame(made)
 
 
@@ -112,14 +112,14 @@ def standardised_slopes(
     nothing = (float("nan"), float("nan"), float("nan"))
     if len(evidence) - len(np.unique(cell)) < FEWEST:
         return nothing
-    within = [None if one is None else _within(one, cell) for one in (evidence, volume, intensity)]
-    y, x = within[0], [one for one in within[1:] if one is not None]
+    within = [None if values is None else _within(values, cell) for values in (evidence, volume, intensity)]
+    y, x = within[0], [values for values in within[1:] if values is not None]
     if y is None or not x:
         return nothing
     design = np.stack(x, axis=1)
     slopes = np.linalg.lstsq(design, y, rcond=None)[0]
-    found = iter(slopes.tolist())
-    both = [float("nan") if one is None else next(found) for one in within[1:]]
+    by_order = iter(slopes.tolist())
+    both = [float("nan") if values is None else next(by_order) for values in within[1:]]
     r2 = 1 - float(((y - design @ slopes) ** 2).sum() / (y**2).sum())
     return both[0], both[1], max(r2, 0.0)
 
@@ -140,8 +140,8 @@ def slope_bounds(
 
     NaN where a slope is not known. Draws in which evidence, volume or intensity has no spread are left out.
     """
-    known = standardised_slopes(evidence, volume, intensity, cell)
-    if np.isnan(known[2]):
+    slopes = standardised_slopes(evidence, volume, intensity, cell)
+    if np.isnan(slopes[2]):
         return (float("nan"),) * 4
     member = cell[:, None] == np.unique(cell)[None]
     sizes = np.maximum(drawn @ member, np.finfo(float).tiny)
@@ -156,15 +156,15 @@ def slope_bounds(
         y = within(evidence)
         terms: list[Floats | None] = [
             None if x is None or np.isnan(slope) else within(x)
-            for slope, x in zip(known[:2], (volume, intensity), strict=True)
+            for slope, x in zip(slopes[:2], (volume, intensity), strict=True)
         ]
         alone = [None if x is None else (drawn * x * y).sum(1) for x in terms]
         shared = 0.0 if terms[0] is None or terms[1] is None else (drawn * terms[0] * terms[1]).sum(1)
-        found = [
-            np.nan if one is None else (one - shared * (0.0 if other is None else other)) / (1 - shared**2)
-            for one, other in (alone, alone[::-1])
+        both = [
+            np.nan if first is None else (first - shared * (0.0 if other is None else other)) / (1 - shared**2)
+            for first, other in (alone, alone[::-1])
         ]
-    bounds = [_bounds(np.asarray(one, dtype=np.float64)) for one in found]
+    bounds = [_bounds(np.asarray(drawn_slopes, dtype=np.float64)) for drawn_slopes in both]
     return (*bounds[0], *bounds[1])
 
 
@@ -177,8 +177,8 @@ def _bounds(values: Floats) -> tuple[float, float]:
 def _within(values: Floats, cell: NDArray[np.intp]) -> Floats | None:
     """Values from the mean of their cell, in standard deviations; None if they vary in no cell."""
     centred = values.astype(np.float64)
-    for one in np.unique(cell):
-        centred[cell == one] -= centred[cell == one].mean()
+    for number in np.unique(cell):
+        centred[cell == number] -= centred[cell == number].mean()
     spread = float(np.sqrt((centred**2).mean()))
     return centred / spread if spread > NO_SPREAD * np.abs(values).max(initial=0) else None
 
@@ -214,8 +214,8 @@ def interactions(bench: Bench, cohort: JudgedCohort, rows: CohortMaps) -> list[O
     jobs = SideJobs(cohort, explanations, Extent(), bench.digests).jobs()
     outcomes = run_jobs(layout, jobs, bench.executor, "sides of regions")
     INTERACTIONS_TABLE.write(layout, interaction_table(cohort, outcomes))
-    known = cohort.name == RUN and VOLUMES_TABLE.path(layout).is_file()
-    volumes = VOLUMES_TABLE.read(layout) if known else None
+    has_volumes = cohort.name == RUN and VOLUMES_TABLE.path(layout).is_file()
+    volumes = VOLUMES_TABLE.read(layout) if has_volumes else None
     maps = [name for asked in explanations if asked.entry.needs_reference for name in asked.names]
     SOURCES_TABLE.write(layout, source_table(cohort, rows, maps, volumes))
     return outcomes

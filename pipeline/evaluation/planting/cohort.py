@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heatlas.atlases.labels import Atlas
-from heatlas.pipeline.evaluation.bench.stage import Bench
+from heatlas.pipeline.evaluation.bench.part import Bench
 from heatlas.pipeline.evaluation.bench.trainings import trained
 from heatlas.pipeline.evaluation.cohorts import PLANTED, JudgedCohort
 from heatlas.pipeline.evaluation.planting.copies import (

@@ -68,6 +68,8 @@ class ClusterConfig:
         'up to 10 jobs, each on one node with 4 cores and 20 GB for 04:00:00; up to 1 job with 2 GPUs'
         """
         memory = self.workers * self.memory_gb
-        said = f"up to {counted(self.jobs, 'job')}, each on one node with {counted(self.workers, 'core')}"
-        said += f" and {memory:,} GB for {self.time}"
-        return said + (f"; up to {counted(self.gpu_jobs, 'job')} with {counted(self.gpus, 'GPU')}" if self.gpus else "")
+        words = f"up to {counted(self.jobs, 'job')}, each on one node with {counted(self.workers, 'core')}"
+        words += f" and {memory:,} GB for {self.time}"
+        return words + (
+            f"; up to {counted(self.gpu_jobs, 'job')} with {counted(self.gpus, 'GPU')}" if self.gpus else ""
+        )

@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
-from heatlas.pipeline.run.config.nearest import did_you_mean, nearest, nearest_setting
 from heatlas.pipeline.run.config.networks import DEFAULT_NETWORK, NETWORKS, SHARED, ModelConfig
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.config.typed_values import is_control, problems, typed_value
 from heatlas.pipeline.run.documents import read_toml, toml_document
 from heatlas.pipeline.run.errors import UsageError
+from heatlas.pipeline.run.plain_text import did_you_mean, nearest, nearest_setting
 
 Record = TypeVar("Record")
 
@@ -58,7 +58,7 @@ def load_config(
 
 def read_config(path: Path) -> Config:
     """Read the configuration that a run wrote."""
-    return _configuration(_checked(Config, _read_settings(path), "", str(path)), [str(path)])
+    return _configuration(_check(Config, _read_settings(path), "", str(path)), [str(path)])
 
 
 def with_section(config: Config, file: Path, section: str) -> Config:
@@ -69,8 +69,8 @@ def with_section(config: Config, file: Path, section: str) -> Config:
     new = _read_settings(file)
     if others := [name for name in new if name != section]:
         raise UsageError(f"{file}: {others[0]} belongs to heatlas run; this command reads [{section}] only.")
-    values = _checked(Config, toml_document(config_to_toml(config)), "", "the run")
-    _merge(values, _checked(Config, new, "", str(file)))
+    values = _check(Config, toml_document(config_to_toml(config)), "", "the run")
+    _merge(values, _check(Config, new, "", str(file)))
     return _configuration(values, [str(file)])
 
 
@@ -99,7 +99,11 @@ def toml_value(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, str):
         escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        return '"' + "".join(f"\\u{ord(one):04x}" if is_control(one) else one for one in escaped) + '"'
+        return (
+            '"'
+            + "".join(f"\\u{ord(character):04x}" if is_control(character) else character for character in escaped)
+            + '"'
+        )
     if isinstance(value, tuple):
         return "[" + ", ".join(toml_value(item) for item in value) + "]"
     return repr(value)
@@ -139,12 +143,12 @@ def _add(values: dict[str, Any], new: Mapping[str, Any], source: str) -> None:
     model = new.get("model")
     if isinstance(model, Mapping):
         before = values.get("model", {})
-        known = before.get("architecture", DEFAULT_NETWORK)
-        new = {**new, "model": {"architecture": known, **model}}
-        if new["model"]["architecture"] != known:
+        architecture = before.get("architecture", DEFAULT_NETWORK)
+        new = {**new, "model": {"architecture": architecture, **model}}
+        if new["model"]["architecture"] != architecture:
             values["model"] = {name: value for name, value in before.items() if name in SHARED}
             _merge(values, usual_settings(new["model"]["architecture"]))
-    _merge(values, _checked(Config, new, "", source))
+    _merge(values, _check(Config, new, "", source))
 
 
 def _with_texts(section: Mapping[str, Any]) -> dict[str, Any]:
@@ -172,8 +176,8 @@ def _with_texts(section: Mapping[str, Any]) -> dict[str, Any]:
 
 def usual_settings(architecture: Any) -> Mapping[str, Mapping[str, Any]]:
     """Settings of other sections that an architecture usually has; none for an unknown one, which is refused later."""
-    known = isinstance(architecture, str) and architecture in NETWORKS
-    return NETWORKS[architecture](architecture=architecture).usual if known else {}
+    has_usual = isinstance(architecture, str) and architecture in NETWORKS
+    return NETWORKS[architecture](architecture=architecture).usual if has_usual else {}
 
 
 def usual_sentence(config: Config) -> str:
@@ -198,7 +202,7 @@ def usual_sentence(config: Config) -> str:
 def network_settings(values: Mapping[str, Any], source: str) -> ModelConfig:
     """Settings of a network from plain values, checked as the section ``[model]`` is; raises `UsageError`."""
     record = _network_record(values, source)
-    settings = _record(record, _checked(record, values, "model.", source))
+    settings = _record(record, _check(record, values, "model.", source))
     for problem in problems(settings, "model."):
         raise UsageError(f"{source}: {problem}.")
     return settings
@@ -239,7 +243,7 @@ def _record(record: type[Record], values: Mapping[str, Any]) -> Record:
     return record(**made)
 
 
-def _checked(record: type[Any], values: Mapping[str, Any], where: str, source: str) -> dict[str, Any]:
+def _check(record: type[Any], values: Mapping[str, Any], where: str, source: str) -> dict[str, Any]:
     """Values of one source, each of the type of its setting; sections as mappings."""
     types = get_type_hints(record)
     for name in values:
@@ -256,10 +260,10 @@ def _require_own_network(record: type[Any], values: Mapping[str, Any], name: str
               and name in get_type_hints(other)]  # fmt: skip
     if owners:
         family = values.get("architecture", DEFAULT_NETWORK)
-        known = ", ".join(field.name for field in dataclasses.fields(record))
+        names = ", ".join(field.name for field in dataclasses.fields(record))
         raise UsageError(
             f"{source}: model.{name} is a setting of {', '.join(owners)}, and model.architecture is {family!r}. Remove "
-            f'model.{name}, or set architecture = "{owners[0]}". Settings of {family} are {known}.'
+            f'model.{name}, or set architecture = "{owners[0]}". Settings of {family} are {names}.'
         )
 
 
@@ -286,4 +290,4 @@ def _section(kind: Any, value: Any, name: str, source: str) -> dict[str, Any]:
         raise UsageError(f"{source}: {name} is a section, not a value.")
     if kind is ModelConfig:
         kind, value = _network_record(value, source), {"architecture": DEFAULT_NETWORK, **value}
-    return _checked(kind, value, name + ".", source)
+    return _check(kind, value, name + ".", source)

@@ -47,13 +47,13 @@ def read_rule(text: str) -> InclusionRule:
     ('age >= 60', 'cdr > 0 or `MR Delay` == 0')
     """
     if len(text) > LONGEST:
-        raise _refused(text[:60] + "…", f"has more than {LONGEST} characters")
+        raise _refusal(text[:60] + "…", f"has more than {LONGEST} characters")
     columns: list[str] = []
 
-    def stand_in(found: re.Match[str]) -> str:
-        if found[1] is None:
-            return found[0]
-        columns.append(found[1])
+    def stand_in(match: re.Match[str]) -> str:
+        if match[1] is None:
+            return match[0]
+        columns.append(match[1])
         return _STAND_IN.format(len(columns) - 1)
 
     try:
@@ -62,7 +62,7 @@ def read_rule(text: str) -> InclusionRule:
             tree = ast.parse(_QUOTED.sub(stand_in, text).strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError, Warning):
         single = re.search(r"(?<![<>=!])=(?!=)", text)
-        raise _refused(text, "is no valid expression" + (": equality is written ==" if single else "")) from None
+        raise _refusal(text, "is no valid expression" + (": equality is written ==" if single else "")) from None
     names = {_STAND_IN.format(number): column for number, column in enumerate(columns)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Name):
@@ -81,35 +81,35 @@ def dropped_because(part: str, unknown: bool) -> str:
 def _require_condition(text: str, node: ast.expr) -> None:
     """Refuse a node that is not a comparison, or ``and``, ``or`` or ``not`` of such."""
     if isinstance(node, ast.BoolOp):
-        for one in node.values:
-            _require_condition(text, one)
+        for value in node.values:
+            _require_condition(text, value)
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
         _require_condition(text, node.operand)
     elif isinstance(node, ast.Compare):
         sides = [node.left, *node.comparators]
         for left, sign, right in zip(sides, node.ops, node.comparators, strict=False):
             if type(sign) not in COMPARISONS:
-                raise _refused(text, "uses is; equality is written ==")
+                raise _refusal(text, "uses is; equality is written ==")
             _require_side(text, left, listed=False)
             _require_side(text, right, listed=isinstance(sign, (ast.In, ast.NotIn)))
             if not any(isinstance(side, ast.Name) for side in (left, right)):
-                raise _refused(text, f"compares no column in {ast.unparse(node)}")
+                raise _refusal(text, f"compares no column in {ast.unparse(node)}")
     elif isinstance(node, ast.Name):
-        raise _refused(text, f"names {node.id} without comparing it: write {node.id} == 1 or {node.id} > 0")
+        raise _refusal(text, f"names {node.id} without comparing it: write {node.id} == 1 or {node.id} > 0")
     else:
-        raise _refused(text, f"holds {ast.unparse(node)}, which is not a comparison")
+        raise _refusal(text, f"holds {ast.unparse(node)}, which is not a comparison")
 
 
 def _require_side(text: str, node: ast.expr, listed: bool) -> None:
     """Refuse a side of a comparison that is not a column, a number or quoted text, or a list of them after ``in``."""
     if listed:
         if not isinstance(node, (ast.List, ast.Tuple)) or not node.elts:
-            raise _refused(text, "needs a list after in: site in ['A', 'B']")
-        values = [constant(one) for one in node.elts]
-        if None in values or len({isinstance(one, str) for one in values}) > 1:
-            raise _refused(text, f"needs numbers only or quoted text only in {ast.unparse(node)}")
+            raise _refusal(text, "needs a list after in: site in ['A', 'B']")
+        values = [constant(item) for item in node.elts]
+        if None in values or len({isinstance(item, str) for item in values}) > 1:
+            raise _refusal(text, f"needs numbers only or quoted text only in {ast.unparse(node)}")
     elif not isinstance(node, ast.Name) and constant(node) is None:
-        raise _refused(text, f"holds {ast.unparse(node)}, which is no column, no number and no quoted text")
+        raise _refusal(text, f"holds {ast.unparse(node)}, which is no column, no number and no quoted text")
 
 
 def constant(node: ast.expr) -> float | str | None:
@@ -126,28 +126,30 @@ def constant(node: ast.expr) -> float | str | None:
     if not isinstance(node, ast.Constant) or isinstance(node.value, bool):
         return None
     try:
-        return float(node.value) if isinstance(node.value, (int, float)) else _text(node.value)
+        return (
+            float(node.value)
+            if isinstance(node.value, (int, float))
+            else node.value
+            if isinstance(node.value, str)
+            else None
+        )
     except OverflowError:
         return None
 
 
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) else None
-
-
 def _written(node: ast.expr) -> str:
     """A part of a rule as text, names that are not plain words in backticks."""
-    for one in ast.walk(node):
-        if isinstance(one, ast.Name) and not one.id.isidentifier():
-            one.id = f"`{one.id}`"
+    for name in ast.walk(node):
+        if isinstance(name, ast.Name) and not name.id.isidentifier():
+            name.id = f"`{name.id}`"
     text = ast.unparse(node)
-    for one in ast.walk(node):
-        if isinstance(one, ast.Name):
-            one.id = one.id.strip("`")
+    for name in ast.walk(node):
+        if isinstance(name, ast.Name):
+            name.id = name.id.strip("`")
     return text
 
 
-def _refused(text: str, why: str) -> UsageError:
+def _refusal(text: str, why: str) -> UsageError:
     return UsageError(
         f"cohort.include = {text!r} {why}. Write comparisons of columns with numbers, quoted text or lists, joined by "
         f"and, or, not and parentheses, such as {EXAMPLE}; docs/inputs.md."

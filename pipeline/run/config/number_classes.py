@@ -68,13 +68,13 @@ def read_class(text: str, column: str) -> NumberClass | None:
     (None, None)
     """
     plain = text.strip().removeprefix(column).replace("≥", ">=").replace("≤", "<=")
-    found = _CLASS.fullmatch(plain)
-    if found is None:
+    match = _CLASS.fullmatch(plain)
+    if match is None:
         return None
     made = NumberClass(column)
-    for sign, number in ((found[1], found[2]), (found[3], found[4])):
+    for sign, number in ((match[1], match[2]), (match[3], match[4])):
         if sign is not None:
-            made = _narrowed(made, sign, float(number))
+            made = _narrow(made, sign, float(number))
     return made
 
 
@@ -89,7 +89,9 @@ def class_names(texts: Sequence[str], column: str) -> tuple[str, ...]:
     if all(read_class(text, column) is None for text in texts):
         return tuple(texts)
     read = (read_class(f"={text}" if re.fullmatch(_NUMBER, text.strip()) else text, column) for text in texts)
-    return tuple(text if one is None else one.name for text, one in zip(texts, read, strict=True))
+    return tuple(
+        text if number_class is None else number_class.name for text, number_class in zip(texts, read, strict=True)
+    )
 
 
 def class_problems(names: Sequence[str], column: str) -> list[str]:
@@ -101,24 +103,24 @@ def class_problems(names: Sequence[str], column: str) -> list[str]:
     ([], ['classes overlap: cdr ≤ 0.5 and cdr ≥ 0.5'])
     """
     read = {name: read_class(name, column) for name in names}
-    classes = {name: one for name, one in read.items() if one is not None}
+    classes = {name: number_class for name, number_class in read.items() if number_class is not None}
     if not classes:
         return []
-    others = [name for name, one in read.items() if one is None]
+    others = [name for name, number_class in read.items() if number_class is None]
     problems = [f"{name!r} is no number or comparison, and {next(iter(classes))} is one" for name in others]
-    problems += [f"no number can be in {name}" for name, one in classes.items() if one.is_empty]
+    problems += [f"no number can be in {name}" for name, number_class in classes.items() if number_class.is_empty]
     pairs = [(a, b) for i, a in enumerate(classes) for b in list(classes)[i + 1 :]]
     return problems + [f"classes overlap: {a} and {b}" for a, b in pairs if classes[a].overlaps(classes[b])]
 
 
-def _narrowed(one: NumberClass, sign: str, number: float) -> NumberClass:
+def _narrow(wide: NumberClass, sign: str, number: float) -> NumberClass:
     """The class with another comparison; the narrower of two ends on one side holds."""
-    low, high = (one.low, one.low_in), (one.high, one.high_in)
+    low, high = (wide.low, wide.low_in), (wide.high, wide.high_in)
     if sign != "<" and sign != "<=":
         low = max(low, (number, sign != ">"), key=lambda end: (end[0], not end[1]))
     if sign != ">" and sign != ">=":
         high = min(high, (number, sign != "<"), key=lambda end: (end[0], end[1]))
-    return NumberClass(one.column, *low, *high)
+    return NumberClass(wide.column, *low, *high)
 
 
 def _digits(value: float) -> str:

@@ -135,4 +135,4 @@ def _holds(limit: Bounds | Limit, value: Any) -> bool:
     if limit.of_list:
         return not isinstance(value, tuple) or limit.holds(value)
     each = value if isinstance(value, tuple) else (value,)
-    return all(limit.holds(one) for one in each if not (isinstance(limit, Bounds) and isinstance(one, str)))
+    return all(limit.holds(member) for member in each if not (isinstance(limit, Bounds) and isinstance(member, str)))

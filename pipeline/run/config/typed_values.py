@@ -1,15 +1,18 @@
-"""Values of settings, from TOML or typed, as the fields of frozen dataclasses have them.
+"""What users set: values of settings, from TOML or typed, and arguments of the functions of the library.
 
-One check for configuration files and for settings of methods. A whole number is accepted where a number is asked for, a
-list where a tuple is. Errors name the setting and what it may be.
+One check for configuration files and for settings of methods: values become what the fields of frozen dataclasses hold.
+A whole number is accepted where a number is asked for, a list where a tuple is. One table says what each argument must
+be; whether an image fits a network is said where it is read. Errors are one line with the name and what it may be.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
+import operator
+import os
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -41,7 +44,7 @@ def typed_value(kind: Any, value: Any, name: str) -> Any:
     (1, 2, 3)
     """
     try:
-        return _fitted(kind, value)
+        return _fit(kind, value)
     except _MisfitError as misfit:
         wrong, must = misfit.args
         raise UsageError(f"{name} = {shown(wrong)}: {must}.") from None
@@ -52,7 +55,7 @@ def misfits(record: Any) -> Iterator[tuple[str, Any, str]]:
     for name, kind in kinds_of(record.__class__).items():
         try:
             if any(map(is_plain, options_of(kind))):
-                _fitted(kind, getattr(record, name), infinite=True)
+                _fit(kind, getattr(record, name), infinite=True)
         except _MisfitError as misfit:
             yield name, getattr(record, name), misfit.args[1]
 
@@ -62,11 +65,11 @@ def problems(record: Any, where: str = "") -> list[str]:
 
     These are pairs of whether a relation between settings holds and the message if it does not.
     """
-    found = [f"{where}{name} {must}" for name, _, must in misfits(record)]
+    wrong = [f"{where}{name} {must}" for name, _, must in misfits(record)]
     nested = {name: getattr(record, name) for name, kind in kinds_of(record.__class__).items() if is_dataclass(kind)}
-    found += [problem for name, value in nested.items() for problem in problems(value, f"{where}{name}.")]
-    checks = [] if found or not hasattr(record, "checks") else record.checks()
-    return found + [text for passed, text in checks if not passed]
+    wrong += [problem for name, value in nested.items() for problem in problems(value, f"{where}{name}.")]
+    checks = [] if wrong or not hasattr(record, "checks") else record.checks()
+    return wrong + [text for passed, text in checks if not passed]
 
 
 @cache
@@ -108,7 +111,7 @@ class _MisfitError(Exception):
     """A value, or an element of it, that is not allowed, and what it must be."""
 
 
-def _fitted(kind: Any, value: Any, infinite: bool = False) -> Any:
+def _fit(kind: Any, value: Any, infinite: bool = False) -> Any:
     """The value of its type and within its limits; with `infinite` a range decides on infinity too."""
     options, limits = [option for option in options_of(kind) if is_plain(option)], split_kind(kind)[1]
     for option in options:
@@ -119,13 +122,13 @@ def _fitted(kind: Any, value: Any, infinite: bool = False) -> Any:
         single = isinstance(value, list) and not any(get_origin(option) is tuple for option in options)
         raise _MisfitError(value, f"must be {' or '.join(map(said, options))}" + ", not a list" * single)
     ranged = infinite and any(isinstance(limit, Bounds) for limit in limits)
-    for one in fitted if isinstance(fitted, tuple) else (fitted,):
-        if isinstance(one, int) and abs(one) > LARGEST:
-            raise _MisfitError(one, "must be a smaller number")
-        if isinstance(one, float) and not math.isfinite(one) and not ranged:
-            raise _MisfitError(one, "must be a finite number")
-        if isinstance(one, str) and any(map(is_control, one)):
-            raise _MisfitError(one, "must be one line of text without control characters")
+    for item in fitted if isinstance(fitted, tuple) else (fitted,):
+        if isinstance(item, int) and abs(item) > LARGEST:
+            raise _MisfitError(item, "must be a smaller number")
+        if isinstance(item, float) and not math.isfinite(item) and not ranged:
+            raise _MisfitError(item, "must be a finite number")
+        if isinstance(item, str) and any(map(is_control, item)):
+            raise _MisfitError(item, "must be one line of text without control characters")
     if must := unmet(limits, fitted):
         literals = (said(option) for option in options if get_origin(option) is Literal)
         raise _MisfitError(value, ", or be ".join([must, *literals]))
@@ -138,9 +141,9 @@ def _of_type(kind: Any, value: Any) -> Any:
         kinds = get_args(kind)
         if not isinstance(value, list | tuple) or (kinds[-1] is not Ellipsis and len(kinds) != len(value)):
             raise TypeError
-        return tuple(_of_type(kinds[0], one) for one in value)
+        return tuple(_of_type(kinds[0], item) for item in value)
     if get_origin(kind) is Literal:
-        fits = any(value == one and type(value) is type(one) for one in get_args(kind))
+        fits = any(value == item and type(value) is type(item) for item in get_args(kind))
     else:
         fits = isinstance(value, (int, float) if kind is float else kind) and isinstance(value, bool) <= (kind is bool)
     if not fits:
@@ -157,3 +160,97 @@ def said(kind: Any) -> str:
         length = "" if kinds[-1] is Ellipsis else f"{len(kinds)} "
         return f"a list of {length}{_PLURALS.get(kinds[0]) or f'any of {said(kinds[0])}'.replace('one of ', '')}"
     return _NAMES[kind]
+
+
+def require_arguments(**given: Any) -> None:
+    """Refuse an argument that cannot be what its name says.
+
+    `**given`: arguments by the names of `ARGUMENTS`.
+
+    Examples
+    --------
+    >>> require_arguments(method="lrp", target=None, stage=0)
+    >>> require_arguments(stage=True)
+    Traceback (most recent call last):
+    heatlas.pipeline.run.errors.UsageError: stage = true: must be the number of a stage or the name of a layer.
+    """
+    for name, value in given.items():
+        holds, must = ARGUMENTS[name]
+        if not holds(value):
+            raise UsageError(f"{name} = {' '.join(shown(value).split())}: must be {must}.")
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+def _is_path(value: Any) -> bool:
+    return _is_text(value) or isinstance(value, os.PathLike)
+
+
+def _is_count(value: Any) -> bool:
+    """Whether a value is a whole number of Python, numpy or torch, and no truth."""
+    truth = isinstance(value, bool) or str(getattr(value, "dtype", "")).endswith("bool")
+    try:
+        return not truth and operator.index(value) >= 0
+    except TypeError:  # an array of several, or of no whole numbers
+        return False
+
+
+def _is_network(value: Any) -> bool:
+    import torch  # takes a second
+
+    return isinstance(value, torch.nn.Module)
+
+
+def _is_image(value: Any) -> bool:
+    import numpy as np
+    import torch
+
+    return _is_path(value) or hasattr(value, "dataobj") or isinstance(value, np.ndarray | torch.Tensor)
+
+
+def _are_numbers(value: Any) -> bool:
+    try:
+        return not isinstance(value, str | bytes) and all(math.isfinite(number) for number in value)
+    except TypeError:
+        return False
+
+
+def _or_none(holds: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: value is None or holds(value)
+
+
+def _one_of(*texts: str) -> tuple[Callable[[Any], bool], str]:
+    return lambda value: isinstance(value, str) and value in texts, f"one of {', '.join(map(repr, texts))}"
+
+
+_PATH = (_is_path, "a path, as text or Path")
+_STARTS = _one_of("logit", "probability", "evidence")
+ARGUMENTS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "network": (
+        _is_network,
+        "a torch.nn.Module that holds its weights; create the network, load its weights, and give it "
+        "(no class, function, file or state_dict)",
+    ),
+    "image": (_is_image, "the path of an image, a nibabel image, an array or a tensor"),
+    "reference": (_or_none(lambda value: isinstance(value, list | tuple) and all(map(_is_image, value))),
+                  "a list of images of controls, as reference=[control]"),
+    "method": (_is_text, 'a name, as "lrp"; heatlas.methods() has them all'),
+    "target": (_or_none(_is_count), "the number of an output unit, counted from 0"),
+    "stage": (
+        _or_none(lambda value: _is_text(value) or _is_count(value)),
+        "the number of a stage or the name of a layer",
+    ),
+    "start": (_or_none(_STARTS[0]), _STARTS[1]),
+    "settings": (_or_none(lambda value: isinstance(value, Mapping) and all(isinstance(name, str) for name in value)),
+                 'settings by name, as {"samples": 200}; of heatlas.run those of sections, as '
+                 '{"training": {"ensemble": 4}}'),
+    "output": _one_of("auto", "logits", "softmax", "log-softmax", "sigmoid"),
+    "output_item": (lambda value: isinstance(value, str), "text: the key of a dict, or the place in a tuple"),
+    "bins": (_are_numbers, "a list of numbers, one for each output"),
+    "atlas": (_is_path, "the name of an atlas, or the path of a label image"),
+    "preset": (_is_text, 'the name of a preset, as "patients"'),
+    "seed": (_or_none(_is_count), "a whole number, 0 or more"),
+    **dict.fromkeys(("input", "out", "run", "new", "folder"), _PATH),
+}  # fmt: skip

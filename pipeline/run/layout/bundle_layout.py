@@ -81,10 +81,10 @@ class Bundle:
     @property
     def facts(self) -> Mapping[str, Any]:
         """The section of ``metadata.json`` that `open_bundle` reads."""
-        own = {"preset": self.preset, "folds": list(self.folds)}
+        facts = {"preset": self.preset, "folds": list(self.folds)}
         norms = {"norms_sha256": self.norms_digest} if self.norms_digest else {}
         reference = {"controls": self.controls, "sha256": self.mean_digest, **norms}
-        return {"format": FORMAT, **own, "reference": reference}
+        return {"format": FORMAT, **facts, "reference": reference}
 
 
 def open_bundle(folder: Path) -> Bundle | None:
@@ -108,7 +108,7 @@ def open_bundle(folder: Path) -> Bundle | None:
     try:
         reference, folds = facts["reference"], tuple(int(index) for index in facts["folds"])
         digests = str(reference["sha256"]), str(reference.get("norms_sha256", ""))
-        found = Bundle(layout, str(facts["preset"]), folds, int(reference["controls"]), *digests)
+        bundle = Bundle(layout, str(facts["preset"]), folds, int(reference["controls"]), *digests)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise BadInputError(f"{layout.metadata}: its section {SECTION} is damaged. {EXPORT_AGAIN}") from error
-    return found
+    return bundle

@@ -1,23 +1,37 @@
-"""The run folder: create it, recognise it, and protect it from mix-ups."""
+"""The run folder: create it, recognise it, and protect it from mix-ups and from others who work there.
+
+One program works in a folder alone, or several on different people (``heatlas-bids ... participant``): two would
+overwrite each other's tables, or images of a person. A lock file names the process. The lock of a process that has
+ended is replaced; whether one on another machine has ended cannot be known, so a person decides.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import hashlib
 import hmac
+import json
 import os
+import platform
 import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from heatlas.pipeline.run.config.files import config_to_toml, read_config, toml_value
 from heatlas.pipeline.run.config.settings import Config
-from heatlas.pipeline.run.documents import known_json, read_toml
-from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.run.documents import json_object, known_json, read_toml
+from heatlas.pipeline.run.errors import BadInputError, ResumableError, UsageError
 from heatlas.pipeline.run.layout.private_paths import relative_to_folder
 from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.regular_files import read_regular
 from heatlas.pipeline.run.tables import write_text
+
+LARGEST_LOCK = 2**16
+"""Bytes of a lock file that are read."""
 
 
 @dataclass(frozen=True)
@@ -57,9 +71,9 @@ def recognise_run_folder(out: Path, source: RunInput) -> RunLayout:
     first = layout.lock.name, f".{layout.config.name}."  # begin the names of what is written before all else
     others = [path for path in out.iterdir() if not path.name.startswith(first)] if out.is_dir() else []
     if layout.config.is_file():  # looked for last: another job may have just begun
-        known = read_run_input(layout)
-        if known.input.resolve() != root:
-            raise UsageError(f"{out}: holds a run of another input ({known.input}). Choose another output folder.")
+        begun = read_run_input(layout)
+        if begun.input.resolve() != root:
+            raise UsageError(f"{out}: holds a run of another input ({begun.input}). Choose another output folder.")
     elif others:
         raise UsageError(f"{out}: is not empty and not a Heatlas run. Choose an empty or new output folder.")
     return layout
@@ -110,13 +124,13 @@ def _require_same_privacy(layout: RunLayout, config: Config, key: str | None) ->
             f"{layout.root}: this run was begun with other privacy settings. Give --anonymise and --pseudonymise as "
             "then, or choose another output folder."
         )
-    known = read_run_input(layout).key
-    if key is not None and not is_fingerprint_of(known, key):
+    mark = read_run_input(layout).key
+    if key is not None and not is_fingerprint_of(mark, key):
         raise UsageError(
             f"{layout.root}: this run was begun with another key. Give --anonymise the file it was begun with, or "
             "choose another output folder."
         )
-    return known
+    return mark
 
 
 def read_run_config(layout: RunLayout) -> Config:
@@ -152,14 +166,14 @@ def _with_own_body(layout: RunLayout, config: Config) -> Config:
 
 def _results_depend_on(record: Any, where: str = "") -> dict[str, Any]:
     """All settings by name except those of the report and the cluster, which do not affect results."""
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for name in (field.name for field in dataclasses.fields(record)):
         value = getattr(record, name)
         if dataclasses.is_dataclass(value):
-            found |= _results_depend_on(value, f"{where}{name}.") if name not in ("report", "cluster") else {}
+            settings |= _results_depend_on(value, f"{where}{name}.") if name not in ("report", "cluster") else {}
         else:
-            found[where + name] = value
-    return found
+            settings[where + name] = value
+    return settings
 
 
 def read_run_input(layout: RunLayout) -> RunInput:
@@ -196,3 +210,139 @@ def is_fingerprint_of(text: str, key: str) -> bool:
 
 def _digest(key: str, salt: str) -> str:
     return hashlib.scrypt(key.encode(), salt=salt.encode(), n=2**15, r=8, p=1, maxmem=2**26, dklen=32).hex()
+
+
+@contextmanager
+def run_lock(path: Path, people: Sequence[str] = ()) -> Iterator[str]:
+    """Hold the lock of a folder, which is created if needed, or those of people in it.
+
+    The holder of the folder works there alone; holders of different people work side by side. Who begins makes its own
+    lock file first and then looks for those of others, so that of two that begin at once no one is overlooked.
+
+    `path`: the lock file. `people`: lock these (``sub-01``, once or more often) instead of the folder; each has a lock
+    file of its own. Yields a line for the log if the lock of an ended process was replaced, else "". Raises
+    ResumableError if another program works there, or on one of the people. Raises UsageError if the folder cannot be
+    written to, or a link in it leads out of it.
+    """
+    require_no_links_out(path.parent)
+    holder = {"host": platform.node(), "pid": os.getpid(), "process": _process_start(os.getpid()),
+              "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")}  # fmt: skip
+    mine = json.dumps(holder) + "\n"
+    with ExitStack() as held:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lines = []
+            for file in [path.with_name(f"{path.name}.{person}") for person in dict.fromkeys(people)] or [path]:
+                lines.append("" if _create_lock(file, mine) else _replace_lock(file, mine))
+                held.callback(_release, file, mine)
+            if people and path.exists():
+                _require_gone(path, _read_lock(path))
+            for left in [] if people else list(path.parent.glob(f"{path.name}.sub-*")):
+                if left.exists():  # taken over before it is removed: its job may be starting again
+                    _replace_lock(left, mine)
+                    _release(left, mine)
+        except OSError as error:
+            raise UsageError(f"{path.parent}: cannot write there ({error.strerror}).") from error
+        yield next(filter(None, lines), "")
+
+
+def _release(file: Path, mine: str) -> None:
+    if _read_lock(file) == mine:
+        file.unlink(missing_ok=True)
+
+
+def require_no_links_out(root: Path) -> None:
+    """Refuse a run folder with a link to a folder outside it: results would be written there.
+
+    Raises UsageError: names the link. Links to files are safe, since writing a file replaces the link.
+    """
+    inside = root.resolve()
+    for folder, names, _ in os.walk(inside):
+        for link in (Path(folder, name) for name in names):
+            if link.is_symlink() and not link.resolve().is_relative_to(inside):
+                raise UsageError(
+                    f"{link}: is a link to a folder outside {root}, and results would be written there. Replace the "
+                    "link by the folder itself, or choose another output folder."
+                )
+
+
+def _create_lock(path: Path, text: str) -> bool:
+    """Create the file unless it exists; returns whether it was created."""
+    try:
+        handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+    except FileExistsError:
+        return False
+    try:
+        os.write(handle, text.encode())
+    finally:
+        os.close(handle)
+    return True
+
+
+def _read_lock(path: Path) -> str:
+    try:
+        return read_regular(path, LARGEST_LOCK).decode("utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _replace_lock(path: Path, mine: str) -> str:
+    """Replace the lock of an ended process, and return a line about it.
+
+    Of several processes that find the same lock, the one that can create a file named after its content replaces it.
+    """
+    theirs = _read_lock(path)
+    _require_gone(path, theirs)
+    claim = path.with_name(f"{path.name}.{hashlib.sha256(theirs.encode()).hexdigest()[:16]}")
+    if not _create_lock(claim, mine):
+        raise ResumableError(
+            f"{path.parent}: another program has just begun to work there. If not, delete {claim} and try again."
+        )
+    if _read_lock(path) != theirs:
+        claim.unlink(missing_ok=True)
+        raise ResumableError(f"{path.parent}: another program has just begun to work there. Try again.")
+    claim.replace(path)
+    held = json_object(theirs)
+    return f"Continuing a run that was killed (process {held['pid']}, started {held['started']})."
+
+
+def _require_gone(path: Path, text: str) -> None:
+    """Refuse unless the process that wrote this lock is known to have ended."""
+    person = next((part for part in path.name.split(".") if part.startswith("sub-")), "")
+    work = f"works on {person}" if person else "works"
+    try:
+        held = json_object(text)
+        host, pid, started = str(held["host"]), int(held["pid"]), str(held["started"])
+        process = held["process"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ResumableError(
+            f"{path.parent}: another program may be starting to work there. If not, delete {path} and try again."
+        ) from error
+    if host != platform.node():
+        raise ResumableError(
+            f"{path.parent}: process {pid} on {host} {work} there since {started}. Wait for it. If it has ended, "
+            f"delete {path} and run the same command again."
+        )
+    if _is_alive(pid, process):
+        raise ResumableError(
+            f"{path.parent}: process {pid} {work} there since {started}. Wait for it, or choose another output folder."
+        )
+
+
+def _is_alive(pid: int, process: str | None) -> bool:
+    """Whether a process of this machine exists and was started when the lock says."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        pass
+    return _process_start(pid) == process
+
+
+def _process_start(pid: int) -> str | None:
+    """Start time of a process in ticks since boot; None if the system does not provide it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return None

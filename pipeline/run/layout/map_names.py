@@ -6,11 +6,12 @@ settings that differ from the defaults: ``occlusionSize12``.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Mapping, Sequence
 
 from heatlas.pipeline.run.config.settings import AttributionConfig
-from heatlas.pipeline.run.work.digests import canonical_json, text_digest
 
 LRP, GUIDED = "lrp", "guided-backpropagation"
 """Methods of the founding study, whose maps have short names."""
@@ -65,7 +66,8 @@ def map_label(method: str, unusual: Mapping[str, object]) -> str:
     label = "".join(pieces)
     if readable and len(label) <= LONGEST_LABEL:
         return label
-    return label[:LONGEST_LABEL] + text_digest(canonical_json([method, dict(unusual)]))[:8]
+    text = json.dumps([method, dict(unusual)], sort_keys=True, ensure_ascii=False, allow_nan=False)
+    return label[:LONGEST_LABEL] + hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def _letters(name: str) -> str:
@@ -85,12 +87,12 @@ def settings_for(method: str, settings: Sequence[str]) -> list[str]:
     >>> settings_for("rise", ["batch=4", "rise:masks=500", "lime:samples=9"])
     ['batch=4', 'masks=500']
     """
-    found = []
+    pairs = []
     for text in settings:
         name, colon, _ = text.partition("=")[0].partition(":")
         if not colon or name.strip() == method:
-            found.append(text.partition(":")[2] if colon else text)
-    return found
+            pairs.append(text.partition(":")[2] if colon else text)
+    return pairs
 
 
 def names_of(method: str, settings: Sequence[str], betas: Sequence[float]) -> list[str]:

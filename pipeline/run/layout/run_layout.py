@@ -1,6 +1,6 @@
 """Paths in a run folder, which is a BIDS derivative.
 
-Only this module, `pipeline.run.layout.group_layout` and `pipeline.run.layout.scan_files` construct these paths.
+Only this module and `pipeline.run.layout.scan_files` construct these paths.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ import functools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import quote
 
 from heatlas.pipeline.run.config.image_kinds import KINDS, T1W
 from heatlas.pipeline.run.documents import read_toml
-from heatlas.pipeline.run.layout.group_layout import GroupFiles
 from heatlas.pipeline.run.layout.scan_files import ScanFiles, space_and_resolution
+from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE, template_name
 
 
 class ImageNames(NamedTuple):
@@ -25,8 +26,49 @@ class ImageNames(NamedTuple):
 
 
 @dataclass(frozen=True)
-class RunLayout(GroupFiles):
+class RunLayout:
     """Paths of one run folder."""
+
+    root: Path
+
+    @property
+    def config(self) -> Path:
+        return self.root / "config.toml"
+
+    @functools.cached_property
+    def template(self) -> str:
+        """Template as this run's own settings name it; the default before it has any."""
+        try:
+            return str(read_toml(self.config)["registration"]["template"])
+        except (OSError, ValueError, KeyError, TypeError):  # no settings yet; damaged ones are refused by `read_config`
+            return DEFAULT_TEMPLATE
+
+    @property
+    def space(self) -> str:
+        """Name of the template, as part of file names."""
+        return template_name(self.template)
+
+    @property
+    def group(self) -> Path:
+        return self.root / "group"
+
+    def statistics(self, name: str) -> Path:
+        """A table of ``group/statistics``."""
+        return self.group / "statistics" / f"{name}.tsv"
+
+    def group_map(self, group: str, map_name: str) -> Path:
+        """Mean map over a group (``AD``, ``CN``, ``TP`` ...).
+
+        Labels may be any text; characters that file names do not allow are written as in a URL.
+        """
+        name = quote(group, safe="")
+        return self.group / "maps" / f"group-{name}_space-{self.space}_desc-{map_name}_relevance.nii.gz"
+
+    def voxel_map(self, source: str, statistic: str) -> Path:
+        """A test voxel by voxel (``t``, ``tThresholded``, ``oneMinusPFwe``, ``oneMinusPTfce``) of images or a map."""
+        first, *others = source.split("_")  # BIDS has no underscores within a label
+        label = first + "".join(word.capitalize() for word in others)
+        return self.group / "voxelwise" / f"group_space-{self.space}_desc-{label}_stat-{statistic}_statmap.nii.gz"
 
     def scan(self, participant_id: str, session_id: str | None, resolution_mm: float) -> ScanFiles:
         names = self.image_names
@@ -186,7 +228,7 @@ def _image_names(config: Path, changed_ns: int, size: int) -> ImageNames:
     except (OSError, ValueError):
         return ImageNames()
     suffix, further = str(cohort.get("suffix", T1W.suffix)), cohort.get("further_suffixes", ())
-    if suffix not in KINDS or not all(one in KINDS for one in further):
+    if suffix not in KINDS or not all(kind in KINDS for kind in further):
         return ImageNames()
     return ImageNames(suffix, str(cohort.get("label", "")), tuple(further))
 

@@ -136,11 +136,11 @@ class Packed:
 
     def unpack(self) -> tuple[Callable[..., Any], list[Any], dict[str, Any]]:
         """The function and its arguments, unpickled."""
-        positional, named = map(_loaded, self.positional), self.named.items()
-        return pickle.loads(self.function), list(positional), {name: _loaded(part) for name, part in named}
+        positional, named = map(_load, self.positional), self.named.items()
+        return pickle.loads(self.function), list(positional), {name: _load(part) for name, part in named}
 
 
-def _loaded(part: bytes | Path) -> Any:
+def _load(part: bytes | Path) -> Any:
     return pickle.loads(part.read_bytes() if isinstance(part, Path) else part)
 
 
@@ -226,7 +226,7 @@ def _hand_over(done: Future[Any], ours: Future[Any]) -> None:
 def _reason(lost: BaseException) -> str:
     """One line: what the scheduler or the first job answered, else what Parsl says."""
     text = str(getattr(lost, "reason", "")) or str(lost) or type(lost).__name__
-    answer = next((found for found in re.findall(_ANSWER, text) if found.strip()), text)
+    answer = next((words for words in re.findall(_ANSWER, text) if words.strip()), text)
     lines = [" ".join(line.split()) for line in answer.splitlines() if line.strip()]
     if "Traceback" in lines[0]:
         return lines[-1][:_LONGEST_REASON]
@@ -313,7 +313,7 @@ def _end_jobs(pool: Executor, config: Any) -> None:
     for executor in config.executors:
         provider: Any = getattr(executor, "provider", None)
         jobs = getattr(provider, "resources", {})
-        left = [job for job, known in list(jobs.items()) if not known["status"].terminal]
+        left = [job for job, facts in list(jobs.items()) if not facts["status"].terminal]
         if left:
             with suppress(Exception):
                 provider.cancel(left)

@@ -1,7 +1,10 @@
-"""Digests of inputs, settings and code, which decide whether finished work is still valid.
+"""Whether finished work is still valid: its receipt holds a key, a digest of inputs, settings and code.
 
-Files are digested once and remembered by path, size and times. Code is digested as its syntax tree without docstrings
-(including those after constants and fields), so that comments and layout do not invalidate finished work.
+Files are digested once and remembered by path, size and times. Code is digested with all that it imports, as syntax
+trees without docstrings (including those after constants and fields), so that comments and layout do not invalidate
+finished work. Imports are read from the source, including those inside functions; a module whose names appear only in
+annotations is left out. Plumbing (`pipeline.run`: folders, receipts, tables, settings) does not change a result, except
+`COMPUTING`.
 """
 
 from __future__ import annotations
@@ -10,16 +13,22 @@ import ast
 import dataclasses
 import functools
 import hashlib
+import importlib.util
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from heatlas.pipeline.run.documents import known_json
 from heatlas.pipeline.run.regular_files import require_regular
 from heatlas.pipeline.run.tables import write_json
-from heatlas.pipeline.run.work.imports import import_closure, source_of
+
+PLUMBING = "heatlas.pipeline.run."
+COMPUTING = frozenset({"heatlas.pipeline.run.work.seeds"})
+PACKAGES = ("heatlas",)
+"""Packages of the program; everything else is a library, whose version is in the provenance."""
 
 
 def text_digest(text: str) -> str:
@@ -52,7 +61,7 @@ Code = str | Callable[..., Any]
 
 def code_digest(*code: Code) -> str:
     """Digest of code and of all that it imports, without comments, layout and docstrings."""
-    return _modules_digest(tuple(sorted({one if isinstance(one, str) else one.__module__ for one in code})))
+    return _modules_digest(tuple(sorted({part if isinstance(part, str) else part.__module__ for part in code})))
 
 
 @functools.cache
@@ -85,11 +94,102 @@ def _is_text_alone(statement: ast.stmt) -> bool:
     )
 
 
+def import_closure(modules: Iterable[str]) -> frozenset[str]:
+    """These modules of the program and all that they import directly or indirectly, without plumbing.
+
+    A package means all its modules; a module without source raises ModuleNotFoundError.
+    """
+    waiting = [name for module in modules for name in _with_submodules(module)]
+    closure: set[str] = set()
+    while waiting:
+        module = waiting.pop()
+        if module not in closure:
+            closure.add(module)
+            waiting += imported_modules(module)
+    return frozenset(closure)
+
+
+@functools.cache
+def source_of(module: str) -> Path | None:
+    """The file of a module, found without importing anything; None without a file."""
+    top, *below = module.split(".")
+    root = _root_of(top)
+    if root is None:
+        return None
+    path = root.joinpath(*below)
+    files = path / "__init__.py", path.with_suffix(".py")
+    return next((file for file in files if file.is_file()), None)
+
+
+@functools.cache
+def _root_of(package: str) -> Path | None:
+    """Folder of a top-level package, or the path of a top-level module without its suffix."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.origin or not spec.origin.endswith(".py"):
+        return None
+    origin = Path(spec.origin)
+    return origin.parent if origin.name == "__init__.py" else origin.with_suffix("")
+
+
+@functools.cache
+def imported_modules(module: str) -> tuple[str, ...]:
+    """Modules of the program whose names a module uses outside annotations, without plumbing."""
+    path = source_of(module)
+    if path is None:
+        raise ModuleNotFoundError(f"{module}: no source found to digest")
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    used = {node.id for node in _nodes_outside_annotations(tree) if isinstance(node, ast.Name)}
+    ours = {*PACKAGES, module.partition(".")[0]}
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    names = set()
+    for node in ast.walk(tree):
+        for name, bound in _imports(node, package):
+            if name.partition(".")[0] in ours and (bound is None or bound in used):
+                names.add(name)
+    return tuple(sorted(name for name in names if name in COMPUTING or not f"{name}.".startswith(PLUMBING)))
+
+
+def _imports(node: ast.AST, package: str) -> Iterator[tuple[str, str | None]]:
+    """Modules that a statement imports, with the name that is bound; None if its uses cannot be known."""
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            yield alias.name, None
+    elif isinstance(node, ast.ImportFrom):
+        base = ".".join(package.split(".")[: len(package.split(".")) - node.level + 1]) if node.level else ""
+        start = ".".join(part for part in (base, node.module) if part)
+        for alias in node.names:
+            below = f"{start}.{alias.name}"
+            name = below if source_of(below) is not None else start
+            yield name, None if alias.name == "*" else alias.asname or alias.name
+
+
+def _nodes_outside_annotations(node: ast.AST) -> Iterator[ast.AST]:
+    """All nodes except annotations, which are text here (``from __future__ import annotations``)."""
+    yield node
+    for field, value in ast.iter_fields(node):
+        if field in ("annotation", "returns"):
+            continue
+        for child in value if isinstance(value, list) else [value]:
+            if isinstance(child, ast.AST):
+                yield from _nodes_outside_annotations(child)
+
+
+def _with_submodules(module: str) -> list[str]:
+    path = source_of(module)
+    if path is None or path.name != "__init__.py":
+        return [module]
+    names = []
+    for file in sorted(path.parent.rglob("*.py")):
+        parts = file.relative_to(path.parent).with_suffix("").parts
+        names.append(".".join([module, *(parts[:-1] if parts[-1] == "__init__" else parts)]))
+    return names
+
+
 Stamp = list[Any]
 """SHA-256 of a file, then its size and times of modification and status, which show whether it has changed."""
 
 
-def stamp_of(path: Path, known: Any = None) -> Stamp | None:
+def stamp_of(path: Path, before: Any = None) -> Stamp | None:
     """Stamp of a file, which is read only if `known` is not its stamp; None if unreadable.
 
     An editor may reset the time of modification, but not that of the status.
@@ -97,16 +197,16 @@ def stamp_of(path: Path, known: Any = None) -> Stamp | None:
     try:
         status = path.stat()
         marks = [status.st_size, status.st_mtime_ns, status.st_ctime_ns]
-        if isinstance(known, list) and known[1:] == marks:
-            return known
+        if isinstance(before, list) and before[1:] == marks:
+            return before
         return [file_digest(path), *marks]
     except (OSError, ValueError):  # no file has such a name
         return None
 
 
-def same_content(stamp: Stamp | None, known: Any) -> bool:
+def same_content(stamp: Stamp | None, before: Any) -> bool:
     """Whether two stamps have the same digest."""
-    return stamp is not None and isinstance(known, list) and known[:1] == stamp[:1]
+    return stamp is not None and isinstance(before, list) and before[:1] == stamp[:1]
 
 
 def log_remade(name: str, stamp: Stamp | None) -> None:
@@ -133,9 +233,9 @@ class DigestCache:
     def stamp(self, path: Path) -> Stamp | None:
         """Stamp of a file; None where it cannot be read."""
         name = text_digest(str(path))  # paths of scans may hold names and dates
-        known = self._known.get(name)
-        stamp = stamp_of(path, known)
-        if stamp is not None and stamp != known:
+        before = self._known.get(name)
+        stamp = stamp_of(path, before)
+        if stamp is not None and stamp != before:
             self._known[name] = stamp
             self._changed = True
         return stamp
@@ -158,3 +258,26 @@ class DigestCache:
 def unit_key(inputs: Mapping[str, str], parameters: Any, *code: Code) -> str:
     """Key of a unit of work: digest of its inputs' digests, its parameters and the code that does it."""
     return text_digest(canonical_json([dict(inputs), parameters, code_digest(*code)]))
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """Content of a receipt.
+
+    `key`: digest of inputs, parameters and code. `outputs`: by path from the run folder: the stamp of a file
+    (`pipeline.run.work.digests.Stamp`), of a step its digest. `result`: what the unit returned. `content`: all of it.
+    """
+
+    key: str
+    outputs: Mapping[str, Any]
+    result: Mapping[str, Any]
+    content: Mapping[str, Any]
+
+
+def read_receipt(path: Path) -> Receipt | None:
+    """The receipt in a file; None where there is none that can be read."""
+    content = known_json(path)
+    key, outputs, result = content.get("key"), content.get("outputs"), content.get("result", {})
+    if not isinstance(key, str) or not isinstance(outputs, dict) or not isinstance(result, dict):
+        return None
+    return Receipt(key, outputs, result, content)

@@ -33,10 +33,9 @@ from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.plain_text import plain
 from heatlas.pipeline.run.tables import write_json, write_text
 from heatlas.pipeline.run.work.cluster import ClusterExecutor, WorkerLostError
-from heatlas.pipeline.run.work.digests import log_remade, same_content, stamp_of
-from heatlas.pipeline.run.work.disk import is_full, why_unwritten
+from heatlas.pipeline.run.work.digests import log_remade, read_receipt, same_content, stamp_of
+from heatlas.pipeline.run.work.memory import is_full, why_unwritten
 from heatlas.pipeline.run.work.progress import Progress
-from heatlas.pipeline.run.work.receipts import read_receipt
 
 FAILURES_TABLE = Table(
     "failures",
@@ -100,15 +99,15 @@ def is_done(layout: RunLayout, job: Job) -> Mapping[str, Any] | None:
     receipt = read_receipt(path)
     if receipt is None or receipt.key != job.key:
         return None
-    known, now = receipt.outputs, {}
+    before, now = receipt.outputs, {}
     for output in job.outputs.values():
         name = output.relative_to(layout.root).as_posix()
-        stamped = stamp_of(output, known.get(name))
-        if not same_content(stamped, known.get(name)):
+        stamped = stamp_of(output, before.get(name))
+        if not same_content(stamped, before.get(name)):
             log_remade(name, stamped)
             return None
         now[name] = stamped
-    if now != known:  # moved or copied: avoids reading them again the next time
+    if now != before:  # moved or copied: avoids reading them again the next time
         with suppress(OSError):
             write_json(path, {**receipt.content, "outputs": now})
     return receipt.result
@@ -137,7 +136,12 @@ def run_jobs(
     outcomes: dict[int, Outcome] = {}
     pending: dict[Future[Outcome], int] = {}
     lost: list[tuple[Job, WorkerLostError]] = []
-    with Progress(len(jobs), description, _count_running(layout), getattr(executor, "logs", None)) as bar:
+
+    def count_running() -> int:
+        """Units that some worker, here or elsewhere, is working on: each has a scratch folder."""
+        return sum(1 for _ in layout.scratch.glob("*"))
+
+    with Progress(len(jobs), description, count_running, getattr(executor, "logs", None)) as bar:
         try:
             for index, job in enumerate(jobs):
                 result = is_done(layout, job)
@@ -147,7 +151,8 @@ def run_jobs(
                     if on_end is not None:
                         on_end(outcomes[index])
                 else:
-                    pending[_workers_for(job, executor).submit(_execute_all, layout, job)] = index
+                    workers = executor.gpu if isinstance(executor, ClusterExecutor) and job.on_gpu else executor
+                    pending[workers.submit(_execute_all, layout, job)] = index
             for future in as_completed(pending):
                 try:
                     outcomes[pending[future]] = outcome = future.result()
@@ -169,16 +174,6 @@ def run_jobs(
     ordered = [outcomes[index] for index in range(len(jobs))]
     record_failures(layout, ordered)
     return ordered
-
-
-def _workers_for(job: Job, executor: Executor) -> Executor:
-    """Those with GPUs for work with networks, if a cluster has some."""
-    return executor.gpu if isinstance(executor, ClusterExecutor) and job.on_gpu else executor
-
-
-def _count_running(layout: RunLayout) -> Callable[[], int]:
-    """Units that some worker, here or elsewhere, is working on: each has a scratch folder."""
-    return lambda: sum(1 for _ in layout.scratch.glob("*"))
 
 
 def _execute_all(layout: RunLayout, job: Job) -> Outcome:

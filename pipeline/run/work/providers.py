@@ -84,8 +84,13 @@ def _own_addresses() -> set[str]:
 
     import psutil  # Parsl needs it, too
 
-    found = {one.address for own in psutil.net_if_addrs().values() for one in own if one.family == socket.AF_INET}
-    return {address for address in found if not address.startswith("127.")} or found
+    addresses = {
+        entry.address
+        for interface in psutil.net_if_addrs().values()
+        for entry in interface
+        if entry.family == socket.AF_INET
+    }
+    return {address for address in addresses if not address.startswith("127.")} or addresses
 
 
 def _common(settings: ClusterConfig, gpus: int) -> dict[str, Any]:
@@ -212,10 +217,10 @@ def require_plain_path(config: Any) -> None:
     Raises UsageError: names the folder and what it may not contain.
     """
     folder = str(Path(config.run_dir).absolute())
-    found = re.search(r"[^\w./@+:=,-]", folder)
-    if found and any(getattr(executor, "provider", None) is not None for executor in config.executors):
+    misfit = re.search(r"[^\w./@+:=,-]", folder)
+    if misfit and any(getattr(executor, "provider", None) is not None for executor in config.executors):
         raise UsageError(
-            f"--executor: {folder}: Parsl cannot start jobs from a path with {found[0]!r}. Choose an output folder "
+            f"--executor: {folder}: Parsl cannot start jobs from a path with {misfit[0]!r}. Choose an output folder "
             "with only letters, digits and . _ - + = @ , : in its whole path."
         )
 

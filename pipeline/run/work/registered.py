@@ -5,8 +5,7 @@ from __future__ import annotations
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
-from heatlas.pipeline.run.work.digests import same_content, stamp_of
-from heatlas.pipeline.run.work.receipts import read_receipt
+from heatlas.pipeline.run.work.digests import read_receipt, same_content, stamp_of
 
 STAGE = "registration"
 

@@ -13,8 +13,7 @@ from typing import Any
 
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import write_json
-from heatlas.pipeline.run.work.digests import Code, DigestCache, file_digest, log_remade, unit_key
-from heatlas.pipeline.run.work.receipts import read_receipt
+from heatlas.pipeline.run.work.digests import Code, DigestCache, file_digest, log_remade, read_receipt, unit_key
 
 
 def run_step(
@@ -33,7 +32,7 @@ def run_step(
     imports. `function`: does the work and returns the files it wrote. Returns True if the step was done, False if it
     was still valid.
     """
-    key = unit_key({_named(layout, path): digests.digest(path) for path in inputs}, parameters, *code)
+    key = unit_key({_path_in_run(layout, path): digests.digest(path) for path in inputs}, parameters, *code)
     receipt = layout.receipt("steps", name)
     if _is_valid(layout, receipt, key, digests):
         return False
@@ -45,23 +44,23 @@ def run_step(
 
 def step_outputs(layout: RunLayout) -> list[Path]:
     """Files that the steps of a run have written, by their receipts, without those of the report."""
-    found: list[Path] = []
+    paths: list[Path] = []
     for receipt in sorted(layout.receipt("steps", "any").parent.glob("*.json")):
-        known = read_receipt(receipt)  # without a readable one the step is done again
-        found += [layout.root / name for name in known.outputs] if known else []
-    return [path for path in found if path.is_relative_to(layout.group)]
+        done = read_receipt(receipt)  # without a readable one the step is done again
+        paths += [layout.root / name for name in done.outputs] if done else []
+    return [path for path in paths if path.is_relative_to(layout.group)]
 
 
-def _named(layout: RunLayout, path: Path) -> str:
+def _path_in_run(layout: RunLayout, path: Path) -> str:
     """Path of a file relative to the run folder, which may be moved, or absolute if it is elsewhere."""
     return path.relative_to(layout.root).as_posix() if path.is_relative_to(layout.root) else str(path)
 
 
 def _is_valid(layout: RunLayout, receipt: Path, key: str, digests: DigestCache) -> bool:
-    known = read_receipt(receipt)
-    if known is None or known.key != key:
+    done = read_receipt(receipt)
+    if done is None or done.key != key:
         return False
-    for name, digest in known.outputs.items():
+    for name, digest in done.outputs.items():
         stamp = digests.stamp(layout.root / name)
         if stamp is None or stamp[0] != digest:
             log_remade(name, stamp)

@@ -142,12 +142,12 @@ def _of_biomarker(
     settings = inputs.config.statistics
     members = members_of(inputs, scan_group)
     blocks: list[pd.DataFrame] = []
-    known: dict[str, ParticipantValues] = {}  # by covariates
+    points_by_covariates: dict[str, ParticipantValues] = {}  # by covariates
     for estimator in METHODS if settings.covariates.strip() else ("pearson", "spearman"):
         base = {"biomarker": biomarker.name, "scan_group": label_of(inputs, scan_group), "estimator": estimator}
         covariates = settings.covariates if estimator in PARTIAL else ""
         try:
-            points = known[covariates] = known.get(covariates) or points_of(
+            points = points_by_covariates[covariates] = points_by_covariates.get(covariates) or points_of(
                 inputs, columns, biomarker, members, covariates
             )
             # One random stream for all biomarkers and estimators, so that they share permutations.
@@ -353,11 +353,11 @@ def _biomarker(asked: str, inputs: StatisticsInputs) -> tuple[Biomarker, str | N
     absent = []
     for name in FALLBACKS:
         try:
-            found = biomarker_of(name, inputs)
+            biomarker = biomarker_of(name, inputs)
         except BadInputError as error:
             absent.append(str(error).removesuffix("."))
             continue
-        return found, f"{absent[0]}, so {name} takes its place" if absent else None
+        return biomarker, f"{absent[0]}, so {name} takes its place" if absent else None
     raise BadInputError(f"{absent[0]}, nor one of {', '.join(FALLBACKS[1:-1])} or {FALLBACKS[-1]}.")
 
 

@@ -69,11 +69,12 @@ def main_effects_tables(inputs: StatisticsInputs) -> pd.DataFrame:
         values = relative_volumes(features, frame) if features.source == VOLUME else features.values
         for variable in variables:
             try:
-                blocks.append(_tested(inputs, features, values, variable, frame, models))
+                blocks.append(_test_source(inputs, features, values, variable, frame, models))
             except BadInputError as error:
-                blocks.append(_blank(features.source, variable, str(error)))
-    known = [block.dropna(axis=1, how="all") for block in blocks[1:]]  # which pandas 2 warns of
-    table = pd.concat(known or blocks, ignore_index=True)
+                row = dict.fromkeys(MAIN_EFFECTS_COLUMNS) | {"source": features.source, "variable": variable}
+                blocks.append(pd.DataFrame([row | {"note": str(error)}]).astype({"n_participants": "Int64"}))
+    filled = [block.dropna(axis=1, how="all") for block in blocks[1:]]  # which pandas 2 warns of
+    table = pd.concat(filled or blocks, ignore_index=True)
     return table.reindex(columns=list(MAIN_EFFECTS_COLUMNS))
 
 
@@ -85,7 +86,7 @@ def relative_volumes(features: RegionFeatures, frame: pd.DataFrame) -> NDArray[n
     return relative
 
 
-def _tested(
+def _test_source(
     inputs: StatisticsInputs,
     features: RegionFeatures,
     values: NDArray[np.float64],
@@ -98,13 +99,15 @@ def _tested(
     variables = settings.main_effects.variables
     if variable not in frame.columns:
         raise BadInputError(f"no column {variable} in scans.tsv or clinical.tsv.")
-    known = np.isfinite(values).any(axis=1)
-    if not known.any():
+    has_value = np.isfinite(values).any(axis=1)
+    if not has_value.any():
         raise BadInputError("no scan has a volume and an intracranial volume.")
-    lacking = f"{counted(int((~known).sum()), 'scan')} without a value in any group" if not known.all() else None
-    frame, values = frame.iloc[np.flatnonzero(known)].reset_index(drop=True), values[known]
+    lacking = (
+        f"{counted(int((~has_value).sum()), 'scan')} without a value in any group" if not has_value.all() else None
+    )
+    frame, values = frame.iloc[np.flatnonzero(has_value)].reset_index(drop=True), values[has_value]
     others, sparse = _covariates([name for name in variables if name != variable], frame)
-    key = variable, settings.fold_effect and features.source != VOLUME, known.tobytes()
+    key = variable, settings.fold_effect and features.source != VOLUME, has_value.tobytes()
     if key not in models:
         held = model_within_folds(" + ".join([CLASS, *others, variable]), variable, frame, key[1])
         models[key] = with_variances(held, frame[variable].tolist(), variable)
@@ -126,9 +129,9 @@ def _tested(
 
 def _covariates(names: list[str], frame: pd.DataFrame) -> tuple[list[str], str | None]:
     """Covariates known for enough participants, and a note on those left out."""
-    known = frame[[name for name in names if name in frame.columns]].notna().groupby(frame["participant_id"]).any()
-    kept = [str(name) for name in known if known[name].mean() >= FEWEST_KNOWN]
-    rare = [f"{name} ({int(known[name].sum())} of {len(known)})" for name in known if name not in kept]
+    has_value = frame[[name for name in names if name in frame.columns]].notna().groupby(frame["participant_id"]).any()
+    kept = [str(name) for name in has_value if has_value[name].mean() >= FEWEST_KNOWN]
+    rare = [f"{name} ({int(has_value[name].sum())} of {len(has_value)})" for name in has_value if name not in kept]
     return kept, f"not adjusted for, known for too few participants: {', '.join(rare)}" if rare else None
 
 
@@ -136,8 +139,3 @@ def _contrast(design: Design, variable: str, df_tested: int) -> str | None:
     """Levels of a two-level factor in the direction of the estimate; None otherwise."""
     level = re.fullmatch(re.escape(variable) + r"\[T\.(.+)\]", design.names[0])
     return f"{level[1]} - the other" if level is not None and df_tested == 1 else None
-
-
-def _blank(source: str, variable: str, note: str) -> pd.DataFrame:
-    row = dict.fromkeys(MAIN_EFFECTS_COLUMNS) | {"source": source, "variable": variable, "note": note}
-    return pd.DataFrame([row], columns=list(MAIN_EFFECTS_COLUMNS)).astype({"n_participants": "Int64"})

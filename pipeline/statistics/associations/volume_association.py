@@ -160,8 +160,8 @@ def volume_points(values: RelevanceValues, scans: Sequence[Scan]) -> pd.DataFram
     for name in ("hippocampus_mm3", "tiv_mm3", "hippocampus_source"):
         identity[name] = [None if scan is None else getattr(scan, name) for scan in records]
     identity = identity.astype({"hippocampus_mm3": float, "tiv_mm3": float})
-    known = identity["tiv_mm3"].where(identity["tiv_mm3"] > 0)
-    identity["hippocampus_per_tiv"] = identity["hippocampus_mm3"] / known
+    tiv = identity["tiv_mm3"].where(identity["tiv_mm3"] > 0)
+    identity["hippocampus_per_tiv"] = identity["hippocampus_mm3"] / tiv
     blocks = [identity.assign(map=name, relevance_sum=sums[:, i]) for i, name in enumerate(values.maps)]
     return pd.concat(blocks, ignore_index=True)[list(POINT_COLUMNS)]
 
@@ -179,11 +179,11 @@ def volume_association(
         for unit in UNITS:
             for name in maps:
                 rows_of_map = points[points["map"] == name]
-                known = rows_of_map[rows_of_map[column].notna() & rows_of_map["relevance_sum"].notna()]
-                note = _note(rows_of_map, known, column, has_region)
+                with_both = rows_of_map[rows_of_map[column].notna() & rows_of_map["relevance_sum"].notna()]
+                note = _note(rows_of_map, with_both, column, has_region)
                 # One random stream per volume and unit: all maps and both estimators share permutations.
                 rng = generator(seed, "statistics", "volume_association", volume, unit)
-                paired, why = _points(known, column, settings.fold_effect)
+                paired, why = _points(with_both, column, settings.fold_effect)
                 rows += [
                     {"map": name, "volume": volume, "unit": unit} | row
                     for row in _rows(paired, unit, joined(note, why), settings, rng)
@@ -201,25 +201,25 @@ def volume_association_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataF
     return {"volume_points": inputs.as_named(points), "volume_association": table}
 
 
-def _points(known: pd.DataFrame, column: str, hold: bool) -> tuple[VolumePairs, str | None]:
+def _points(rows: pd.DataFrame, column: str, hold: bool) -> tuple[VolumePairs, str | None]:
     """The points, and why they are not adjusted for fold if they should be."""
-    codes, _ = participant_codes(known["participant_id"].tolist())
-    fold, why = fold_of_participants(known, hold) if len(known) else (np.zeros(0, np.intp), None)
-    return VolumePairs(known[column].to_numpy(float), known["relevance_sum"].to_numpy(float), codes, fold[codes]), why
+    codes, _ = participant_codes(rows["participant_id"].tolist())
+    fold, why = fold_of_participants(rows, hold) if len(rows) else (np.zeros(0, np.intp), None)
+    return VolumePairs(rows[column].to_numpy(float), rows["relevance_sum"].to_numpy(float), codes, fold[codes]), why
 
 
-def _note(rows: pd.DataFrame, known: pd.DataFrame, column: str, has_region: bool) -> str | None:
+def _note(rows: pd.DataFrame, with_both: pd.DataFrame, column: str, has_region: bool) -> str | None:
     if not has_region:
         return f"the atlas has no bilateral group named {REGION}"
     if not len(rows):
         return "no true-positive scan"
-    if not len(known):
+    if not len(with_both):
         missing = "hippocampal volume" if column == "hippocampus_mm3" else "hippocampal and intracranial volume"
         return joined(f"no true-positive scan has a known {missing}", *sorted(set(rows["hippocampus_source"].dropna())))
     notes = []
-    if len(known) < len(rows):
-        notes.append(f"{counted(len(rows) - len(known), 'true-positive scan')} without a known volume left out")
-    sources = sorted(set(known["hippocampus_source"].dropna()))
+    if len(with_both) < len(rows):
+        notes.append(f"{counted(len(rows) - len(with_both), 'true-positive scan')} without a known volume left out")
+    sources = sorted(set(with_both["hippocampus_source"].dropna()))
     if len(sources) > 1:
         notes.append(f"volumes of several sources are mixed: {', '.join(sources)}")
     elif sources and sources[0].startswith(JACOBIAN_SOURCE):
@@ -240,7 +240,7 @@ def _rows(
         why = note if len(scans.codes) == 0 else joined(problem, note)
         blank = empty | counts | {"n_permutations": 0, "exact": False, "note": why}
         return [{"estimator": estimator} | blank for estimator in (("pearson",) if unit == WITHIN else ESTIMATORS)]
-    tested = _flipped(points, settings, rng) if unit == WITHIN else _permuted(points, settings, rng)
+    tested = _flip_signs(points, settings, rng) if unit == WITHIN else _permute(points, settings, rng)
     return [
         {"estimator": estimator} | counts | row | {"note": joined(row["note"], note)}
         for estimator, row in tested.items()
@@ -260,29 +260,29 @@ _Tests = Mapping[str, dict[str, Any]]
 """By estimator: r with its interval, p, number of permutations, whether exact, and a note if there is no p."""
 
 
-def _permuted(points: VolumePairs, settings: StatisticsConfig, rng: np.random.Generator) -> _Tests:
+def _permute(points: VolumePairs, settings: StatisticsConfig, rng: np.random.Generator) -> _Tests:
     """Permute participants with the same number of rows within folds."""
     exchange = Exchangeability.whole_participants(points.codes.tolist()).in_blocks(points.fold.tolist())
     permutations = exchange.permutations(settings.permutations, rng)
     df = max(points.n_participants - len(np.unique(points.fold)) - 1, 1)
-    found = {}
+    tests = {}
     for estimator in ESTIMATORS:
         x, y = (standardised(values, estimator) for values in (points.volume, points.relevance))
         as_observed = np.arange(len(x), dtype=np.intp)[None]
         (r,), (t,) = clustered_t(x, y, points.codes, df, as_observed)
         null = clustered_t(x, y, points.codes, df, permutations.rows)[1]
         error = error_of_z(x, y, points.codes, df)
-        found[estimator] = _tested(r, t, (error, df), null, permutations.exact, settings)
+        tests[estimator] = _test_row(r, t, (error, df), null, permutations.exact, settings)
         if estimator == "pearson" and points.n_participants < ENOUGH:
-            found[estimator]["note"] = found[estimator]["note"] or SKEWED
+            tests[estimator]["note"] = tests[estimator]["note"] or SKEWED
         if len(permutations) == 1:
-            found[estimator] |= _NO_TEST | {
+            tests[estimator] |= _NO_TEST | {
                 "note": "no two participants have the same number of scans, so none can be permuted"
             }
-    return found
+    return tests
 
 
-def _flipped(points: VolumePairs, settings: StatisticsConfig, rng: np.random.Generator) -> _Tests:
+def _flip_signs(points: VolumePairs, settings: StatisticsConfig, rng: np.random.Generator) -> _Tests:
     """Flip the signs of each participant's deviations in relevance together."""
     x, y = (standardised(values, "pearson") for values in (points.volume, points.relevance))
     products = np.bincount(points.codes, weights=x * y).astype(float)
@@ -295,13 +295,13 @@ def _flipped(points: VolumePairs, settings: StatisticsConfig, rng: np.random.Gen
     t = r / length / np.sqrt(np.maximum(1 - r**2, 1e-12))
     df = len(products) - 1
     error = error_of_z(x, y, points.codes, df)
-    return {"pearson": _tested(r[0], t[0], (error, df), t[1:], exact, settings)}
+    return {"pearson": _test_row(r[0], t[0], (error, df), t[1:], exact, settings)}
 
 
 _NO_TEST = {"p": np.nan, "ci_low": np.nan, "ci_high": np.nan, "interval": NO_INTERVAL}
 
 
-def _tested(
+def _test_row(
     r: float, t: float, of_z: tuple[float, int], null: Floats, exact: bool, settings: StatisticsConfig
 ) -> dict[str, Any]:
     """Row of a correlation with its t, error and degrees of freedom of its Fisher's z, and permuted t (m,)."""

@@ -112,7 +112,7 @@ def external_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]:
     both = Cohorts(inputs_of_run(RunLayout(folder)), inputs)
     rows = [*_performance(both), *_regions(both), *_people(both), *_images(both), _sites(both)]
     confidence = inputs.config.statistics.confidence
-    calibration = [calibration_table(one.predictions, confidence).assign(cohort=name) for name, one in both.named]
+    calibration = [calibration_table(cohort.predictions, confidence).assign(cohort=name) for name, cohort in both.named]
     return {
         "external_validation": EXTERNAL_TABLE.frame(rows),
         "external_calibration": pd.concat(calibration)[list(EXTERNAL_CALIBRATION_TABLE.meanings)],
@@ -155,7 +155,7 @@ def _performance(both: Cohorts) -> list[dict[str, Any]]:
     """Differences in performance and calibration."""
     settings = both.new.config.statistics
     sides = [
-        _measured(frame, settings, generator(both.new.seed, "statistics", "external", "performance", name))
+        _measure(frame, settings, generator(both.new.seed, "statistics", "external", "performance", name))
         for name, frame in (("run", both.run.predictions), ("new", both.new.predictions.assign(fold=0)))
     ]
     (run, of_run, n_run, few_run), (new, of_new, n_new, few_new) = sides
@@ -169,7 +169,7 @@ def _performance(both: Cohorts) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _measured(
+def _measure(
     frame: pd.DataFrame, settings: StatisticsConfig, rng: np.random.Generator
 ) -> tuple[Floats, Intervals, int, int]:
     """`MEASURES` of a cohort, their intervals, its number of people, and that of the smaller class.
@@ -183,20 +183,22 @@ def _measured(
 
     def measures(weights: Floats) -> Floats:
         of_scans = weights[:, codes]
-        found = metrics(target, predicted, probability, of_scans)
-        found["auc"] = weighted_auc_within(target, probability, frame["fold"].to_numpy(), of_scans)
-        found["probability_less_share"] = ratio(of_scans @ (probability - target), of_scans.sum(axis=1))
-        return np.stack([found[name] for name in MEASURES], axis=1)
+        values_of = metrics(target, predicted, probability, of_scans)
+        values_of["auc"] = weighted_auc_within(target, probability, frame["fold"].to_numpy(), of_scans)
+        values_of["probability_less_share"] = ratio(of_scans @ (probability - target), of_scans.sum(axis=1))
+        return np.stack([values_of[name] for name in MEASURES], axis=1)
 
     values = measures(np.ones((1, len(names))))[0]
     scales = [AS_IT_IS if name == "probability_less_share" else LOGIT for name in MEASURES]
-    found = scaled_intervals(measures, strata, scales, settings.bootstrap_samples, settings.confidence, rng)
+    intervals = scaled_intervals(measures, strata, scales, settings.bootstrap_samples, settings.confidence, rng)
     people = [len(np.unique(codes[target == side])) for side in (0, 1)]
-    found = with_exact_shares(found, {i: (float(values[i]), min(people)) for i in (0, 1)}, settings.confidence)
+    intervals = with_exact_shares(intervals, {i: (float(values[i]), min(people)) for i in (0, 1)}, settings.confidence)
     for i, n in ((2, people[1]), (3, people[0])):
         if n:
-            found.low[i], found.high[i] = proportion_confint(values[i] * n, n, 1 - settings.confidence, "wilson")
-    return values, found, len(names), min(people)
+            intervals.low[i], intervals.high[i] = proportion_confint(
+                values[i] * n, n, 1 - settings.confidence, "wilson"
+            )
+    return values, intervals, len(names), min(people)
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,8 +235,8 @@ def weighted_g(values: Floats, is_first: Flags, block: Indices, weights: Floats)
     x, side = values - values.mean(axis=0), is_first.astype(float)
     total = [np.zeros((len(weights), x.shape[1])) for _ in range(2)]
     spread_of_side = np.zeros((len(weights), 1))
-    for one in np.unique(block):
-        w, v, s = weights[:, block == one], x[block == one], side[block == one]
+    for fold_number in np.unique(block):
+        w, v, s = weights[:, block == fold_number], x[block == fold_number], side[block == fold_number]
         n = np.maximum(w.sum(axis=1, keepdims=True), np.finfo(float).tiny)
         mean, mean_side = w @ v / n, (w @ s)[:, None] / n
         total[0] += w @ v**2 - n * mean**2
@@ -256,20 +258,25 @@ def _regions(both: Cohorts) -> list[dict[str, Any]]:
         if name not in both.run.values.maps:
             continue
         people = []
-        for one, folds in ((both.run, True), (both.new, False)):
-            place = [one.values.groups.index(group) for group in groups]
-            people.append(_People.of(one, one.values.densities[:, one.values.maps.index(name)][:, place], folds))
-        g = [weighted_g(one.values, one.is_first, one.fold, np.ones((1, len(one.fold))))[0] for one in people]
+        for cohort, folds in ((both.run, True), (both.new, False)):
+            place = [cohort.values.groups.index(group) for group in groups]
+            people.append(
+                _People.of(cohort, cohort.values.densities[:, cohort.values.maps.index(name)][:, place], folds)
+            )
+        g = [
+            weighted_g(cohort.values, cohort.is_first, cohort.fold, np.ones((1, len(cohort.fold))))[0]
+            for cohort in people
+        ]
         there = np.isfinite(g[0]) & np.isfinite(g[1])
         row = _row("regions", "rank_correlation", (len(people[0].fold), len(people[1].fold)), map=name)
         if there.sum() < FEWEST_REGIONS:
             rows.append(row | {"note": f"fewer than {FEWEST_REGIONS} regions that can be compared"})
             continue
 
-        people = [replace(one, values=one.values[:, there]) for one in people]
+        people = [replace(cohort, values=cohort.values[:, there]) for cohort in people]
         rng = generator(both.new.seed, "statistics", "external", name)
-        said = f"{counted(int(there.sum()), 'region')}; {ATTENUATED}"
-        rows.append(row | agreement_over_regions(people, both.new.config.statistics, rng) | {"note": said})
+        note = f"{counted(int(there.sum()), 'region')}; {ATTENUATED}"
+        rows.append(row | agreement_over_regions(people, both.new.config.statistics, rng) | {"note": note})
     return rows
 
 
@@ -281,20 +288,24 @@ def agreement_over_regions(
 
     def agreement(weights: Floats) -> Floats:
         apart = np.split(weights, [len(people[0].fold)], axis=1)
-        drawn = [weighted_g(one.values, one.is_first, one.fold, w) for one, w in zip(people, apart, strict=True)]
+        drawn = [
+            weighted_g(cohort.values, cohort.is_first, cohort.fold, w) for cohort, w in zip(people, apart, strict=True)
+        ]
         return rank_correlation(*drawn)[:, None]
 
-    found = scaled_intervals(agreement, strata, [FISHER], settings.bootstrap_samples, settings.confidence, rng)
-    return {"estimate": float(agreement(np.ones((1, len(strata))))[0, 0]), **found.row()}
+    intervals = scaled_intervals(agreement, strata, [FISHER], settings.bootstrap_samples, settings.confidence, rng)
+    return {"estimate": float(agreement(np.ones((1, len(strata))))[0, 0]), **intervals.row()}
 
 
 def _people(both: Cohorts) -> list[dict[str, Any]]:
     """Who is in the cohorts: share of the positive class, and each variable of the demographics."""
-    tables = [demographics(one.scans, one.config.cohort).set_index(["label", "variable"]) for _, one in both.named]
+    tables = [
+        demographics(inputs.scans, inputs.config.cohort).set_index(["label", "variable"]) for _, inputs in both.named
+    ]
     positive = both.new.config.cohort.positive
-    everyone, patients = ([len({scan.participant_id for scan in one.scans if label in (TOTAL, scan.label)})
-                           for _, one in both.named] for label in (TOTAL, positive))  # fmt: skip
-    shares = [own / max(n, 1) for own, n in zip(patients, everyone, strict=True)]
+    everyone, patients = ([len({scan.participant_id for scan in inputs.scans if label in (TOTAL, scan.label)})
+                           for _, inputs in both.named] for label in (TOTAL, positive))  # fmt: skip
+    shares = [people / max(n, 1) for people, n in zip(patients, everyone, strict=True)]
     n = everyone[0], everyone[1]
     confidence = both.new.config.statistics.confidence
     rows = [_row("people", "share_positive", n, run=shares[0], new=shares[1])
@@ -303,17 +314,17 @@ def _people(both: Cohorts) -> list[dict[str, Any]]:
         if variable == "scans":
             continue
         cells = [table.loc[(label, variable)].to_dict() for table in tables]
-        known, means = [int(one["n_known"]) for one in cells], [float(one["mean"]) for one in cells]
-        row = _row("people", variable, (known[0], known[1]), label=label, run=means[0], new=means[1])
+        counts, means = [int(cell["n_known"]) for cell in cells], [float(cell["mean"]) for cell in cells]
+        row = _row("people", variable, (counts[0], counts[1]), label=label, run=means[0], new=means[1])
         if variable == "female":
-            women = [round(mean * count) if count else 0 for mean, count in zip(means, known, strict=True)]
-            row |= _of_shares(women[1], known[1], women[0], known[0], confidence)
+            women = [round(mean * count) if count else 0 for mean, count in zip(means, counts, strict=True)]
+            row |= _of_shares(women[1], counts[1], women[0], counts[0], confidence)
         else:
-            values = [_values(one, label, variable) for _, one in both.named]
-            found = welch(values[1], values[0], confidence)
-            row |= {"estimate": found["hedges_g"], "ci_low": found["hedges_g_low"], "ci_high": found["hedges_g_high"],
-                    "interval": NO_INTERVAL if np.isnan(found["hedges_g_low"]) else "Welch's t",
-                    "note": found["note"]}  # fmt: skip
+            values = [_values(inputs, label, variable) for _, inputs in both.named]
+            test = welch(values[1], values[0], confidence)
+            row |= {"estimate": test["hedges_g"], "ci_low": test["hedges_g_low"], "ci_high": test["hedges_g_high"],
+                    "interval": NO_INTERVAL if np.isnan(test["hedges_g_low"]) else "Welch's t",
+                    "note": test["note"]}  # fmt: skip
         rows.append(row)
     return rows
 
@@ -331,17 +342,17 @@ def _of_shares(new: int, n_new: int, run: int, n_run: int, confidence: float) ->
 
 def _values(inputs: StatisticsInputs, label: str, variable: str) -> pd.Series:
     """A variable of each participant with a value, mean over their scans of a class."""
-    scans = [one for one in inputs.scans if label in (TOTAL, one.label) and getattr(one, variable) is not None]
-    values = pd.Series([float(getattr(one, variable)) for one in scans], dtype=float)
-    return values.groupby([one.participant_id for one in scans]).mean()
+    scans = [scan for scan in inputs.scans if label in (TOTAL, scan.label) and getattr(scan, variable) is not None]
+    values = pd.Series([float(getattr(scan, variable)) for scan in scans], dtype=float)
+    return values.groupby([scan.participant_id for scan in scans]).mean()
 
 
 def _images(both: Cohorts) -> list[dict[str, Any]]:
     """How far intensities of registered scans of the negative class lie apart, against cohorts at random."""
     label, wide = both.new.config.cohort.negative, []
-    for _, one in both.named:
-        people = {scan.scan_id: scan.participant_id for scan in one.scans if scan.label == label}
-        table = one.image_regions
+    for _, inputs in both.named:
+        people = {scan.scan_id: scan.participant_id for scan in inputs.scans if scan.label == label}
+        table = inputs.image_regions
         table = table[table["scan_id"].isin(people)] if len(table) else table
         wide.append(
             table.assign(who=table["scan_id"].map(people)).pivot_table(INTENSITY, "who", "group")
@@ -365,11 +376,13 @@ def _images(both: Cohorts) -> list[dict[str, Any]]:
 
 def _sites(both: Cohorts) -> dict[str, Any]:
     """How many sites there are, and how many of the new people come from one that the run has."""
-    sites = [{scan.participant_id: scan.site for scan in one.scans if scan.site is not None} for _, one in both.named]
-    n, known = (len(sites[0]), len(sites[1])), set(sites[0].values())
+    sites = [
+        {scan.participant_id: scan.site for scan in inputs.scans if scan.site is not None} for _, inputs in both.named
+    ]
+    n, sites_of_run = (len(sites[0]), len(sites[1])), set(sites[0].values())
     row = _row("sites", "known_sites", n)
     if not min(n):
         return row | {"note": "the site of nobody is known in a cohort"}
-    share = np.mean([site in known for site in sites[1].values()])
-    return row | {"run": float(len(known)), "new": float(len(set(sites[1].values()))), "estimate": float(share),
+    share = np.mean([site in sites_of_run for site in sites[1].values()])
+    return row | {"run": float(len(sites_of_run)), "new": float(len(set(sites[1].values()))), "estimate": float(share),
                   "note": "run and new are numbers of sites"}  # fmt: skip

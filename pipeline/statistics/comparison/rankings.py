@@ -156,7 +156,7 @@ def ranking_agreement_tables(inputs: StatisticsInputs) -> pd.DataFrame:
 
 def agreement_table(rankings: Iterator[Rankings], settings: StatisticsConfig, seed: int) -> pd.DataFrame:
     """One row per set of rankings; columns of `AGREEMENT_COLUMNS`."""
-    table = pd.DataFrame([_row(one, settings, seed) for one in rankings], columns=list(AGREEMENT_COLUMNS))
+    table = pd.DataFrame([_row(pair, settings, seed) for pair in rankings], columns=list(AGREEMENT_COLUMNS))
     return table.astype(dict.fromkeys(("n_regions", "top", "n_permutations"), "Int64"))
 
 
@@ -221,5 +221,5 @@ def _row(rankings: Rankings, settings: StatisticsConfig, seed: int) -> dict[str,
         return row | {"note": f"{counted(complete.shape[1], 'region')} with a value in every ranking; three are needed"}
     top = min(settings.comparison.top, complete.shape[1])
     names = (rankings.between, rankings.map or "", rankings.metric, rankings.scans)
-    found = agreement(complete, top, settings.permutations, generator(seed, "statistics", "agreement", *names))
-    return row | asdict(found) | {"n_permutations": settings.permutations}
+    answer = agreement(complete, top, settings.permutations, generator(seed, "statistics", "agreement", *names))
+    return row | asdict(answer) | {"n_permutations": settings.permutations}

@@ -186,7 +186,7 @@ def _pair(a: Run, b: Run, right_a: Flags, right_b: Flags, n_scans: int, seed: in
     ]
     gain = right_a.astype(float) - right_b.astype(float)
     settings = a.config.statistics
-    found = bootstrap_intervals(
+    intervals = bootstrap_intervals(
         lambda weights: weights @ gain / weights.sum(axis=1),
         [0] * len(gain), settings.bootstrap_samples, settings.confidence, generator(seed, "compare", a.name, b.name),
     )  # fmt: skip
@@ -207,9 +207,9 @@ def _pair(a: Run, b: Run, right_a: Flags, right_b: Flags, n_scans: int, seed: in
         "accuracy_a": float(right_a.mean()),
         "accuracy_b": float(right_b.mean()),
         "difference": float(gain.mean()),
-        **found.row(),
+        **intervals.row(),
         "p": float(mcnemar(counts, exact=True).pvalue),
-        "note": joined(too_few(len(gain)), found.notes[0] if only_a + only_b else ALIKE),
+        "note": joined(too_few(len(gain)), intervals.notes[0] if only_a + only_b else ALIKE),
     }
 
 
@@ -338,12 +338,12 @@ def _run_row(run: Run, layout: RunLayout, scans: Sequence[str], seed: int) -> di
         settings = run.config.statistics
         fold = table["fold"].to_numpy()[np.unique(codes, return_index=True)[1]]
         strata = strata_of(pd.factorize(fold)[0].astype(np.intp), (sides[0][1] > 0).astype(np.intp))
-        found = scaled_intervals(
+        intervals = scaled_intervals(
             lambda weights: statistic(weights)[:, None], strata, [LOGIT], settings.bootstrap_samples,
             settings.confidence, generator(seed, "families", run.name),
         )  # fmt: skip
-        row |= {"balanced_accuracy": float(statistic(np.ones((1, len(people))))[0]), **found.row()}
-        row["note"] = joined(row.get("note"), found.notes[0])
+        row |= {"balanced_accuracy": float(statistic(np.ones((1, len(people))))[0]), **intervals.row()}
+        row["note"] = joined(row.get("note"), intervals.notes[0])
     else:
         row["note"] = joined(row.get("note"), "only one class among the scans of all runs")
     return row
@@ -391,11 +391,11 @@ def _map_rows(run: Run, layout: RunLayout) -> Iterator[dict[str, Any]]:
     planted = _read(layout.statistics("planted_recovery"), ("metric", "outcome"), ("density", "TP"))
     for name in run.values.maps:
         row: dict[str, Any] = {"run": run.name, "architecture": run.config.model.architecture, "map": name}
-        own = scores[scores["map"] == name] if len(scores) else scores
-        if len(own):  # planted copies know the truth of each scan
-            best = own.sort_values("cohort", key=lambda column: column != "planted").iloc[0]
+        of_map = scores[scores["map"] == name] if len(scores) else scores
+        if len(of_map):  # planted copies know the truth of each scan
+            best = of_map.sort_values("cohort", key=lambda column: column != "planted").iloc[0]
             names = {"hits": "hits_difference", "auroc": "auroc_difference", "auroc_mean": "auroc_mean"}
-            names |= {one: one for one in ("n_planted", "pointing", "seconds")}
+            names |= {name_of_number: name_of_number for name_of_number in ("n_planted", "pointing", "seconds")}
             row |= {column: best.get(source) for column, source in names.items()}
             judged = verdicts[(verdicts["map"] == name) & (verdicts["cohort"] == best["cohort"])]
             row["passed"] = judged["passed"].iloc[0] if len(judged) else None
@@ -412,10 +412,10 @@ def _read(path: Any, columns: Sequence[str], values: Sequence[str]) -> pd.DataFr
     """Rows of a table with these values; an empty frame where the run has no such table."""
     if not path.is_file():
         return pd.DataFrame()
-    found = read_table(path)
+    table = read_table(path)
     for column, value in zip(columns, values, strict=True):
-        found = found[found[column] == value]
-    return found
+        table = table[table[column] == value]
+    return table
 
 
 def region_table(runs: Sequence[Run], scans: Sequence[str]) -> pd.DataFrame:

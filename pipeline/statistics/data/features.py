@@ -111,8 +111,8 @@ def region_features(values: RelevanceValues, volumes: pd.DataFrame) -> list[Regi
     sources = [RegionFeatures(name, values.groups, values.densities[:, i]) for i, name in enumerate(values.maps)]
     of_scans = volumes[volumes["scan_id"].isin(values.scans["scan_id"]) & volumes["group"].notna()]
     if len(of_scans):
-        known = of_scans["volume_mm3"].astype(float)
-        regions = of_scans.assign(known=known.fillna(0.0), unknown=known.isna())
+        mm3 = of_scans["volume_mm3"].astype(float)
+        regions = of_scans.assign(known=mm3.fillna(0.0), unknown=mm3.isna())
         table = regions.pivot_table("known", "scan_id", "group", aggfunc="sum")
         lacking = regions.pivot_table("unknown", "scan_id", "group", aggfunc="max").fillna(0) > 0
         table = table.mask(lacking).reindex(list(values.scans["scan_id"]))
@@ -164,18 +164,22 @@ class CovariateColumns:
         terms = [term for term in terms if not set(columns_of(term, variables)) & set(unknown)]
         variables = tuple(name for name in variables if name not in unknown)
         dropped = dict.fromkeys(unknown, "unknown for all participants")
-        known = table.loc[table[list(variables)].notna().all(axis=1), list(variables)]
-        if not terms or known.empty:
+        complete = table.loc[table[list(variables)].notna().all(axis=1), list(variables)]
+        if not terms or complete.empty:
             return cls(formula, variables, (), dropped, {}, None)
         try:
-            matrix: Any = Formula(["1", *terms]).get_model_matrix(known, na_action="ignore", context=dict(ARITHMETIC))
+            matrix: Any = Formula(["1", *terms]).get_model_matrix(
+                complete, na_action="ignore", context=dict(ARITHMETIC)
+            )
         except (FormulaicError, ValueError, TypeError) as error:
-            said = str(error).splitlines()[0]
-            raise BadInputError(f"formula {formula!r}: cannot be evaluated ({said}). Correct it.") from error
+            reason = str(error).splitlines()[0]
+            raise BadInputError(f"formula {formula!r}: cannot be evaluated ({reason}). Correct it.") from error
         spec = matrix.model_spec
         kept, redundant = _independent(pd.DataFrame(matrix))
-        constant = [name for name in variables if len(set(known[name])) == 1]
-        levels = {name: frozenset(known[name]) for name in variables if name in _coded_by_level(spec) | set(constant)}
+        constant = [name for name in variables if len(set(complete[name])) == 1]
+        levels = {
+            name: frozenset(complete[name]) for name in variables if name in _coded_by_level(spec) | set(constant)
+        }
         dropped |= dict.fromkeys(constant, "constant") | redundant
         return cls(formula, variables, kept, dropped, levels, spec)
 
@@ -185,7 +189,9 @@ class CovariateColumns:
         Returns (rows, columns). NaN in rows with a missing or unseen value. the reason for each such row.
         """
         table = _plain(frame, self.variables)
-        reasons: list[str | None] = [next(iter(one.values()), None) for one in self.unknown(frame)]
+        reasons: list[str | None] = [
+            next(iter(reasons_of_row.values()), None) for reasons_of_row in self.unknown(frame)
+        ]
         columns = np.full((len(frame), len(self.names)), np.nan)
         usable = np.array([reason is None for reason in reasons], dtype=bool)
         if self.names and usable.any():
@@ -198,14 +204,14 @@ class CovariateColumns:
 
     def unknown(self, frame: pd.DataFrame) -> list[dict[str, str]]:
         """For each row, the variables that are missing, or have a value that training never saw, with the reason."""
-        table, found = _plain(frame, self.variables), [dict[str, str]() for _ in range(len(frame))]
+        table, reasons = _plain(frame, self.variables), [dict[str, str]() for _ in range(len(frame))]
         for name in self.variables:
             for row, value in enumerate(table[name]):
                 if pd.isna(value):
-                    found[row][name] = f"{name} is n/a"
+                    reasons[row][name] = f"{name} is n/a"
                 elif name in self.levels and value not in self.levels[name]:
-                    found[row][name] = f"{name} {code_text(value)} was not seen in training"
-        return found
+                    reasons[row][name] = f"{name} {code_text(value)} was not seen in training"
+        return reasons
 
 
 def refuse_class(formula: str, contrast_column: str, columns: Sequence[str], setting: str) -> None:

@@ -112,7 +112,7 @@ class AppliedScans:
 
     def volumes(self, layout: RunLayout) -> pd.DataFrame:
         """``group/volumes.tsv`` of a run; empty if it registered no scan."""
-        return _known(VOLUMES_TABLE, layout, VOLUME_COLUMNS)
+        return _read_checked(VOLUMES_TABLE, layout, VOLUME_COLUMNS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -228,7 +228,7 @@ def without_contradictions(scans: Sequence[Scan]) -> tuple[tuple[Scan, ...], tup
     for scan in scans:
         if scan.sex is not None:
             sexes.setdefault(person[scan.participant_id], set()).add(scan.sex)
-    doubtful = {one for one, known in sexes.items() if len(known) > 1}
+    doubtful = {name for name, recorded in sexes.items() if len(recorded) > 1}
     settled = tuple(dataclasses.replace(s, sex=None) if person[s.participant_id] in doubtful else s for s in scans)
     note = (
         "scans.tsv: {} is recorded with both sexes and analysed as of unknown sex. Correct the source, or drop a scan."
@@ -265,11 +265,13 @@ def read_inputs(
         predictions=predictions,
         values=RelevanceValues.of(read_relevance(RELEVANCE_BILATERAL_TABLE.path(layout)), predictions),
         clinical=clinical,
-        volumes=_known(VOLUMES_TABLE, layout, VOLUME_COLUMNS),
+        volumes=_read_checked(VOLUMES_TABLE, layout, VOLUME_COLUMNS),
         split=Split.read(layout) if SPLITS_TABLE.path(layout).is_file() else Split(()),
         applied=read_applied(layout),
         config=config,
-        baselines=_known(PREDICTIONS_BASELINES_TABLE, layout, BASELINE_COLUMNS, BASELINE_COLUMNS, ["prediction"]),
+        baselines=_read_checked(
+            PREDICTIONS_BASELINES_TABLE, layout, BASELINE_COLUMNS, BASELINE_COLUMNS, ["prediction"]
+        ),
         image_regions=_image_regions(layout),
         contradictions=contradictions,
     )
@@ -338,7 +340,7 @@ def _clinical(layout: RunLayout) -> pd.DataFrame:
     return table.set_index("scan_id")
 
 
-def _known(
+def _read_checked(
     table: Table, layout: RunLayout, columns: Sequence[str], filled: Sequence[str] = (), numbers: Sequence[str] = ()
 ) -> pd.DataFrame:
     """A checked table, empty where the run has none."""
@@ -352,7 +354,7 @@ def _known(
 
 
 def _image_regions(layout: RunLayout) -> pd.DataFrame:
-    table = _known(IMAGE_REGIONS_TABLE, layout, IMAGE_COLUMNS, ["scan_id", "group"], IMAGE_COLUMNS[2:])
+    table = _read_checked(IMAGE_REGIONS_TABLE, layout, IMAGE_COLUMNS, ["scan_id", "group"], IMAGE_COLUMNS[2:])
     if table.duplicated(["scan_id", "group"]).any():
         path = IMAGE_REGIONS_TABLE.path(layout)
         raise BadInputError(f"{path}: a scan and group are listed twice. Repeat the command.")

@@ -143,14 +143,14 @@ def welch_within(means: Floats, is_first: Flags, fold: Indices) -> tuple[Floats,
 
 def reported_g(values: Floats, is_first: Flags, fold: Indices) -> tuple[Floats, list[str | None]]:
     """`hedges_g` of values (participants, columns), and why it is missing; no note for columns with NaN."""
-    known = np.asarray(np.isfinite(values).all(axis=0), dtype=bool)
+    whole = np.asarray(np.isfinite(values).all(axis=0), dtype=bool)
     freedom = _freedom(fold)
     if freedom < MIN_FREEDOM_OF_G:
         note = f"no Hedges' g: fewer than {MIN_FREEDOM_OF_G} degrees of freedom ({freedom})"
-        return np.full(values.shape[1], np.nan), [note if is_known else None for is_known in known.tolist()]
-    g = np.where(known, hedges_g(np.where(known, values, 0.0), is_first, fold), np.nan)
+        return np.full(values.shape[1], np.nan), [note if is_known else None for is_known in whole.tolist()]
+    g = np.where(whole, hedges_g(np.where(whole, values, 0.0), is_first, fold), np.nan)
     note = "no Hedges' g: participants do not differ within the groups"
-    return g, [note if is_known else None for is_known in (known & np.isnan(g)).tolist()]
+    return g, [note if is_known else None for is_known in (whole & np.isnan(g)).tolist()]
 
 
 def interval_of_g(g: Floats, fold: Indices, t: Floats, critical: Floats) -> tuple[Floats, Floats]:
@@ -189,12 +189,12 @@ def years_since_first(frame: pd.DataFrame) -> pd.Series:
     change.
     """
     age = frame["age"].astype(float)
-    known = frame[YEARS].astype(float) if YEARS in frame.columns else pd.Series(np.nan, frame.index)
+    years = frame[YEARS].astype(float) if YEARS in frame.columns else pd.Series(np.nan, frame.index)
     person = frame["participant_id"]
-    whole = known.notna().groupby(person).transform("all")
+    whole = years.notna().groupby(person).transform("all")
     one_visit = frame["session_id"].groupby(person).transform("nunique") < 2
     of_visits = one_visit | (age.groupby(person).transform("nunique") > 1)
-    clock = known.where(whole, age.where(of_visits))
+    clock = years.where(whole, age.where(of_visits))
     return clock - clock.groupby(person).transform("min")
 
 
@@ -304,25 +304,25 @@ def levels_of(
     if there is no such column, or it has no value.
     """
     if variable == COURSE:
-        return _ordered(variable, course_of(frame), COURSES, False)
+        return _order_levels(variable, course_of(frame), COURSES, False)
     if variable not in frame:
         raise BadInputError(f"{variable}: no such column in scans.tsv or clinical.tsv.")
     if frame[variable].isna().all():
         raise BadInputError(f"{variable}: no scan has a value.")
     values = one_value_per_participant(frame[variable], frame["participant_id"], variable in ALWAYS_CATEGORIES)
     if not pd.api.types.is_numeric_dtype(values):
-        return _ordered(variable, values, sorted(values.dropna().unique()), False)
+        return _order_levels(variable, values, sorted(values.dropna().unique()), False)
     if variable == "apoe4":
         carrier = values.map(lambda n: "e4 carrier" if n > 0 else "no e4", na_action="ignore")
-        return _ordered(variable, carrier.astype(object), ("no e4", "e4 carrier"), False)
+        return _order_levels(variable, carrier.astype(object), ("no e4", "e4 carrier"), False)
     if variable == "mmse":
-        return _banded(variable, values, settings.mmse_bands)
+        return _cut_into_bands(variable, values, settings.mmse_bands)
     if values.nunique() <= MAX_VALUES:
         text = values.map(code_text, na_action="ignore").astype(object)
-        return _ordered(variable, text, [code_text(number) for number in sorted(values.dropna().unique())], False)
+        return _order_levels(variable, text, [code_text(number) for number in sorted(values.dropna().unique())], False)
     cut = values if cut_over is None or values[cut_over].isna().all() else values[cut_over]
     per_person = cut.groupby(frame["participant_id"].loc[cut.index].to_numpy()).first().dropna()
-    return _banded(variable, values, sorted(set(per_person.quantile(list(TERTILES)))))
+    return _cut_into_bands(variable, values, sorted(set(per_person.quantile(list(TERTILES)))))
 
 
 def one_value_per_participant(column: pd.Series, participants: pd.Series, is_category: bool) -> pd.Series:
@@ -337,10 +337,10 @@ def one_value_per_participant(column: pd.Series, participants: pd.Series, is_cat
         return column.astype(float).groupby(people).transform("mean")
     if pd.api.types.is_numeric_dtype(column):
         column = column.map(code_text, na_action="ignore")
-    known = column.astype(object).where(column.notna(), None)
+    values = column.astype(object).where(column.notna(), None)
     chosen = {
         person: _most_frequent([value for value in of_one if value is not None])
-        for person, of_one in known.groupby(people)
+        for person, of_one in values.groupby(people)
     }
     return pd.Series([chosen[person] for person in people], index=column.index, dtype=object)
 
@@ -349,31 +349,31 @@ def _most_frequent(values: Sequence[str]) -> str | None:
     return max(values, key=list(values).count) if values else None
 
 
-def _ordered(variable: str, of_scan: pd.Series, order: Sequence[str], is_number: bool) -> Levels:
+def _order_levels(variable: str, of_scan: pd.Series, order: Sequence[str], is_number: bool) -> Levels:
     present = set(of_scan.dropna())
     names = [name for name in order if name in present] + sorted(present - set(order))
     return Levels(variable, of_scan, tuple(names), is_number)
 
 
-def _banded(variable: str, values: pd.Series, bounds: Sequence[float]) -> Levels:
+def _cut_into_bands(variable: str, values: pd.Series, bounds: Sequence[float]) -> Levels:
     """Bands below, between and above the bounds; each band includes its lower bound."""
     if not bounds:
-        return _ordered(variable, values.map(lambda _: "any", na_action="ignore").astype(object), ("any",), True)
-    shown = _rounded(bounds)
+        return _order_levels(variable, values.map(lambda _: "any", na_action="ignore").astype(object), ("any",), True)
+    shown = _round_bounds(bounds)
     names = [f"below {shown[0]}"]
     names += [f"{low} to below {high}" for low, high in itertools.pairwise(shown)]
     names += [f"{shown[-1]} and above"]
     place = np.searchsorted(np.asarray(bounds, float), values.to_numpy(float), side="right")
     of_scan = pd.Series([names[i] for i in place], index=values.index, dtype=object)
-    return _ordered(variable, of_scan.where(values.notna(), None), names, True)
+    return _order_levels(variable, of_scan.where(values.notna(), None), names, True)
 
 
-def _rounded(bounds: Sequence[float]) -> list[str]:
+def _round_bounds(bounds: Sequence[float]) -> list[str]:
     """Bounds rounded to a hundredth of the order of the smallest step between them.
 
     Examples
     --------
-    >>> _rounded([71.1633, 75.7]), _rounded([1400049.96, 1400100.0])
+    >>> _round_bounds([71.1633, 75.7]), _round_bounds([1400049.96, 1400100.0])
     (['71.16', '75.7'], ['1400050', '1400100'])
     """
     step = min((high - low for low, high in itertools.pairwise(bounds)), default=abs(bounds[0]) or 1.0)

@@ -138,9 +138,9 @@ def participant_means(values: Floats, codes: NDArray[np.intp]) -> Floats:
     n_participants = int(codes.max()) + 1 if len(codes) else 0
     sums = np.zeros((n_participants, *values.shape[1:]))
     counts = np.zeros_like(sums)
-    known = ~np.isnan(values)
-    np.add.at(sums, codes, np.where(known, values, 0.0))
-    np.add.at(counts, codes, known.astype(float))
+    is_number = ~np.isnan(values)
+    np.add.at(sums, codes, np.where(is_number, values, 0.0))
+    np.add.at(counts, codes, is_number.astype(float))
     means = np.full_like(sums, np.nan)
     np.divide(sums, counts, out=means, where=counts > 0)
     return means
@@ -259,21 +259,21 @@ def measure_images(
     Gives whether anything was done.
     """
     spec = configured_input(config)
-    files = [layout.scan(one.participant_id, one.session_id, config.registration.resolution_mm) for one in scans]
+    files = [layout.scan(scan.participant_id, scan.session_id, config.registration.resolution_mm) for scan in scans]
 
     def write() -> list[Path]:
         n = len(scans)
-        found = executor.map(of_scan, files, [spec] * n, [atlas] * n)
+        measured = executor.map(of_scan, files, [spec] * n, [atlas] * n)
         names = ["participant_id", "session_id", "scan_id"]
         tables = [
-            table.assign(**{name: getattr(one, name) for name in names})
-            for one, table in zip(scans, found, strict=True)
+            table.assign(**{name: getattr(scan, name) for name in names})
+            for scan, table in zip(scans, measured, strict=True)
         ]
         rows = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=list(COLUMNS))
         return [IMAGE_REGIONS_TABLE.write(layout, rows)]
 
-    read = [path for one in files for path in (one.image, one.brain_mask, one.log_jacobian)]
-    parameters = [atlas.version, spec.box, spec.normalisation, [one.scan_id for one in scans]]
+    read = [path for scan in files for path in (scan.image, scan.brain_mask, scan.log_jacobian)]
+    parameters = [atlas.version, spec.box, spec.normalisation, [scan.scan_id for scan in scans]]
     return run_step(layout, "image-regions", read, parameters, [of_scan], write, digests)
 
 

@@ -192,8 +192,8 @@ def compare(inputs: StatisticsInputs, columns: RelevanceColumns, first: str, sec
         return Compared(table.assign(note=joined(why, two.note)), means, of_first, True)
     empty = np.asarray(np.isnan(means).all(axis=0), bool).tolist()
     notes = [NO_VALUE if none else note for none, note in zip(empty, notes, strict=True)]
-    said = caveats_of_groups(means, of_first.astype(np.intp))
-    caveats = [one if known else None for one, known in zip(said, table["p"].notna(), strict=True)]
+    all_caveats = caveats_of_groups(means, of_first.astype(np.intp))
+    caveats = [text if tested else None for text, tested in zip(all_caveats, table["p"].notna(), strict=True)]
     if min(of_first.sum(), (~of_first).sum()) < FEW_OF_GROUP:
         of_ranks = table["p_fwe_ranks"].notna()
         caveats = [

@@ -95,9 +95,9 @@ class Answers:
         estimate, influence = self._of_pairs(inside)
         rest, of_rest = self._of_pairs(1 - inside)
         parts = [(sensitivity + specificity) / 2, sensitivity, specificity, influence - of_rest]
-        found = np.stack([part.sum(axis=1) for part in parts[:3]] + [estimate - rest], axis=1)
+        estimates = np.stack([part.sum(axis=1) for part in parts[:3]] + [estimate - rest], axis=1)
         error: Floats = np.sqrt(np.stack([(part**2).sum(axis=1) for part in parts], axis=1))
-        return found, error
+        return estimates, error
 
     def _of_class(self, inside: Floats, of_class: int) -> Floats:
         """Each participant's part of the difference in the share that is correct, shape (m, participants)."""
@@ -117,7 +117,7 @@ class Answers:
         wins = (inside @ self.wins.T * inside, inside @ self.wins * inside)
         count = pairs[0].sum(axis=1)
         area = np.divide(wins[0].sum(axis=1), count, out=np.full(len(inside), np.nan), where=count > 0)
-        influence = sum(won - area[:, None] * own for won, own in zip(wins, pairs, strict=True))
+        influence = sum(won - area[:, None] * pairs_of_person for won, pairs_of_person in zip(wins, pairs, strict=True))
         return area, np.asarray(influence) / np.maximum(count, 1.0)[:, None]
 
 
@@ -139,23 +139,23 @@ def subgroup_difference(
     answers: Answers, inside: NDArray[np.bool_], m: int, rng: np.random.Generator, confidence: float
 ) -> Difference:
     """Test a subgroup (participants,) against the rest; participants change places within fold and class."""
-    found, error = (each[0] for each in answers.differences(inside.astype(float)[None]))
+    differences, error = (each[0] for each in answers.differences(inside.astype(float)[None]))
     strata = np.unique(np.column_stack([answers.fold, answers.scans[1] > 0]), axis=0, return_inverse=True)[1].ravel()
     moved = inside[_within(strata, m, rng)]
     if not (moved != inside).any():
         nothing = np.full(len(METRICS), np.nan)
-        return Difference(found, nothing, nothing, nothing, 0)
+        return Difference(differences, nothing, nothing, nothing, 0)
     null = np.concatenate(
-        [_studentised(*answers.differences(moved[at : at + AT_ONCE].astype(float))) for at in range(0, m, AT_ONCE)]
+        [_studentise(*answers.differences(moved[at : at + AT_ONCE].astype(float))) for at in range(0, m, AT_ONCE)]
     )
-    t = _studentised(found, error)
+    t = _studentise(differences, error)
     p = np.where(error > 0, two_sided_p(t, np.nan_to_num(null, nan=np.inf), False), np.nan)
     critical = critical_values(np.abs(np.nan_to_num(null, nan=np.inf)).T, confidence, False)
     reach = np.where(error > 0, critical * error, np.nan)
-    return Difference(found, *dual_interval(found, reach, p, 1 - confidence), p, m)
+    return Difference(differences, *dual_interval(differences, reach, p, 1 - confidence), p, m)
 
 
-def _studentised(difference: Floats, error: Floats) -> Floats:
+def _studentise(difference: Floats, error: Floats) -> Floats:
     """t; 0 where there is neither difference nor error (everyone is classified correctly)."""
     t: Floats = np.divide(difference, error, out=np.where(np.isnan(difference), np.nan, 0.0), where=error > 0)
     return t
@@ -241,7 +241,7 @@ def _of_variable(inputs: StatisticsInputs, levels: Levels, frame: pd.DataFrame) 
     """Rows of one variable, with p adjusted over them."""
     settings, variable = inputs.config.statistics, levels.variable
     minimum = settings.subgroups.minimum_participants
-    known = levels.of_scan.notna().to_numpy(bool)
+    with_level = levels.of_scan.notna().to_numpy(bool)
     blocks = []
     for level in levels.names:
         members = levels.members(level)
@@ -252,7 +252,7 @@ def _of_variable(inputs: StatisticsInputs, levels: Levels, frame: pd.DataFrame) 
         else:
             # One random stream per variable, so that two complementary subgroups have the same p.
             rng = generator(inputs.seed, "statistics", "fairness", variable)
-            block = _of_level(frame[known].reset_index(drop=True), members[known], settings, rng)
+            block = _of_level(frame[with_level].reset_index(drop=True), members[with_level], settings, rng)
             block = block.assign(variable=variable, level=level)
             block["note"] = [joined(note, levels.note) for note in block["note"]]
         blocks.append(block.assign(n_participants=n_participants, n_scans=n_scans))
@@ -294,34 +294,34 @@ def _of_level(
         return of_weights(everyone)
 
     strata = has[1][inside].astype(np.intp)
-    found = scaled_intervals(
+    intervals = scaled_intervals(
         of_members, strata, [LOGIT] * len(METRICS), settings.bootstrap_samples, settings.confidence, rng
     )
     counts = {of_class: int((inside & has[of_class]).sum()) for of_class in (1, 0)}
     shares = {1: (float(estimate[1]), counts[1]), 2: (float(estimate[2]), counts[0])}  # sensitivity, specificity
-    found = with_exact_shares(found, shares, settings.confidence)
+    intervals = with_exact_shares(intervals, shares, settings.confidence)
     notes = [
         joined(
             _note(estimate[i], rest[i], tested, i),
             _caveat(answers, inside, i),
-            FLAT if flat and found.method[i] == NO_INTERVAL else None,
+            FLAT if flat and intervals.method[i] == NO_INTERVAL else None,
         )
-        for i, flat in enumerate(found.flat)
+        for i, flat in enumerate(intervals.flat)
     ]
     table = pd.DataFrame(
         {
-            "metric": FAIRNESS_METRICS, "estimate": estimate, "ci_low": found.low, "ci_high": found.high,
-            "interval": found.method, "rest": rest, "difference": tested.difference, "difference_low": tested.low,
+            "metric": FAIRNESS_METRICS, "estimate": estimate, "ci_low": intervals.low, "ci_high": intervals.high,
+            "interval": intervals.method, "rest": rest, "difference": tested.difference, "difference_low": tested.low,
             "difference_high": tested.high,
             "difference_interval": np.where(np.isnan(tested.low), NO_INTERVAL, TEST_INTERVAL), "p": tested.p,
             "n_positive": counts[1], "n_negative": counts[0], "n_permutations": tested.n_permutations,
             "note": np.array(notes, dtype=object),
         }
     )  # fmt: skip
-    return _suppressed(table, counts, settings.subgroups.minimum_participants)
+    return _suppress(table, counts, settings.subgroups.minimum_participants)
 
 
-def _suppressed(table: pd.DataFrame, counts: Mapping[int, int], minimum: int) -> pd.DataFrame:
+def _suppress(table: pd.DataFrame, counts: Mapping[int, int], minimum: int) -> pd.DataFrame:
     """Remove metrics based on fewer participants of a class than the minimum."""
     few = [name for name, of_class in (("positive", 1), ("negative", 0)) if 0 < counts[of_class] < minimum]
     for name in few:
@@ -351,8 +351,8 @@ def _caveat(answers: Answers, inside: NDArray[np.bool_], metric: int) -> str | N
     for of_class in {"sensitivity": (1,), "specificity": (0,)}.get(METRICS[metric], (0, 1)):
         scans = answers.scans[of_class]
         for where, side in (("in", inside), ("outside", ~inside)):
-            own, others = scans[side & (scans > 0)], scans[~side & (scans > 0)]
-            if 0 < len(own) < FEW and len(others) and FEWER_SCANS * own.mean() < others.mean():
+            scans_inside, others = scans[side & (scans > 0)], scans[~side & (scans > 0)]
+            if 0 < len(scans_inside) < FEW and len(others) and FEWER_SCANS * scans_inside.mean() < others.mean():
                 return UNEVEN.format(where=where)
     return None
 

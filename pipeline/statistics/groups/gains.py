@@ -46,8 +46,8 @@ def gain_floor(reference: Floats, share: float) -> float:
     >>> gain_floor(np.array([1.0, -3.0, np.nan]), 0.05)
     0.1
     """
-    known = np.abs(reference[~np.isnan(reference)])
-    return share * float(known.mean()) if len(known) else np.nan
+    sizes = np.abs(reference[~np.isnan(reference)])
+    return share * float(sizes.mean()) if len(sizes) else np.nan
 
 
 def log_gain(first: Floats, second: Floats, floor: Floats) -> Floats:
@@ -136,8 +136,8 @@ def with_gains(
         log_gain=log_gain(table["mean_first"].to_numpy(float), table["mean_second"].to_numpy(float), floors),
         ratio=table["mean_first"] / table["mean_second"].where(table["mean_second"] > 0),
     )
-    said = _gain_notes(table, second)
-    notes = [joined(note, why) for note, why in zip(table["note"], said, strict=True)]
+    gain_notes = _gain_notes(table, second)
+    notes = [joined(note, why) for note, why in zip(table["note"], gain_notes, strict=True)]
     table["note"] = np.array(notes, dtype=object)
     complete = np.flatnonzero(np.isfinite(means).all(axis=0))
 
@@ -245,7 +245,7 @@ def influence_on_r(values: Floats, other: Floats, nuisance: Floats) -> Floats:
     (participants, q), what is held, intercept first. Returns (participants, regions).
     """
     held = np.linalg.qr(nuisance)[0]
-    x, y = (one - held @ (held.T @ one) for one in (other, values))
+    x, y = (side - held @ (held.T @ side) for side in (other, values))
     with np.errstate(divide="ignore", invalid="ignore"):
         x, y = x / np.linalg.norm(x), y / np.linalg.norm(y, axis=0)
     r, leverage = (x * y).sum(axis=0), (held**2).sum(axis=1, keepdims=True) + x**2
@@ -274,8 +274,8 @@ def place_bounds(
     """
     n, names = len(estimates), np.unique(group)
     signs = rng.choice(np.array([-1, 1], np.float32), size=(len(influence), DRAWS))
-    parts = [influence[group == one].T.astype(np.float32) for one in names]
-    drawn = [part @ signs[group == one] for part, one in zip(parts, names, strict=True)]
+    parts = [influence[group == name].T.astype(np.float32) for name in names]
+    drawn = [part @ signs[group == name] for part, name in zip(parts, names, strict=True)]
     low, high = np.ones(n, np.intp), np.full(n, n, np.intp)
     for region in range(n):
         variance, expected = np.zeros(n, np.float32), np.zeros(n, np.float32)
@@ -336,5 +336,5 @@ def write_places(
     for _, rows in table[table[by].notna()].groupby(apart, sort=False):
         of_map = rows.index.to_numpy()
         bounds = place_bounds(rows[by].to_numpy(float), influence[:, of_map], group, confidence, rng)
-        for column, found in zip(PLACES, bounds, strict=True):
-            table.loc[of_map, column] = found
+        for column, places in zip(PLACES, bounds, strict=True):
+            table.loc[of_map, column] = places

@@ -7,7 +7,6 @@ group of scans: rows of bilateral groups repeat the tables of the statistics; ro
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Sequence
 
 import numpy as np
@@ -19,6 +18,7 @@ from heatlas.pipeline.regions.packed_labels import REST
 from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.declared import CLASSES, Table
+from heatlas.pipeline.run.layout.map_names import LRP, beta_of
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Floats
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
@@ -95,7 +95,7 @@ def _block(
     )
     scan_sums = _mean(values.sums[members])
     shape = (len(values.maps), len(values.groups))
-    intervals, said = mean_intervals(densities.reshape(len(names), shape[0] * shape[1]), confidence)
+    intervals, interval_notes = mean_intervals(densities.reshape(len(names), shape[0] * shape[1]), confidence)
     mean_density = _mean(densities)
     why_empty = "the group has no voxel on this grid" if names else "no scan in this group"
     spread = densities.std(axis=0, ddof=1) if len(names) > 1 else np.full(shape, np.nan)
@@ -114,7 +114,8 @@ def _block(
         "scan_mean_density": _mean(values.densities[members]).ravel(),
         "ratio_of_means": np.divide(scan_sums, controls, out=np.full(shape, np.nan), where=controls > 0).ravel(),
         "note": [
-            why_empty if empty else note for empty, note in zip(np.isnan(mean_density.ravel()), said, strict=True)
+            why_empty if empty else note
+            for empty, note in zip(np.isnan(mean_density.ravel()), interval_notes, strict=True)
         ],
     }
     table = pd.DataFrame(columns).astype({"map": str, "group": str})
@@ -128,9 +129,11 @@ def _block(
 
 def _mean(values: Floats) -> Floats:
     """Mean over the first axis without NaN; NaN if there are no values."""
-    known = ~np.isnan(values)
+    is_number = ~np.isnan(values)
     means = np.full(values.shape[1:], np.nan)
-    np.divide(np.where(known, values, 0.0).sum(axis=0), known.sum(axis=0), out=means, where=known.any(axis=0))
+    np.divide(
+        np.where(is_number, values, 0.0).sum(axis=0), is_number.sum(axis=0), out=means, where=is_number.any(axis=0)
+    )
     return means
 
 
@@ -185,8 +188,8 @@ def method_and_beta(map_name: str) -> tuple[str, float]:
     >>> method_and_beta("lrpB025"), method_and_beta("gb")
     (('lrp', 0.25), ('gb', nan))
     """
-    found = re.fullmatch(r"lrpB(\d{3,})", map_name)
-    return ("lrp", int(found[1]) / 100) if found else (map_name, float("nan"))
+    beta = beta_of(map_name)
+    return (map_name, float("nan")) if beta is None else (LRP, beta)
 
 
 def explorer_table(

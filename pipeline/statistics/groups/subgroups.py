@@ -133,18 +133,18 @@ def _of_level(
     table = pd.DataFrame(
         [(name, group) for name in inputs.values.maps for group in inputs.values.groups], columns=["map", "group"]
     ).assign(variable=levels.variable, level=level, **counts)
-    found, said = mean_intervals(means, settings.confidence)
+    intervals, interval_notes = mean_intervals(means, settings.confidence)
     table = table.assign(
         mean_density=means.mean(axis=0),
         sd_density=means.std(axis=0, ddof=1),
-        ci_low=found.low,
-        ci_high=found.high,
-        interval=found.method.tolist(),
+        ci_low=intervals.low,
+        ci_high=intervals.high,
+        interval=intervals.method.tolist(),
     )
     empty = np.asarray(np.isnan(means).all(axis=0), bool)
     table["note"] = [
         joined(levels.note, "the group has no voxel on this grid" if none else note)
-        for none, note in zip(empty, said, strict=True)
+        for none, note in zip(empty, interval_notes, strict=True)
     ]
     return _with_class_difference(table, members_frame, values, settings)
 
@@ -178,8 +178,8 @@ def _with_class_difference(
     flat = np.isfinite(difference) & np.isnan(error)
     skewed = caveats_of_groups(means, is_positive.astype(np.intp), OF_INTERVAL)
     notes = [
-        joined(note, no_fold, why, NO_ERROR if none else one and f"class difference: {one}")
-        for note, why, none, one in zip(table["note"], no_g, flat.tolist(), skewed, strict=True)
+        joined(note, no_fold, why, NO_ERROR if none else caveat and f"class difference: {caveat}")
+        for note, why, none, caveat in zip(table["note"], no_g, flat.tolist(), skewed, strict=True)
     ]
     return table.assign(
         class_difference=difference,
@@ -295,8 +295,8 @@ def _of_variable(
     )  # fmt: skip
     n_tests = int(np.isfinite(test.p).sum())
     held = [name for name in model.covariates if name != "_positive" and "_level" not in name]
-    said = (design.note or "").replace("_level", variable).replace("_positive", "class")
-    shared = joined(*notes, said)
+    design_note = (design.note or "").replace("_level", variable).replace("_positive", "class")
+    shared = joined(*notes, design_note)
     return table.assign(
         family=f"{n_tests} regions x maps" if n_tests else "none",
         covariates=", ".join(held) or None,

@@ -153,7 +153,7 @@ class _TrainingRows:
             raise BadInputError(
                 f"harmonisation: reference site {reference} is not among {', '.join(sites)}. Choose one of these."
             )
-        membership = np.array([[name == one for one in sites] for name in names], dtype=float)
+        membership = np.array([[name == of_site for of_site in sites] for name in names], dtype=float)
         return cls(np.array([name is not None for name in serving], dtype=bool), membership, sites, members, left_out)
 
 
@@ -258,10 +258,10 @@ def _without_spread(values: Floats, membership: Floats, sites: Sequence[str]) ->
     for feature in range(values.shape[1]):
         column = values[:, feature]
         for i, name in enumerate(sites):
-            known = column[(membership[:, i] > 0) & ~np.isnan(column)]
-            if len(known) < 2:
+            values_of_site = column[(membership[:, i] > 0) & ~np.isnan(column)]
+            if len(values_of_site) < 2:
                 reasons[feature] = f"fewer than two values at site {name}"
-            elif known.var() <= CONSTANT * (known**2).mean():
+            elif values_of_site.var() <= CONSTANT * (values_of_site**2).mean():
                 reasons[feature] = f"constant at site {name}"
             if feature in reasons:
                 break
@@ -276,8 +276,8 @@ def _standardise(
     design = np.column_stack([membership, columns])
     coefficients = np.full((design.shape[1], n_features), np.nan)
     variance = np.full(n_features, np.nan)
-    known = ~np.isnan(values)
-    patterns, which = np.unique(known, axis=1, return_inverse=True)
+    is_number = ~np.isnan(values)
+    patterns, which = np.unique(is_number, axis=1, return_inverse=True)
     for number in range(patterns.shape[1]):
         rows = patterns[:, number]
         same_rows = np.array([i for i in np.flatnonzero(which.ravel() == number) if i not in unadjusted], dtype=np.intp)

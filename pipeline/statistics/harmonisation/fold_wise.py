@@ -75,12 +75,12 @@ def harmonise(
         try:
             model = fold_model(comparable, scans, fold, settings, hold)
             of_level = scans.first[rows] if scans.first[rows].any() else np.ones(len(rows), bool)
-            values[rows], said = _apply(model, comparable.values[rows], scans.frame.iloc[rows], settings, of_level)
+            values[rows], row_notes = _apply(model, comparable.values[rows], scans.frame.iloc[rows], settings, of_level)
             models[fold] = model
         except BadInputError as error:
             problems[fold] = str(error)
-            said = [problems[fold]] * len(rows)
-        for row, note in zip(rows, said, strict=True):
+            row_notes = [problems[fold]] * len(rows)
+        for row, note in zip(rows, row_notes, strict=True):
             notes[row] = note
     # What was not adjusted stays the same bit for bit, whatever the scale.
     values = np.where(values == comparable.values, features.values, values * scale)
@@ -91,9 +91,9 @@ def _scale_of_folds(values: Floats, scans: FoldedScans) -> Floats:
     """Standard deviation of each scan's fold (scans, groups), over first scans; the mean of folds for scans of none."""
     spread = {}
     for fold in scans.folds:
-        own = values[scans.first & scans.tested(fold)]
+        of_fold = values[scans.first & scans.tested(fold)]
         if fold != NO_FOLD:
-            variance = _known_mean((own - _known_mean(own)) ** 2)
+            variance = _known_mean((of_fold - _known_mean(of_fold)) ** 2)
             spread[fold] = np.sqrt(np.where(variance > 0, variance, np.nan))
     usual = np.nan_to_num(_known_mean(np.array([*spread.values()])), nan=1.0)
     of_scans = np.array([spread.get(fold, usual) for fold in scans.fold])
@@ -102,8 +102,8 @@ def _scale_of_folds(values: Floats, scans: FoldedScans) -> Floats:
 
 def _known_mean(values: Floats) -> Floats:
     """Mean over rows (rows, columns) of known values; NaN where there are none."""
-    known = ~np.isnan(values)
-    return ratio(np.where(known, values, 0.0).sum(axis=0), known.sum(axis=0))
+    is_number = ~np.isnan(values)
+    return ratio(np.where(is_number, values, 0.0).sum(axis=0), is_number.sum(axis=0))
 
 
 def fold_model(
@@ -120,13 +120,13 @@ def fold_model(
         )
     if hold:
         try:
-            return replace(_fitted(features, scans, rows, settings, True), held=True)
+            return replace(_fit_fold(features, scans, rows, settings, True), held=True)
         except BadInputError as error:
-            return replace(_fitted(features, scans, rows, settings, False), not_held=f"fold not held: {error}")
-    return _fitted(features, scans, rows, settings, False)
+            return replace(_fit_fold(features, scans, rows, settings, False), not_held=f"fold not held: {error}")
+    return _fit_fold(features, scans, rows, settings, False)
 
 
-def _fitted(
+def _fit_fold(
     features: RegionFeatures, scans: FoldedScans, rows: Indices, settings: HarmonisationConfig, hold: bool
 ) -> FoldHarmonisation:
     training = scans.frame.iloc[rows]
@@ -136,8 +136,8 @@ def _fitted(
     extra_columns, extra_why = extra.matrix(training)
     site_known = training[settings.site_column].notna().to_numpy(bool)
     reasons = [
-        (f"{settings.site_column} is n/a" if not known else None) or one or other
-        for known, one, other in zip(site_known, why, extra_why, strict=True)
+        (f"{settings.site_column} is n/a" if not has_site else None) or why_site or why_extra
+        for has_site, why_site, why_extra in zip(site_known, why, extra_why, strict=True)
     ]
     used = np.array([reason is None for reason in reasons], dtype=bool)
     networks = _indicators([scans.fold[row] for row in rows[used]]) if hold else np.zeros((int(used.sum()), 0))
@@ -172,19 +172,19 @@ def _apply(
 ) -> tuple[Floats, list[str | None]]:
     """Harmonised values of the scans of a fold; `of_level` marks those that the level of its network is taken from."""
     columns, notes = model.covariates.matrix(frame)
-    known = frame[settings.site_column].notna().to_numpy(bool)
+    has_site = frame[settings.site_column].notna().to_numpy(bool)
     harmonised = np.full_like(values, np.nan)
-    sites = [code_text(name) for name in frame.loc[known, settings.site_column]]
+    sites = [code_text(name) for name in frame.loc[has_site, settings.site_column]]
     level = np.zeros(values.shape[1])
     if model.held:
-        left = values[known] - model.combat.expected(sites, columns[known])
-        level = np.nan_to_num(_known_mean(left[of_level[known]]))
-    from_level = values[known] - level
-    moved = model.combat.transform(from_level, sites, columns[known])
-    harmonised[known] = np.where(moved == from_level, values[known], moved + level)
+        left = values[has_site] - model.combat.expected(sites, columns[has_site])
+        level = np.nan_to_num(_known_mean(left[of_level[has_site]]))
+    from_level = values[has_site] - level
+    moved = model.combat.transform(from_level, sites, columns[has_site])
+    harmonised[has_site] = np.where(moved == from_level, values[has_site], moved + level)
     harmonised[[note is not None for note in notes]] = np.nan
     named = iter(sites)
-    for row, there in enumerate(known):
+    for row, there in enumerate(has_site):
         site = next(named) if there else None
         if site is None:
             notes[row] = f"{settings.site_column} is n/a"

@@ -65,10 +65,10 @@ def spread_test(
     codes: NDArray[np.int32] = np.array(numbers.ravel(), dtype=np.int32)
     lacking = len(values) - np.count_nonzero(np.isfinite(values), axis=0)
     basis = np.linalg.qr(model)[0]
-    known = np.where(np.isfinite(values), values, 0.0)
-    residuals = known - basis @ (basis.T @ known)
-    constant = np.ptp(known, axis=0) <= NO_SPREAD * np.abs(known).max(axis=0, initial=0.0)
-    flat = constant | ((residuals**2).sum(axis=0) <= NO_SPREAD * ((known - known.mean(axis=0)) ** 2).sum(axis=0))
+    filled = np.where(np.isfinite(values), values, 0.0)
+    residuals = filled - basis @ (basis.T @ filled)
+    constant = np.ptp(filled, axis=0) <= NO_SPREAD * np.abs(filled).max(axis=0, initial=0.0)
+    flat = constant | ((residuals**2).sum(axis=0) <= NO_SPREAD * ((filled - filled.mean(axis=0)) ** 2).sum(axis=0))
     blocks = None if np.ptp(cell) == 0 else cell.tolist()
     order = Exchangeability.free(len(values)).in_blocks(blocks).permutations(m, rng, alike=codes.tolist())
     alone = "only one permutation is possible" if len(order) < 2 else None
@@ -83,15 +83,15 @@ def spread_test(
         null[(codes[order.rows] == codes).all(axis=1)] = observed
     threshold = observed * (1 - TIE_TOLERANCE)
     single, largest = plain_counts(null, threshold) if usable.any() else (np.zeros(0, np.intp), np.zeros(len(order)))
-    found = {"statistic": observed, "p": p_value(single, len(order), order.exact)}
-    found["p_fwe"] = p_value((largest[:, None] >= threshold).sum(axis=0), len(order), order.exact)
+    columns = {"statistic": observed, "p": p_value(single, len(order), order.exact)}
+    columns["p_fwe"] = p_value((largest[:, None] >= threshold).sum(axis=0), len(order), order.exact)
     pooled = pooled_p(null.T, threshold, np.zeros(len(threshold), np.intp), order.exact)
-    found["p_fdr"] = pooled_fdr(pooled, found["p"])
+    columns["p_fdr"] = pooled_fdr(pooled, columns["p"])
     between, within = len(names) - 1, len(values) - len(names)
-    found["partial_r"] = np.sqrt(observed * between / (observed * between + within))
+    columns["partial_r"] = np.sqrt(observed * between / (observed * between + within))
     nothing = np.full(values.shape[1], np.nan)
-    full: dict[str, Any] = {name: nothing.copy() for name in found}
-    for name, column in found.items():
+    full: dict[str, Any] = {name: nothing.copy() for name in columns}
+    for name, column in columns.items():
         full[name][usable] = column
     return PermutationTest(
         **full, estimate=nothing, standard_error=nothing, critical=nothing, low=nothing, high=nothing,
@@ -106,8 +106,8 @@ def _scaled_within_cells(residuals: Floats, freedom: Floats, cell: NDArray[np.in
     share = np.where(freedom > NO_SPREAD, freedom, np.inf)[:, None]
     free = residuals / np.sqrt(share)
     scale = np.ones_like(residuals)
-    for one in np.unique(cell) if np.ptp(cell) else ():
-        scale[cell == one] = np.sqrt((free[cell == one] ** 2).mean(axis=0))
+    for number in np.unique(cell) if np.ptp(cell) else ():
+        scale[cell == number] = np.sqrt((free[cell == number] ** 2).mean(axis=0))
     scale[scale == 0] = 1.0
     return residuals / scale, free / scale
 

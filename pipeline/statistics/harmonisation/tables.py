@@ -24,7 +24,6 @@ from heatlas.pipeline.statistics.harmonisation.combat import POOL
 from heatlas.pipeline.statistics.harmonisation.fold_wise import Harmonised, covariates_of, harmonise
 from heatlas.pipeline.statistics.harmonisation.site_effect import FEWEST, SITE, Effect, in_large_sites, site_effect
 from heatlas.pipeline.statistics.linear.fold_effect import FOLD
-from heatlas.pipeline.statistics.linear.freedman_lane import PermutationTest
 from heatlas.pipeline.statistics.linear.permutations import POOLED_FDR
 
 HOLD_SITE = (
@@ -142,10 +141,10 @@ def harmonisation_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]
     relevance = [_values(source, scans, config, "density").assign(map=source.features.source) for source in maps]
     measured = [_values(source, scans, config, "volume_mm3") for source in volumes]
     return {
-        "harmonised_relevance": inputs.as_named(_stacked(relevance, RELEVANCE_COLUMNS)),
-        "harmonised_volumes": inputs.as_named(_stacked(measured, VOLUME_COLUMNS)),
-        "harmonisation_models": _stacked([_models(source, scans, config) for source in done], MODEL_COLUMNS),
-        "site_effects": _stacked([_effects(source, scans, config) for source in done], EFFECT_COLUMNS),
+        "harmonised_relevance": inputs.as_named(_stack(relevance, RELEVANCE_COLUMNS)),
+        "harmonised_volumes": inputs.as_named(_stack(measured, VOLUME_COLUMNS)),
+        "harmonisation_models": _stack([_models(source, scans, config) for source in done], MODEL_COLUMNS),
+        "site_effects": _stack([_effects(source, scans, config) for source in done], EFFECT_COLUMNS),
     }
 
 
@@ -166,7 +165,7 @@ def _require_settings(frame: pd.DataFrame, config: Config) -> None:
         refuse_class(getattr(settings, name), config.cohort.contrast_column, list(map(str, frame.columns)), setting)
 
 
-def _stacked(blocks: list[pd.DataFrame], columns: Mapping[str, str]) -> pd.DataFrame:
+def _stack(blocks: list[pd.DataFrame], columns: Mapping[str, str]) -> pd.DataFrame:
     return pd.concat(blocks)[list(columns)] if blocks else pd.DataFrame(columns=list(columns))
 
 
@@ -262,7 +261,7 @@ def _tests(done: Harmonised, scans: FoldedScans, config: Config) -> pd.DataFrame
         ]
         notes_of_test = notes_of_test if not part.all() else notes
         try:
-            table = _tested(done, effect, rows, site, formula, frame, config)
+            table = _test_table(done, effect, rows, site, formula, frame, config)
         except BadInputError as error:
             if effect == "location":
                 raise
@@ -279,7 +278,7 @@ def _tests(done: Harmonised, scans: FoldedScans, config: Config) -> pd.DataFrame
     return pd.concat(tables)
 
 
-def _tested(
+def _test_table(
     done: Harmonised, effect: Effect, rows: NDArray[np.intp], site: list[str], formula: str, frame: pd.DataFrame,
     config: Config,
 ) -> pd.DataFrame:  # fmt: skip
@@ -295,16 +294,13 @@ def _tested(
     }  # fmt: skip
     table = pd.DataFrame({"source": source, "group": done.features.groups, "effect": effect})
     for when, (test, _) in tests.items():
-        for name, column in _numbers(test).items():
+        f = test.statistic**2 if test.df_tested == 1 else test.statistic
+        numbers = {"f": f, "r2": test.partial_r**2, "p": test.p, "p_fwe": test.p_fwe, "p_fdr": test.p_fdr}
+        for name, column in numbers.items():
             table[f"{name}_{when}"] = column
-    one, model = tests["before"]
+    before, model = tests["before"]
     dropped = model.design.dropped
     remarks = [f"{name}: {dropped[column]}" for column, name in ((FOLD, FOLD), (SITE, "site")) if column in dropped]
-    notes = [joined_notes(*remarks, problem) for problem in one.problems]
-    table = table.assign(n_participants=one.n_units, fold_held=model.held, note=pd.Series(notes, dtype=object))
-    return table.assign(n_permutations=one.n_permutations, exact=one.exact)
-
-
-def _numbers(test: PermutationTest) -> dict[str, Any]:
-    f = test.statistic**2 if test.df_tested == 1 else test.statistic
-    return {"f": f, "r2": test.partial_r**2, "p": test.p, "p_fwe": test.p_fwe, "p_fdr": test.p_fdr}
+    notes = [joined_notes(*remarks, problem) for problem in before.problems]
+    table = table.assign(n_participants=before.n_units, fold_held=model.held, note=pd.Series(notes, dtype=object))
+    return table.assign(n_permutations=before.n_permutations, exact=before.exact)

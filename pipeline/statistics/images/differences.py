@@ -76,8 +76,8 @@ class Adjusted:
         correction = np.exp(gammaln(df / 2) - gammaln((df - 1) / 2)) / np.sqrt(df / 2)
         scale = correction * self.model.to_coefficients[0, 0] * np.sqrt(df)
         left = 1 - r**2
-        known = (left > NO_SPREAD) & (r != 0)
-        g: Floats = np.divide(scale * r, np.sqrt(left), out=np.full(len(r), np.nan), where=known)
+        defined = (left > NO_SPREAD) & (r != 0)
+        g: Floats = np.divide(scale * r, np.sqrt(left), out=np.full(len(r), np.nan), where=defined)
         return g
 
     def sizes(self, permutations: Permutations) -> Floats:
@@ -88,7 +88,7 @@ class Adjusted:
     def drawn_sizes(self, weights: Floats) -> Floats:
         """The same of weighted people, weights (draws, people): (draws, columns)."""
         basis = np.column_stack([self.model.tested, self.model.nuisance])
-        found = np.empty((len(weights), self.values.shape[1]))
+        sizes = np.empty((len(weights), self.values.shape[1]))
         centred = self.values - self.values.mean(axis=0)
         for place, w in enumerate(weights):
             weighted = basis * w[:, None]
@@ -98,8 +98,8 @@ class Adjusted:
             left = np.maximum(w @ centred**2 - (along * b).sum(axis=0), 0.0)
             explained = b[0] ** 2 / max(inverse[0, 0], np.finfo(float).tiny)
             total = explained + left
-            found[place] = np.divide(explained, total, out=np.zeros_like(total), where=total > 0)
-        return found
+            sizes[place] = np.divide(explained, total, out=np.zeros_like(total), where=total > 0)
+        return sizes
 
 
 def rank_correlation(first: Floats, second: Floats) -> Floats:
@@ -110,8 +110,8 @@ def rank_correlation(first: Floats, second: Floats) -> Floats:
     >>> rank_correlation(np.array([[1.0, 2.0, 3.0]]), np.array([[2.0, 9.0, 5.0]])).round(3).tolist()
     [0.5]
     """
-    ranks = [rankdata(one, axis=1) for one in (first, second)]
-    a, b = (one - one.mean(axis=1, keepdims=True) for one in ranks)
+    ranks = [rankdata(values, axis=1) for values in (first, second)]
+    a, b = (values - values.mean(axis=1, keepdims=True) for values in ranks)
     scale = np.sqrt((a**2).sum(axis=1) * (b**2).sum(axis=1))
     r: Floats = np.divide((a * b).sum(axis=1), scale, out=np.full(len(scale), np.nan), where=scale > 0)
     return r
@@ -224,16 +224,16 @@ def image_differences_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFr
 
 def measured(inputs: StatisticsInputs) -> dict[str, Floats]:
     """Each measure that some scan has (scans, groups), in the order of the scans and groups of the relevance."""
-    table, found = inputs.image_regions, {}
+    table, by_name = inputs.image_regions, {}
     for name in MEASURES:
         if name in table and table[name].notna().any():
             wide = table.set_index(["scan_id", "group"])[name].unstack()  # noqa: PD010
-            found[name] = wide.reindex(index=inputs.values.scans["scan_id"], columns=inputs.values.groups).to_numpy(
+            by_name[name] = wide.reindex(index=inputs.values.scans["scan_id"], columns=inputs.values.groups).to_numpy(
                 dtype=float
             )
-    if not found:
+    if not by_name:
         raise BadInputError("group/image_regions.tsv: no scan was measured. Repeat the command that made this run.")
-    return found
+    return by_name
 
 
 def class_model(inputs: StatisticsInputs, rows: Indices, of_network: bool) -> tuple[FoldModel, Floats]:
@@ -272,16 +272,16 @@ def _rows(image: _Tested, used: _Tested, groups: Sequence[str], note: str | None
         table[column] = getattr(image.test, field)
     for field, column in _OF_MAPS.items():
         table[column] = getattr(used.test, field)
-    for one, column in ((image, "hedges_g"), (used, "evidence_g")):
-        table[column] = np.where(np.isfinite(one.test.p), one.people.hedges_g, np.nan)
+    for values, column in ((image, "hedges_g"), (used, "evidence_g")):
+        table[column] = np.where(np.isfinite(values.test.p), values.people.hedges_g, np.nan)
     both = zip(image.test.p_fwe.tolist(), used.test.p_fwe.tolist(), strict=True)
     table["verdict"] = pd.Series([verdict(*pair) for pair in both], dtype=object)
     problems = zip(image.test.problems, used.test.problems, strict=True)
     left_out = (image.model.design.note, used.model.design.note, note)
     small = caveat_of_size(np.repeat([0, 1], [image.n_negative, image.n_positive]), OF_P)
-    caveats = [small if known else None for known in np.isfinite(image.test.p)]
+    caveats = [small if tested else None for tested in np.isfinite(image.test.p)]
     notes = pd.Series(
-        [joined(*pair, *left_out, one) for pair, one in zip(problems, caveats, strict=True)], dtype=object
+        [joined(*pair, *left_out, caveat) for pair, caveat in zip(problems, caveats, strict=True)], dtype=object
     )
     return table.assign(
         n_positive=image.n_positive, n_negative=image.n_negative, n_permutations=image.test.n_permutations,
@@ -327,11 +327,11 @@ def _agreement(inputs: StatisticsInputs, rows: Indices, images: Floats, name: st
         settings.permutations, generator(*seed, "p"), people[1].model.alike.tolist()
     )
     observed = Permutations(np.arange(n, dtype=np.int32)[None], False)
-    r = float(rank_correlation(*(one.sizes(observed) for one in people))[0])
+    r = float(rank_correlation(*(source.sizes(observed) for source in people))[0])
     if not np.isfinite(r):
         return row | {"note": "all regions of the images or of the map differ alike, so that they have no order"}
     chance = np.concatenate([
-        rank_correlation(*(one.sizes(Permutations(part, False)) for one in people))
+        rank_correlation(*(source.sizes(Permutations(part, False)) for source in people))
         for part in np.array_split(permutations.rows, max(len(permutations) // 200, 1))
     ])  # fmt: skip
     beyond = np.count_nonzero(chance >= r * (1 - TIE_TOLERANCE))
@@ -339,7 +339,7 @@ def _agreement(inputs: StatisticsInputs, rows: Indices, images: Floats, name: st
     folds = fold_of_units(inputs.frame.iloc[rows], people[0].exchange, model.held)
     strata = pd.factorize(pd.MultiIndex.from_arrays([folds, classes]))[0].tolist()
     bounds = bootstrap_intervals(
-        lambda weights: rank_correlation(*(one.drawn_sizes(weights) for one in people)), strata,
+        lambda weights: rank_correlation(*(source.drawn_sizes(weights) for source in people)), strata,
         min(settings.bootstrap_samples, MOST_DRAWS), settings.confidence, generator(*seed, "interval"),
     )  # fmt: skip
     return row | {

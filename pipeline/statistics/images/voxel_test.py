@@ -55,8 +55,8 @@ def neighbours_of(mask: NDArray[np.bool_]) -> NDArray[np.int32]:
     place = np.full(np.array(mask.shape) + 2, -1, np.int32)
     inner = (slice(1, -1),) * 3
     place[inner][mask] = np.arange(np.count_nonzero(mask), dtype=np.int32)
-    found = [np.roll(place, shift, axis)[inner][mask] for axis in range(3) for shift in (1, -1)]
-    return np.ascontiguousarray(np.stack(found, axis=1))
+    places = [np.roll(place, shift, axis)[inner][mask] for axis in range(3) for shift in (1, -1)]
+    return np.ascontiguousarray(np.stack(places, axis=1))
 
 
 def enhanced(heights: NDArray[Any], neighbours: NDArray[np.int32]) -> Floats:
@@ -165,7 +165,7 @@ def voxel_test(
     residuals = values - model.nuisance @ (model.nuisance.T @ values)
     norms = np.linalg.norm(residuals, axis=0)
     least = NO_SPREAD * np.maximum((values**2).mean(axis=0), np.finfo(float).tiny)
-    varies = np.all([residuals[model.groups == one].var(axis=0) > least for one in np.unique(model.groups)], axis=0)
+    varies = np.all([residuals[model.groups == group].var(axis=0) > least for group in np.unique(model.groups)], axis=0)
     residuals = residuals[:, varies] / norms[varies]
     inside = mask.copy()
     inside[mask] = varies
@@ -180,17 +180,17 @@ def voxel_test(
     for start in range(0, len(permutations), step):
         maps = _finite(studentised.signed(permutations.rows[start : start + step], alike, deviations))
         largest[start : start + step] = np.abs(maps).max(axis=1, initial=0.0)
-        for place, one in enumerate(maps):
-            largest_tfce[start + place] = np.abs(enhanced(one, neighbours)).max(initial=0.0)
-    found = np.ones((2, len(varies)))
+        for place, tested_map in enumerate(maps):
+            largest_tfce[start + place] = np.abs(enhanced(tested_map, neighbours)).max(initial=0.0)
+    p_values = np.ones((2, len(varies)))
     for row, observed, by_chance in ((0, t, largest), (1, tfce, largest_tfce)):
         threshold = reached(np.abs(observed), r_squared, TIE_TOLERANCE, ROUNDING)
         beyond = len(permutations) - np.searchsorted(np.sort(by_chance), threshold, side="left")
-        found[row, varies] = p_value(beyond, len(permutations), False)  # the observed order is none of the permuted
+        p_values[row, varies] = p_value(beyond, len(permutations), False)  # the observed order is none of the permuted
     whole = np.zeros((2, len(varies)))
     whole[:, varies] = t, tfce
     critical = largest_by_chance(largest, alpha)
-    return VoxelTest(whole[0], whole[1], found[0], found[1], critical, len(permutations))
+    return VoxelTest(whole[0], whole[1], p_values[0], p_values[1], critical, len(permutations))
 
 
 def _finite(t: Floats) -> Floats:
@@ -226,12 +226,12 @@ def cluster_table(
     least = float(np.abs(kept[kept != 0]).min())
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "No clusters found")  # of one sign
-        found = get_clusters_table(image, stat_threshold=least * (1 - 1e-6), two_sided=True)
+        clusters = get_clusters_table(image, stat_threshold=least * (1 - 1e-6), two_sided=True)
     bodies = [label(sign * kept > 0)[0] for sign in (1, -1)]
     back, rows, order = np.linalg.inv(grid.affine), [], 0
-    for row in found.to_dict("records"):
+    for row in clusters.to_dict("records"):
         place = tuple(np.round(back[:3, :3] @ [row["X"], row["Y"], row["Z"]] + back[:3, 3]).astype(int))
-        body = next(one == one[place] for one in bodies if one[place])
+        body = next(marks == marks[place] for marks in bodies if marks[place])
         size = pd.to_numeric(row["Cluster Size (mm3)"], errors="coerce")
         at = groups.get(int(labels[place]), NOWHERE)
         whole = _regions(labels[body], groups) if np.isfinite(size) else None
@@ -249,7 +249,7 @@ def _regions(labels: NDArray[np.integer], groups: Mapping[int, str]) -> str:
     >>> _regions(np.array([1, 1, 1, 2]), {1: "Hippocampus", 2: "Amygdala"})
     'Hippocampus 75 %, Amygdala 25 %'
     """
-    names = pd.Series([groups.get(int(one), NOWHERE) for one in labels.ravel()])
+    names = pd.Series([groups.get(int(number), NOWHERE) for number in labels.ravel()])
     shares = names.value_counts(normalize=True).head(NAMED)
     return ", ".join(
         f"{name} {share:.0%}".replace("%", " %") for name, share in shares.items() if share >= SMALLEST_SHARE

@@ -209,7 +209,7 @@ def _write(layout: RunLayout, inputs: StatisticsInputs, atlas: PackedAtlas, exec
     tests, clusters, written = [], [], []
     read = {source: _values(inputs, source, voxels, executor) for source in sources_of(inputs)}
     jobs = {source: (rows, values) for source, (rows, values) in read.items() if len(rows)}
-    results = executor.map(partial(_tested, inputs, atlas, voxels), list(jobs), list(jobs.values()))
+    results = executor.map(partial(_test, inputs, atlas, voxels), list(jobs), list(jobs.values()))
     for source, result in zip(jobs, results, strict=True):
         tests.append(result.test | {"source": source})
         clusters.append(result.clusters.assign(source=source))
@@ -240,11 +240,11 @@ def _values(inputs: StatisticsInputs, source: str, voxels: Voxels, executor: Exe
     n = len(files)
     voxels_of_scans = list(executor.map(voxels_of_scan, files, [source] * n, [voxels] * n))
     there = np.array([of_scan is not None for of_scan in voxels_of_scans], bool)
-    known = [of_scan for of_scan in voxels_of_scans if of_scan is not None]
-    return rows[there], np.stack(known) if known else np.zeros((0, int(voxels.mask.sum())), np.float32)
+    rows_read = [of_scan for of_scan in voxels_of_scans if of_scan is not None]
+    return rows[there], np.stack(rows_read) if rows_read else np.zeros((0, int(voxels.mask.sum())), np.float32)
 
 
-def _tested(
+def _test(
     inputs: StatisticsInputs, atlas: PackedAtlas, voxels: Voxels, source: str, values: tuple[Indices, Singles]
 ) -> _Result:
     """The test of one source."""

@@ -231,14 +231,14 @@ def matched_test(
     result = dict(zip(COLUMNS, np.full((len(COLUMNS), values.shape[1]), np.nan), strict=True))
     if len(usable):
         kind = np.zeros(len(usable), np.intp) if kinds is None else kinds[usable]
-        tests = _tested(left[:, usable], tested, which[usable], basis, permutations, confidence, kind)
+        tests = _test(left[:, usable], tested, which[usable], basis, permutations, confidence, kind)
         for name, column in tests.items():
             result[name][usable] = column
     result["slope"] = result["partial_r"] * size / tested_size[which]
     return MatchedTest(**result, problems=tuple(problems))
 
 
-def _tested(
+def _test(
     residuals: Floats, tested: Floats, which: NDArray[np.intp], basis: Floats, permutations: Permutations,
     confidence: float, kinds: Indices,
 ) -> dict[str, Floats]:  # fmt: skip
@@ -269,15 +269,15 @@ def _tested(
 
 def _residuals(values: Floats, basis: Floats, name: str) -> tuple[Floats, Floats, list[str | None]]:
     """Residuals given the covariates, scaled to norm 1; their norms; and why a column has none."""
-    known = np.asarray(np.isfinite(values).all(axis=0), bool)
-    filled = np.where(known, values, 0.0)
+    finite = np.asarray(np.isfinite(values).all(axis=0), bool)
+    filled = np.where(finite, values, 0.0)
     residuals = filled - basis @ (basis.T @ filled)
     size = np.linalg.norm(residuals, axis=0)
     spread = np.linalg.norm(filled - filled.mean(axis=0), axis=0)
     flat = np.asarray(np.ptp(filled, axis=0) <= NO_SPREAD * np.abs(filled).max(axis=0), bool)
     problems: list[str | None] = []
     for i in range(values.shape[1]):
-        if not known[i]:
+        if not finite[i]:
             problems.append(f"no {name} in {int((~np.isfinite(values[:, i])).sum())} of {len(values)} participants")
         elif flat[i]:
             problems.append(f"the {name} is constant")

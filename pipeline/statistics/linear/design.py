@@ -61,8 +61,8 @@ def split_terms(formula: str, term: str, columns: Sequence[str]) -> Terms:
         raise BadInputError(f"formula {formula!r}: models without an intercept are not supported. Remove 0 or -1.")
     tested = tuple(part for part in terms if part in wanted)
     if not wanted or len(tested) < len(wanted):
-        known = ", ".join(str(part) for part in terms if part.degree)
-        raise BadInputError(f"formula {formula!r}: has no term {term!r}; its terms are {known}.")
+        terms_there = ", ".join(str(part) for part in terms if part.degree)
+        raise BadInputError(f"formula {formula!r}: has no term {term!r}; its terms are {terms_there}.")
     nuisance = tuple(part for part in terms if part not in wanted)
     for part in tested:
         for other in nuisance:
@@ -82,10 +82,10 @@ def columns_of(term: Term, columns: Sequence[str]) -> tuple[str, ...]:
 
 
 def _terms(formula: str, columns: Sequence[str]) -> list[Term]:
-    known = set(columns)
+    there = set(columns)
 
     def quotient(match: re.Match[str]) -> str:
-        return f"{{{match[1]}/{match[2]}}}" if {match[1], match[2]} <= known else match[0]
+        return f"{{{match[1]}/{match[2]}}}" if {match[1], match[2]} <= there else match[0]
 
     try:
         terms = list(Formula(_QUOTIENT.sub(quotient, formula.split("~", 1)[-1])))
@@ -100,7 +100,7 @@ def _terms(formula: str, columns: Sequence[str]) -> list[Term]:
                 f"formula {formula!r}: {factor} is not arithmetic on columns. Allowed are + - * / ** and "
                 f"{', '.join(FUNCTIONS)}."
             )
-        unknown = sorted(names - known)
+        unknown = sorted(names - there)
         if unknown:
             raise BadInputError(
                 f"formula {formula!r}: the table has no column {unknown[0]!r}; it has {', '.join(columns)}."
@@ -185,7 +185,7 @@ def design_of(formula: str, term: str, frame: pd.DataFrame) -> Design:
     for name in ONE_PER_PERSON:
         if name in table:
             table[name] = _without_contradictions(table[name], participants, dropped)
-    tested_columns = {name for one in terms.tested for name in columns_of(one, terms.columns)}
+    tested_columns = {name for part in terms.tested for name in columns_of(part, terms.columns)}
     unknown = [name for name in terms.columns if table[name].isna().all()]
     for name in unknown:
         if name in tested_columns:
@@ -193,7 +193,7 @@ def design_of(formula: str, term: str, frame: pd.DataFrame) -> Design:
                 f"column {name}: no known value, so {term} cannot be tested. Fill it or choose another column."
             )
         dropped[name] = "no known value in any row; left out of the model"
-    covariates = [one for one in terms.nuisance if not set(columns_of(one, terms.columns)) & set(unknown)]
+    covariates = [part for part in terms.nuisance if not set(columns_of(part, terms.columns)) & set(unknown)]
     table = table.drop(columns=unknown)
     missing = {str(name): int(n) for name, n in table.isna().sum().items() if n}
     rows = np.flatnonzero(~table.isna().any(axis=1).to_numpy(bool)).astype(np.intp)
@@ -223,8 +223,8 @@ def _clean(column: pd.Series, name: str) -> pd.Series:
             return numbers
         column = numbers.map(code_text, na_action="ignore")
     text = column.astype(object).map(lambda value: str(value).strip(), na_action="ignore")
-    known = text.where(text.notna() & ~text.isin(["n/a", "", "nan", "None", "<NA>"]), np.nan).astype(object)
-    return _numbers(known) if name not in ALWAYS_CATEGORIES and known.notna().any() else known
+    cleaned = text.where(text.notna() & ~text.isin(["n/a", "", "nan", "None", "<NA>"]), np.nan).astype(object)
+    return _numbers(cleaned) if name not in ALWAYS_CATEGORIES and cleaned.notna().any() else cleaned
 
 
 def _numbers(text: pd.Series) -> pd.Series:

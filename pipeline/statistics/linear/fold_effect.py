@@ -71,8 +71,8 @@ def with_variances(model: FoldModel, labels: Sequence[Any], name: str) -> tuple[
     if len(freedom) <= MOST_GROUPS and freedom.min() >= MIN_FREEDOM:
         return model, list(labels)
     few = f"a level with fewer than {MIN_FREEDOM} degrees of freedom"
-    said = ONE_VARIANCE.format(f"more than {MOST_GROUPS} levels" if len(freedom) > MOST_GROUPS else few)
-    dropped = {**model.design.dropped, name: said}
+    why = ONE_VARIANCE.format(f"more than {MOST_GROUPS} levels" if len(freedom) > MOST_GROUPS else few)
+    dropped = {**model.design.dropped, name: why}
     return dataclasses.replace(model, design=dataclasses.replace(model.design, dropped=dropped)), None
 
 

@@ -213,10 +213,10 @@ def permutation_test(
     `kinds` as for `freedman_lane`.
     """
     lacking = len(values) - np.count_nonzero(np.isfinite(values), axis=0)
-    known = np.where(np.isfinite(values), values, 0.0) if lacking.any() else values
-    residuals = known - model.nuisance @ (model.nuisance.T @ known)
+    filled = np.where(np.isfinite(values), values, 0.0) if lacking.any() else values
+    residuals = filled - model.nuisance @ (model.nuisance.T @ filled)
     norms = np.linalg.norm(residuals, axis=0)
-    problems = _problems(known, lacking, norms, len(permutations))
+    problems = _problems(filled, lacking, norms, len(permutations))
     usable = np.array([problem is None for problem in problems], bool)
     if not usable.all():
         residuals, norms = residuals[:, usable], norms[usable]
@@ -227,15 +227,17 @@ def permutation_test(
     # Where groups keep their spread, the observed order is none of the permuted ones.
     orders = permutations if model.groups is None else replace(permutations, exact=False)
     kind = pd.factorize(pd.Series([0] * values.shape[1] if kinds is None else list(kinds)))[0][usable]
-    threshold, statistic, df, single, largest, critical, pooled = _measured(
+    threshold, statistic, df, single, largest, critical, pooled = _measure(
         residuals, model, orders, confidence, equal_variances, kind.astype(np.intp)
     )
     endless = np.isinf(statistic) & (single == len(permutations))
     if endless.any():  # such a column would also be the largest of the family in every permutation
         left_out = np.flatnonzero(usable)[endless]
-        others = permutation_test(_without(values, left_out), model, permutations, confidence, equal_variances, kinds)
-        said = [NO_SPREAD_IN_GROUP if i in left_out else why for i, why in enumerate(others.problems)]
-        return replace(others, coefficients=coefficients, problems=tuple(said))
+        without = values.astype(float, copy=True)
+        without[:, left_out] = np.nan
+        others = permutation_test(without, model, permutations, confidence, equal_variances, kinds)
+        reasons = [NO_SPREAD_IN_GROUP if i in left_out else why for i, why in enumerate(others.problems)]
+        return replace(others, coefficients=coefficients, problems=tuple(reasons))
     family = len(permutations) - np.searchsorted(np.sort(largest), threshold, side="left")
     result: dict[str, Floats] = {
         "statistic": statistic,
@@ -287,7 +289,7 @@ def largest_by_chance(largest: Floats, alpha: float) -> float:
     return float(np.sort(largest)[m - 1 - allowed]) if allowed >= 0 else np.inf
 
 
-def _measured(
+def _measure(
     residuals: Floats, model: LinearModel, permutations: Permutations, confidence: float, equal_variances: bool,
     kinds: Indices,
 ) -> tuple[Floats, Floats, Floats, Indices, Floats, Floats, Floats]:  # fmt: skip
@@ -315,13 +317,6 @@ def _measured(
     return threshold, *null.reported(residuals), *of_null
 
 
-def _without(values: Floats, columns: Indices) -> Floats:
-    """The values with some columns unknown."""
-    others = values.astype(float, copy=True)
-    others[:, columns] = np.nan
-    return others
-
-
 def reached(
     size: Floats, r_squared: Floats, tolerance: float = SINGLE_TOLERANCE, rounding: float = SINGLE_ROUNDING
 ) -> Floats:
@@ -337,15 +332,15 @@ def dual_interval(estimate: Floats, reach: Floats, p: Floats, alpha: float) -> t
     return np.where(inside, np.minimum(low, 0.0), low), np.where(inside, np.maximum(high, 0.0), high)
 
 
-def _problems(known: Floats, lacking: NDArray[np.intp], norms: Floats, n_permutations: int) -> list[str | None]:
+def _problems(filled: Floats, lacking: NDArray[np.intp], norms: Floats, n_permutations: int) -> list[str | None]:
     """Why a column cannot be tested, from its values, the number missing, and the norm of its residuals."""
     if n_permutations < 2:
-        return ["only one permutation is possible"] * known.shape[1]
-    constant = np.ptp(known, axis=0) <= NO_SPREAD * np.abs(known).max(axis=0, initial=0.0)
-    explained = norms**2 <= NO_SPREAD * len(known) * known.var(axis=0)
+        return ["only one permutation is possible"] * filled.shape[1]
+    constant = np.ptp(filled, axis=0) <= NO_SPREAD * np.abs(filled).max(axis=0, initial=0.0)
+    explained = norms**2 <= NO_SPREAD * len(filled) * filled.var(axis=0)
     reasons = (
-        (lacking > 0, [f"no value in {count} of {len(known)}" for count in lacking]),
+        (lacking > 0, [f"no value in {count} of {len(filled)}" for count in lacking]),
         (constant, ["the values are constant"] * len(norms)),
         (explained, ["fully explained by the covariates"] * len(norms)),
     )
-    return [next((said[i] for holds, said in reasons if holds[i]), None) for i in range(len(norms))]
+    return [next((texts[i] for holds, texts in reasons if holds[i]), None) for i in range(len(norms))]

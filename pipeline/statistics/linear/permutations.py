@@ -173,12 +173,12 @@ class Exchangeability:
         if self.blocks is None:
             return values
         block = self.groups_of_units(self.blocks.tolist())
-        known = np.isfinite(values)
-        count = np.array([np.count_nonzero(known[block == one], axis=0) for one in range(block.max() + 1)])
-        clean = np.where(known, values, 0.0)
-        mean = np.array([clean[block == one].sum(axis=0) for one in range(len(count))]) / np.maximum(count, 1)
-        left = np.where(known, values - mean[block], 0.0) ** 2
-        squares = np.array([left[block == one].sum(axis=0) for one in range(len(count))])
+        is_number = np.isfinite(values)
+        count = np.array([np.count_nonzero(is_number[block == number], axis=0) for number in range(block.max() + 1)])
+        clean = np.where(is_number, values, 0.0)
+        mean = np.array([clean[block == number].sum(axis=0) for number in range(len(count))]) / np.maximum(count, 1)
+        left = np.where(is_number, values - mean[block], 0.0) ** 2
+        squares = np.array([left[block == number].sum(axis=0) for number in range(len(count))])
         freedom = np.maximum(count - 1, 0)
         pooled = squares.sum(axis=0) / np.maximum(freedom.sum(axis=0), 1)
         variance = (squares + LIKE_THE_OTHERS * pooled) / (freedom + LIKE_THE_OTHERS)
@@ -186,7 +186,7 @@ class Exchangeability:
         logs = np.log(np.divide(pooled, variance, out=np.ones_like(variance), where=varies & (variance > 0))) / 2
         factor = np.ones_like(logs)
         kind = np.zeros(values.shape[1], np.intp) if kinds is None else pd.factorize(pd.Series(list(kinds)))[0]
-        for columns in (varies & (kind == one) for one in np.unique(kind)):
+        for columns in (varies & (kind == number) for number in np.unique(kind)):
             if columns.any():
                 factor[:, columns] = np.exp(np.median(logs[:, columns], axis=1))[:, None]
         return np.asarray(values * factor[block], dtype=float)
@@ -206,9 +206,9 @@ class Exchangeability:
         """
         block = np.zeros(len(values), np.intp) if self.blocks is None else self.groups_of_units(self.blocks.tolist())
         placed, complete = values.astype(float), np.isfinite(values).all(axis=0)
-        for one in np.unique(block):
-            members = np.ix_(block == one, complete)
-            placed[members] = (rankdata(values[members], axis=0) - 0.5) / np.count_nonzero(block == one)
+        for number in np.unique(block):
+            members = np.ix_(block == number, complete)
+            placed[members] = (rankdata(values[members], axis=0) - 0.5) / np.count_nonzero(block == number)
         return placed
 
     def groups_of_units(self, groups: Sequence[Any]) -> Indices:
@@ -260,8 +260,8 @@ class Exchangeability:
         per_participant = np.split(np.argsort(self.codes, kind="stable"), np.cumsum(sizes)[:-1])
         alike = np.column_stack([sizes, np.zeros_like(sizes) if self.blocks is None else self._of_participants()])
         return [
-            np.array([per_participant[code] for code in np.flatnonzero((alike == one).all(axis=1))], dtype=np.intp)
-            for one in np.unique(alike, axis=0)
+            np.array([per_participant[code] for code in np.flatnonzero((alike == levels).all(axis=1))], dtype=np.intp)
+            for levels in np.unique(alike, axis=0)
         ]
 
     def _of_participants(self) -> Indices:

@@ -170,10 +170,10 @@ def tally(
         return counts, largest, np.zeros(0), np.zeros(0)
     for start in range(0, len(permutations), step):
         part = slice(start, start + step)
-        found = size(permutations.rows[part], residuals)
-        counts += np.count_nonzero(found >= threshold, axis=0)
-        largest[part] = found.max(axis=1)
-        sizes[:, part] = found.T
+        statistics = size(permutations.rows[part], residuals)
+        counts += np.count_nonzero(statistics >= threshold, axis=0)
+        largest[part] = statistics.max(axis=1)
+        sizes[:, part] = statistics.T
     pooled = pooled_p(
         sizes, threshold, np.zeros(len(threshold), np.intp) if kinds is None else kinds, permutations.exact
     )
@@ -228,11 +228,11 @@ def critical_values(sizes: NDArray[Any], confidence: float, exact: bool) -> Floa
     if allowed < exact or allowed >= m:  # the observed one is among all
         return np.full(len(sizes), np.nan)
     place = m - 1 - allowed
-    found = np.empty(len(sizes))
+    values = np.empty(len(sizes))
     for start in range(0, len(sizes), AT_ONCE):
         part = slice(start, start + AT_ONCE)
-        found[part] = np.partition(sizes[part], place, axis=1)[:, place]
-    return found
+        values[part] = np.partition(sizes[part], place, axis=1)[:, place]
+    return values
 
 
 NO_SPREAD = 1e-12
@@ -304,8 +304,8 @@ class StudentisedModel:
         freedom = self.freedom + self.members @ (self.tested**2).sum(axis=1)
         deviations = np.sqrt(self.members @ residuals**2 / freedom[:, None])
         deviations[deviations**2 <= NO_SPREAD / len(self.groups)] = 0.0
-        own = deviations[self.groups]
-        alike = np.divide(residuals, own, out=np.zeros_like(residuals), where=own > 0)
+        spread_of_group = deviations[self.groups]
+        alike = np.divide(residuals, spread_of_group, out=np.zeros_like(residuals), where=spread_of_group > 0)
         return alike - self.nuisance @ (self.nuisance.T @ alike), deviations
 
     def size(self, rows: NDArray[Any], alike: Floats, deviations: Floats) -> Floats:

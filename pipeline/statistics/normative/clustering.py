@@ -134,12 +134,12 @@ def stability(points: Floats, groups: Sequence[Labels], resamples: int, rng: np.
     for i in range(resamples):
         drawn = np.sort(rng.integers(len(points), size=len(points)))
         kept, first = np.unique(drawn, return_index=True)
-        found = ward_labels(points[drawn], numbers)[first]
-        agreement[i] = [adjusted_rand(labels[kept], found[:, k]) for k, labels in enumerate(groups)]
+        drawn_labels = ward_labels(points[drawn], numbers)[first]
+        agreement[i] = [adjusted_rand(labels[kept], drawn_labels[:, k]) for k, labels in enumerate(groups)]
     return agreement
 
 
-def adjusted_rand(one: Labels, other: Labels) -> float:
+def adjusted_rand(first_labels: Labels, second_labels: Labels) -> float:
     """Adjusted Rand index (Hubert & Arabie 1985); 1 for identical clusters, 0 on average by chance.
 
     scikit-learn's `adjusted_rand_score`, the oracle of the tests, takes 4 ms per call because it checks its input.
@@ -149,9 +149,9 @@ def adjusted_rand(one: Labels, other: Labels) -> float:
     >>> adjusted_rand(np.array([1, 1, 2, 2]), np.array([5, 5, 3, 3]))
     1.0
     """
-    both = _pairs(one * (int(other.max()) + 1) + other)
-    first, second = _pairs(one), _pairs(other)
-    chance = first * second / (len(one) * (len(one) - 1) / 2)
+    both = _pairs(first_labels * (int(second_labels.max()) + 1) + second_labels)
+    first, second = _pairs(first_labels), _pairs(second_labels)
+    chance = first * second / (len(first_labels) * (len(first_labels) - 1) / 2)
     most = (first + second) / 2
     return 1.0 if most == chance else (both - chance) / (most - chance)
 

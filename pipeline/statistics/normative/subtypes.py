@@ -277,14 +277,14 @@ def _compared(
     solution: Subtypes, name: str, values: pd.Series, fold_of: Mapping[str, str], config: Config
 ) -> dict[str, Any]:
     """Row of one variable: F with one residual variance per subtype; a network's output within test folds."""
-    known = values.notna().to_numpy(bool)
-    labels, y = solution.labels[known], values[known].to_numpy(float)
+    has_value = values.notna().to_numpy(bool)
+    labels, y = solution.labels[has_value], values[has_value].to_numpy(float)
     means = "; ".join(f"{k}: {y[labels == k].mean():.6g} (n {int((labels == k).sum())})" for k in np.unique(labels))
     row: dict[str, Any] = {"source": solution.source, "compared": name, "measure": "partial R2", "means": means}
     row |= {"n_participants": len(y), "n_permutations": 0, "exact": False}
     try:
         frame = pd.DataFrame({"subtype": [f"subtype {k}" for k in labels]})
-        frame[FOLD] = [fold_of[person] for person in np.array(solution.participants, dtype=object)[known]]
+        frame[FOLD] = [fold_of[person] for person in np.array(solution.participants, dtype=object)[has_value]]
         hold = config.statistics.fold_effect and name in OF_NETWORKS
         model = model_within_folds("subtype", "subtype", frame, hold, labels.tolist())
         rng = generator(config.seed, "statistics", "subtypes", solution.source, "compared", name)
@@ -339,20 +339,20 @@ def normative_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]:
             'Set cohort.split = "folds", or check cohort.negative.'
         )
     scored = [score(features, scans, config) for features in scans.sources]
-    scores = pd.concat([score_table(one, scans) for one in scored], ignore_index=True)
+    scores = pd.concat([score_table(source, scans) for source in scored], ignore_index=True)
     fingerprints = fingerprint_table(scores)
     patients = fingerprints[fingerprints["label"] == config.cohort.positive]
     positive = (scans.frame["label"] == config.cohort.positive).to_numpy(bool)
     frame = scans.frame[positive]
     fold_of = dict(zip(frame["participant_id"], np.array(scans.fold, dtype=object)[positive], strict=True))
-    found = [find_subtypes(patients, one.features.source, fold_of, config) for one in scored]
-    calibration = [calibration_table(one, scans, config.cohort.negative) for one in scored]
+    solutions = [find_subtypes(patients, source.features.source, fold_of, config) for source in scored]
+    calibration = [calibration_table(source, scans, config.cohort.negative) for source in scored]
     return {
         "w_scores": inputs.as_named(scores),
-        "w_norms": pd.concat([norm_table(one) for one in scored], ignore_index=True),
+        "w_norms": pd.concat([norm_table(source) for source in scored], ignore_index=True),
         "w_calibration": pd.concat(calibration, ignore_index=True),
         "w_fingerprints": fingerprints,
-        "subtypes": pd.concat([one.table() for one in found], ignore_index=True),
-        "subtype_numbers": pd.concat([one.numbers for one in found], ignore_index=True),
-        "subtype_comparison": compare_subtypes(found, frame, fold_of, config),
+        "subtypes": pd.concat([source.table() for source in solutions], ignore_index=True),
+        "subtype_numbers": pd.concat([source.numbers for source in solutions], ignore_index=True),
+        "subtype_comparison": compare_subtypes(solutions, frame, fold_of, config),
     }

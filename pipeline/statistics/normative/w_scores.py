@@ -81,11 +81,11 @@ def fit_norm(values: Floats, covariates: Floats, min_freedom: int) -> Norm:
     p = design.shape[1]
     coefficients, inverse = np.full((p, n_features), np.nan), np.full((n_features, p, p), np.nan)
     deviation, freedom = np.full(n_features, np.nan), np.full(n_features, np.nan)
-    known = ~np.isnan(values)
-    controls = known.sum(axis=0).astype(float)
+    is_number = ~np.isnan(values)
+    controls = is_number.sum(axis=0).astype(float)
     problems: list[str | None] = [None] * n_features
     for feature in range(n_features):
-        rows = known[:, feature]
+        rows = is_number[:, feature]
         df = int(rows.sum()) - p
         if df < min_freedom:
             n = int(rows.sum())
@@ -152,9 +152,9 @@ class ControlGroup:
 
     def share_below(self, person: pd.Series) -> pd.Series:
         """Share of the controls with lower values than the participant, by bilateral group; NaN where unknown."""
-        known = self.values.notna()
-        below = (self.values.lt(person, axis=1) & known).sum()
-        return (below / known.sum().where(known.any())).where(person.notna())
+        is_number = self.values.notna()
+        below = (self.values.lt(person, axis=1) & is_number).sum()
+        return (below / is_number.sum().where(is_number.any())).where(person.notna())
 
 
 def comparable_controls(
@@ -297,8 +297,8 @@ def _means_of_networks(scans: FoldedScans, source: str) -> list[str | None]:
     """A note for each scan whose relevance is the mean over several networks."""
     if source == VOLUME or "n_networks" not in scans.frame:
         return [None] * len(scans.frame)
-    said = "mean over {:g} networks, scored against maps of single networks, which vary more; scores are not comparable"
-    return [said.format(n) if n > 1 else None for n in scans.frame["n_networks"]]
+    text = "mean over {:g} networks, scored against maps of single networks, which vary more; scores are not comparable"
+    return [text.format(n) if n > 1 else None for n in scans.frame["n_networks"]]
 
 
 def norm_table(scores: Scores) -> pd.DataFrame:
@@ -321,7 +321,7 @@ def calibration_table(scores: Scores, scans: FoldedScans, negative: str) -> pd.D
     folds = {NO_FOLD: controls} | {fold: controls & scans.tested(fold) for fold in scans.folds if fold != NO_FOLD}
     rows = []
     for (fold, members), (i, group) in itertools.product(folds.items(), enumerate(scores.features.groups)):
-        w, z = (one[members, i][~np.isnan(one[members, i])] for one in (scores.w, scores.z))
+        w, z = (scores_of[members, i][~np.isnan(scores_of[members, i])] for scores_of in (scores.w, scores.z))
         row = {"source": scores.features.source, "fold": fold, "group": group, "n_controls": len(z)}
         row |= dict.fromkeys(("mean_w", "sd_w", "mean_z", "sd_z", "beyond"), np.nan)
         row["note"] = None if len(z) > 1 else f"{counted(len(z), 'control', 'has')} a score; 2 or more are needed"
@@ -334,9 +334,9 @@ def calibration_table(scores: Scores, scans: FoldedScans, negative: str) -> pd.D
 
 def fingerprint_table(table: pd.DataFrame) -> pd.DataFrame:
     """Means of `score_table` per participant, label, source and group; columns of `FINGERPRINT_COLUMNS`."""
-    known = table[table["z"].notna()]
+    with_score = table[table["z"].notna()]
     keys = ["participant_id", "label", "source", "group"]
-    grouped = known.groupby(keys, sort=False, dropna=False)
+    grouped = with_score.groupby(keys, sort=False, dropna=False)
     prints = grouped.agg(n_scans=("scan_id", "size"), w=("w", "mean"), z=("z", "mean")).reset_index()
     size = prints.assign(size=-prints["z"].abs())
     ranks = size.groupby(keys[:3], sort=False, dropna=False)["size"].rank(method="first")

@@ -29,7 +29,7 @@ from heatlas.pipeline.statistics.resampling.bootstrap import (
     strata_of,
     weighted_mean,
 )
-from heatlas.pipeline.training.baselines.records import BASELINES
+from heatlas.pipeline.training.baselines.stage import BASELINES
 
 BETTER, WORSE, ALIKE = "better than", "worse than", "no better than"
 MEAN = "mean"
@@ -90,7 +90,7 @@ def baselines_tables(inputs: StatisticsInputs) -> pd.DataFrame:
     predictions = inputs.predictions
     if task.is_number:
         means = predictions.groupby("fold")["target"].transform(
-            lambda one: (predictions["target"].sum() - one.sum()) / max(len(predictions) - len(one), 1)
+            lambda inside: (predictions["target"].sum() - inside.sum()) / max(len(predictions) - len(inside), 1)
         )
         mean = pd.DataFrame({"scan_id": predictions["scan_id"], "baseline": MEAN, "prediction": means})
         others = pd.concat([others[names], mean], ignore_index=True)
@@ -98,7 +98,7 @@ def baselines_tables(inputs: StatisticsInputs) -> pd.DataFrame:
     rows = []
     for name, their_rows in others[names].groupby("baseline", sort=False):
         both = predictions.merge(their_rows, on="scan_id", suffixes=("", " of baseline"))
-        columns = [f"{one} of baseline" if one in predictions else one for one in theirs]
+        columns = [f"{name} of baseline" if name in predictions else name for name in theirs]
         network, baseline = both[scores].to_numpy(float), both[columns].to_numpy(float)
         # of several classes the target of `inputs` is that of the class explained
         target = both["label"].map(task.outputs.index) if len(units) > 1 else both["target"]
@@ -107,9 +107,9 @@ def baselines_tables(inputs: StatisticsInputs) -> pd.DataFrame:
         rng = generator(inputs.seed, "statistics", "baselines", str(name))
         rows += _rows(str(name), both, compared, inputs.config.statistics.bootstrap_samples, rng)
     rows += [
-        {"baseline": one.name, "metric": "mae" if task.is_number else AUC, "n_participants": 0, "n_scans": 0}
-        for one in BASELINES
-        if one.name not in set(others["baseline"])
+        {"baseline": baseline.name, "metric": "mae" if task.is_number else AUC, "n_participants": 0, "n_scans": 0}
+        for baseline in BASELINES
+        if baseline.name not in set(others["baseline"])
     ]
     table = pd.DataFrame(rows, columns=list(COLUMNS))
     best = table.groupby("baseline")["estimate"].transform("first")
@@ -137,7 +137,7 @@ def _measures(compared: _Compared, fold: NDArray[Any]) -> Mapping[str, Callable[
 
     if not units:
         return {"mae": lambda score, weights: weighted_mean(np.abs(score[:, 0] - target), weights)}
-    return {AUC: areas, BALANCED: lambda score, weights: _balanced(target, _classes(score), weights)}
+    return {AUC: areas, BALANCED: lambda score, weights: _balanced_accuracy(target, _classes(score), weights)}
 
 
 def _classes(score: Floats) -> Floats:
@@ -145,7 +145,7 @@ def _classes(score: Floats) -> Floats:
     return (score[:, 0] > 0.5).astype(float) if score.shape[1] == 1 else score.argmax(axis=1).astype(float)
 
 
-def _exchanged(compared: _Compared, fold: NDArray[Any], swap: NDArray[np.bool_]) -> Floats:
+def _exchange(compared: _Compared, fold: NDArray[Any], swap: NDArray[np.bool_]) -> Floats:
     """The first measure (draws,) where some scans have the baseline's predictions in place of the network's."""
     target, network, baseline = compared.target, compared.network, compared.baseline
     if not compared.units:
@@ -175,18 +175,18 @@ def _rows(
             network, baseline = (of(score, drawn[:, codes]) for score in (compared.network, compared.baseline))
             return np.stack([baseline, network - baseline], axis=1)
 
-        found = scaled_intervals(both_of, strata, [LOG if is_number else LOGIT, AS_IT_IS], draws, 0.95, rng)
-        less, more, p = found.low[1], found.high[1], np.nan
+        intervals = scaled_intervals(both_of, strata, [LOG if is_number else LOGIT, AS_IT_IS], draws, 0.95, rng)
+        less, more, p = intervals.low[1], intervals.high[1], np.nan
         if metric != BALANCED:  # of areas Student's t is too wide (docs/benchmarks/statistics.md)
             less, more = _percentiles(both_of(participant_draws(strata.tolist(), draws, rng))[:, 1])
             exchanged = (rng.random((PERMUTATIONS, len(people))) < 0.5)[:, codes]
-            both_ways = [_exchanged(compared, fold, swap) for swap in (exchanged, ~exchanged)]
+            both_ways = [_exchange(compared, fold, swap) for swap in (exchanged, ~exchanged)]
             beyond = np.abs(both_ways[0] - both_ways[1]) >= abs(of_network - of_baseline) - ROUNDING
             p = float((beyond.sum() + 1) / (PERMUTATIONS + 1)) if np.isfinite(of_network - of_baseline) else np.nan
         rows.append(
             {
                 "baseline": name, "metric": metric, "estimate": of_baseline,
-                "ci_low": found.low[0], "ci_high": found.high[0],
+                "ci_low": intervals.low[0], "ci_high": intervals.high[0],
                 "network": of_network, "difference": of_network - of_baseline,
                 "difference_low": less, "difference_high": more, "p": p,
                 "verdict": verdict(less, more, p, is_number), "n_participants": len(people), "n_scans": len(both),
@@ -202,7 +202,7 @@ def _strata(both: pd.DataFrame, codes: NDArray[np.intp], is_number: bool) -> Ind
     return strata_of(pd.factorize(both["fold"].groupby(codes).first())[0].astype(np.intp), kinds.astype(np.intp))
 
 
-def _balanced(target: Floats, predicted: Floats, weights: Floats) -> Floats:
+def _balanced_accuracy(target: Floats, predicted: Floats, weights: Floats) -> Floats:
     """Mean recall over the classes that occur; NaN of a single one."""
     right, classes = (predicted == target).astype(float), np.unique(target)
     if len(classes) == 1:
@@ -212,10 +212,10 @@ def _balanced(target: Floats, predicted: Floats, weights: Floats) -> Floats:
 
 
 def _percentiles(draws: Floats) -> tuple[float, float]:
-    known = draws[np.isfinite(draws)]
-    if len(known) < 2 or np.ptp(known) == 0:
+    finite = draws[np.isfinite(draws)]
+    if len(finite) < 2 or np.ptp(finite) == 0:
         return float("nan"), float("nan")
-    low, high = np.quantile(known, [0.025, 0.975])
+    low, high = np.quantile(finite, [0.025, 0.975])
     return float(low), float(high)
 
 

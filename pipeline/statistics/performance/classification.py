@@ -145,7 +145,7 @@ def measured_by_fold(
         def statistic(weights: Floats, frame: pd.DataFrame = frame, codes: Indices = codes) -> Floats:
             return np.stack(list(measure(frame, weights[:, codes]).values()), axis=1)
 
-        found = scaled_intervals(
+        intervals = scaled_intervals(
             statistic,
             strata,
             [scales(name) for name in estimates],
@@ -154,7 +154,7 @@ def measured_by_fold(
             rng,
         )
         for place, (metric, value) in enumerate(estimates.items()):
-            bounds = (found.low[place], found.high[place], found.method[place])
+            bounds = (intervals.low[place], intervals.high[place], intervals.method[place])
             rows.append([fold, metric, float(value[0]), *bounds, len(names), len(frame)])
     return pd.DataFrame(rows, columns=list(MEASURE_COLUMNS))
 
@@ -218,7 +218,9 @@ def weighted_auc_within(target: Floats, score: Floats, fold: NDArray[Any], weigh
     not comparable (Airola et al. 2011, Comput Stat Data Anal 55:1828). The mean of the areas of the folds, weighted by
     their numbers of pairs.
     """
-    parts = [_wins(target[fold == one], score[fold == one], weights[:, fold == one]) for one in np.unique(fold)]
+    parts = [
+        _wins(target[fold == number], score[fold == number], weights[:, fold == number]) for number in np.unique(fold)
+    ]
     wins, pairs = np.sum(parts, axis=0)
     return ratio(wins, pairs)
 
@@ -276,8 +278,11 @@ def performance_table(
     table = pd.DataFrame(rows, columns=list(PERFORMANCE_COLUMNS))
     over_folds = (table["fold"] == ALL_FOLDS) & table["ci_low"].notna()
     elsewhere = "; performance_repeats has one that includes it" if repeats > 1 else ""
-    said = LEAVES_OUT_RETRAINING + elsewhere
-    table["note"] = [joined(note, said if one else None) for note, one in zip(table["note"], over_folds, strict=True)]
+    caveat = LEAVES_OUT_RETRAINING + elsewhere
+    table["note"] = [
+        joined(note, caveat if is_over_folds else None)
+        for note, is_over_folds in zip(table["note"], over_folds, strict=True)
+    ]
     return table
 
 
@@ -312,10 +317,10 @@ def _rows(fold: str, frame: pd.DataFrame, settings: StatisticsConfig, rng: np.ra
     folds = frame["fold"].to_numpy()
 
     def of_weights(weights: Floats) -> Mapping[str, Floats]:
-        found = metrics(target, predicted, probability, weights[:, codes])
+        measures = metrics(target, predicted, probability, weights[:, codes])
         if fold == ALL_FOLDS:
-            found[WITHIN_FOLDS] = weighted_auc_within(target, probability, folds, weights[:, codes])
-        return found
+            measures[WITHIN_FOLDS] = weighted_auc_within(target, probability, folds, weights[:, codes])
+        return measures
 
     def statistic(weights: Floats) -> Floats:
         return np.stack(list(of_weights(weights).values()), axis=1)

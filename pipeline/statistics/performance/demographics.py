@@ -98,41 +98,41 @@ def demographic_tests(scans: Sequence[Scan], cohort: CohortConfig, confidence: f
     rows = []
     for variable in _VARIABLES:
         a, b = (values.loc[values["label"] == name, variable].dropna() for name in (cohort.positive, cohort.negative))
-        found = _fisher(a, b) if variable == "female" else welch(a, b, confidence)
-        notes = [note for note in (found.pop("note"), left_out) if note]
-        rows.append({"variable": variable, **found, "n_positive": len(a), "n_negative": len(b),
+        test = _fisher(a, b) if variable == "female" else welch(a, b, confidence)
+        notes = [note for note in (test.pop("note"), left_out) if note]
+        rows.append({"variable": variable, **test, "n_positive": len(a), "n_negative": len(b),
                      "note": "; ".join(notes) or None})  # fmt: skip
     return pd.DataFrame(rows, columns=list(TESTS_COLUMNS))
 
 
 def welch(a: pd.Series, b: pd.Series, confidence: float = 0.95) -> dict[str, Any]:
     """Welch's t of two groups of participants, and Hedges' g with its interval, or a note why not."""
-    found: dict[str, Any] = _NOTHING | {"test": "Welch's t"}
-    alike = [np.ptp(one) <= 1e-12 * np.abs(one).max() for one in (a.to_numpy(float), b.to_numpy(float)) if len(one)]
+    answer: dict[str, Any] = _NOTHING | {"test": "Welch's t"}
+    alike = [np.ptp(side) <= 1e-12 * np.abs(side).max() for side in (a.to_numpy(float), b.to_numpy(float)) if len(side)]
     if min(len(a), len(b)) < 2 or all(alike):
-        return {**found, "note": "fewer than two values in a class, or all values are equal"}
+        return {**answer, "note": "fewer than two values in a class, or all values are equal"}
     result = stats.ttest_ind(a, b, equal_var=False)
     if not np.isfinite(result.statistic):
-        return {**found, "note": "values are too close together, or too large, for a variance"}
+        return {**answer, "note": "values are too close together, or too large, for a variance"}
     values = np.concatenate([a, b]).astype(float)[:, None]
     g = hedges_g(values, np.arange(len(values)) < len(a))
     critical = stats.t.isf((1 - confidence) / 2, result.df)
     low, high = interval_of_g(g, np.zeros(len(values), np.intp), np.array([result.statistic]), critical)
-    return {**found, "statistic": float(result.statistic), "p": float(result.pvalue), "hedges_g": float(g[0]),
+    return {**answer, "statistic": float(result.statistic), "p": float(result.pvalue), "hedges_g": float(g[0]),
             "hedges_g_low": float(low[0]), "hedges_g_high": float(high[0])}  # fmt: skip
 
 
 def _fisher(a: pd.Series, b: pd.Series) -> dict[str, Any]:
-    found: dict[str, Any] = _NOTHING | {"test": "Fisher's exact"}
+    answer: dict[str, Any] = _NOTHING | {"test": "Fisher's exact"}
     if not len(a) or not len(b):
-        return {**found, "note": "no value in a class"}
+        return {**answer, "note": "no value in a class"}
     table = [[int((x > 0.5).sum()), int((x <= 0.5).sum())] for x in (a, b)]
     if not np.sum(table, axis=0).all():
-        return {**found, "note": "all values are equal"}
+        return {**answer, "note": "all values are equal"}
     odds, p = stats.fisher_exact(table)
-    known = bool(np.isfinite(odds))
-    return {**found, "statistic": float(odds) if known else np.nan, "p": float(p),
-            "note": None if known else "the odds ratio is not finite"}  # fmt: skip
+    is_finite = bool(np.isfinite(odds))
+    return {**answer, "statistic": float(odds) if is_finite else np.nan, "p": float(p),
+            "note": None if is_finite else "the odds ratio is not finite"}  # fmt: skip
 
 
 def _facts(scan: Scan) -> dict[str, Any]:
@@ -143,15 +143,15 @@ def _facts(scan: Scan) -> dict[str, Any]:
 
 
 def _row(label: str, variable: str, n_scans: int, values: pd.Series) -> dict[str, Any]:
-    known = values.dropna()
+    there = values.dropna()
     return {
         "label": label,
         "variable": variable,
         "n_participants": len(values),
         "n_scans": n_scans,
-        "n_known": len(known),
-        "mean": known.mean(),
-        "sd": known.std(ddof=1),
-        "minimum": known.min(),
-        "maximum": known.max(),
+        "n_known": len(there),
+        "mean": there.mean(),
+        "sd": there.std(ddof=1),
+        "minimum": there.min(),
+        "maximum": there.max(),
     }

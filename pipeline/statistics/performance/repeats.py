@@ -85,8 +85,8 @@ def repeats_table(predictions: pd.DataFrame, task: Task, confidence: float) -> p
     rows = []
     for repeat, frame in predictions.groupby("repeat", sort=True):
         counts = (frame["participant_id"].nunique(), len(frame))
-        found = _metrics(frame, task) | _within_folds(frame, task)
-        rows += [(str(repeat), metric, value, *counts) for metric, value in found.items()]
+        measures = _metrics(frame, task) | _within_folds(frame, task)
+        rows += [(str(repeat), metric, value, *counts) for metric, value in measures.items()]
     table = pd.DataFrame(rows, columns=["repeat", "metric", "estimate", "n_participants", "n_scans"])
     by_metric = table.groupby("metric", sort=False)
     fewest = by_metric[["n_participants", "n_scans"]].min()
@@ -129,8 +129,8 @@ def _metrics(frame: pd.DataFrame, task: Task) -> dict[str, float]:
         with np.errstate(invalid="ignore", divide="ignore"):
             r = float(frame["prediction"].corr(frame["target"]))
         return {"mae": float((frame["prediction"] - frame["target"]).abs().mean()), "r": r}
-    known = frame["target"].nunique() == len(task.outputs)
-    accuracy = float(balanced_accuracy_score(frame["label"], frame["predicted"])) if known else np.nan
+    all_classes = frame["target"].nunique() == len(task.outputs)
+    accuracy = float(balanced_accuracy_score(frame["label"], frame["predicted"])) if all_classes else np.nan
     if task.kind.name != TWO_CLASSES:
         return {"balanced_accuracy": accuracy}
     target, score = frame["target"].to_numpy(float), frame["probability"].to_numpy(float)

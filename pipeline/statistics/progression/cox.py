@@ -272,21 +272,21 @@ def adjusted_formula(settings: StatisticsConfig) -> str:
 
 def _with_shared_models(everything: Sequence[Predictor], formula: str, frame: pd.DataFrame) -> Iterator[_Fitted]:
     """Group predictors with the same participants and covariates, which share one model of the covariates."""
-    found: dict[tuple[bytes, tuple[str, ...], bool], list[Predictor]] = {}
+    sharing: dict[tuple[bytes, tuple[str, ...], bool], list[Predictor]] = {}
     for predictor in everything:
         own_terms = (
             () if predictor.name == RELEVANCE else tuple(SHORT_NAMES.get(n, n) for n in predictor.name.split("/")[:1])
         )
         key = (~np.isnan(predictor.values)).tobytes(), own_terms, predictor.network is None
-        found.setdefault(key, []).append(predictor)
+        sharing.setdefault(key, []).append(predictor)
     together: dict[tuple[Any, ...], _Fitted] = {}
-    for (mask, own_terms, pooled), members in found.items():
-        known = np.frombuffer(mask, bool)
-        covariates = CovariateColumns.of(formula, frame[known], own_terms)
-        columns, reasons = covariates.matrix(frame[known])
+    for (mask, own_terms, pooled), members in sharing.items():
+        has_values = np.frombuffer(mask, bool)
+        covariates = CovariateColumns.of(formula, frame[has_values], own_terms)
+        columns, reasons = covariates.matrix(frame[has_values])
         used = np.array([reason is None for reason in reasons], bool)
-        complete = known.copy()
-        complete[known] = used
+        complete = has_values.copy()
+        complete[has_values] = used
         notes = [f"{name}: {reason}" for name, reason in covariates.dropped.items()]
         network = members[0].network
         notes += ["compared within participants with the same networks"] if network is not None else []

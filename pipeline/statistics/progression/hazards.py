@@ -135,8 +135,8 @@ def proportionality(time: Floats, event: Flags, columns: Floats, beta: Floats) -
     crossed = np.tensordot(of_time, variances, 1)
     squared = np.einsum("k,kqq->q", of_time**2, variances)
     variance = squared - np.einsum("jq,jq->q", crossed, np.linalg.solve(total, crossed))
-    known = variance > FLAT * squared
-    statistic = np.where(known, score**2 / np.where(known, variance, 1.0), np.nan)
+    varies = variance > FLAT * squared
+    statistic = np.where(varies, score**2 / np.where(varies, variance, 1.0), np.nan)
     return statistic, np.asarray(chi2.sf(statistic, 1), float)
 
 
@@ -179,10 +179,10 @@ def score_statistics(
     scaled = residuals - residuals.mean()
     scaled = scaled / np.linalg.norm(scaled)
     # Permuting the residuals permutes the predictors inversely; inverse permutations have the same distribution.
-    return _studentised(scaled[None], left, basis)[0], _studentised(scaled[rows], left, basis)
+    return _studentise(scaled[None], left, basis)[0], _studentise(scaled[rows], left, basis)
 
 
-def _studentised(residuals: Floats, left: Floats, basis: Floats) -> Floats:
+def _studentise(residuals: Floats, left: Floats, basis: Floats) -> Floats:
     """T as in `pipeline.statistics.linear.studentised`, up to a factor: (m, k) for residuals (m, n), predictors (n, k).
 
     Where people with a high predictor are followed for a shorter time, their martingale residuals are smaller: plain

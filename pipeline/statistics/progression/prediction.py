@@ -108,11 +108,13 @@ def _questions(cohort: Conversions) -> Iterator[_Question]:
     converts = (course == CONVERTER).to_numpy(bool)
     for name in (MODEL, *COMPARATORS):
         values = cohort.scalar(name) * (-1 if name in SOONER_WHEN_LOWER else 1)
-        known = ~np.isnan(values)
-        pairs = comparable_pairs(cohort.time[known], cohort.event[known])
-        yield _Question(name, CONCORDANCE, values[known], pairs, cohort.event[known], int((~known).sum()))
-        known &= decided
-        yield _Question(name, AUC, values[known], class_pairs(converts[known]), converts[known], int((~known).sum()))
+        has_score = ~np.isnan(values)
+        pairs = comparable_pairs(cohort.time[has_score], cohort.event[has_score])
+        yield _Question(name, CONCORDANCE, values[has_score], pairs, cohort.event[has_score], int((~has_score).sum()))
+        has_score &= decided
+        yield _Question(
+            name, AUC, values[has_score], class_pairs(converts[has_score]), converts[has_score], int((~has_score).sum())
+        )
 
 
 def _ordering_row(question: _Question, cohort: Conversions, settings: StatisticsConfig, seed: int) -> dict[str, Any]:
@@ -127,7 +129,7 @@ def _ordering_row(question: _Question, cohort: Conversions, settings: Statistics
     if np.ptp(values) <= 1e-12 * np.abs(values).max():
         return result | {"note": joined(CONSTANT, cohort.note)}
     strata = question.events.astype(int).tolist() if question.measure == AUC else [0] * len(values)
-    found = bootstrap_intervals(
+    intervals = bootstrap_intervals(
         lambda weights: concordance(values, pairs, weights),
         strata, settings.bootstrap_samples, settings.confidence, generator(seed, *names, "bootstrap"),
     )  # fmt: skip
@@ -138,11 +140,11 @@ def _ordering_row(question: _Question, cohort: Conversions, settings: Statistics
     p = two_sided_p(observed[0] - CHANCE, permuted_concordance(values, pairs, order.rows) - CHANCE, order.exact)
     return result | {
         "estimate": float(observed[0]),
-        **found.row(),
+        **intervals.row(),
         "p": float(p),
         "n_permutations": len(order),
         "exact": order.exact,
-        "note": joined(cohort.note, *found.notes),
+        "note": joined(cohort.note, *intervals.notes),
     }
 
 
@@ -153,7 +155,7 @@ def _one_sided(question: _Question) -> str:
 
 def _share_rows(cohort: Conversions, settings: StatisticsConfig, seed: int) -> list[dict[str, Any]]:
     """Sensitivity, specificity and balanced accuracy of the model."""
-    question = next(one for one in _questions(cohort) if one.predictor == MODEL and one.measure == AUC)
+    question = next(asked for asked in _questions(cohort) if asked.predictor == MODEL and asked.measure == AUC)
     called, converts = question.values > 0, question.events
 
     def statistic(weights: Floats) -> Floats:
@@ -165,23 +167,23 @@ def _share_rows(cohort: Conversions, settings: StatisticsConfig, seed: int) -> l
     base |= {"predictor": MODEL, "n_missing": question.missing, "interval": NO_INTERVAL} | _counts(converts)
     if not len(converts):
         return [base | {"measure": name, "note": _one_sided(question)} for name in SHARES]
-    found = bootstrap_intervals(
+    intervals = bootstrap_intervals(
         statistic, converts.astype(int).tolist(), settings.bootstrap_samples, settings.confidence,
         generator(seed, "statistics", "progression", "shares"),
     )  # fmt: skip
     estimates = statistic(np.ones((1, len(converts))))[0]
     of = (int(converts.sum()), int((~converts).sum()))
     shares = {i: (float(estimates[i]), of[i]) for i in range(2)}
-    found = with_exact_shares(found, shares, settings.confidence)
+    intervals = with_exact_shares(intervals, shares, settings.confidence)
     return [
         base
         | {
             "measure": name,
             "estimate": float(estimates[i]),
-            **found.row(i),
+            **intervals.row(i),
             "note": joined(
                 _one_sided(question) if np.isnan(estimates[i]) else None,
-                FLAT if found.flat[i] and found.method[i] == NO_INTERVAL else None,
+                FLAT if intervals.flat[i] and intervals.method[i] == NO_INTERVAL else None,
                 cohort.note,
             ),
         }

@@ -138,12 +138,12 @@ def change_test(
         flips = sign_flip_test(lines.slopes, lines.weights, m, rng, confidence)
         skewed = skewed_and_few(flips.skewness, len(lines.slopes))
         notes = tuple(
-            NO_CHANGE if np.isnan(p) else SKEWED if one else None
-            for p, one in zip(flips.p, skewed.tolist(), strict=True)
+            NO_CHANGE if np.isnan(p) else SKEWED if is_skewed else None
+            for p, is_skewed in zip(flips.p, skewed.tolist(), strict=True)
         )
         df = np.full(values.shape[1], float(len(lines.slopes) - 1))
         return ChangeTest(flips.estimate, flips.low, flips.high, flips.statistic, df, flips.p, flips.p_fwe, notes)
-    frame = pd.DataFrame({"group": [f"group {one}" for one in lines.group], FOLD: lines.network})
+    frame = pd.DataFrame({"group": [f"group {number}" for number in lines.group], FOLD: lines.network})
     groups = frame["group"].tolist()
     try:
         model = model_within_folds("group", "group", frame, True, groups)
@@ -157,10 +157,10 @@ def change_test(
     except BadInputError as error:  # a group has too few participants for a variance, or one network only
         why = DIFFERENT_NETWORKS if "collinear" in str(error) else str(error).replace(FOLD, "network")
         return ChangeTest.absent(values.shape[1], why)
-    said = (model.design.note or "").replace(FOLD, "network") or None
+    of_design = (model.design.note or "").replace(FOLD, "network") or None
     return ChangeTest(
         test.estimate, test.low, test.high, test.statistic, test.df, test.p, test.p_fwe,
-        tuple(joined(problem, said) for problem in test.problems),
+        tuple(joined(problem, of_design) for problem in test.problems),
     )  # fmt: skip
 
 
@@ -277,8 +277,8 @@ def _responses(inputs: StatisticsInputs, frame: pd.DataFrame) -> Iterator[_Respo
     values = inputs.all_scans.values
     for map_name in inputs.config.statistics.progression.trajectory_maps or values.maps[:1]:
         for g, group in enumerate(values.groups):
-            known = map_name in values.maps
-            column = values.sums[:, values.maps.index(map_name), g] if known else np.full(len(frame), np.nan)
+            has_map = map_name in values.maps
+            column = values.sums[:, values.maps.index(map_name), g] if has_map else np.full(len(frame), np.nan)
             yield _Response(RELEVANCE, map_name, group, column)
 
 
@@ -288,9 +288,9 @@ class _Tests:
     def __init__(self, frame: pd.DataFrame, responses: list[_Response], settings: StatisticsConfig, seed: int) -> None:
         self._frame, self._settings, self._seed = frame, settings, seed
         self._together: dict[tuple[bytes, str], list[_Response]] = {}
-        for one in responses:
-            if not np.isnan(one.values).all():
-                self._together.setdefault(_family(one), []).append(one)
+        for response in responses:
+            if not np.isnan(response.values).all():
+                self._together.setdefault(_family(response), []).append(response)
         self._found: dict[tuple[tuple[bytes, str], tuple[str, ...]], ChangeTest] = {}
 
     def row(self, response: _Response, groups: tuple[str, ...]) -> dict[str, Any]:
@@ -302,13 +302,13 @@ class _Tests:
         test, place = self._found[key], together.index(response)
         numbers = {"estimate": test.estimate, "ci_low": test.low, "ci_high": test.high, "statistic": test.statistic,
                    "df": test.df, "p": test.p, "p_fwe": test.p_fwe}  # fmt: skip
-        found = {name: float(column[place]) for name, column in numbers.items()}
+        cells = {name: float(column[place]) for name, column in numbers.items()}
         if response.name != RELEVANCE:
-            found["p_fwe"] = np.nan
-        return found | {"note": test.notes[place]}
+            cells["p_fwe"] = np.nan
+        return cells | {"note": test.notes[place]}
 
     def _tested(self, together: list[_Response], groups: tuple[str, ...]) -> ChangeTest:
-        values = np.column_stack([one.values / one.spread for one in together])
+        values = np.column_stack([response.values / response.spread for response in together])
         usable = self._frame["_years"].notna() & self._frame["_group"].isin(groups) & ~np.isnan(values[:, 0])
         rows = self._frame[usable].sort_values(["participant_id", "_years", "scan_id"])
         networks = rows["_network"] if together[0].of_network else pd.Series("", rows.index)
@@ -337,26 +337,26 @@ def _family(response: _Response) -> tuple[bytes, str]:
 def _rows(
     response: _Response, frame: pd.DataFrame, reference: str, settings: StatisticsConfig, tests: _Tests
 ) -> list[dict[str, Any]]:
-    known = frame.assign(_value=response.values)
-    known = known[known["_value"].notna() & known["_years"].notna() & known["_group"].notna()]
-    repeated = known.groupby("participant_id")["_value"].transform("size") > 1
-    of_group = known[repeated].groupby("_group")["participant_id"].nunique()
+    scans = frame.assign(_value=response.values)
+    scans = scans[scans["_value"].notna() & scans["_years"].notna() & scans["_group"].notna()]
+    repeated = scans.groupby("participant_id")["_value"].transform("size") > 1
+    of_group = scans[repeated].groupby("_group")["participant_id"].nunique()
     groups = [str(name) for name, count in of_group.items() if count >= FEWEST_OF_A_GROUP]
-    small = [str(name) for name in pd.unique(known["_group"]) if name not in groups]
-    known = known[known["_group"].isin(groups)]
+    small = [str(name) for name in pd.unique(scans["_group"]) if name not in groups]
+    scans = scans[scans["_group"].isin(groups)]
     groups.sort(key=lambda name: (name != reference, name))
-    visits = known.groupby("participant_id").size()
+    visits = scans.groupby("participant_id").size()
     base: dict[str, Any] = dict.fromkeys(TRAJECTORY_COLUMNS) | {
         "response": response.name, "map": response.map, "group": response.group, "estimate": np.nan,
-        "p": np.nan, "p_fwe": np.nan, "n_participants": len(visits), "n_scans": len(known),
-        "n_repeated": int((visits > 1).sum()), "n_three": int((visits > 2).sum()), "n_missing": len(frame) - len(known),
+        "p": np.nan, "p_fwe": np.nan, "n_participants": len(visits), "n_scans": len(scans),
+        "n_repeated": int((visits > 1).sum()), "n_three": int((visits > 2).sum()), "n_missing": len(frame) - len(scans),
     }  # fmt: skip
     fewest = settings.progression.min_participants
     few = f"left out, fewer than {FEWEST_OF_A_GROUP} with repeated scans: {', '.join(small)}" if small else None
     if base["n_repeated"] < fewest or not groups:
         people = counted(base["n_repeated"], "participant")
         return [base | {"note": joined(f"{people} with repeated scans; at least {fewest} are needed", few)}]
-    if np.ptp(known["_value"]) <= 1e-12 * np.abs(known["_value"]).max():
+    if np.ptp(scans["_value"]) <= 1e-12 * np.abs(scans["_value"]).max():
         return [base | {"note": "the response is constant"}]
     rows = []
     for term, of_term in _terms(groups):

@@ -75,7 +75,7 @@ class Intervals:
     @property
     def notes(self) -> list[str | None]:
         """`FLAT` for numbers with equal draws."""
-        return [FLAT if one else None for one in self.flat]
+        return [FLAT if is_flat else None for is_flat in self.flat]
 
     def row(self, place: int = 0) -> dict[str, float | str]:
         """Columns ``ci_low``, ``ci_high`` and ``interval`` of one number."""
@@ -259,10 +259,10 @@ INTERVAL_OF_SCALED = (
 def strata_of(fold: Indices, of_class: Indices) -> Indices:
     """Stratum 0..S-1 of each participant: their fold and class; one alone in both joins others of the class."""
     cell = np.unique(np.column_stack([fold, of_class]), axis=0, return_inverse=True)[1].ravel()
-    for one in np.flatnonzero(np.bincount(cell)[cell] == 1):
-        mates = np.flatnonzero((of_class == of_class[one]) & (cell != cell[one]))
-        if len(mates) and np.count_nonzero(cell == cell[one]) == 1:
-            cell[one] = cell[mates[0]]
+    for person in np.flatnonzero(np.bincount(cell)[cell] == 1):
+        mates = np.flatnonzero((of_class == of_class[person]) & (cell != cell[person]))
+        if len(mates) and np.count_nonzero(cell == cell[person]) == 1:
+            cell[person] = cell[mates[0]]
     return np.unique(cell, return_inverse=True)[1].astype(np.intp)
 
 
@@ -271,10 +271,10 @@ def rescaled_draws(strata: Sequence[int] | Indices, count: int, rng: np.random.G
     members = np.asarray(strata)
     draws = np.ones((count, len(members)))
     for stratum in np.unique(members):
-        own = np.flatnonzero(members == stratum)
-        n = len(own)
+        place = np.flatnonzero(members == stratum)
+        n = len(place)
         if n > 1:
-            draws[:, own] = rng.multinomial(n - 1, np.full(n, 1 / n), size=count) * n / (n - 1)
+            draws[:, place] = rng.multinomial(n - 1, np.full(n, 1 / n), size=count) * n / (n - 1)
     return draws
 
 
@@ -287,11 +287,11 @@ def freedom_of_strata(statistic: Statistic, strata: Sequence[int] | Indices) -> 
     members = np.asarray(strata)
     total, squares = np.zeros(1), np.zeros(1)
     for stratum in np.unique(members):
-        own = np.flatnonzero(members == stratum)
-        n = len(own)
+        place = np.flatnonzero(members == stratum)
+        n = len(place)
         if n > 1:
             weights = np.ones((n, len(members)))
-            weights[:, own] = (1 - np.eye(n)) * n / (n - 1)
+            weights[:, place] = (1 - np.eye(n)) * n / (n - 1)
             part = statistic(weights).var(axis=0) * (n - 1)
             total, squares = total + part, squares + part**2 / (n - 1)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -323,13 +323,13 @@ def scaled_intervals(
     freedom = freedom_of_strata(statistic, strata)
     critical = t_distribution.isf((1 - confidence) / 2, np.where(np.isfinite(freedom), freedom, n - groups))
     for place, (scale, estimate) in enumerate(zip(scales, estimates, strict=True)):
-        known = draws[np.isfinite(draws[:, place]), place]
-        if not np.isfinite(estimate) or len(known) < max(2, MIN_USABLE_SHARE * count):
+        finite = draws[np.isfinite(draws[:, place]), place]
+        if not np.isfinite(estimate) or len(finite) < max(2, MIN_USABLE_SHARE * count):
             continue
-        if np.ptp(known) <= SAME * np.abs(known).max():
+        if np.ptp(finite) <= SAME * np.abs(finite).max():
             result.spread[place] = 0.0
             continue
-        result.spread[place] = known.std(ddof=1)
+        result.spread[place] = finite.std(ddof=1)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             centre, reach = scale.of(estimate), critical[place] * np.abs(scale.slope(estimate)) * result.spread[place]
             ends = np.sort(scale.back(np.array([centre - reach, centre + reach])))
@@ -347,7 +347,7 @@ INTERVAL_OF_PERFORMANCE = INTERVAL_OF_SCALED + _OF_ENDS
 """The same in a table of performance."""
 
 
-def with_exact_shares(found: Intervals, shares: Mapping[int, tuple[float, int]], confidence: float) -> Intervals:
+def with_exact_shares(intervals: Intervals, shares: Mapping[int, tuple[float, int]], confidence: float) -> Intervals:
     """Replace the intervals of shares of 0 or 1 by exact ones.
 
     `shares`: by position in `found`: estimate of a share, and number of participants it is based on.
@@ -358,9 +358,9 @@ def with_exact_shares(found: Intervals, shares: Mapping[int, tuple[float, int]],
     >>> float(exact.low[0].round(3)), float(exact.high[0]), str(exact.method[0])
     (0.478, 1.0, 'Clopper-Pearson')
     """
-    low, high, method = found.low.copy(), found.high.copy(), found.method.astype("<U16")
+    low, high, method = intervals.low.copy(), intervals.high.copy(), intervals.method.astype("<U16")
     for place, (share, participants) in shares.items():
         if participants and share in (0.0, 1.0):
             bounds = binomtest(round(share * participants), participants).proportion_ci(confidence, method="exact")
             low[place], high[place], method[place] = bounds.low, bounds.high, EXACT
-    return dataclasses.replace(found, low=low, high=high, method=method)
+    return dataclasses.replace(intervals, low=low, high=high, method=method)

@@ -161,11 +161,11 @@ def caveats_of_groups(values: Floats, groups: Indices, what: str = OF_P) -> list
     [None, None]
     """
     members = [values[groups == group] for group in np.unique(groups)]
-    small, said = caveat_of_size(groups, what), []
+    small, caveats = caveat_of_size(groups, what), []
     for column in range(values.shape[1]):
-        most = [np.unique(own[:, column], return_counts=True)[1].max() / len(own) for own in members]
-        said.append(MOSTLY_ALIKE.format(what) if max(most) > 0.5 else small)
-    return said
+        most = [np.unique(rows[:, column], return_counts=True)[1].max() / len(rows) for rows in members]
+        caveats.append(MOSTLY_ALIKE.format(what) if max(most) > 0.5 else small)
+    return caveats
 
 
 HALL = "Hall's t"

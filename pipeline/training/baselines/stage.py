@@ -1,11 +1,14 @@
-"""Out-of-fold predictions of all baselines, on the folds and people of the networks: one step after the training."""
+"""Simple predictors to compare networks with, on their folds and people: what each sees, and what it says out of fold.
+
+A predictor is one record in `BASELINES`. All are fitted in one step after the training.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -25,17 +28,98 @@ from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.seeds import derived_seed
 from heatlas.pipeline.run.work.steps import run_step
-from heatlas.pipeline.training.baselines.images import ImageFeatures, image_features
-from heatlas.pipeline.training.baselines.records import BASELINES, Seen
+from heatlas.pipeline.training.baselines.images import Floats, ImageFeatures, image_features
 from heatlas.pipeline.training.baselines.ridge import predicted
 from heatlas.pipeline.training.prediction import PREDICTIONS_TABLE
+
+SEXES = {"F": 0.0, "M": 1.0}
+UNTRAINED = "untrained"
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """All that is known of the scans of a run, in one order.
+
+    `clinical`: ``clinical.tsv`` by scan_id; empty if the run has none. `predicted`: column that is to be predicted,
+    which no baseline sees.
+    """
+
+    scans: Sequence[Scan]
+    clinical: pd.DataFrame
+    images: Sequence[ImageFeatures]
+    predicted: str
+
+    def column(self, name: str) -> Floats:
+        """A number of each scan; NaN where it is not known, or is what is to be predicted."""
+        if name == self.predicted.lower():  # sources write ``nWBV``
+            return np.full(len(self.scans), np.nan)
+        if name in self.clinical:
+            return self.clinical[name].reindex([scan.scan_id for scan in self.scans]).to_numpy(float)
+        values = [getattr(scan, name, None) for scan in self.scans]
+        return np.array([np.nan if value is None else SEXES.get(str(value), value) for value in values], dtype=float)
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A predictor to compare the network with.
+
+    `sees`: what it knows of a scan, for readers. `columns`: from `Seen` to an array (scans, columns); columns that
+    nobody has are left out by the caller.
+    """
+
+    name: str
+    sees: str
+    columns: Callable[[Seen], Floats]
+
+
+def _demographic(seen: Seen) -> Floats:
+    return np.column_stack([seen.column("age"), seen.column("sex")])
+
+
+def _volumes(seen: Seen) -> Floats:
+    head = seen.column("tiv_mm3")
+    hippocampus = seen.column("hippocampus_mm3")
+    volumes = [hippocampus, hippocampus / head, seen.column("nwbv"), head]
+    there = any(np.isfinite(values).any() for values in volumes[:3])
+    return np.column_stack(volumes) if there else np.empty((len(head), 0))
+
+
+def _with_demographic(columns: Callable[[Seen], Floats]) -> Callable[[Seen], Floats]:
+    def both(seen: Seen) -> Floats:
+        values = columns(seen)
+        return np.column_stack([values, _demographic(seen)]) if values.shape[1] else values
+
+    return both
+
+
+BASELINES = (
+    Baseline("demographics", "age and sex", _demographic),
+    Baseline("volumes", "hippocampal and brain volume, age and sex", _with_demographic(_volumes)),
+    Baseline(
+        "regions",
+        "mean and spread of intensity in each region of the atlas",
+        lambda seen: np.stack([np.concatenate([image.means, image.spreads]) for image in seen.images]),
+    ),
+    Baseline(
+        "voxels",
+        "the image, smoothed to 8 mm",
+        lambda seen: np.stack([image.smoothed for image in seen.images]).astype(np.float64),
+    ),
+    Baseline(
+        UNTRAINED,
+        "what an untrained network makes of the image",
+        lambda seen: np.stack([image.untrained for image in seen.images]).astype(np.float64),
+    ),
+)
+"""All baselines."""
+
 
 log = logging.getLogger("heatlas")
 
 COLUMNS = {
     **described("participant_id", "session_id", "scan_id"),
     "fold": "Test fold: fitted on the other people of this fold, as the network was",
-    "baseline": "What it sees: " + "; ".join(f"{one.name} ({one.sees})" for one in BASELINES),
+    "baseline": "What it sees: " + "; ".join(f"{baseline.name} ({baseline.sees})" for baseline in BASELINES),
     "target": "1 for the positive class and 0 for the negative one, of several classes as in predictions.tsv, or the "
     "number",
     "prediction": "Probability of the positive class (of several classes, of the one that maps explain), or the "
@@ -77,15 +161,15 @@ def compare_with_baselines(
         PREDICTIONS_BASELINES_TABLE.remove(layout)
         return False
     spec = configured_input(config)
-    files = [layout.scan(one.participant_id, one.session_id, config.registration.resolution_mm) for one in scans]
+    files = [layout.scan(scan.participant_id, scan.session_id, config.registration.resolution_mm) for scan in scans]
 
     def write() -> list[Path]:
         made = _predictions(layout, scans, files, split, config, atlas, executor, spec)
         return [baselines_table(task_of(config.cohort)).write(layout, made)]
 
-    read = [path for one in files for path in one.seen]
+    images = [path for scan in files for path in scan.seen]
     tables = (SPLITS_TABLE, PREDICTIONS_TABLE, CLINICAL_TABLE, SCANS_TABLE)
-    inputs = [*read, *(table.path(layout) for table in tables)]
+    inputs = [*images, *(table.path(layout) for table in tables)]
     parameters = [config.cohort, config.seed, atlas.version, spec.box, spec.normalisation]
     return run_step(layout, "baselines", inputs, parameters, [_predictions], write, digests)
 
@@ -107,11 +191,11 @@ def _predictions(
     task = task_of(config.cohort)
     classes = 0 if task.is_number else len(task.outputs)
     seen = Seen(scans, clinical, images, task.column)
-    target = np.array([task.value(one.label, one.name) for one in scans])
-    person = name_of_person(one.participant_id for one in scans)
-    people = np.array([person[one.participant_id] for one in scans])
-    known = PREDICTIONS_TABLE.read(layout, ["scan_id", "fold"])
-    folds = dict(zip(known["scan_id"], known["fold"], strict=True))
+    target = np.array([task.value(scan.label, scan.name) for scan in scans])
+    person = name_of_person(scan.participant_id for scan in scans)
+    people = np.array([person[scan.participant_id] for scan in scans])
+    predictions = PREDICTIONS_TABLE.read(layout, ["scan_id", "fold"])
+    folds = dict(zip(predictions["scan_id"], predictions["fold"], strict=True))
     rows = []
     for baseline in BASELINES:
         columns = baseline.columns(seen)
@@ -126,14 +210,14 @@ def _predictions(
             continue
         for fold in split.folds:
             members = {*fold.train, *fold.validation}
-            train = [k for k, one in enumerate(scans) if one.participant_id in members]
-            test = [k for k, one in enumerate(scans) if folds.get(one.scan_id) == fold.index]
+            train = [k for k, scan in enumerate(scans) if scan.participant_id in members]
+            test = [k for k, scan in enumerate(scans) if folds.get(scan.scan_id) == fold.index]
             if not test or not _can_be_fitted(target[train], people[train], task):
                 continue  # no network to compare with, or too few to learn from
             seed = derived_seed(config.seed, "baselines", fold.index)
             try:
-                own = people[train].tolist()
-                found = predicted(columns[train], target[train], own, columns[test], classes, seed)
+                who = people[train].tolist()
+                answers = predicted(columns[train], target[train], who, columns[test], classes, seed)
             except ValueError as error:  # scikit-learn's, of data that no model can be fitted to
                 log.warning(
                     "baseline %s, fold %d: %s; the networks of this fold are not compared with it. Use fewer folds, or "
@@ -143,10 +227,10 @@ def _predictions(
                     error,
                 )
                 continue
-            for k, own_answer in zip(test, found, strict=True):
-                one = scans[k]
-                identity = [one.participant_id, one.session_id, one.scan_id, fold.index, baseline.name, target[k]]
-                rows.append([*identity, *_cells(own_answer, task)])
+            for k, answer in zip(test, answers, strict=True):
+                scan = scans[k]
+                identity = [scan.participant_id, scan.session_id, scan.scan_id, fold.index, baseline.name, target[k]]
+                rows.append([*identity, *_cells(answer, task)])
     return pd.DataFrame(rows, columns=list(baselines_table(task).meanings))
 
 
@@ -154,7 +238,7 @@ def _cells(answer: np.ndarray, task: Task) -> list[float]:
     """The prediction of a scan, and of several classes the probability of each."""
     if task.is_number:
         return [float(answer)]
-    every = [float(one) for one in answer] if task.kind.name == SEVERAL_CLASSES else []
+    every = [float(probability) for probability in answer] if task.kind.name == SEVERAL_CLASSES else []
     return [float(answer[task.unit]), *every]
 
 
