@@ -13,7 +13,6 @@ not repeated.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import sys
 import time
@@ -26,6 +25,8 @@ import numpy as np
 import pandas as pd
 import torch
 from guidance_study import run_training
+from sections import arguments_of, line
+from sections import table as markdown
 from sklearn.metrics import roc_auc_score
 from torch.nn import functional
 
@@ -215,14 +216,14 @@ def area(rows: pd.DataFrame) -> float:
 
 def table(rows: pd.DataFrame) -> str:
     """Area of each candidate by seed and of the mean of its seeds, on both parts; and of the nested choice."""
-    lines = ["| candidate | area, mean of seeds | by seed | of the averaged seeds | where chosen from |",
-             "|---|---|---|---|---|"]  # fmt: skip
+    columns = ["area, mean of seeds", "by seed", "of the averaged seeds", "where chosen from"]
+    lines = markdown(["candidate", *columns])
     best: dict[int, tuple[float, str]] = {}
     for name, own in rows.groupby("candidate", sort=False):
         test, known = own[own["part"] == "test"], own[own["part"] == "selection"]
         seeds = [area(one) for _, one in test.groupby("seed")]
         each = " ".join(f"{one:.2f}" for one in seeds)
-        lines.append(f"| {name} | {np.mean(seeds):.3f} | {each} | {area(test):.3f} | {area(known):.3f} |")
+        lines.append(line(name, f"{np.mean(seeds):.3f}", each, f"{area(test):.3f}", f"{area(known):.3f}"))
         for fold, part in known.groupby("fold"):
             best[fold] = max(best.get(fold, (-1.0, "")), (area(part), str(name)))
     picked = pd.concat(
@@ -235,14 +236,15 @@ def table(rows: pd.DataFrame) -> str:
 
 def main() -> int:
     """Train what is missing, write answers, print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[43, 44, 45])
-    parser.add_argument("--only", nargs="+", default=list(CANDIDATES), choices=CANDIDATES, metavar="CANDIDATE")
-    parser.add_argument("--voxel", type=float, default=4.0, help="mm")
-    parser.add_argument("--ages", type=Path, help="run with scans of other people, to pre-train on their age")
-    options = parser.parse_args()
+    options = arguments_of(
+        __doc__,
+        "run",
+        "out",
+        "--seeds",
+        ("--only", {"nargs": "+", "default": list(CANDIDATES), "choices": CANDIDATES}),
+        ("--voxel", {"type": float, "default": 4.0, "help": "mm"}),
+        ("--ages", {"type": Path, "help": "run with scans of other people, to pre-train on their age"}),
+    )
     options.out.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     people, path = load(options.run, options.voxel), options.out / "answers.tsv"
