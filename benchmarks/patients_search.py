@@ -25,6 +25,7 @@ import numpy as np
 import pandas as pd
 import torch
 from guidance_study import run_training
+from patients import area as area_within_folds
 from sections import arguments_of, line
 from sections import table as markdown
 from sklearn.metrics import roc_auc_score
@@ -205,13 +206,8 @@ def answers(people: People, name: str, fold: int, seed: int, work: Path, start: 
 
 def area(rows: pd.DataFrame) -> float:
     """Area under the curve within folds, weighted by pairs, of logits averaged over seeds (an ensemble)."""
-    won = pairs = 0.0
-    for _, own in rows.groupby("fold"):
-        mean = own.groupby("person").agg(positive=("positive", "first"), logit=("logit", "mean"))
-        weight = float(mean["positive"].sum() * (~mean["positive"]).sum())
-        won += weight * roc_auc_score(mean["positive"], mean["logit"])
-        pairs += weight
-    return won / pairs
+    people = rows.groupby(["fold", "person"], as_index=False)
+    return area_within_folds(people.agg(target=("positive", "first"), probability=("logit", "mean")))
 
 
 def table(rows: pd.DataFrame) -> str:
