@@ -13,7 +13,6 @@ and brought to its grid; what is hidden is air. --marker sets how bright the mar
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import sys
 import tempfile
@@ -25,13 +24,13 @@ import torch
 from guidance_conditions import RESNET
 from guidance_study import RECIPE
 from marked_cohort import FOLDS, Cohort, load, parts_of
+from sections import arguments_of, line, over_people, show_page, table, within
 
 from heatlas.pipeline.attribution.cam.map_range import by_range
 from heatlas.pipeline.attribution.gradient.smoothing import gaussian_smooth
 from heatlas.pipeline.attribution.methods import attribute
 from heatlas.pipeline.attribution.registry import METHODS
 from heatlas.pipeline.cohort.people.tasks import task_of
-from heatlas.pipeline.evaluation.scores.intervals import DRAWS, participant_interval
 from heatlas.pipeline.evaluation.scores.masking import (
     average_drop,
     average_gain,
@@ -145,25 +144,24 @@ def compared(cohort: Cohort, task: str, seeds: Sequence[int]) -> str:
                         values[number, place, person] = np.mean(answers, axis=0)
                 print(f"seed {seed} fold {fold}: accuracy {np.nanmean(values[:, place, :, 0], axis=1)}", flush=True)
     means = values.mean(axis=1)
-    lines = ["| | GAP | CA-Stream | difference [95 %] |", "|---|---|---|---|"]
+    lines = table(["", "GAP", "CA-Stream", "difference [95 %]"])
     for number, name in enumerate(NAMES):
         change = means[1, :, number] - means[0, :, number]
-        low, high = participant_interval((change,), np.mean, DRAWS, 0)
-        own = [f"{means[k, :, number].mean():.1f}" for k in (0, 1)]
-        within = "" if np.isnan(low) else f" [{low:+.1f}, {high:+.1f}]"
-        lines.append(f"| {name} | {own[0]} | {own[1]} | {change.mean():+.1f}{within} |")
+        own = (f"{means[k, :, number].mean():.1f}" for k in (0, 1))
+        lines.append(line(name, *own, f"{change.mean():+.1f}{within(*over_people(change), '+.1f', ' [{}, {}]')}"))
     return "\n".join(lines)
 
 
 def main() -> int:
     """Train, judge, write the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[43, 44, 45])
-    parser.add_argument("--task", choices=("marker", "diagnosis"), default=USUAL["task"])
-    parser.add_argument("--marker", type=float, default=USUAL["marker"])
-    parser.add_argument("--output", type=Path)
-    arguments = parser.parse_args()
+    arguments = arguments_of(
+        __doc__,
+        "run",
+        "--seeds",
+        ("--task", {"choices": ("marker", "diagnosis"), "default": USUAL["task"]}),
+        ("--marker", {"type": float, "default": USUAL["marker"]}),
+        "--output",
+    )
     torch.set_num_threads(1)
     text = compared(fainter(load(arguments.run), arguments.marker), arguments.task, arguments.seeds)
     asked = f"--seeds {' '.join(map(str, arguments.seeds))}" + "".join(
@@ -171,10 +169,7 @@ def main() -> int:
         for name in ("task", "marker")
         if getattr(arguments, name) != USUAL[name]
     )
-    text = PAGE.format(asked=asked, steps=STEPS, table=text)
-    print(text)
-    if arguments.output:
-        arguments.output.write_text(text, encoding="utf-8")
+    show_page(PAGE.format(asked=asked, steps=STEPS, table=text), arguments.output)
     return 0
 
 

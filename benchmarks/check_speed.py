@@ -10,7 +10,6 @@ the command in a process of its own, the start of Python included; the limit is 
 
 from __future__ import annotations
 
-import argparse
 import csv
 import gzip
 import json
@@ -30,6 +29,7 @@ import nibabel as nib
 import numpy as np
 from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.uid import ExplicitVRLittleEndian, generate_uid
+from sections import arguments_of, line, show_page, table
 
 LIMIT_SECONDS, LIMIT_BYTES = 60.0, 1e9
 REPOSITORY = Path(__file__).parents[1]
@@ -61,7 +61,7 @@ class Scanned:
 
 
 def main() -> None:
-    options = arguments()
+    options = arguments_of(__doc__, ("--scans", {"type": int, "default": 10_000}), "--output")
     rows = []
     trees: dict[str, tuple[Callable[[Path, int], None], int]] = {
         "LONI, NIfTI": (write_loni, options.scans),
@@ -74,18 +74,7 @@ def main() -> None:
             write(root, scans)
             rows.append((name, *measured(root, Path(folder) / "out" / root.name)))
             print(rows[-1], flush=True)
-    text = page(rows, options)
-    print(text)
-    if options.output:
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        options.output.write_text(text, encoding="utf-8")
-
-
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--scans", type=int, default=10_000)
-    parser.add_argument("--output", type=Path, help="Markdown file to write")
-    return parser.parse_args()
+    show_page(page(rows, options.scans), options.output)
 
 
 def measured(root: Path, out: Path) -> tuple[int, int, float, float, int]:
@@ -104,22 +93,31 @@ def measured(root: Path, out: Path) -> tuple[int, int, float, float, int]:
     return found["found"], found["kept"], seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024
 
 
-def page(rows: list[tuple[str, int, int, float, float, int]], options: argparse.Namespace) -> str:
+def page(rows: list[tuple[str, int, int, float, float, int]], scans: int) -> str:
     lines = [
         "# Speed of `heatlas check`",
         "",
-        f"`python benchmarks/check_speed.py{'' if options.scans == 10_000 else f' --scans {options.scans}'}` on "
+        f"`python benchmarks/check_speed.py{'' if scans == 10_000 else f' --scans {scans}'}` on "
         f"{os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}; one process, one thread. "
         "Files are tiny, tables as large as those of a full download. Seconds of the processor are the command's own; "
         "those of the clock include whatever else the machine was doing.",
         "",
-        "| input | scans found | kept | seconds (clock) | seconds (processor) | peak memory | within 60 s and 1 GB |",
-        "|---|---|---|---|---|---|---|",
+        *table(
+            [
+                "input",
+                "scans found",
+                "kept",
+                "seconds (clock)",
+                "seconds (processor)",
+                "peak memory",
+                "within 60 s and 1 GB",
+            ]
+        ),
     ]
     for name, found, kept, seconds, busy, memory in rows:
         good = "yes" if seconds <= LIMIT_SECONDS and memory <= LIMIT_BYTES else "no"
-        lines.append(f"| {name} | {found} | {kept} | {seconds:.1f} | {busy:.1f} | {memory / 1e6:.0f} MB | {good} |")
-    return "\n".join(lines) + "\n"
+        lines.append(line(name, found, kept, f"{seconds:.1f}", f"{busy:.1f}", f"{memory / 1e6:.0f} MB", good))
+    return "\n".join(lines)
 
 
 def visits(scans: int) -> list[Scanned]:

@@ -33,39 +33,19 @@ STALE = "stale"
 
 @dataclass(frozen=True)
 class Answer:
-    """What was found here about a claim: numbers that a page holds, or a test that proves it.
+    """What was found here about a claim: numbers that a page holds, or a test that proves it."""
 
-    Parameters
-    ----------
-    cohort : str
-        A key of `COHORTS`.
-    verdict : {"holds", "does not", "open"}
-    who, settings, found : str
-        People and networks; whether settings are the source's, and what differs; numbers with their intervals.
-    seeds : int
-        Seeds from which networks were trained; 0 where nothing was trained.
-    command : str
-        A key of commands.toml; empty where a test is the command.
-    needs : str
-        What would close an open row.
-    page : str
-        Of docs/, which holds every quotation.
-    quotes : tuple of str
-    test : str
-        File under tests/ and function.
-    """
-
-    cohort: str
-    verdict: str
-    settings: str
-    who: str = ""
-    found: str = ""
-    seeds: int = 0
-    command: str = ""
-    needs: str = ""
-    page: str = ""
+    cohort: str  # a key of `COHORTS`
+    verdict: str  # "holds", "does not" or "open"
+    settings: str  # whether they are the source's, and what differs
+    who: str = ""  # people and networks
+    found: str = ""  # numbers with their intervals
+    seeds: int = 0  # from which networks were trained; 0 where nothing was trained
+    command: str = ""  # a key of commands.toml; empty where a test is the command
+    needs: str = ""  # what would close an open row
+    page: str = ""  # of docs/, which holds every quotation
     quotes: tuple[str, ...] = ()
-    test: str = ""
+    test: str = ""  # file under tests/ and function
 
     @property
     def stands(self) -> bool:
@@ -128,26 +108,14 @@ class Source:
 
 @dataclass(frozen=True)
 class Command:
-    """Lines that make rows again, the settings that they call CONFIG, and how long that takes.
-
-    Parameters
-    ----------
-    lines : tuple of str
-    config : str
-    minutes : float or None
-        Of one core; two cores for a minute are two. None where no page says.
-    said, said_in : str
-        By whom: a quotation, and the file that holds it.
-    config_file : str
-        In `benchmarks/claims`: settings that several commands share; `config` holds them as well.
-    """
+    """Lines that make rows again, the settings that they call CONFIG, and how long that takes."""
 
     lines: tuple[str, ...]
     config: str = ""
-    minutes: float | None = None
-    said: str = ""
-    said_in: str = ""
-    config_file: str = ""
+    minutes: float | None = None  # of one core (two cores for a minute are two); None where no page says
+    said: str = ""  # how a page says it
+    said_in: str = ""  # the file that holds this quotation
+    config_file: str = ""  # in `benchmarks/claims`: settings that several commands share; `config` holds them as well
 
     @property
     def folders(self) -> tuple[str, ...]:

@@ -21,20 +21,13 @@ COLUMNS = ("command", "minutes", "kind", "date", "commit", "machine", "how")
 
 @dataclass(frozen=True)
 class Time:
-    """How long a command takes, in minutes of one core.
-
-    Parameters
-    ----------
-    minutes : float
-    kind : {"said", "measured", "estimated"}
-        On a page, by ``run ID --record``, or from measured parts: nobody ran the whole command.
-    how : str
-        The file that says it, the commit and machine, or what the estimate is made of.
-    """
+    """How long a command takes, in minutes of one core."""
 
     minutes: float
     kind: str
+    """Said on a page, measured by ``run ID --record``, or estimated from measured parts: nobody ran the command."""
     how: str
+    """The file that says it, the commit and machine, or what the estimate is made of."""
 
 
 @cache

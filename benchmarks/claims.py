@@ -12,7 +12,6 @@ do not hold are refused there as well. Of which commit and people a page is: `be
 
 from __future__ import annotations
 
-import argparse
 import shlex
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from pathlib import Path
 from claim_records import ROOT, command_of, sources
 from claim_times import record
 from claims_page import page
+from sections import parser_of
 from timed import timed
 
 PROGRAMS = {
@@ -75,7 +75,7 @@ def run(row: str, given: Sequence[str], keep: bool = False) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     steps = parser.add_subparsers(dest="step")
     steps.add_parser("list", help="rows in which every word occurs").add_argument("words", nargs="*")
     making = steps.add_parser("run", help="make a row again")

@@ -7,13 +7,13 @@ included, instead of few at a time (`pipeline.run.work.cluster`).
 
 from __future__ import annotations
 
-import argparse
 import os
 import tempfile
 import time
 from pathlib import Path
 
 import psutil
+from sections import arguments_of, line, table
 
 from heatlas.pipeline.run.work import cluster
 from heatlas.pipeline.run.work.executors import open_executor
@@ -44,17 +44,19 @@ def measured(units: int, seconds: float) -> tuple[float, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--units", type=int, nargs="+", default=[100, 1000, 10_000])
-    parser.add_argument("--seconds", type=float, default=20.0)
-    parser.add_argument("--at-once", action="store_true", help="hand all units to Parsl at once, with their arguments")
-    arguments = parser.parse_args()
+    at_once = {"action": "store_true", "help": "hand all units to Parsl at once, with their arguments"}
+    arguments = arguments_of(
+        __doc__,
+        ("--units", {"type": int, "nargs": "+", "default": [100, 1000, 10_000]}),
+        ("--seconds", {"type": float, "default": 20.0}),
+        ("--at-once", at_once),
+    )
     if arguments.at_once:
         cluster.SMALLEST_WINDOW, cluster.LARGE_BYTES = 10**9, 10**9
-    print("| units waiting | command, MB more | interchange, MB |\n|---:|---:|---:|")
+    print(*table(["units waiting", "command, MB more", "interchange, MB"], rule="---:"), sep="\n")
     for units in arguments.units:
         command, interchange = measured(units, arguments.seconds)
-        print(f"| {units} | {command:.0f} | {interchange:.0f} |", flush=True)
+        print(line(units, f"{command:.0f}", f"{interchange:.0f}"), flush=True)
 
 
 if __name__ == "__main__":

@@ -10,10 +10,9 @@ what a forward pass keeps for the backward pass.
 
 from __future__ import annotations
 
-import argparse
-
 import pandas as pd
 import torch
+from sections import arguments_of
 from torch import Tensor, nn
 
 from heatlas.pipeline.models.dynamic.encoding import InputEncoding
@@ -44,10 +43,7 @@ def kept_bytes(bound: str, rank: int) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--steps", type=int, default=300)
-    arguments = parser.parse_args()
+    arguments = arguments_of(__doc__, "--seeds", ("--steps", {"type": int, "default": 300}), seeds=[0, 1, 2])
     rows = []
     for name, values in SWEEPS.items():
         for value in values:

@@ -20,16 +20,16 @@ import platform
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import date
 from functools import cache
-from pathlib import Path
 
 import torch
 import torch._dynamo  # loaded by the first checkpointed pass, which is not to count as its memory
 from lrp_measure import forget_peak, peak_resident, resident
+from sections import arguments_of, show_page
+from timed import in_turns
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
@@ -152,22 +152,6 @@ def step_of(model: nn.Module, volume: Tensor, target: bool) -> Step:
     return step
 
 
-def seconds(work: Step) -> float:
-    before = time.process_time()
-    work()
-    return time.process_time() - before
-
-
-def times(steps: dict[str, Step], repeats: int) -> dict[str, list[float]]:
-    for step in steps.values():
-        step()
-    found: dict[str, list[float]] = {name: [] for name in steps}
-    for _ in range(repeats):
-        for name, step in steps.items():
-            found[name].append(seconds(step))
-    return found
-
-
 @cache
 def peak_of(kind: str, name: str, grid: tuple[int, int, int]) -> float:
     """Peak of one step in GiB, measured by a process of its own."""
@@ -194,6 +178,12 @@ def one(kind: str, name: str, grid: tuple[int, int, int]) -> None:
     held = resident()
     step()
     print(json.dumps(peak_resident() - held))
+
+
+def times(steps: dict[str, Step], repeats: int) -> dict[str, list[float]]:
+    """Seconds of each step by turn, after one that is not counted."""
+    in_turns(steps, 1)
+    return in_turns(steps, repeats)
 
 
 def ratio(values: list[float], base: list[float]) -> str:
@@ -257,12 +247,14 @@ def explicit_size(grid: Sequence[int], settings: CodaConfig) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--grid", type=int, nargs=3, default=LAYER_GRID, help="of the networks")
-    parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--output", type=Path)
-    parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = arguments_of(
+        __doc__,
+        ("--grid", {"type": int, "nargs": 3, "default": LAYER_GRID, "help": "of the networks"}),
+        "--repeats",
+        "--output",
+        ("--one", {"nargs": 2, "help": argparse.SUPPRESS}),
+        repeats=7,
+    )
     grid = (options.grid[0], options.grid[1], options.grid[2])
     torch.set_num_threads(1)
     if options.one:
@@ -298,10 +290,7 @@ def main() -> None:
         *tables[1],
         "",
     ]
-    text = "\n".join(page)
-    print(text)
-    if options.output:
-        options.output.write_text(text)
+    show_page("\n".join(page), options.output)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ take (12 controls with one point, 6 with two, ...) are among them and cost nothi
 
 from __future__ import annotations
 
-import argparse
 import itertools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -20,6 +19,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy import stats
+from sections import line, parser_of
+from sections import table as markdown
 from torch import Tensor, nn
 
 from heatlas.atlases.labels import load_atlas
@@ -202,8 +203,8 @@ def table(folder: Path) -> None:
         for name, maps, wanted in designs(one):
             rows.setdefault(name, []).append((maps, wanted, yardstick))
     print(f"{folder.name}: {len(scans)} scans, {patients.sum()} of them patients\n")
-    print("| map | sum misses: median, largest | of the median evidence | regions: r, relative error | ranks of g |")
-    print("|---|---|---|---|---|")
+    columns = "sum misses: median, largest", "of the median evidence", "regions: r, relative error", "ranks of g"
+    print(*markdown(["map", *columns]), sep="\n")
     for name, found in rows.items():
         missed = np.array([[abs(one[-1] - wanted) for one in maps] for maps, wanted, _ in found])
         evidence = np.median([abs(wanted) for _, wanted, _ in found])
@@ -215,10 +216,9 @@ def table(folder: Path) -> None:
             stats.spearmanr(effects(np.array([maps[k][1:-1] for maps, _, _ in found]) / voxels, patients), target)[0]
             for k in range(len(found[0][0]))
         ])  # fmt: skip
-        print(
-            f"| {name} | {np.median(missed):.3f}, {missed.max():.2f} | {100 * np.median(missed) / evidence:.1f} % | "
-            f"{r:.3f}, {apart:.2f} | {ranks:.2f} |"
-        )
+        share = f"{100 * np.median(missed) / evidence:.1f} %"
+        missing = f"{np.median(missed):.3f}, {missed.max():.2f}"
+        print(line(name, missing, share, f"{r:.3f}, {apart:.2f}", f"{ranks:.2f}"))
 
 
 def effects(densities: Floats, patients: NDArray[np.bool_]) -> Floats:
@@ -229,7 +229,7 @@ def effects(densities: Floats, patients: NDArray[np.bool_]) -> Floats:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     measuring = commands.add_parser("measure")
     measuring.add_argument("run", type=Path)

@@ -12,7 +12,6 @@ The same command continues.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import subprocess
 import sys
@@ -24,6 +23,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
+from sections import arguments_of, kept_rows
 
 from heatlas.pipeline.cohort.demo.cohort import write_demo_cohort
 from heatlas.pipeline.cohort.people.long_tail import LongTailedParts, long_tailed_parts
@@ -167,22 +167,15 @@ def study(out: Path, seed: int, epochs: int, executor: Executor) -> None:
         print(found.groupby(["model", "backbone"])["balanced_accuracy"].mean().round(3).to_string(), flush=True)
 
 
-def added(table: pd.DataFrame, path: Path, key: str) -> None:
+def added(rows: pd.DataFrame, path: Path, key: str) -> None:
     """Rows of all seeds; earlier ones of the same key are replaced."""
-    if path.is_file():
-        before = pd.read_csv(path, sep="\t")
-        table = pd.concat([before[~before[key].isin(table[key])], table])
-    table.to_csv(path, sep="\t", index=False)
+    before = kept_rows(path, rows.columns)
+    pd.concat([before[~before[key].isin(rows[key])], rows]).to_csv(path, sep="\t", index=False)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("step", choices=["cohort", "study"])
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[43, 44, 45])
-    parser.add_argument("--epochs", type=int, default=30)
-    parser.add_argument("--n-procs", type=int, default=1)
-    arguments = parser.parse_args()
+    step, epochs = ("step", {"choices": ["cohort", "study"]}), ("--epochs", {"type": int, "default": 30})
+    arguments = arguments_of(__doc__, step, "out", "--seeds", epochs, "--n-procs")
     arguments.out.mkdir(parents=True, exist_ok=True)
     if arguments.step == "cohort":
         make_cohort(arguments.out, arguments.n_procs)

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from monai.networks import nets
 from monai.networks.nets.swin_unetr import SwinTransformer
+from sections import arguments_of, line, table
 from torch import Tensor, nn
 
 from heatlas.pipeline.attribution.entry import RunContext
@@ -148,7 +149,7 @@ def row(name: str) -> str:
             cells.append(cell(explain(network, volume, method, **options)))
         except HeatlasError as error:
             cells.append("no: " + str(error).split(";")[0].split(" is not")[0].replace("|", "/")[:60])
-    return f"| {name} | {' | '.join(cells)} |"
+    return line(name, *cells)
 
 
 FINE = (97, 115, 97)
@@ -179,7 +180,8 @@ def speed() -> None:
     network, draws = NETWORKS["VGG-like, batch norm"]().eval(), torch.Generator().manual_seed(8)
     volume, *controls = (torch.rand((1, 1, *FINE), generator=draws) for _ in range(3))
     model = prepare(network, volume)
-    print("| method | engine alone, s | `explain`, s (times as long) | of a prepared network, s |\n|---|---|---|---|")
+    columns = ["method", "engine alone, s", "`explain`, s (times as long)", "of a prepared network, s"]
+    print(*table(columns), sep="\n")
     for name, settings in TIMED.items():
         entry = find_method(name.split(",")[0], "method")
         context = RunContext(None, None, Reference(torch.cat(controls), ("a", "b")))  # type: ignore[arg-type]
@@ -196,28 +198,38 @@ def speed() -> None:
                 explain(taken, volume, entry.name, target=1, reference=controls, settings=settings)
                 times.append(time.perf_counter() - before)
         own, first, later = (sorted(times)[2] for times in (alone, whole, prepared))
-        print(f"| {name} | {own:.2f} | {first:.2f} ({first / own:.2f}) | {later:.2f} ({later / own:.2f}) |", flush=True)
+        beside = (f"{seconds:.2f} ({seconds / own:.2f})" for seconds in (first, later))
+        print(line(name, f"{own:.2f}", *beside), flush=True)
     runs = [subprocess.run([sys.executable, "-c", FIRST], capture_output=True, text=True, check=True) for _ in range(5)]
     imports, firsts = zip(*(map(float, run.stdout.split()) for run in runs), strict=True)
     print(f"\n`import heatlas`: {sorted(imports)[2]:.2f} s. First map in a fresh process: {sorted(firsts)[2]:.1f} s.")
 
 
-if __name__ == "__main__":
-    if sys.argv[1:] == ["--speed"]:
+def main() -> None:
+    options = arguments_of(
+        __doc__,
+        ("networks", {"nargs": "*", "help": "rows of these alone"}),
+        ("--speed", {"action": "store_true", "help": "the table of times alone"}),
+    )
+    if options.speed:
         speed()
-        sys.exit()
+        return
     print("# Which network, which method\n")
     print(
         "Networks of the field with drawn weights as `heatlas.explain` takes them, without any change to their code. "
         "In brackets: by how much the map\nmisses the difference of the logits, relative to it. Refusals name the "
         "layer. `python benchmarks/foreign_networks.py` makes this table.\n"
     )
-    print(f"| network | {' | '.join(METHODS)} |\n|{'---|' * (len(METHODS) + 1)}")
-    for name in NETWORKS if len(sys.argv) == 1 else sys.argv[1:]:
+    print(*table(["network", *METHODS]), sep="\n")
+    for name in options.networks or NETWORKS:
         print(row(name), flush=True)
-    if len(sys.argv) == 1:
+    if not options.networks:
         print("\n## Times\n")
         print(
             f"One image of {FINE} voxels, a network like VGG with batch normalisation, one thread, medians of five.\n"
         )
         speed()
+
+
+if __name__ == "__main__":
+    main()

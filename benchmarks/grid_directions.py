@@ -10,7 +10,6 @@ without normalisation, RUN are those with it: a section of its own, on smoothing
 
 from __future__ import annotations
 
-import argparse
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from patients import area
-from sections import write_section
+from sections import HEADING, arguments_of, line, listed, over_people, show, table, within, write_tables
 
 from heatlas.pipeline.evaluation.grids.directions import (
     BY_CONSTRUCTION,
@@ -29,20 +28,10 @@ from heatlas.pipeline.evaluation.grids.directions import (
 )
 from heatlas.pipeline.evaluation.grids.stage import claims_about, read_scores
 from heatlas.pipeline.evaluation.grids.tables import INVARIANCE_TABLE
-from heatlas.pipeline.evaluation.scores.intervals import DRAWS, participant_interval
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
 
-MINUTES = "About 10 minutes a seed on a core that others used too."
-TITLE, HEADING = "Grids", "Claims asked of patients"
-PREFACE = f"""\
-The networks of the first section, trained anew on another machine (other rounding), by `heatlas evaluate RUN --quick
---parts grids` with `per_class = 4` and `python benchmarks/grid_directions.py`: 2 × 2 × 1 test scans of a fold side by
-side, the most confident of those recognised, two grids for each class, fold and kind; 4 mm. Settings are those of the
-source but for stages (input and last) and values of γ (.01 and .25); occlusion and RISE (1,000 masks) are asked in the
-grids of DiFull. Difference of the shares of positive attribution in the cell of the class; chance is .25. A person's
-grids of all seeds are averaged, intervals are over people. Near: within ±{NEAR:g}. Founding networks have batch
-normalisation and no global pooling, so DiPart is not defined. Ten grids a kind and seed were looked at before, on the
-other machine: they left A1 and A3 open. Nothing of the other rows was known when this was written. {MINUTES}"""
+TITLE = "Grids"
+OF_MEAN, OF_DIFFERENCE = (("", "people", "seeds", f"{what} (95 %)") for what in ("mean", "difference"))
 AGREE = """\
 A21: rank correlation, over the needle grids of a seed, of the shares of integrated gradients at the input, smoothed by
 kernels of K voxels (K is that share of a cell's edge which the source has in pixels), and of Grad-CAM at the last
@@ -54,19 +43,6 @@ WRITTEN = "A19: share of |attribution| on last features that the network does no
 NINE = """\
 A20: the same needle grids with 3 × 3 × 1 cells, `layout = [3, 3, 1]`; share in four cells less share in nine, of the
 people explained in both. Chance falls from .25 to .11, that is by .139."""
-
-UNNORMED = """\
-Founding networks without batch normalisation and biases (`[model] bias = false`; the recipe that was best on the demo:
-learning rate 3e-4, 40 epochs), the people and folds of the first section, three seeds; A12 also by the networks of the
-first section. By `heatlas evaluate RUN --quick --parts grids` with `kinds = ["needle"]`, `per_class = 6`, so three
-grids for each class and fold, and `python benchmarks/grid_directions.py RUN … --unnormed RUN …`; else as in the section
-"Grids". Unlike it, the source's VGG19 has biases. Said before these grids were seen; of the networks, the validation
-scores of some folds of two seeds had been seen: they learn if their area within folds lies above .5 by the interval
-over people and in every seed. Otherwise what is asked of them stays open. Smoothing helps: by the kernel the last but
-one, as the source recommends, as in A14. A12: Grad-CAM at an input of one channel is the image or nothing, so LayerCAM
-stands for CAM methods; worse than an even map: its share lies below chance. In this table that is a difference below
-0. {minutes}"""
-MINUTES_UNNORMED = "All took 25 minutes of a core that others used too."
 
 
 def verdict(each: Sequence[float], low: float, high: float, near: bool) -> str:
@@ -115,9 +91,8 @@ def agreement(runs: Sequence[pd.DataFrame], people: dict[int, str]) -> Iterator[
     for place, what in ((-2, "last but one"), (-1, "widest")):
         rows[f"{what} less none"] = found[:, place] - found[:, 0], draws[:, place] - draws[:, 0]
     for name, (each, own) in rows.items():
-        low, high = np.nanquantile(own, [0.025, 0.975])
-        seeds = ", ".join(f"{one:.2f}" for one in each)
-        yield f"| A21: {name} | {len(everybody)} | {seeds} | {each.mean():.2f} ({low:.2f} to {high:.2f}) |"
+        mean = f"{each.mean():.2f}{within(*np.nanquantile(own, [0.025, 0.975]), '.2f')}"
+        yield line(f"A21: {name}", len(everybody), listed(each, ".2f"), mean)
 
 
 def grid_shares(scores: pd.DataFrame) -> pd.DataFrame:
@@ -140,15 +115,24 @@ def fallen(four: Sequence[pd.DataFrame], nine: Sequence[pd.DataFrame], people: d
         seeds = [by_participant(a, people).mean() - by_participant(b, people).mean() for a, b in zip(*asked)]  # noqa: B905
         pair = pd.concat([by_participant(pd.concat(side), people) for side in asked], axis=1).dropna()
         each = (pair.iloc[:, 0] - pair.iloc[:, 1]).to_numpy(float)
-        low, high = participant_interval((each,), np.mean, DRAWS, 0)
         what = f"A20: {name} at stage {stage:g}, {own['share'].fillna(0).mean():.2f} in nine cells"
-        yield f"| {what} | {len(each)} | {shown(seeds, each.mean(), low, high)} |"
+        yield of_each(what, seeds, each)
 
 
 def shown(seeds: Sequence[float], mean: float, low: float, high: float) -> str:
     """Cells of a row: each seed, the mean and its interval; none where everybody has the same."""
-    within = "of everybody" if np.isnan(low) else f"{low:.3f} to {high:.3f}"
-    return f"{', '.join(f'{one:.3f}' for one in seeds)} | {mean:.3f} ({within})"
+    return f"{listed(seeds, '.3f')} | {mean:.3f}{within(low, high, '.3f') or ' (of everybody)'}"
+
+
+def of_each(what: str, seeds: Sequence[float], each: np.ndarray) -> str:
+    """A row: values of seeds, and of people, with the interval of their mean."""
+    return line(what, len(each), shown(seeds, float(each.mean()), *over_people(each)))
+
+
+def mean_row(what: str, runs: Sequence[pd.DataFrame], people: dict[int, str], column: str) -> str:
+    """A row of a column of scores, averaged over the grids of each person."""
+    seeds = [by_participant(one, people, column).mean() for one in runs]
+    return of_each(what, seeds, by_participant(pd.concat(runs), people, column).to_numpy(float))
 
 
 def in_the_copy(runs: Sequence[pd.DataFrame], people: dict[int, str]) -> str:
@@ -157,10 +141,7 @@ def in_the_copy(runs: Sequence[pd.DataFrame], people: dict[int, str]) -> str:
                    & one["grid"].notna()] for one in runs]  # fmt: skip
     corners = [one[one["stage"] == one["stage"].max()] for one in corners]
     corners = [one.assign(copy=(one["class_share"] - one["share"]).fillna(0) - one["chance"]) for one in corners]
-    seeds = [by_participant(one, people, "copy").mean() for one in corners]
-    each = by_participant(pd.concat(corners), people, "copy").to_numpy(float)
-    low, high = participant_interval((each,), np.mean, DRAWS, 0)
-    return f"| A7: Grad-CAM in the copy, less an even map | {len(each)} | {shown(seeds, each.mean(), low, high)} |"
+    return mean_row("A7: Grad-CAM in the copy, less an even map", corners, people, "copy")
 
 
 def areas(folders: Sequence[Path]) -> str:
@@ -171,9 +152,9 @@ def areas(folders: Sequence[Path]) -> str:
     for _ in range(1000):
         drawn = np.concatenate([rng.choice(own, len(own)) for own in classes])
         draws.append(np.mean([area(own.loc[drawn]) for own in rows]))
-    found, (low, high) = [area(own) for own in rows], np.quantile(draws, [0.025, 0.975])
-    seeds = ", ".join(f"{one:.2f}" for one in found)
-    return f"| area within folds | {len(rows[0])} | {seeds} | {np.mean(found):.2f} ({low:.2f} to {high:.2f}) |"
+    found = [area(own) for own in rows]
+    mean = f"{np.mean(found):.2f}{within(*np.quantile(draws, [0.025, 0.975]), '.2f')}"
+    return line("area within folds", len(rows[0]), listed(found, ".2f"), mean)
 
 
 def below_chance(runs: Sequence[pd.DataFrame], people: dict[int, str], which: str) -> str:
@@ -181,39 +162,41 @@ def below_chance(runs: Sequence[pd.DataFrame], people: dict[int, str], which: st
     own = [one[(one["method"] == "layer-cam") & (one["stage"] == 0) & (one["kind"] == "needle") & one["grid"].notna()]
            for one in runs]  # fmt: skip
     own = [one.assign(less=one["share"].fillna(0) - one["chance"]) for one in own]
-    seeds = [by_participant(one, people, "less").mean() for one in own]
-    each = by_participant(pd.concat(own), people, "less").to_numpy(float)
-    low, high = participant_interval((each,), np.mean, DRAWS, 0)
-    return f"| A12: LayerCAM at the input less chance, {which} | {len(each)} | {shown(seeds, each.mean(), low, high)} |"
+    return mean_row(f"A12: LayerCAM at the input less chance, {which}", own, people, "less")
 
 
 def without_norms(normed: Sequence[Path], unnormed: Sequence[Path], same_people: bool) -> Iterator[str]:
     """The section on networks without normalisation."""
     scores, people = read(unnormed, same_people)
-    yield from ("| | people | seeds | mean (95 %) |", "|---|---|---|---|", areas(unnormed), "")
+    yield from (*table(OF_MEAN), areas(unnormed), "")
     yield from claim_rows(unnormed, scores, people)
-    yield from ("", "| | people | seeds | difference (95 %) |", "|---|---|---|---|")
+    yield from ("", *table(OF_DIFFERENCE))
     yield below_chance(scores, people, "no normalisation")
     yield below_chance(*read(normed, same_people), "batch normalisation")
-    yield from ("", AGREE, "", "| | people | seeds | mean (95 %) |", "|---|---|---|---|", *agreement(scores, people))
+    yield from ("", AGREE, "", *table(OF_MEAN), *agreement(scores, people))
 
 
 def claim_rows(folders: Sequence[Path], scores: Sequence[pd.DataFrame], people: dict[int, str]) -> Iterator[str]:
     """A table: what the literature found, for all runs together."""
-    answers = [
-        pd.read_csv(DIRECTIONS_TABLE.path(EvaluationLayout(one.resolve())), sep="\t").set_index("claim")
-        for one in folders
-    ]
-    asked = claims_about(EvaluationLayout(folders[0].resolve()).fold(0))
-    pooled = directions(pd.concat(scores, ignore_index=True), people, asked).set_index("claim")
-    yield from ("| claim | people | seeds | difference (95 %) | |", "|---|---|---|---|---|")
+    answers, pooled = found_by(folders, scores, people)
+    yield from table(["claim", "people", "seeds", "difference (95 %)", ""])
     for name, one in pooled[pooled["difference"].notna() & (pooled["holds"] != BY_CONSTRUCTION)].iterrows():
         each = [float(own.loc[name, "difference"]) for own in answers]
         alike = pd.isna(one["ci_low"])  # everybody has the same difference
         low, high = (one["difference"] if alike else one[side] for side in ("ci_low", "ci_high"))
         said = verdict(each, low, high, one["expected"] == "near")
         found = shown(each, one["difference"], one["ci_low"], one["ci_high"])
-        yield f"| {name} | {one['n_participants']} | {found} | {said} |"
+        yield line(name, one["n_participants"], found, said)
+
+
+def found_by(
+    folders: Sequence[Path], scores: Sequence[pd.DataFrame], people: dict[int, str]
+) -> tuple[list[pd.DataFrame], pd.DataFrame]:
+    """Answers of each run by claim, and those of all together."""
+    layouts = [EvaluationLayout(one.resolve()) for one in folders]
+    answers = [pd.read_csv(DIRECTIONS_TABLE.path(one), sep="\t").set_index("claim") for one in layouts]
+    asked = claims_about(layouts[0].fold(0))
+    return answers, directions(pd.concat(scores, ignore_index=True), people, asked).set_index("claim")
 
 
 def written_twice(folders: Sequence[Path]) -> Iterator[str]:
@@ -221,8 +204,8 @@ def written_twice(folders: Sequence[Path]) -> Iterator[str]:
     tables = [pd.read_csv(INVARIANCE_TABLE.path(EvaluationLayout(one.resolve())), sep="\t") for one in folders]
     for name, own in pd.concat(tables).groupby("method", sort=False):
         if own["share_cancelling"].notna().all():
-            plain, both = (", ".join(f"{one:.3f}" for one in own[f"share_{side}"]) for side in ("plain", "cancelling"))
-            yield f"| A19: {name} | {own['n_grids'].sum()} | {plain} | {both} |"
+            shares = (listed(own[f"share_{side}"], ".3f") for side in ("plain", "cancelling"))
+            yield line(f"A19: {name}", own["n_grids"].sum(), *shares)
 
 
 def read(folders: Sequence[Path], same_people: bool, shift: int = 0) -> tuple[list[pd.DataFrame], dict[int, str]]:
@@ -239,48 +222,34 @@ def read(folders: Sequence[Path], same_people: bool, shift: int = 0) -> tuple[li
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", type=Path, nargs="+")
-    parser.add_argument("--same-people", action="store_true", help="runs are seeds of one cohort")
-    parser.add_argument("--nine", type=Path, nargs="+", default=[], help="the same runs in grids of nine cells")
-    parser.add_argument("--unnormed", type=Path, nargs="+", default=[], help="runs of networks without normalisation")
-    parser.add_argument("--page", type=Path)
-    options = parser.parse_args()
+    run = {"type": Path, "nargs": "+", "default": []}
+    options = arguments_of(
+        __doc__,
+        "runs",
+        ("--same-people", {"action": "store_true", "help": "runs are seeds of one cohort"}),
+        ("--nine", {**run, "help": "the same runs in grids of nine cells"}),
+        ("--unnormed", {**run, "help": "runs of networks without normalisation"}),
+        "--page",
+    )
     if options.unnormed:
-        lines = without_norms(options.runs, options.unnormed, options.same_people)
-        text = "\n".join([UNNORMED.format(minutes=MINUTES_UNNORMED), "", *lines])
-        print(text)
-        if options.page:
-            write_section(options.page, f"{TITLE}, without normalisation", text, HEADING)
+        text = "\n".join(without_norms(options.runs, options.unnormed, options.same_people))
+        show(text, options.page, f"{TITLE}, without normalisation", HEADING, words=False)
         return
     scores, people = read(options.runs, options.same_people)
-    answers = {
-        folder.name: pd.read_csv(DIRECTIONS_TABLE.path(EvaluationLayout(folder.resolve())), sep="\t").set_index("claim")
-        for folder in options.runs
-    }
-    asked = claims_about(EvaluationLayout(options.runs[0].resolve()).fold(0))
-    pooled = directions(pd.concat(scores, ignore_index=True), people, asked).set_index("claim")
-    table = pooled[["n_participants", "difference", "ci_low", "ci_high", "holds"]]
-    holds = pd.DataFrame({name: own["holds"] for name, own in answers.items()})
-    print(holds.join(table.rename(columns={"holds": "together"})).round(2).to_csv(sep="\t"))
+    answers, pooled = found_by(options.runs, scores, people)
+    together = pooled[["n_participants", "difference", "ci_low", "ci_high", "holds"]]
+    holds = pd.DataFrame({one.name: own["holds"] for one, own in zip(options.runs, answers, strict=True)})
+    print(holds.join(together.rename(columns={"holds": "together"})).round(2).to_csv(sep="\t"))
     if options.page:
         lines = [*claim_rows(options.runs, scores, people)]
-        lines += ["", AGREE, "", "| | people | seeds | mean (95 %) |", "|---|---|---|---|", *agreement(scores, people)]
-        lines += ["", COPIES, "", "| | people | seeds | difference (95 %) |", "|---|---|---|---|"]
-        lines += [
-            in_the_copy(scores, people),
-            "",
-            WRITTEN,
-            "",
-            "| | grids | as it is | with two units that cancel |",
-            "|---|---|---|---|",
-        ]
+        lines += ["", AGREE, "", *table(OF_MEAN), *agreement(scores, people)]
+        lines += ["", COPIES, "", *table(OF_DIFFERENCE), in_the_copy(scores, people)]
+        lines += ["", WRITTEN, "", *table(["", "grids", "as it is", "with two units that cancel"])]
         lines += written_twice(options.runs)
         if options.nine:
             nine, others = read(options.nine, options.same_people, 500_000)
-            lines += ["", NINE, "", "| | people | seeds | difference (95 %) |", "|---|---|---|---|"]
-            lines += fallen(scores, nine, people | others)
-        write_section(options.page, TITLE, "\n".join([PREFACE, "", *lines]), HEADING)
+            lines += ["", NINE, "", *table(OF_DIFFERENCE), *fallen(scores, nine, people | others)]
+        write_tables(options.page, TITLE, "\n".join(lines), HEADING)
 
 
 if __name__ == "__main__":

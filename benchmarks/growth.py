@@ -7,10 +7,9 @@ resident memory that the process gained.
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,8 @@ import numpy as np
 import pandas as pd
 import psutil
 import torch
-from sections import write_section
+from sections import arguments_of, show, table
+from timed import best_of
 
 from heatlas.pipeline.models.kept_volumes import KeptVolumes
 from heatlas.pipeline.run.layout.run_layout import RunLayout
@@ -38,22 +38,13 @@ def touch(outputs: dict[str, Path], number: int) -> None:
     outputs["table"].write_text(f"value\n{number}\n")
 
 
-def best(call: Callable[[], object], turns: int = 3) -> float:
-    seconds = []
-    for _ in range(turns):
-        begin = time.process_time()
-        call()
-        seconds.append(time.process_time() - begin)
-    return min(seconds)
-
-
 def rerun(units: int) -> list[str]:
     """First run of small units, and a second one that finds them done."""
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(1) as pool:
         layout = RunLayout(Path(folder))
         jobs = [Job("s", f"u{n}", str(n), {"table": layout.root / f"{n}.tsv"}, touch, (n,)) for n in range(units)]
-        first = best(lambda: run_jobs(layout, jobs, pool, ""), 1)
-        again = best(lambda: run_jobs(layout, jobs, pool, ""))
+        first = best_of(lambda: run_jobs(layout, jobs, pool, ""), 1)
+        again = best_of(lambda: run_jobs(layout, jobs, pool, ""))
     return [f"{units:,}", f"{first:.2f}", f"{again:.2f}", f"{1000 * again / units:.2f}"]
 
 
@@ -71,9 +62,9 @@ def kept(scans: int, batch: int = 4) -> list[str]:
                 data[places].float()
 
         epoch_before = psutil.Process().memory_info().rss
-        first = best(epoch, 1)
+        first = best_of(epoch, 1)
         gained = psutil.Process().memory_info().rss - epoch_before
-        later, disk = best(epoch), sum(path.stat().st_size for path in paths) / 1e9
+        later, disk = best_of(epoch), sum(path.stat().st_size for path in paths) / 1e9
     per = [f"{1000 * seconds / scans:.2f}" for seconds in (first, later)]
     return [f"{scans:,}", *per, f"{max(gained, 0) / 1e6:.0f}", f"{disk:.2f}", f"{data.bytes / 1e9:.2f}"]
 
@@ -83,7 +74,7 @@ def permuted(people: int, regions: int, permutations: int) -> list[str]:
     frame = pd.DataFrame(rng.normal(size=(people, 4)), columns=["x", "a", "b", "c"])
     values, design = rng.normal(size=(people, regions)), design_of("x + a + b + c", "x", frame)
     free = Exchangeability.free(people)
-    seconds = best(lambda: freedman_lane(values, design, free, permutations, generator(0, "orders")))
+    seconds = best_of(lambda: freedman_lane(values, design, free, permutations, generator(0, "orders")))
     return [f"{people:,}", f"{regions:,}", f"{permutations:,}", f"{seconds:.2f}"]
 
 
@@ -98,46 +89,31 @@ def overhead(seconds: float, cluster: str | None) -> list[str]:
     return [name, f"{seconds:g}", f"{spent - seconds:.2f}", f"{100 * (spent / seconds - 1):.1f}"]
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = ["| " + " | ".join(columns) + " |", "|" + "---:|" * len(columns)]
-    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--most", type=int, default=10_000, help="scans")
-    parser.add_argument("--output", type=Path)
-    given = parser.parse_args()
+    given = arguments_of(__doc__, ("--most", {"type": int, "default": 10_000, "help": "scans"}), "--output")
     torch.set_num_threads(1)
     sizes = [size for size in (100, 1000, 10_000) if size <= given.most]
     permuted(50, 10, 10)  # numba compiles
     sections: dict[str, tuple[list[str], Callable[..., list[str]], list[tuple[Any, ...]]]] = {
         "Scans kept for training": (
             ["scans", "first epoch, ms per scan", "later", "memory gained, MB", "disk, GB", "all in memory, GB"],
-            kept,
-            [(size,) for size in sizes],
+            kept, [(size,) for size in sizes],
         ),
         "Units and their receipts": (
-            ["units", "first run, s", "again, s", "again, ms per unit"],
-            rerun,
-            [(size,) for size in sizes[:2]],
+            ["units", "first run, s", "again, s", "again, ms per unit"], rerun, [(size,) for size in sizes[:2]],
         ),
         "Permutations": (
-            ["people", "regions", "permutations", "s"],
-            permuted,
+            ["people", "regions", "permutations", "s"], permuted,
             [(400, 136, 1000), (4000, 136, 1000), (400, 1360, 1000), (400, 136, 10_000)],
         ),
         "One unit of 20 s": (
-            ["executor", "unit, s", "beyond it, s", "%"],
-            overhead,
-            [(20.0, None), (20.0, "local")],
+            ["executor", "unit, s", "beyond it, s", "%"], overhead, [(20.0, None), (20.0, "local")],
         ),
-    }
+    }  # fmt: skip
     for title, (columns, measure, sizes_of) in sections.items():
-        body = table(columns, [measure(*size) for size in sizes_of])
-        print(f"{title}\n{body}", flush=True)
-        if given.output:
-            write_section(given.output, title, body, "Growth")
+        print(title)
+        rows = [measure(*size) for size in sizes_of]
+        show("\n".join(table(columns, rows, "---:")), given.output, title, "Growth")
 
 
 if __name__ == "__main__":

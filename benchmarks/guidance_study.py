@@ -16,7 +16,6 @@ training.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,12 +25,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
-from guidance_conditions import FURTHER, PREFACE, Condition, conditions, further
+from guidance_conditions import Condition, conditions, further
 from guidance_summary import further_tables, tables
-from guidance_weights import PREFACE as WEIGHTS_PREFACE
 from guidance_weights import curve_columns, held_out_iou, swept, swept_tables
 from marked_cohort import FOLDS, Cohort, enlarged, load, parts_of
-from sections import write_section
+from sections import HEADING, arguments_of, show
 from torch import nn
 from torch.nn import functional
 
@@ -55,7 +53,7 @@ from heatlas.pipeline.training.objectives.records import Context, Objective
 from heatlas.pipeline.training.trainer import Resumption, train
 from heatlas.pipeline.training.volumes import STORED, LabelledVolumes
 
-TITLE, HEADING = "Guidance and distillation", "Claims asked of patients"
+TITLE = "Guidance and distillation"
 RECIPE = TrainingConfig(
     learning_rate=3e-3,
     learning_rate_schedule="cosine",
@@ -268,33 +266,34 @@ def kept(rows: pd.DataFrame, wanted: Sequence[Condition]) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Section:
-    """A section of the page: what is said before its tables, the conditions, and what makes the tables of answers."""
+    """A section of the page: its conditions, and what makes the tables of answers."""
 
     title: str
-    preface: str
     conditions: Callable[[], list[Condition]]
     tables: Callable[[pd.DataFrame, Sequence[Condition]], str]
 
 
 SECTIONS = {
-    "first": Section(TITLE, PREFACE, conditions, tables),
-    "further": Section(f"{TITLE}, further conditions", FURTHER, further, further_tables),
-    "swept": Section(f"{TITLE}, weights swept", WEIGHTS_PREFACE, swept, swept_tables),
+    "first": Section(TITLE, conditions, tables),
+    "further": Section(f"{TITLE}, further conditions", further, further_tables),
+    "swept": Section(f"{TITLE}, weights swept", swept, swept_tables),
 }
 
 
 def main() -> int:
     """Train, measure, write the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[43, 44, 45])
-    parser.add_argument("--section", choices=SECTIONS, default="first", help="of the page, each with its conditions")
-    parser.add_argument("--only", nargs="+", default=[], metavar="CONDITION")
-    parser.add_argument("--epochs", type=int, default=RECIPE.max_epochs)
-    parser.add_argument("--folds", type=int, default=FOLDS, help="the first ones only")
-    parser.add_argument("--page", type=Path, help="of patients, with a section for the tables")
-    arguments = parser.parse_args()
+    arguments = arguments_of(
+        __doc__,
+        "run",
+        "out",
+        "--seeds",
+        ("--section", {"choices": SECTIONS, "default": "first", "help": "of the page, each with its conditions"}),
+        "--only",
+        ("--epochs", {"type": int, "default": RECIPE.max_epochs}),
+        ("--folds", {"type": int, "default": FOLDS, "help": "the first ones only"}),
+        "--page",
+        only=[],
+    )
     arguments.out.mkdir(parents=True, exist_ok=True)
     section = SECTIONS[arguments.section]
     wanted = section.conditions()
@@ -306,10 +305,8 @@ def main() -> int:
     rows = kept(held_out_iou(rows[rows["seed"].isin(arguments.seeds)]), wanted)
     rows.to_csv(arguments.out / "guidance_study.tsv", sep="\t", index=False, float_format="%.3g")
     text = section.tables(rows, wanted)
-    if arguments.page:
-        write_section(arguments.page, section.title, f"{section.preface}\n\n{text}", HEADING)
     (arguments.out / "guidance_study.md").write_text(text, encoding="utf-8")
-    print(text)
+    show(text, arguments.page, section.title, HEADING, words=False)
     return 0
 
 

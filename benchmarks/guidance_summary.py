@@ -8,24 +8,24 @@ value, which no bootstrap of so few people holds (`pipeline.evaluation.planting.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
+from sections import arguments_of, line, listed, over_people, table, within
 
 from heatlas.pipeline.evaluation.planting.marker_groups import GroupAnswers
 from heatlas.pipeline.evaluation.planting.worst_group import chance_of_worst, mean_of_classes
 from heatlas.pipeline.evaluation.retraining.before_after import chosen, pareto_front
-from heatlas.pipeline.evaluation.scores.intervals import DRAWS, participant_interval
 
 if TYPE_CHECKING:
     from guidance_conditions import Condition
 
 Pairs = Sequence[tuple[str, str]]
+ENDS = " [{}, {}]"
+"""Of an interval."""
 GROUPED = ("against_training", "mean_accuracy", "as_in_training")
 OF_STUDENTS = ("cosine", "agrees")
 ALSO = (
@@ -61,10 +61,10 @@ def summary(rows: pd.DataFrame, wanted: Sequence[Condition]) -> str:
     """Markdown: one table of values and one of paired differences."""
     by_name = dict(list(rows.groupby("condition", sort=False)))
     students = ["cosine", "agreement ID", "OOD"] if any(one.teacher and one.name in by_name for one in wanted) else []
-    lines = head(
+    lines = table([
         "condition", "EPG", "on marker", "worst group", "by seed", "chance", "mean of four", "against training",
         "as in training", *students,
-    )  # fmt: skip
+    ])  # fmt: skip
     for one in wanted:
         own = by_name.get(one.name)
         if own is None:
@@ -87,12 +87,12 @@ def summary(rows: pd.DataFrame, wanted: Sequence[Condition]) -> str:
             ]
         else:
             cells += [""] * len(students)
-        lines.append("| " + " | ".join(cells) + " |")
+        lines.append(line(*cells))
     lines += ["", "Differences (95 % interval over people, seeds averaged; seeds in which it rises)", ""]
-    lines += head(
+    lines += table([
         "condition", "minus", "EPG", "worst group", "against training", "mean of four", "as in training", *students,
         "IoU", "on-object EPG",
-    )  # fmt: skip
+    ])  # fmt: skip
     named = {one.name: one for one in wanted}
     pairs = [(one.name, one.against) for one in wanted] + [pair for pair in COMPARED if pair[0] in named]
     for name, against in pairs:
@@ -113,12 +113,8 @@ def summary(rows: pd.DataFrame, wanted: Sequence[Condition]) -> str:
             cells += [""] * len(students)
         overlaps = (f"{measure}_{one.mask}" for measure in ("iou", "on_object_epg"))
         cells += [_difference(own, other, found) if found in own else "" for found in overlaps]
-        lines.append("| " + " | ".join(cells) + " |")
+        lines.append(line(*cells))
     return "\n".join(lines)
-
-
-def head(*columns: str) -> list[str]:
-    return ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
 
 
 def plain_summary(rows: pd.DataFrame, wanted: Sequence[Condition], also: Pairs = ALSO) -> str:
@@ -126,8 +122,8 @@ def plain_summary(rows: pd.DataFrame, wanted: Sequence[Condition], also: Pairs =
     by_name = dict(list(rows.groupby("condition", sort=False)))
     named = {one.name: one for one in wanted if one.plain and one.name in by_name}
     measures = ["EPG", "EPG, last stage", "IoU", *(["on-object EPG"] if any(one.held_out for one in wanted) else [])]
-    lines = head(
-        "condition", "accuracy", "by seed", "worse class by seed", *measures, "without a map", "cosine", "agreement"
+    lines = table(
+        ["condition", "accuracy", "by seed", "worse class by seed", *measures, "without a map", "cosine", "agreement"]
     )
     for name, one in named.items():
         own = by_name[name]
@@ -138,16 +134,16 @@ def plain_summary(rows: pd.DataFrame, wanted: Sequence[Condition], also: Pairs =
         cells += [f"{own[column].mean():.3f}" for column in _of_maps(one)]
         cells += [f"{own[_of_maps(one)[0]].isna().mean():.0%}"]
         cells += [f"{own[column].mean():.2f}" if one.teacher else "" for column in OF_STUDENTS]
-        lines.append("| " + " | ".join(cells) + " |")
+        lines.append(line(*cells))
     lines += ["", "Differences (95 % interval over people, seeds averaged; each seed)", ""]
-    lines += head("condition", "minus", "accuracy", *measures, "cosine", "agreement")
+    lines += table(["condition", "minus", "accuracy", *measures, "cosine", "agreement"])
     pairs = [(name, one.against) for name, one in named.items() if one.against != name]
     for name, against in (pair for pair in dict.fromkeys((*pairs, *also)) if set(pair) <= set(named)):
         one, own, other = named[name], by_name[name], by_name[against]
         cells = [name, against, *(_paired(own, other, column) for column in ("correct", *_of_maps(one)))]
         both = one.teacher and named[against].teacher
         cells += [_paired(own, other, column) if both else "" for column in OF_STUDENTS]
-        lines.append("| " + " | ".join(cells) + " |")
+        lines.append(line(*cells))
     return "\n".join(lines)
 
 
@@ -163,15 +159,14 @@ def _paired(own: pd.DataFrame, other: pd.DataFrame, name: str) -> str:
     if change.empty:
         return "no map"
     people = change.groupby("person").mean()
-    low, high = participant_interval((people.to_numpy(),), np.mean, DRAWS, 0)
-    seeds = ", ".join(f"{value:+.3f}" for value in change.groupby("seed").mean())
-    return f"{people.mean():+.3f}{_within(low, high, 3)}; {seeds}"
+    seeds = listed(change.groupby("seed").mean(), "+.3f")
+    return f"{people.mean():+.3f}{within(*over_people(people), '+.3f', ENDS)}; {seeds}"
 
 
 def choices(rows: pd.DataFrame, wanted: Sequence[Condition]) -> str:
     """Markdown: accuracy, EPG and IoU on validation, the Pareto set of each mask, and the condition chosen from it."""
     means = rows.groupby("condition").mean(numeric_only=True)
-    lines = ["| mask | condition | accuracy | EPG | IoU | Pareto set | chosen |", "|---|---|---|---|---|---|---|"]
+    lines = table(["mask", "condition", "accuracy", "EPG", "IoU", "Pareto set", "chosen"])
     for mask in dict.fromkeys(one.mask for one in wanted if one.loss and not one.reversed):
         names = ["control", *(one.name for one in wanted if one.loss and one.mask == mask and one.against == "control")]
         names = [name for name in names if name in means.index]
@@ -182,7 +177,7 @@ def choices(rows: pd.DataFrame, wanted: Sequence[Condition]) -> str:
         for place, name in enumerate(names):
             cells = [mask, name, *(f"{value:.3f}" for value in values[place])]
             cells += ["yes" if front[place] else "", "yes" if place == best else ""]
-            lines.append("| " + " | ".join(cells) + " |")
+            lines.append(line(*cells))
     return "\n".join(["Choice on the validation parts, which are as in training", "", *lines])
 
 
@@ -202,9 +197,8 @@ def further_tables(rows: pd.DataFrame, wanted: Sequence[Condition]) -> str:
 def _difference(own: pd.DataFrame, other: pd.DataFrame, name: str) -> str:
     """Mean over people of the difference, its interval, and in how many seeds it is above 0."""
     change = (per_person(own, name) - per_person(other, name)).dropna()  # a constant network has no map
-    low, high = participant_interval((change.to_numpy(),), np.mean, DRAWS, 0)
     means = [[found[name].mean() for _, found in side.groupby("seed")] for side in (own, other)]
-    return f"{change.mean():+.3f}{_within(low, high, 3)}, {_rises(*means)}"
+    return f"{change.mean():+.3f}{within(*over_people(change), '+.3f', ENDS)}, {_rises(*means)}"
 
 
 def _worst(own: pd.DataFrame, other: pd.DataFrame) -> str:
@@ -217,25 +211,18 @@ def _grouped(own: pd.DataFrame, other: pd.DataFrame, name: str) -> str:
     first, second = tested(own), tested(other)
     change, low, high = mean_of_classes(first.per_person[name] - second.per_person[name], first.of_class)
     means = [[getattr(tested(found), name) for _, found in side.groupby("seed")] for side in (own, other)]
-    return f"{change:+.2f}{_within(low, high, 2)}, {_rises(*means)}"
+    return f"{change:+.2f}{within(low, high, '+.2f', ENDS)}, {_rises(*means)}"
 
 
 def _rises(first: Sequence[float], second: Sequence[float]) -> str:
     return f"{sum(a > b for a, b in zip(first, second, strict=True))}/{len(first)}"
 
 
-def _within(low: float, high: float, decimals: int) -> str:
-    """An interval; nothing where nobody differs."""
-    return "" if np.isnan(low) else f" [{low:+.{decimals}f}, {high:+.{decimals}f}]"
-
-
 def main() -> int:
     """Print the tables of kept answers."""
     from guidance_conditions import conditions
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("answers", type=Path)
-    print(tables(pd.read_csv(parser.parse_args().answers, sep="\t"), conditions()), end="")
+    print(tables(pd.read_csv(arguments_of(__doc__, "answers").answers, sep="\t"), conditions()), end="")
     return 0
 
 

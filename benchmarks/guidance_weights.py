@@ -1,4 +1,4 @@
-"""The section of `guidance_study.py` in which weights are swept: its preface, conditions and tables."""
+"""The section of `guidance_study.py` in which weights are swept: its conditions and tables."""
 
 from __future__ import annotations
 
@@ -8,52 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 from guidance_conditions import Condition, conditions, further
-from guidance_summary import Pairs, head, plain_summary, summary
+from guidance_summary import Pairs, plain_summary, summary
+from sections import line, table
 
 from heatlas.pipeline.evaluation.retraining.before_after import EQUAL, LARGEST_DROP
 from heatlas.pipeline.evaluation.scores.overlap import IOU_THRESHOLDS, best_place
 
-PREFACE = """\
-The same people again, by `python benchmarks/guidance_study.py RUN OUT --section swept`, in three parts.
-
-**Boxes, and no marker.** As in the sources a trained network (`bcos-plain`, `plain`: founding, `x-dnn`: founding
-without biases) goes on, here for 10 epochs at a third of the rate, with a loss of guidance at the input, whose weight
-is at the end of the name; "-on" goes on as long without. The first fold of three. Of each network the threshold of the
-IoU is the one of 18 that is best on its validation part (before, half the maximum, which left IoUs of almost nothing).
-On-object EPG: the share in the regions of what lies in the boxes. The weight of a loss is chosen on the validation
-parts of the three seeds, as in the source: the one with the highest EPG (for IoU: the highest IoU) of those whose
-accuracy is at most 5 points below that of "-on", and if there is none, the smallest. So 11 to 13 of the people tested
-in a seed helped to choose, in the validation part of another one. 10 %, 1 %, +50 % and "middle" as in the further
-section, with one weight. "Last": energy at the last stage of all three kinds of networks, asked when all else here had
-been seen. Weight 3 came first and left B-cos networks that give everybody the same class, so .3 and 1 were added. The
-rule was set before these were seen: the largest weight counts whose accuracy on the validation parts is at most 5
-points below that of "-on" (or the smallest), and guidance works if the EPG of the last stage is higher than that of
-"-on", by interval and each seed, and no network gives everybody the same class.
-
-**A marker**, as in the first section, from scratch, with a mild weight in place of 30 (L1: 10 in place of 100);
-`marker-energy-last` is guided at the last stage, the place of conventional networks in the source. On the first fold
-L1 was ahead of energy by .05 (−.02 to .12), in every seed, and the worst group was not above a coin in one seed. So
-B-cos networks were asked by all three folds, which decide; the control was trained last. That they decide the worst
-group, too, was written down with its numbers.
-
-Known before: the other two sections, and networks of seed 42 (the same people, divided otherwise), from which the
-weights were taken: B-cos with energy 1, 3, 10 and 30, L1 100 to 10000, PPCE .03 to 3, RRR* 100 to 10000; beside the
-marker energy .3, 1, 3 and 10 and L1 100. On its validation part (18 people) energy had EPGs of .41 to .76, the other
-losses .05 to .08 at every weight.
-
-Bounds set before any network of seeds 43 to 45 was trained. A loss has the *better trade-off* than another one if of
-the chosen two its EPG is higher, by interval and each seed, while its accuracy is at most 5 points lower in the mean
-over people; it has *the best* IoU or on-object EPG if it is higher than that of each other loss. Classification is
-*raised* if the accuracy of some chosen network is higher than that of the network it began with and of "-on", and there
-is a *trade-off* where it is lower and EPG higher. "Similar", "bears", "about as well" and "as well": at most 5 points
-lower; "at little cost": an accuracy at most 5 points lower. A raised worst group counts if it lies above what a coin
-has on average (.46) in each seed, and above the range of a coin in the mean. All else for the interval and each seed.
-Beside the marker, rows of the mild weight come first, whatever they say.
-
-**Students** of all three folds, as in the further section, whose first fold and whose bounds are known from there. They
-were run when all else here had been seen: frozen ones first, founding ones (`kd`, `kd+maps`) last.
-
-All took 114 minutes of a core: 9 for seed 42, 41 for students."""
 WEIGHTS = {"energy": (1.0, 3.0, 10.0), "l1": (1.0, 10.0, 100.0), "ppce": (0.1, 1.0, 10.0), "rrr": (10.0, 100.0, 1e3)}
 """Of each loss, mildest first."""
 FEW = 3.0
@@ -162,11 +122,11 @@ def swept_tables(rows: pd.DataFrame, wanted: Sequence[Condition]) -> str:
 def _weights(known: pd.DataFrame, wanted: Sequence[Condition], picks: Sequence[dict[tuple[str, str], str]]) -> str:
     """Markdown: what is known of each weight on the validation parts, and which one is chosen by which measure."""
     means = known.groupby("condition").mean(numeric_only=True)
-    lines = head("on the validation parts", "accuracy", "EPG", "IoU", "chosen by")
+    lines = table(["on the validation parts", "accuracy", "EPG", "IoU", "chosen by"])
     for one in (one for one in wanted if one.name in means.index):
         by = [name for name, pick in zip(("EPG", "IoU"), picks, strict=True) if one.name in pick.values()]
         values = (f"{means.loc[one.name, name]:.3f}" for name in ("correct", f"epg_{one.mask}", f"iou_{one.mask}"))
-        lines.append("| " + " | ".join([one.name, *values, " and ".join(by)]) + " |")
+        lines.append(line(one.name, *values, " and ".join(by)))
     return "\n".join(lines)
 
 

@@ -9,16 +9,15 @@ before. The bounds of the issue are 2.5 (map at the input) and 1.6 (after a midd
 
 from __future__ import annotations
 
-import argparse
 import gc
 import statistics
 import sys
-import time
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 from lrp_measure import forget_peak, peak_resident, resident
+from sections import arguments_of, line, show_page, table
+from timed import in_turns
 
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.models.inputs import configured_input
@@ -63,12 +62,6 @@ def steps() -> dict[str, Callable[[], None]]:
     return {name: step_of(objective) for name, objective in kinds.items()}
 
 
-def seconds(step: Callable[[], None]) -> float:
-    begun = time.process_time()
-    step()
-    return time.process_time() - begun
-
-
 def peak(step: Callable[[], None]) -> float:
     """MiB above what the process held before."""
     gc.collect()
@@ -80,26 +73,16 @@ def peak(step: Callable[[], None]) -> float:
 
 def main() -> int:
     """Measure and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--output", type=Path)
-    arguments = parser.parse_args()
+    arguments = arguments_of(__doc__, "--repeats", "--output", repeats=5)
     torch.set_num_threads(1)
     made = steps()
-    for step in made.values():
-        step()
-    times = {name: [] for name in made}
-    for _ in range(arguments.repeats):
-        for name, step in made.items():
-            times[name].append(seconds(step))
-    lines = ["| step | s of one core | ratio | memory, MiB |", "|---|---|---|---|"]
+    in_turns(made, 1)
+    times = in_turns(made, arguments.repeats)
+    lines = table(["step", "s of one core", "ratio", "memory, MiB"])
     for name, step in made.items():
         ratio = statistics.median(own / plain for own, plain in zip(times[name], times["plain"], strict=True))
-        lines.append(f"| {name} | {statistics.median(times[name]):.2f} | {ratio:.2f} | {peak(step):.0f} |")
-    text = "\n".join(lines)
-    print(text)
-    if arguments.output:
-        arguments.output.write_text(text + "\n", encoding="utf-8")
+        lines.append(line(name, f"{statistics.median(times[name]):.2f}", f"{ratio:.2f}", f"{peak(step):.0f}"))
+    show_page("\n".join(lines), arguments.output)
     return 0
 
 

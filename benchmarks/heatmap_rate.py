@@ -10,7 +10,6 @@ as a run has; one thread each; seconds of the clock, arms in turns, best of `--r
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
 from collections.abc import Callable
@@ -20,8 +19,8 @@ from pathlib import Path
 import pandas as pd
 import psutil
 import torch
-from growth import table
-from sections import write_section
+from sections import arguments_of, show, table
+from timed import in_turns
 from training_rate import NETWORK, Cohort, written
 
 from heatlas.atlases.labels import load_atlas
@@ -100,16 +99,11 @@ def measured(resolution: float, betas: int, scans: int, repeats: int) -> list[st
             },
         })  # fmt: skip
         with open_executor(1) as executor:
-            arms = [engine(layout, cohort, config), stage(layout, cohort, config, executor)]
-            spent: list[list[float]] = [[], []]
-            for _ in range(repeats + 1):
-                for arm, call in zip(spent, arms, strict=True):
-                    begin = time.monotonic()
-                    call()
-                    arm.append(time.monotonic() - begin)
+            arms = {"engine": engine(layout, cohort, config), "stage": stage(layout, cohort, config, executor)}
+            spent = in_turns(arms, repeats + 1, time.monotonic)
             worker = max(one.memory_info().rss for one in psutil.Process().children(recursive=True))
         disk = sum(path.stat().st_size for path in layout.partial_sums.glob("*_sums.npz"))
-    alone, whole = (min(arm[1:]) / scans for arm in spent)
+    alone, whole = (min(arm[1:]) / scans for arm in spent.values())
     return [
         f"{resolution:g}", f"{betas}", f"{alone:.2f}", f"{whole:.2f}", f"{100 * alone / whole:.0f}",
         f"{worker / 2**30:.1f}", f"{disk / 1e6:.0f}",
@@ -117,20 +111,14 @@ def measured(resolution: float, betas: int, scans: int, repeats: int) -> list[st
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--scans", type=int, default=8)
-    parser.add_argument("--repeats", type=int, default=2)
-    parser.add_argument("--output", type=Path)
-    given = parser.parse_args()
+    given = arguments_of(__doc__, ("--scans", {"type": int, "default": 8}), "--repeats", "--output", repeats=2)
     torch.set_num_threads(1)
     columns = [
         "voxels, mm", "values of β", "engine, s per scan", "stage, s per scan", "rate, % of the engine's",
         "memory of the worker, GiB", "sums on disk, MB",
     ]  # fmt: skip
-    body = table(columns, [measured(*size, given.scans, given.repeats) for size in SIZES])
-    print(body)
-    if given.output:
-        write_section(given.output, "Heatmaps against the engine", body, "Growth")
+    body = table(columns, [measured(*size, given.scans, given.repeats) for size in SIZES], "---:")
+    show("\n".join(body), given.output, "Heatmaps against the engine", "Growth")
 
 
 if __name__ == "__main__":

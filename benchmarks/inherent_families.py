@@ -9,7 +9,6 @@ process of its own whose time is measured. Registration is not repeated. The sam
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import subprocess
@@ -22,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from sections import arguments_of, replaced
 
 from heatlas.pipeline.cohort.people.splits import Split
 from heatlas.pipeline.cohort.reading import PLANTED
@@ -119,14 +119,15 @@ def found_by(layout: RunLayout, planted: tuple[str, ...]) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--only", nargs="+", choices=list(FAMILIES), default=list(FAMILIES))
-    parser.add_argument("--participant-label", nargs="+", default=[])
-    parser.add_argument("--stop-after", default="report")
-    parser.add_argument("--n-procs", type=int, default=1)
-    arguments = parser.parse_args()
+    arguments = arguments_of(
+        __doc__,
+        "run",
+        "out",
+        ("--only", {"nargs": "+", "choices": list(FAMILIES), "default": list(FAMILIES)}),
+        ("--participant-label", {"nargs": "+", "default": []}),
+        ("--stop-after", {"default": "report"}),
+        "--n-procs",
+    )
     arguments.out.mkdir(parents=True, exist_ok=True)
     source = read_run_input(RunLayout(arguments.run.resolve())).input
     planted, path = read_planted(source / PLANTED), arguments.out / "families.tsv"
@@ -144,10 +145,7 @@ def main() -> None:
             row = {"family": family, **found_by(RunLayout(copy), planted), "minutes": minutes, "GiB": memory}
         except RuntimeError as error:
             row = {"family": family, "note": str(error)}
-        known = pd.read_csv(path, sep="\t") if path.is_file() else pd.DataFrame()
-        pd.concat([known, pd.DataFrame([row])]).drop_duplicates("family", keep="last").to_csv(
-            path, sep="\t", index=False
-        )
+        replaced(pd.DataFrame([row]), path, ["family"])
         print(row, flush=True)
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from sections import replaced
 
 from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.templates import configured_grid
@@ -51,21 +52,13 @@ time; see docs/benchmarks/evaluation.md."""
 
 @dataclass(frozen=True)
 class Recipe:
-    """What differs from the settings of the run.
-
-    Parameters
-    ----------
-    name : str
-        Names networks and rows.
-    settings : mapping
-        Sections of a configuration; a family other than that of the run starts from its own defaults.
-    methods : tuple of str
-        Empty: ``inherent`` where the family has it, otherwise `POSTHOC`.
-    """
+    """What differs from the settings of the run; the name is that of networks and rows."""
 
     name: str
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Sections of a configuration; a family other than that of the run starts from its own defaults."""
     methods: tuple[str, ...] = ()
+    """Empty: ``inherent`` where the family has it, otherwise `POSTHOC`."""
 
     def config(self, run: Path, seed: int) -> Config:
         return load_config(file=run / "config.toml", overrides={**self.settings, "seed": seed})
@@ -205,10 +198,6 @@ def last_epochs(found: Networks, cohort: JudgedCohort) -> dict[str, float]:
     return {name: float(np.mean([row[name] for row in last])) for name in columns}
 
 
-def collected(tables: Sequence[pd.DataFrame], path: Path) -> pd.DataFrame:
+def collected(tables: Sequence[pd.DataFrame], path: Path) -> None:
     """Rows of all recipes, written as they come; earlier rows of the same recipe, seed and map are replaced."""
-    keys = ["recipe", "seed", "map"]
-    frame = pd.concat(([pd.read_csv(path, sep="\t")] if path.is_file() else []) + list(tables), ignore_index=True)
-    frame = frame.drop_duplicates(keys, keep="last")
-    frame.to_csv(path, sep="\t", index=False)
-    return frame
+    replaced(pd.concat(tables), path, ["recipe", "seed", "map"])

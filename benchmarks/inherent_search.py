@@ -11,11 +11,9 @@ those of `heatlas evaluate`, in OUT/search.tsv. The same command continues.
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
-
 import pandas as pd
 from inherent_runs import Recipe, Workplace, collected, scored, scored_on_copies
+from sections import arguments_of
 
 from heatlas.pipeline.run.work.executors import open_executor
 
@@ -112,14 +110,8 @@ def run(work: Workplace, recipes: tuple[Recipe, ...], seeds: list[int], planted:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[43])
-    parser.add_argument("--only", nargs="+")
-    parser.add_argument("--planted", action="store_true", help="plant loss in copies of the controls")
-    parser.add_argument("--n-procs", type=int, default=1)
-    arguments = parser.parse_args()
+    planted = ("--planted", {"action": "store_true", "help": "plant loss in copies of the controls"})
+    arguments = arguments_of(__doc__, "run", "out", "--seeds", "--only", planted, "--n-procs", seeds=[43])
     arguments.out.mkdir(parents=True, exist_ok=True)
     known = {one.name: one for one in (*SCREEN, FOUNDING, *WITHOUT_BIASES)}
     chosen = tuple(known[name] for name in arguments.only or known)

@@ -15,17 +15,16 @@ Networks are those of `inherent_search.py`, and are trained where they are missi
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
+import math
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import torch
 from inherent_runs import Recipe, Workplace, networks, scored, trained
 from inherent_search import BCE, BEST, FOUNDING, GOOD, bcos
-from inherent_units import angle, templates
+from sections import arguments_of
 from torch import Tensor
 from torch.nn import functional
 
@@ -38,6 +37,7 @@ from heatlas.pipeline.evaluation.bench.table import evaluation_table
 from heatlas.pipeline.evaluation.scores.map_scores import ScanMasks
 from heatlas.pipeline.evaluation.scores.masking import part_numbers, removal_curve
 from heatlas.pipeline.models.dynamic.linear_map import dynamic_weights
+from heatlas.pipeline.models.families.coda.dau import CodaConv3d
 from heatlas.pipeline.models.inputs import from_network, read_network_volume
 from heatlas.pipeline.models.storage import LoadedModel, load_model
 from heatlas.pipeline.run.work.executors import open_executor
@@ -242,6 +242,45 @@ def cascade(work: Workplace, seed: int, _: Recipes) -> pd.DataFrame:
     return table.loc[table["map"] == "inherent", ["network", "n_scans", "spearman_real", "ssim_real"]]
 
 
+def angle() -> pd.DataFrame:
+    """Best direction of one unit that must answer at 60 degrees, for distractors at 20 and at 100 degrees."""
+    angles = torch.linspace(-math.pi, math.pi, 7201, dtype=torch.float64)
+    rows = []
+    for b in (1, 1.5, 2, 2.5, 4, 8, 16, 64):
+        best = []
+        for elsewhere in (20.0, 100.0):
+            cosines = [torch.cos(angles - math.radians(place)) for place in (60.0, elsewhere)]
+            wanted, unwanted = (c.sign() * c.abs() ** b for c in cosines)
+            loss = functional.softplus(-wanted) + 0.5 * functional.softplus(unwanted)
+            best.append(float(torch.rad2deg(angles[loss.argmin()])))
+        gap = abs(best[0] - best[1])
+        rows.append({"B": b, "distractors at 20": best[0], "distractors at 100": best[1], "gap": gap})
+    return pd.DataFrame(rows)
+
+
+def templates(seed: int) -> pd.DataFrame:
+    """Smallest principal cosine between what a unit of rank 3 learns and three templates, or their three components."""
+    rows = []
+    draw = torch.Generator().manual_seed(seed)
+    truth = functional.normalize(torch.randn(3, 125, generator=draw), dim=1) * math.sqrt(125) / 2
+    x = truth[torch.randint(3, (3072,), generator=draw)] + 0.5 * torch.randn(3072, 125, generator=draw)
+    principal = torch.linalg.svd(x, full_matrices=False).Vh[:3].T
+    for bound in ("l2", "sq", "wb"):
+        torch.manual_seed(seed)
+        one = CodaConv3d(125, 1, 1, rank=3, bound=bound, vote=False)
+        optimiser = torch.optim.Adam(one.parameters(), 0.01)
+        for _step in range(400):
+            optimiser.zero_grad()
+            (-one(x.view(-1, 125, 1, 1, 1)).mean()).backward()
+            optimiser.step()
+        span = torch.linalg.qr(one.expand_weight.flatten(1).T.detach()).Q
+        rows.append({"bound": bound} | {
+            name: float(torch.linalg.svdvals(span.T @ torch.linalg.qr(basis).Q).min())
+            for name, basis in (("templates", truth.T), ("principal components", principal))
+        })  # fmt: skip
+    return pd.DataFrame(rows)
+
+
 Study = Callable[[Workplace, int, Recipes], pd.DataFrame]
 STUDIES: dict[str, tuple[Study, Recipes]] = {
     "implicit": (implicit, IMPLICIT),
@@ -255,15 +294,8 @@ STUDIES: dict[str, tuple[Study, Recipes]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("study", choices=[*STUDIES])
-    parser.add_argument("run", type=Path)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[43])
-    parser.add_argument("--only", nargs="+", help="recipes of the study, by name")
-    parser.add_argument("--folds", type=int, default=0, help="the first of the run's folds only; 0 for all")
-    parser.add_argument("--n-procs", type=int, default=1)
-    arguments = parser.parse_args()
+    study_name = ("study", {"choices": [*STUDIES]})
+    arguments = arguments_of(__doc__, study_name, "run", "out", "--seeds", "--only", "--folds", "--n-procs", seeds=[43])
     torch.set_num_threads(1)
     arguments.out.mkdir(parents=True, exist_ok=True)
     study, recipes = STUDIES[arguments.study]

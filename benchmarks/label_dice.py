@@ -24,7 +24,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -36,8 +36,8 @@ import nibabel as nib
 import numpy as np
 import pandas as pd
 import scipy.ndimage
-from label_overlap import dice_per_label
 from scipy.spatial.transform import Rotation
+from sections import arguments_of, line, show_page, table
 
 from heatlas.atlases.labels import Atlas, load_atlas
 from heatlas.atlases.templates import Template, load_template
@@ -55,7 +55,7 @@ from heatlas.pipeline.registration.settled import COARSEST_MM
 from heatlas.pipeline.registration.volumes.jacobian import jacobian_determinant, log_jacobian
 from heatlas.pipeline.registration.volumes.region_volumes import region_volumes, tissue_volumes
 from heatlas.pipeline.run.config.settings import RegistrationConfig
-from heatlas.pipeline.run.tables import write_json, write_text
+from heatlas.pipeline.run.tables import write_json
 from heatlas.pipeline.run.work.digests import code_digest
 
 HIPPOCAMPI, VENTRICLES = (47, 48), (49, 50, 51, 52)
@@ -78,7 +78,16 @@ PLAIN_CALL = "antsRegistrationSyNQuick[s]"
 
 
 def main() -> None:
-    options = arguments()
+    options = arguments_of(
+        __doc__,
+        ("oasis", {"type": Path, "help": "BIDS dataset with manual labels under derivatives/manual"}),
+        ("work", {"type": Path, "help": "folder for the result of each person and engine"}),
+        ("--resolution", {"type": float, "nargs": "+", "default": [2.0, 1.0], "help": "of the template, mm"}),
+        ("--retest", {"type": int, "default": 4, "help": "people registered twice where hippocampi are measured"}),
+        ("--minutes", {"type": float, "default": float("inf"), "help": "begin nothing after that"}),
+        ("--seed", {"type": int, "default": 43}),
+        "--page",
+    )
     end = time.monotonic() + 60 * options.minutes
     images = in_order(sorted(options.oasis.glob("sub-*/anat/*_T1w.nii.gz")))
     rows = []
@@ -90,23 +99,7 @@ def main() -> None:
             rows.append({"resolution": resolution, "engine": engine, "person": person_of(image), **(row or {})})
             if row:
                 print(resolution, person_of(image), engine, row["dice"], f"{row['seconds']:.0f} s", flush=True)
-    text = page(pd.DataFrame(rows), options)
-    print(text)
-    if options.page:
-        write_text(options.page, text)
-
-
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("oasis", type=Path, help="BIDS dataset with manual labels under derivatives/manual")
-    parser.add_argument("work", type=Path, help="folder for the result of each person and engine")
-    parser.add_argument("--resolution", type=float, nargs="+", default=[2.0, 1.0], metavar="MM", help="of the template")
-    parser.add_argument("--retest", type=int, default=4, metavar="N",
-                        help="people registered twice where hippocampi are measured (default 4)")  # fmt: skip
-    parser.add_argument("--minutes", type=float, default=float("inf"), metavar="N", help="begin nothing after that")
-    parser.add_argument("--seed", type=int, default=43)
-    parser.add_argument("--page", type=Path, help="Markdown file to write")
-    return parser.parse_args()
+    show_page(page(pd.DataFrame(rows), options), options.page)
 
 
 def in_order(images: list[Path]) -> list[Path]:
@@ -241,7 +234,22 @@ def page(rows: pd.DataFrame, options: argparse.Namespace) -> str:
     ]
     for resolution, own in rows.groupby("resolution", sort=False):
         lines += ["", f"## Template at {resolution:g} mm", "", *overlap(own), "", *volumes_of(own), "", *people(own)]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
+
+
+def dice_per_label(first: np.ndarray, second: np.ndarray, labels: Iterable[int]) -> dict[int, float]:
+    """Dice coefficient 2 |A and B| / (|A| + |B|) of each label (Dice 1945, doi:10.2307/1932409).
+
+    Of whole numbers >= 0 on the same grid; NaN where a label occurs in neither image.
+
+    >>> dice_per_label(np.array([1, 1, 2, 0]), np.array([1, 2, 2, 0]), [1, 2, 3])
+    {1: 0.6666666666666666, 2: 0.6666666666666666, 3: nan}
+    """
+    wanted = [int(label) for label in labels]
+    size = max([0, *wanted, int(first.max(initial=0)), int(second.max(initial=0))]) + 1
+    counts = [np.bincount(part.ravel(), minlength=size) for part in (first, second, first[first == second])]
+    total = {label: counts[0][label] + counts[1][label] for label in wanted}
+    return {label: float(2 * counts[2][label] / n) if n else float("nan") for label, n in total.items()}
 
 
 def by_engine(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -256,8 +264,7 @@ def overlap(rows: pd.DataFrame) -> list[str]:
     both = [name for name in found[OURS].index if name in found[PLAIN].index and name not in CHOSEN_ON]
     if not both:
         return ["Not run."]
-    lines = [f"| Dice (n = {len(both)}) | this pipeline | plain | ratio | better in | smallest ratio |",
-             "|---|---|---|---|---|---|"]  # fmt: skip
+    lines = table([f"Dice (n = {len(both)})", "this pipeline", "plain", "ratio", "better in", "smallest ratio"])
     a, b = (pd.DataFrame(found[engine].loc[both, "dice"].tolist(), index=both) for engine in (OURS, PLAIN))
     for name in a:
         lines.append(
@@ -271,8 +278,8 @@ def overlap(rows: pd.DataFrame) -> list[str]:
 def volumes_of(rows: pd.DataFrame) -> list[str]:
     """Agreement of both hippocampi together with the manual volume, and with themselves in the moved scan."""
     found = by_engine(rows)
-    lines = ["| volume of both hippocampi | people | r with manual | bias | SD of the difference | from | to |",
-             "|---|---|---|---|---|---|---|"]  # fmt: skip
+    columns = "people", "r with manual", "bias", "SD of the difference", "from", "to"
+    lines = table(["volume of both hippocampi", *columns])
     kinds = (("without fluid", OURS, "tissue_mm3"), ("whole label", OURS, "whole_mm3"),
              ("whole label, plain", PLAIN, "whole_mm3"))  # fmt: skip
     for title, engine, column in kinds:
@@ -297,11 +304,8 @@ def volumes_of(rows: pd.DataFrame) -> list[str]:
 def people(rows: pd.DataFrame) -> list[str]:
     """One row per person, and who was not run."""
     found = by_engine(rows)
-    lines = [
-        f"| person | {' | '.join(f'{name}, ours / plain' for name in ('mean Dice', *STRUCTURES))} | "
-        "hippocampi mm³, ours | manual | s, ours / plain |",
-        "|" + "---|" * (len(STRUCTURES) + 5),
-    ]
+    pairs = (f"{name}, ours / plain" for name in ("mean Dice", *STRUCTURES))
+    lines = table(["person", *pairs, "hippocampi mm³, ours", "manual", "s, ours / plain"])
     for person in rows["person"].unique():
         pair = [found[engine].loc[person] if person in found[engine].index else None for engine in (OURS, PLAIN)]
         if all(row is None for row in pair):
@@ -310,7 +314,7 @@ def people(rows: pd.DataFrame) -> list[str]:
         cells = [" / ".join(v if isinstance(v, str) else f"{v:.3f}" for v in two) for two in zip(*dice, strict=True)]
         volumes = ["–"] * 2 if pair[0] is None else [f"{pair[0][c]:.0f}" for c in ("tissue_mm3", "manual_mm3")]
         seconds = " / ".join("–" if row is None else f"{row['seconds']:.0f}" for row in pair)
-        lines.append(f"| {person} | {' | '.join([*cells, *volumes, seconds])} |")
+        lines.append(line(person, *cells, *volumes, seconds))
     missing = [f"{row.person} ({row.engine})" for row in rows.itertuples() if row.person not in found[row.engine].index]
     return [*lines, "", f"Not run: {', '.join(missing) or 'none'}."]
 

@@ -10,7 +10,6 @@ slopes with the same weights and HC3 errors, which like Heatlas gives no group t
 
 from __future__ import annotations
 
-import argparse
 import warnings
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,8 @@ import numpy as np
 import pandas as pd
 import statsmodels.api as sm
 import statsmodels.formula.api as smf
+from sections import arguments_of, line
+from sections import table as markdown
 
 from heatlas.pipeline.statistics.progression.trajectories import ParticipantSlopes, change_test, participant_slopes
 
@@ -85,13 +86,10 @@ def mixed_model(table: pd.DataFrame, response: str, groups: tuple[str, ...]) -> 
 
 def main() -> None:
     """Print one row per response, term and method."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("table", type=Path)
-    parser.add_argument("--permutations", type=int, default=9999)
-    options = parser.parse_args()
+    options = arguments_of(__doc__, "table", ("--permutations", {"type": int, "default": 9999}))
     table = read(options.table)
-    print("| response | term | Heatlas: per year (95 %) | p | slopes, HC3: per year (95 %) | p | mixed model | p |")
-    print("|---|---|---|---|---|---|---|---|")
+    ways = ("Heatlas: per year (95 %)", "p", "slopes, HC3: per year (95 %)", "p", "mixed model", "p")
+    print(*markdown(["response", "term", *ways]), sep="\n")
     pairs = [(a, b) for place, b in enumerate(GROUPS) for a in GROUPS[:place]]
     terms = {f"slope {name}": (name,) for name in GROUPS} | {f"{b} - {a}": (a, b) for a, b in pairs}
     for response, scale in RESPONSES.items():
@@ -102,7 +100,7 @@ def main() -> None:
             for found in (ours(scaled, response, groups, options.permutations), *answers):
                 estimate = "" if np.isnan(found["estimate"]) else "{estimate:+.3f} ({low:+.3f} to {high:+.3f})"
                 cells += [estimate.format(**found), f"{found['p']:.4f}"]
-            print(f"| {response} | {term} | {' | '.join(cells)} |")
+            print(line(response, term, *cells))
 
 
 if __name__ == "__main__":

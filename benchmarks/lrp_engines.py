@@ -32,24 +32,12 @@ class Answer:
 
 @dataclass(frozen=True)
 class Engine:
-    """One row of the table.
-
-    Parameters
-    ----------
-    title : str
-    betas : tuple of float
-        β of the maps that one run makes; empty for runs that make none.
-    package : str or None
-        Distribution that must be installed.
-    explain : callable
-        From (model, volume, betas) to an `Answer`, or None where the run makes no map.
-    note : str
-    """
+    """One row of the table."""
 
     title: str
-    betas: tuple[float, ...]
-    package: str | None
-    explain: Callable[[nn.Module, Tensor, tuple[float, ...]], Answer | None]
+    betas: tuple[float, ...]  # β of the maps that one run makes; empty for runs that make none
+    package: str | None  # distribution that must be installed
+    explain: Callable[[nn.Module, Tensor, tuple[float, ...]], Answer | None]  # None where the run makes no map
     note: str = ""
 
     @property

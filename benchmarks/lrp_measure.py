@@ -9,7 +9,6 @@ not counted, and memory from the allocator's own peak, less what was allocated b
 
 from __future__ import annotations
 
-import argparse
 import gc
 import json
 import platform
@@ -22,18 +21,21 @@ from pathlib import Path
 import numpy as np
 import torch
 from lrp_engines import ENGINES, WARM_UP_GRID, Answer, Engine, seeded_network
+from sections import arguments_of
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("engine", choices=ENGINES)
-    parser.add_argument("folder", type=Path, help="holds volume.npy; results go here")
-    parser.add_argument("--threads", type=int, required=True)
-    parser.add_argument("--repeats", type=int, required=True)
-    parser.add_argument("--seed", type=int, required=True)
-    parser.add_argument("--device", required=True)
-    parser.add_argument("--tf32", action="store_true")
-    options = parser.parse_args()
+    number = {"type": int, "required": True}
+    options = arguments_of(
+        __doc__,
+        ("engine", {"choices": ENGINES}),
+        ("folder", {"type": Path, "help": "holds volume.npy; results go here"}),
+        ("--threads", number),
+        ("--repeats", number),
+        ("--seed", number),
+        ("--device", {"required": True}),
+        ("--tf32", {"action": "store_true"}),
+    )
     torch.set_num_threads(options.threads)
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = options.tf32
     volume = torch.from_numpy(np.load(options.folder / "volume.npy"))

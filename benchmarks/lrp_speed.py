@@ -27,13 +27,24 @@ from pathlib import Path
 import numpy as np
 import torch
 from lrp_engines import BETAS, ENGINES, YARDSTICK, brain_volume
+from sections import arguments_of, line, show_page
 
 HERE = Path(__file__).parent
 ABSENT = {"Pytorch-LRP (founding study), TorchLRP, iNNvestigate, LXT": "no package, or no 3D convolutions in PyTorch"}
 
 
 def main() -> None:
-    options = arguments()
+    options = arguments_of(
+        __doc__,
+        ("--grid", {"type": int, "nargs": 3, "default": (193, 229, 193)}),
+        ("--threads", {"type": int, "default": 1, "help": "of PyTorch"}),
+        "--repeats",
+        ("--seed", {"type": int, "default": 0}),
+        ("--device", {"default": "cpu", "choices": ("cpu", "cuda")}),
+        ("--tf32", {"action": "store_true", "help": "let peers and f+b use TF32 (ours never does)"}),
+        ("--engines", {"nargs": "+", "choices": ENGINES, "default": list(ENGINES)}),
+        "--output",
+    )
     names = [name for name in options.engines if ENGINES[name].installed is not None]
     with tempfile.TemporaryDirectory() as folder:
         np.save(Path(folder) / "volume.npy", brain_volume(tuple(options.grid)).numpy())
@@ -42,23 +53,7 @@ def main() -> None:
             found[name] = measured(name, Path(folder), options)
         again = measured(YARDSTICK, Path(folder), options)
         text = page(found, again, agreement(Path(folder), names), options)
-    print(text)
-    if options.output:
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        options.output.write_text(text, encoding="utf-8")
-
-
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--grid", type=int, nargs=3, default=(193, 229, 193), metavar="VOXELS")
-    parser.add_argument("--threads", type=int, default=1, help="threads of PyTorch (default 1)")
-    parser.add_argument("--repeats", type=int, default=3, help="runs per engine; the best counts (default 3)")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
-    parser.add_argument("--tf32", action="store_true", help="let peers and f+b use TF32 (ours never does)")
-    parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES), metavar="ENGINE")
-    parser.add_argument("--output", type=Path, help="Markdown file to write")
-    return parser.parse_args()
+    show_page(text, options.output)
 
 
 def measured(name: str, folder: Path, options: argparse.Namespace) -> dict:
@@ -90,17 +85,18 @@ def agreement(folder: Path, names: list[str]) -> list[str]:
             if theirs.exists() and ours.exists():
                 a, b = (np.load(path).astype(float).ravel() for path in (ours, theirs))
                 furthest, alike = np.abs(a - b).max() / np.abs(b).max(), np.corrcoef(a, b)[0, 1]
-                rows.append(f"| {peer.title} | {beta:g} | {furthest:.1e} | {alike:.6f} | {a.sum() / b.sum():.4f} |")
+                sums = f"{a.sum() / b.sum():.4f}"
+                rows.append(line(peer.title, f"{beta:g}", f"{furthest:.1e}", f"{alike:.6f}", sums))
     return rows
 
 
 def page(found: dict[str, dict], again: dict, agreed: list[str], options: argparse.Namespace) -> str:
     """The Markdown page."""
     first = found[YARDSTICK]
-    yard = {key: min(best(first[key]), best(again[key])) for key in ("time", "wall")}
+    yard = {key: min(min(first[key]), min(again[key])) for key in ("time", "wall")}
     yard["median"] = min(statistics.median(first["time"]), statistics.median(again["time"]))
     yard["peak"] = min(first["peak"], again["peak"])
-    drift = best(again["time"]) / best(first["time"]) - 1
+    drift = min(again["time"]) / min(first["time"]) - 1
     head = "| engine | β | time s | / f+b | median / f+b | wall s | peak GiB | / f+b | unexplained |"
     rows = [row(name, result, yard) for name, result in found.items()]
     return "\n".join(
@@ -146,11 +142,11 @@ def row(name: str, result: dict, yard: dict[str, float]) -> str:
     betas = str(len(engine.betas)) if engine.betas else ""
     if "error" in result:
         return f"| {title} | {betas} | failed: {result['error']} | | | | | | |"
-    time, middle, peak = best(result["time"]), statistics.median(result["time"]), result["peak"]
+    time, middle, peak = min(result["time"]), statistics.median(result["time"]), result["peak"]
     unexplained = f"{result['unexplained']:.1e}" if "unexplained" in result else ""
     return (
         f"| {title} | {betas} | {time:.2f} | **{time / yard['time']:.2f}** | {middle / yard['median']:.2f} "
-        f"| {best(result['wall']):.2f} | {peak / 2**30:.2f} | **{peak / yard['peak']:.2f}** | {unexplained} |"
+        f"| {min(result['wall']):.2f} | {peak / 2**30:.2f} | **{peak / yard['peak']:.2f}** | {unexplained} |"
     )
 
 
@@ -172,10 +168,6 @@ def agreement_page(rows: list[str]) -> list[str]:
         *rows,
         "",
     ]
-
-
-def best(values: list[float]) -> float:
-    return min(values)
 
 
 def cpu_model() -> str:

@@ -10,13 +10,11 @@ and 2 for DeepLIFT.
 
 from __future__ import annotations
 
-import argparse
-import time
-from collections.abc import Callable
-
 import numpy as np
 import torch
 from lrp_engines import brain_volume, seeded_network
+from sections import arguments_of, line, table
+from timed import cpu_seconds
 from torch import Tensor
 
 from heatlas.pipeline.attribution.gradient.integrated_gradients import IntegratedGradients
@@ -36,19 +34,10 @@ def controls(volume: Tensor) -> Reference:
     return Reference(volume * (1 + 0.1 * noise), tuple(f"sub-{number}" for number in range(CONTROLS)))
 
 
-def seconds(work: Callable[[], object]) -> float:
-    """CPU time of all threads."""
-    before = time.process_time()
-    work()
-    return time.process_time() - before
-
-
 def main() -> None:
     """Print one row per method."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--grid", type=int, nargs=3, default=(80, 98, 80))
-    parser.add_argument("--repeats", type=int, default=7)
-    options = parser.parse_args()
+    grid = ("--grid", {"type": int, "nargs": 3, "default": (80, 98, 80)})
+    options = arguments_of(__doc__, grid, "--repeats", repeats=7)
     torch.set_num_threads(1)
     volume = brain_volume(tuple(options.grid))
     model, reference = seeded_network(volume, seed=1), controls(volume)
@@ -66,16 +55,16 @@ def main() -> None:
         score = model(leaf)
         torch.autograd.grad(score[0, 1] - score[0, 0], leaf)
 
-    print("| map | forward and backward passes (least to most) |\n|---|---|")
+    print(*table(["map", "forward and backward passes (least to most)"]), sep="\n")
     with kept_memory():
         passes()
         for name, (method, start) in methods.items():
             ratios = []
             for _ in range(options.repeats):
-                cost = seconds(lambda: attribute_all(model, volume, 1, method, 0, start))  # noqa: B023
-                ratios.append(cost / np.median([seconds(passes) for _ in range(3)]))
-            print(f"| {name} | {np.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}) |", flush=True)
-        once = np.median([seconds(passes) for _ in range(9)])
+                cost = cpu_seconds(lambda: attribute_all(model, volume, 1, method, 0, start))  # noqa: B023
+                ratios.append(cost / np.median([cpu_seconds(passes) for _ in range(3)]))
+            print(line(name, f"{np.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"), flush=True)
+        once = np.median([cpu_seconds(passes) for _ in range(9)])
     print(f"\nOne forward and backward pass: {1000 * once:.0f} ms of one core.")
 
 

@@ -9,7 +9,6 @@ equal for the tests of means; for those of ranks a member of either group is as 
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -17,6 +16,7 @@ from functools import cache
 import numpy as np
 import pandas as pd
 from null_relevance import Case, Found, Generator, people, relevance
+from sections import arguments_of, line, table
 
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.work.seeds import generator
@@ -234,11 +234,9 @@ POWER = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-sets", type=int, default=100)
-    parser.add_argument("--effect", type=float, default=0.8)
-    options = parser.parse_args()
-    print("| data | p | p_fwe | p_fdr | p_fwe_ranks |\n|---|---|---|---|---|")
+    effect = ("--effect", {"type": float, "default": 0.8})
+    options = arguments_of(__doc__, "--data-sets", effect, data_sets=100)
+    print(*table(["data", "p", "p_fwe", "p_fdr", "p_fwe_ranks"]), sep="\n")
     for name, groups in POWER.items():
         found = []
         for i in range(options.data_sets):
@@ -248,7 +246,7 @@ def main() -> None:
                 compared(groups, values, frame, rng, ORDERS_OF_POWER, by_ranks) for by_ranks in (False, True)
             )
             found.append([(p[:PLANTED] <= 0.05).mean() for p in (means.p, means.p_fwe, means.p_fdr, ranks.p_fwe)])
-        print(f"| {name} | " + " | ".join(f"{share:.0%}" for share in np.mean(found, axis=0)) + " |", flush=True)
+        print(line(name, *(f"{share:.0%}" for share in np.mean(found, axis=0))), flush=True)
 
 
 if __name__ == "__main__":

@@ -27,25 +27,14 @@ Found = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Case:
-    """Tests made on the same made-up data.
+    """Tests made on the same made-up data."""
 
-    Parameters
-    ----------
-    tables, data : str
-        Tables that make the tests, and what the data are.
-    function : callable
-        The p values of a data set, from a generator of random numbers and the size of a planted effect, 0 for none.
-    effect : float
-        A planted effect that nearly every test should find; 0 where nothing can be planted.
-    caveat : bool
-        Whether the rows of such data say that p may be too small.
-    """
-
-    tables: str
-    data: str
+    tables: str  # that make the tests
+    data: str  # what they are
     function: Callable[..., Found]
-    effect: float = 0.0
-    caveat: bool = False
+    """The p values of a data set, from a generator of random numbers and the size of a planted effect, 0 for none."""
+    effect: float = 0.0  # planted, that nearly every test should find; 0 where nothing can be planted
+    caveat: bool = False  # whether the rows of such data say that p may be too small
 
 
 def people(rng: Generator, folds: int = 4, levels: int = 3) -> pd.DataFrame:

@@ -10,7 +10,6 @@ tables in Markdown; what is finished is not repeated.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -22,9 +21,9 @@ import pandas as pd
 import torch
 import torch.nn.functional as F
 from monai.networks.nets import DenseNet
+from patients import call
+from sections import arguments_of, line, table
 from torch import Tensor, nn
-
-from heatlas.workflows.command_line import main as heatlas
 
 METHODS = ("deeplift", "lrp", "guided-backpropagation", "expected-gradients")
 MAP = "expectedGradients"
@@ -79,20 +78,13 @@ def dense() -> nn.Module:
 NETWORKS: dict[str, Callable[[], nn.Module]] = {"Sfcn": Sfcn, "dense": dense}
 
 
-def call(*arguments: object) -> None:
-    """Run a command of Heatlas; stop if it fails."""
-    print("$ heatlas", *arguments, file=sys.stderr, flush=True)
-    if code := heatlas([str(one) for one in arguments]):
-        sys.exit(f"ended with {code}")
-
-
 def halves(source: Path, out: Path) -> tuple[Path, Path]:
     """Tables of the people of each half, drawn within diagnoses."""
     people = pd.read_csv(source / "participants.tsv", sep="\t")
     order = people.sample(frac=1, random_state=SEED).sort_values("diagnosis", kind="stable")
     tables = out / "first.tsv", out / "second.tsv"
-    for start, table in enumerate(tables):
-        order.iloc[start::2][["participant_id"]].sort_values("participant_id").to_csv(table, sep="\t", index=False)
+    for start, half in enumerate(tables):
+        order.iloc[start::2][["participant_id"]].sort_values("participant_id").to_csv(half, sep="\t", index=False)
     return tables
 
 
@@ -128,8 +120,8 @@ def trained(name: str, run: Path, weights: Path) -> None:
 
 def summary(out: Path, names: Sequence[str]) -> None:
     """Accuracy beside ridge on regions, and the regions that evidence puts first by Hedges' g."""
-    print("| networks | area within folds (ridge on regions; difference) | first regions (g) | hippocampus |")
-    print("|---|---|---|---|")
+    columns = ["networks", "area within folds (ridge on regions; difference)", "first regions (g)", "hippocampus"]
+    print(*table(columns), sep="\n")
     for name in names:
         tables = out / name / "group" / "statistics"
         rows = pd.read_csv(tables / "baselines.tsv", sep="\t")
@@ -140,36 +132,39 @@ def summary(out: Path, names: Sequence[str]) -> None:
         order = list(groups["group"])
         first = ", ".join(f"{group} {g:.2f}" for group, g in zip(order[:3], groups["hedges_g"][:3], strict=True))
         gap = f"{row['difference']:+.2f}, {row['difference_low']:+.2f} to {row['difference_high']:+.2f}"
-        print(f"| {name} | {row['network']:.2f} ({row['estimate']:.2f}; {gap}) | {first} "
-              f"| {order.index('Hippocampus') + 1} of {len(order)} |")  # fmt: skip
+        place = f"{order.index('Hippocampus') + 1} of {len(order)}"
+        print(line(name, f"{row['network']:.2f} ({row['estimate']:.2f}; {gap})", first, place))
 
 
 def same(one: Path, other: Path) -> None:
     """How far tables of the run applied and of its export applied lie apart, map by map."""
     keys = ["participant_id", "map", "region"]
     tables = [pd.read_csv(run / "group" / "relevance.tsv", sep="\t").set_index(keys)["density"] for run in (one, other)]
-    print("| map | median correlation over people | largest difference, relative to the largest value |\n|---|---|---|")
+    columns = ["map", "median correlation over people", "largest difference, relative to the largest value"]
+    print(*table(columns), sep="\n")
     for name, rows in pd.concat(tables, axis=1, keys=["run", "export"]).groupby("map"):
         by_person = rows.groupby("participant_id").apply(lambda own: own["run"].corr(own["export"], "spearman"))
         gap = (rows["run"] - rows["export"]).abs().max() / rows["run"].abs().max()
-        print(f"| {name} | {by_person.median():.3f} | {gap:.1e} |")
+        print(line(name, f"{by_person.median():.3f}", f"{gap:.1e}"))
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("input", type=Path)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--n-procs", default=2)
-    parser.add_argument("--parts", nargs="+", default=["nulls", "faithfulness"], help="of heatlas evaluate")
-    parser.add_argument("--only", nargs="+", choices=sorted(NETWORKS), default=sorted(NETWORKS))
-    options = parser.parse_args()
+    options = arguments_of(
+        __doc__,
+        "input",
+        "out",
+        "--n-procs",
+        ("--parts", {"nargs": "+", "default": ["nulls", "faithfulness"], "help": "of heatlas evaluate"}),
+        ("--only", {"nargs": "+", "choices": sorted(NETWORKS), "default": sorted(NETWORKS)}),
+        n_procs=2,
+    )
     out, source = options.out.resolve(), options.input.resolve()
     out.mkdir(parents=True, exist_ok=True)
     first, second = halves(source, out)
     common = ["--preset", "patients", "--n-procs", options.n_procs]
-    for table, other in ((first, second), (second, first)):
+    for half, other in ((first, second), (second, first)):
         settings = SETTINGS.format(without=other, methods=list(METHODS)).replace("'", '"')
-        (out / f"{table.stem}.toml").write_text(settings, encoding="utf-8")
+        (out / f"{half.stem}.toml").write_text(settings, encoding="utf-8")
     if not (out / "run" / "report.html").is_file():
         call("run", source, out / "run", *common, "--config", out / "first.toml")
     if not (out / "export").is_dir():

@@ -15,10 +15,12 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from scipy.stats import spearmanr
+from sections import arguments_of, line, listed, table
 from sklearn.metrics import roc_auc_score
 
 from heatlas.workflows.command_line import main as heatlas
@@ -48,10 +50,10 @@ def made(options: argparse.Namespace, seed: int, shuffled: bool) -> Path:
     return out
 
 
-def call(*arguments: str) -> None:
+def call(*arguments: object) -> None:
     """Run a command of Heatlas; stop if it fails."""
-    if code := heatlas(list(arguments)):
-        sys.exit(f"heatlas {' '.join(arguments)} ended with {code}")
+    if code := heatlas([str(one) for one in arguments]):
+        sys.exit(f"heatlas {' '.join(map(str, arguments))} ended with {code}")
 
 
 def people_of(run: Path) -> pd.DataFrame:
@@ -76,33 +78,46 @@ def area(rows: pd.DataFrame) -> float:
 
 def accuracy_table(runs: Sequence[Path]) -> list[str]:
     """Areas of each run's networks, by severity, and what else their output goes with."""
-    lines = ["| run | area | CDR ≥ 1 against 0 | CDR 0.5 against 0 | mean z at CDR 0, 0.5, ≥ 1 | ρ with MMSE "
-             "| ρ with nWBV (within CN, within AD) |", "|---|---|---|---|---|---|---|"]  # fmt: skip
+    lines = table([
+        "run", "area", "CDR ≥ 1 against 0", "CDR 0.5 against 0", "mean z at CDR 0, 0.5, ≥ 1", "ρ with MMSE",
+        "ρ with nWBV (within CN, within AD)",
+    ])  # fmt: skip
     for run in runs:
         rows = people_of(run)
         dose = [rows.loc[own, "z"].mean() for own in (rows["cdr"] == 0, rows["cdr"] == 0.5, rows["cdr"] >= 1)]
-        inside = [spearmanr(own["z"], own["nwbv"], nan_policy="omit").statistic for _, own in rows.groupby("target")]
+        severe, mild = rows[(rows["cdr"] == 0) | (rows["cdr"] >= 1)], rows[rows["cdr"] <= 0.5]
+        inside = listed((rank_correlation(own, "nwbv") for _, own in rows.groupby("target")), "+.2f")
         lines.append(
-            f"| {run.name} | {area(rows):.2f} | {area(rows[(rows['cdr'] == 0) | (rows['cdr'] >= 1)]):.2f} | "
-            f"{area(rows[rows['cdr'] <= 0.5]):.2f} | {', '.join(f'{one:+.2f}' for one in dose)} | "
-            f"{spearmanr(rows['z'], rows['mmse'], nan_policy='omit').statistic:+.2f} | "
-            f"{spearmanr(rows['z'], rows['nwbv'], nan_policy='omit').statistic:+.2f} "
-            f"({', '.join(f'{one:+.2f}' for one in inside)}) |"
+            line(
+                run.name,
+                *(f"{area(own):.2f}" for own in (rows, severe, mild)),
+                listed(dose, "+.2f"),
+                f"{rank_correlation(rows, 'mmse'):+.2f}",
+                f"{rank_correlation(rows, 'nwbv'):+.2f} ({inside})",
+            )
         )
     return lines
 
 
+def rank_correlation(rows: pd.DataFrame, name: str) -> float:
+    """Spearman's ρ of what networks say within their fold and what is known of people."""
+    return float(spearmanr(rows["z"], rows[name], nan_policy="omit").statistic)
+
+
 def baseline_table(runs: Sequence[Path]) -> list[str]:
     """Areas of the baselines on each run's own folds, and the paired differences of the networks."""
-    lines = ["| run | baseline | area | networks minus baseline (95 %) | p | verdict |", "|---|---|---|---|---|---|"]
+    lines = table(["run", "baseline", "area", "networks minus baseline (95 %)", "p", "verdict"])
     for run in runs:
         rows = pd.read_csv(run / "group" / "statistics" / "baselines.tsv", sep="\t")
         for one in rows[rows["metric"] == "auc_within_folds"].itertuples():
-            lines.append(
-                f"| {run.name} | {one.baseline} | {one.estimate:.2f} | {one.difference:+.2f} "
-                f"({one.difference_low:+.2f} to {one.difference_high:+.2f}) | {one.p:.3f} | {one.verdict} |"
-            )
+            change = less_baseline(one)
+            lines.append(line(run.name, one.baseline, f"{one.estimate:.2f}", change, f"{one.p:.3f}", one.verdict))
     return lines
+
+
+def less_baseline(row: Any) -> str:
+    """What networks have more than a row of baselines.tsv, with its interval."""
+    return f"{row.difference:+.2f} ({row.difference_low:+.2f} to {row.difference_high:+.2f})"
 
 
 def places(run: Path, name: str) -> pd.DataFrame:
@@ -115,30 +130,31 @@ def places(run: Path, name: str) -> pd.DataFrame:
 
 def region_table(runs: Sequence[Path], maps: Sequence[str]) -> list[str]:
     """Where the maps of each run differ between the classes."""
-    lines = [f"| run | map | first three (g) | places of {', '.join(WANTED).lower()} | p_fwe ≤ .05 |",
-             "|---|---|---|---|---|"]  # fmt: skip
+    lines = table(["run", "map", "first three (g)", f"places of {', '.join(WANTED).lower()}", "p_fwe ≤ .05"])
     for name in maps:
         for run in runs:
             rows = places(run, name)
             first = ", ".join(f"{one.group} {one.hedges_g:+.2f}" for one in rows.head(3).itertuples())
             found = ", ".join(str(int(rows.index[rows["group"] == one][0]) + 1) for one in WANTED)
             count = int((rows["p_fwe"] <= 0.05).sum())
-            lines.append(f"| {run.name} | {NAMES.get(name, name)} | {first} | {found} | {count} of {len(rows)} |")
+            lines.append(line(run.name, NAMES.get(name, name), first, found, f"{count} of {len(rows)}"))
     return lines
 
 
 def main() -> int:
     """Run what is missing, print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("input", type=Path)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--preset", default="patients")
-    parser.add_argument("--config", type=Path)
-    parser.add_argument("--seeds", type=int, nargs="*", default=[43, 44, 45])
-    parser.add_argument("--shuffled", type=int, nargs="*", default=[46, 47, 48])
-    parser.add_argument("--maps", nargs="+", default=list(NAMES))
-    parser.add_argument("--n-procs", type=int, default=2)
-    options = parser.parse_args()
+    options = arguments_of(
+        __doc__,
+        "input",
+        "out",
+        ("--preset", {"default": "patients"}),
+        ("--config", {"type": Path}),
+        ("--seeds", {"type": int, "nargs": "*", "default": [43, 44, 45]}),
+        ("--shuffled", {"type": int, "nargs": "*", "default": [46, 47, 48]}),
+        ("--maps", {"nargs": "+", "default": list(NAMES)}),
+        "--n-procs",
+        n_procs=2,
+    )
     options.out.mkdir(parents=True, exist_ok=True)
     real = [made(options, seed, shuffled=False) for seed in options.seeds]
     shuffled = [made(options, seed, shuffled=True) for seed in options.shuffled]

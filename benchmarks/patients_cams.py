@@ -13,17 +13,15 @@ people drawn with replacement, means over seeds.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import torch
-from sections import write_section
+from sections import HEADING, across, arguments_of, kept_rows, line, listed, show, table
 from torch import Tensor
 
 from heatlas.atlases.labels import load_atlas
@@ -34,7 +32,6 @@ from heatlas.pipeline.attribution.gradient.smoothing import gaussian_smooth
 from heatlas.pipeline.attribution.methods import Method, attribute
 from heatlas.pipeline.attribution.registry import METHODS
 from heatlas.pipeline.evaluation.scores.faithfulness import max_sensitivity
-from heatlas.pipeline.evaluation.scores.intervals import DRAWS, participant_interval
 from heatlas.pipeline.evaluation.scores.masking import (
     average_drop,
     average_gain,
@@ -67,34 +64,7 @@ MASKS = tuple(VARIANTS)[1:]
 SLOW = ("score-cam", "ablation-cam")
 TABLE, SAMPLES, FINE = "cams.tsv", 2, ("max-sensitivity", "seconds")
 TITLE = "CAM methods, four people of a fold"
-HEADING = "Claims asked of patients"
 SCORES = (*SEEN, *REST, "seconds", "accuracy")
-PREFACE = """\
-The networks of the first section, trained anew on another machine (other rounding), by
-`python benchmarks/patients_cams.py`. As in the source: the true class is explained, a map becomes a mask by its range,
-what is hidden is air; in per cent. Founding networks have 64 channels and maps of the last features. Everybody is asked
-of the fast methods; Opti-CAM, Score-CAM, Ablation-CAM, curves and AOPC are of the first four of each fold by name, and
-max-sensitivity of the first. Opti-CAM makes maps of the people of a fold and class at once, as the source times
-batches of eight; its seconds are shares of that. Seconds are of a core that others used too. All took
-{minutes} minutes of a core.
-
-Said before these numbers were seen. The first of each fold were seen before, on the other machine: they left O3, O4, O5
-and O10 open, and Opti-CAM had better curves than Grad-CAM and took more seconds than all others. One more person
-was seen while the command was written. In every part the interval over people and every seed must lie on the side
-named. Variants of Opti-CAM were run last.
-
-- O2: the one voxel that Fake-CAM hides as published is a corner, and air already; "fake-cam, brain" hides the first
-  voxel of the brain instead. Almost no drop: AD below 1 (source .8). No gain: AG below 2 (source 1.6). Good increase:
-  AI above that of Grad-CAM, or below it by at most 5 points. O2 does not hold if one of them lies beyond its bound.
-- O3: mediocre is the source's own comparison, a lower insertion and a higher deletion than Grad-CAM. O3 does not hold
-  if both lie the other way.
-- O4: maximising is better if AG and AI are higher and AD lower than by the difference, and does not hold if one of
-  them lies the other way.
-- O5: AG by range and by maximum differ by less than 5 points, and both lie above the sigmoid. O5 does not hold if the
-  two differ by 5 points and more, or one of them lies below the sigmoid.
-- O10: fewer seconds than Score-CAM and than Ablation-CAM, and more than Grad-CAM; O10 does not hold if it takes more
-  than both. Ablation-CAM runs here only what follows the features, in the source the whole network."""
-MINUTES = "31"
 
 
 def method_of(name: str) -> Method:
@@ -172,7 +142,7 @@ def asked(run: Path, methods: Sequence[str], people: int, whole: int, sensitive:
     layout, kept = RunLayout(run.resolve()), run / TABLE
     config = read_run_config(layout)
     atlas = PackedAtlas.of(load_atlas(config.regions.atlas, configured_grid(config.registration)))
-    rows = pd.read_csv(kept, sep="\t") if kept.is_file() else pd.DataFrame(columns=["participant_id", "method"])
+    rows = kept_rows(kept, ["participant_id", "method"])
     done = set(zip(rows["participant_id"], rows["method"], strict=True))
     for fold, own in pd.read_csv(run / "group" / "predictions.tsv", sep="\t").groupby("fold"):
         loaded = load_model(layout.fold(int(fold)))
@@ -209,29 +179,16 @@ def means_table(runs: Sequence[Path], methods: Sequence[str], partly: bool = Fal
     found = [read(run, methods, partly) for run in runs]
     scores = [score for score in SCORES if all(score in own for own in found)]
     people = ", ".join(str(own["participant_id"].nunique()) for own in found)
-    lines = [f"| {people} people | " + " | ".join(scores) + " |", "|---" * (len(scores) + 1) + "|"]
+    lines = table([f"{people} people", *scores])
     for name in methods:
         cells = [[own.loc[own["method"] == name, score].mean() for own in found] for score in scores]
-        texts = [", ".join(f"{v:.{digits(score)}f}" for v in own) for own, score in zip(cells, scores, strict=True)]
-        lines.append(f"| {name} | " + " | ".join(texts) + " |")
+        texts = [listed(own, f".{digits(score)}f") for own, score in zip(cells, scores, strict=True)]
+        lines.append(line(name, *texts))
     return lines
 
 
 def digits(score: str) -> int:
     return 2 if score in FINE else 1
-
-
-def across(change: pd.Series, decimals: int) -> str:
-    """Cells of a row: people, mean by seed, and mean over people, each by the mean of the seeds, with an interval.
-
-    `change`: differences by seed (or run) and person.
-    """
-    seeds = ", ".join(f"{one:+.{decimals}f}" for one in change.groupby(level=0).mean())
-    each = change.groupby(level=1).mean().to_numpy()
-    low, high = participant_interval((each,), np.mean, DRAWS, 0)
-    mean, low, high = (f"{one:+.{decimals}f}" for one in (each.mean(), low, high))
-    within = "" if "nan" in low else f" ({low} to {high})"
-    return f"{len(each)} | {seeds} | {mean}{within}"
 
 
 def differences(runs: Sequence[Path], first: str, second: str, partly: bool = False) -> list[str]:
@@ -264,25 +221,26 @@ def tables(runs: Sequence[Path]) -> str:
     if len(asked_of) > 1:
         parts += ["Opti-CAM and its variants:", "", *means_table(runs, asked_of), ""]
         pairs += [*(("opti-cam", name) for name in asked_of[1:]), ("opti-cam, maximum", "opti-cam, sigmoid")]
-    parts += ["| difference | people | seeds | mean (95 %) |", "|---|---|---|---|", *level(runs, INSIDE, SEEN)]
+    parts += [*table(["difference", "people", "seeds", "mean (95 %)"]), *level(runs, INSIDE, SEEN)]
     parts += [line for pair in pairs for line in differences(runs, *pair, partly=True)]
-    return f"{PREFACE.format(minutes=MINUTES)}\n\n" + "\n".join(parts)
+    return "\n".join(parts)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", type=Path, nargs="+")
-    parser.add_argument("--methods", nargs="+", default=[*CAMS, FAKE, INSIDE, *VARIANTS])
-    parser.add_argument("--people", type=int, default=0, help="first of each fold, who are asked; 0 for all")
-    parser.add_argument("--whole", type=int, default=4, help="first of each fold, with curves and AOPC")
-    parser.add_argument("--sensitive", type=int, default=1, help="first of each fold, with max-sensitivity")
-    parser.add_argument("--page", type=Path)
-    options = parser.parse_args()
+    options = arguments_of(
+        __doc__,
+        "runs",
+        ("--methods", {"nargs": "+", "default": [*CAMS, FAKE, INSIDE, *VARIANTS]}),
+        ("--people", {"type": int, "default": 0, "help": "first of each fold, who are asked; 0 for all"}),
+        ("--whole", {"type": int, "default": 4, "help": "first of each fold, with curves and AOPC"}),
+        ("--sensitive", {"type": int, "default": 1, "help": "first of each fold, with max-sensitivity"}),
+        "--page",
+    )
     torch.set_num_threads(1)
     for run in options.runs:
         asked(run, options.methods, options.people, options.whole, options.sensitive)
     if options.page:
-        write_section(options.page, TITLE, tables(options.runs), HEADING)
+        show(tables(options.runs), options.page, TITLE, HEADING, words=False)
     return 0
 
 

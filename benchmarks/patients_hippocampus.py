@@ -8,7 +8,6 @@ is made if it is not there.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,23 +15,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from patients import call
-from patients_relevance import BETAS, DRAWS, GUIDED_MAPS, HEADING, LRP, PREDICTED, Floats, predicted
-from sections import write_section
+from patients_relevance import BETAS, DRAWS, GUIDED_MAPS, LRP, PREDICTED, Floats, predicted
+from sections import HEADING, arguments_of, line, listed, show, table
 
 TITLE = "Relevance and the hippocampus"
-PREFACE = """\
-The same runs, by `python benchmarks/patients_hippocampus.py`. True positives at a probability of .5; Pearson's r over
-them, as in the source, of the sum in the hippocampus and the volume of both hippocampi. Unlike it: volumes are not
-FreeSurfer's but those of `group/volumes.tsv` (`tissue_mm3`) of a run at 2 mm with `transform = "syn-quick"`, of images
-that were scaled to the template, so heads are of one size. Nobody has compared such volumes with manual ones. The last
-rows show what they go with: good volumes of the hippocampus would go with MMSE and with the volume of the whole brain
-(nWBV). A sum is divided by its mean over the true positives of its fold, as each fold has its own network. Beside it,
-as before, the mean intensity that the network sees in the region (`image_regions.tsv`), in standard deviations of the
-brain: where tissue is lost, dark fluid is in its place. Intervals: 1,000 draws of true positives, the same in all
-seeds; chance is 0. Not related: the interval and each seed within ±.3, a medium effect. The correlations with the
-intensity were seen before this was written, those with volumes were not. The networks were trained anew on another
-machine than those of the first section, with other rounding: there, 42, 50 and 42 people. Volumes of the 68 patients
-took 20 minutes of a core."""
 NAMES = {"mmse": "MMSE", "nwbv": "nWBV"}
 
 
@@ -84,12 +70,12 @@ def hippocampus(runs: Sequence[Path], warped: pd.DataFrame) -> str:
     for place in range(DRAWS):
         chosen = rng.choice(names, len(names))
         drawn[place + 1] = [own.loc[[name for name in chosen if name in own.index]] for own in found]
-    lines = [f"| r, {', '.join(str(len(own)) for own in found)} people | seeds | mean | 95 % |", "|---|---|---|---|"]
+    lines = table([f"r, {', '.join(str(len(own)) for own in found)} people", "seeds", "mean", "95 %"])
 
     def add(what: str, values: Floats) -> None:
         low, high = np.quantile(values[1:].mean(axis=1), [0.025, 0.975])
-        seeds = ", ".join(f"{one:.2f}" for one in values[0])
-        lines.append(f"| {what} | {seeds} | {values[0].mean():.2f} | {low:.2f} to {high:.2f} |")
+        mean = f"{values[0].mean():.2f}"
+        lines.append(line(what, listed(values[0], ".2f"), mean, f"{low:.2f} to {high:.2f}"))
 
     maps = list(found[0].columns.drop(["volume", "intensity"]))
     both = np.array([[own.corr().loc[[*maps, "intensity"], ["volume", "intensity"]] for own in one] for one in drawn])
@@ -107,20 +93,13 @@ def hippocampus(runs: Sequence[Path], warped: pd.DataFrame) -> str:
         at = np.concatenate([np.arange(len(rows))[None], rng.integers(len(rows), size=(DRAWS, len(rows)))])
         own = np.array([np.corrcoef(rows[one].T)[0, 1] for one in at])
         add(f"volume and {NAMES[name]}, {len(rows)} patients", own[:, None])
-    return f"{PREFACE}\n\n" + "\n".join(lines)
+    return "\n".join(lines)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("input", type=Path)
-    parser.add_argument("volumes", type=Path)
-    parser.add_argument("runs", type=Path, nargs="+")
-    parser.add_argument("--page", type=Path)
-    options = parser.parse_args()
+    options = arguments_of(__doc__, "input", ("volumes", {"type": Path}), "runs", "--page")
     text = hippocampus(options.runs, hippocampal(warped(options.input, options.volumes)))
-    print(text)
-    if options.page:
-        write_section(options.page, TITLE, text, HEADING)
+    show(text, options.page, TITLE, HEADING, words=False)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Recipes and differences of the studies of `patients_networks.py`."""
+"""Recipes and differences of the studies of `patients_networks.py`; what was asked and said before is on the page."""
 
 from __future__ import annotations
 
@@ -6,80 +6,65 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import pandas as pd
-import patients_network_words as words
 from inherent_runs import Recipe, Workplace
 from inherent_search import BCE, BEST, FOUNDING, GOOD, WITHOUT_BIASES, bcos, coda
-from patients_backbones import known
-from patients_network_gradients import alone_pairs, alone_recipes, readable_pairs, readable_recipes, weights_pairs
-from patients_network_probes import (
-    FURTHER,
-    MANY,
-    Pair,
-    depth_pairs,
-    depth_recipes,
-    loss_pairs,
-    loss_recipes,
-    pretrained_pairs,
-    pretrained_recipes,
-    probe_pairs,
-    probe_recipes,
-)
-from patients_network_words import PENALTY
+from patients_backbones import LEARNED, known, learned
 from patients_own_maps import RIVALS, Measure, cascade, constants, drawn, removal
+from probes import BACKBONES, LOSSES, backbone_of, probes
 
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.run.config.settings import Config
 
+Pair = tuple[str, str, str, str, str]
+"""Claim, recipe and measure of the first side, and of the second: without a recipe a number, or empty for chance."""
+SOME = {"evaluation": {"grids": {"kinds": ["needle"], "per_class": 4}}}
+FURTHER = {"evaluation": {"grids": {"kinds": ["needle"], "per_class": 6}}}
+"""Two and three grids for each class and fold, of maps that cost much."""
+MANY = {"evaluation": {"grids": {"kinds": ["needle"], "per_class": 8}}}
+"""Grids of own maps alone, which cost little."""
+SOURCE_LRP = ["lrp:rules=composite", "lrp:gamma=0.25", "lrp:bias=true"]
+"""As in the source; grids ask it beside others."""
+FEW_SAMPLES = ["lime:segments=40", "lime:samples=200"]
+"""Of a grid of four brains."""
+TEN_EPOCHS = {"max_epochs": 10, "min_epochs": 10}
 POSTHOC = ("gradient", "input-x-gradient", "integrated-gradients", "grad-cam")
 CAMS = ("grad-cam", "score-cam")
 PLAIN = ("gradient", "guided-backpropagation", "input-x-gradient", "grad-cam")
 NORMS = ("batch", "layer", "position", "instance")
+DISTANCES = ("mse", "mae", "intersection")
+"""Of readable gradients, beside the cosine."""
+ALONE = "guided alone"
+PENALTY = 100.0
+"""With the weights that CoDA-S has without it, that adds about .4 to a loss of .69 at chance."""
 NEEDLES = {"evaluation": {"grids": {"kinds": ["needle"]}}}
 OWN_MAPS = {"attribution": {"settings": ["inherent:compare=nothing"]}, **MANY}
 
 
 @dataclasses.dataclass(frozen=True)
 class Study:
-    """What is asked of the networks of some recipes.
-
-    Parameters
-    ----------
-    title, preface : str
-        Of the section.
-    recipes : callable
-        Those of a seed.
-    pairs : callable
-        From the rows of all people, the differences that the claims are about.
-    grids : bool
-        Whether maps are asked for in grids.
-    whole : int
-        First of each fold, by name, whose maps are judged for sparsity and while places are taken away.
-    cams : tuple of str
-        Methods of masked recognition, asked of everybody.
-    curves : int
-        First of each fold, with insertion and deletion.
-    losses : bool
-        Whether the losses of the trainings are shown.
-    measures : mapping
-        By recipe, further measures, and of how many people of each fold, the first by name; 0 for everybody.
-    table : str
-        Name of the file of all rows.
-    of_cohort : callable, optional
-        Further measures of all people at once, of linear heads by cross-entropy.
-    """
+    """What is asked of the networks of some recipes, for a section of the page."""
 
     title: str
-    preface: str
     recipes: Callable[[Workplace, int], Iterable[Recipe]]
+    """Those of a seed."""
     pairs: Callable[[pd.DataFrame], Iterator[Pair]]
+    """From the rows of all people, the differences that the claims are about."""
     grids: bool = True
+    """Whether maps are asked for in grids."""
     whole: int = 0
+    """First of each fold, by name, whose maps are judged for sparsity and while places are taken away."""
     cams: tuple[str, ...] = ()
+    """Methods of masked recognition, asked of everybody."""
     curves: int = 0
+    """First of each fold, with insertion and deletion."""
     losses: bool = False
+    """Whether the losses of the trainings are shown."""
     measures: Mapping[str, Mapping[Measure, int]] = dataclasses.field(default_factory=dict)
+    """By recipe, further measures, and of how many people of each fold, the first by name; 0 for everybody."""
     table: str = "people.tsv"
+    """Name of the file of all rows."""
     of_cohort: Callable[[JudgedCohort, Config], Iterator[dict[str, object]]] | None = None
+    """Further measures of all people at once, of linear heads by cross-entropy."""
 
 
 def own_recipes(_: Workplace, __: int) -> Sequence[Recipe]:
@@ -142,7 +127,7 @@ def further_recipes(_: Workplace, __: int) -> Sequence[Recipe]:
 
 
 def further_pairs(_: pd.DataFrame) -> Iterator[Pair]:
-    """Differences of the claims, of each B; their bounds are in the words of the section."""
+    """Differences of the claims, of each B; their bounds are in the words of the page."""
     share, input_maps = "share: inherent at 0", ("gradient", "input-x-gradient", "integrated-gradients")
     for name in ("B-cos, B 2", "B-cos, B 2.5"):
         yield "B6", name, "correct", "founding", "correct"
@@ -189,7 +174,7 @@ def tested_recipes(_: Workplace, __: int) -> Sequence[Recipe]:
 
 
 def tested_pairs(rows: pd.DataFrame) -> Iterator[Pair]:
-    """Differences of the claims; their bounds are in the words of the section."""
+    """Differences of the claims; their bounds are in the words of the page."""
     own, share = "CoDA-S", "share: inherent at 0"
     yield "K6", own, "least first: own", own, "before"
     yield "K6", own, "least first: own", own, "random order"
@@ -222,45 +207,153 @@ def tested_pairs(rows: pd.DataFrame) -> Iterator[Pair]:
         yield "K9", warmer, "correct", colder, "correct"
 
 
+def probe_recipes(
+    work: Workplace, seed: int, bodies: Sequence[str] = tuple(BACKBONES), losses: Sequence[str] = tuple(LOSSES)
+) -> Sequence[Recipe]:
+    """Heads and losses on the frozen networks of the founding family, then on B-cos networks."""
+    found = [one for name in bodies for one in probes(backbone_of(work, BACKBONES[name], seed), name)]
+    return [one for one in of_ten_epochs(found) if one.name.endswith(tuple(f", {loss}" for loss in losses))]
+
+
+def of_ten_epochs(found: Sequence[Recipe]) -> Sequence[Recipe]:
+    """The same recipes with ten epochs; the source has 100."""
+    return [
+        dataclasses.replace(one, settings={**one.settings, "training": {**one.settings["training"], **TEN_EPOCHS}})
+        for one in found
+    ]
+
+
+def loss_recipes(work: Workplace, seed: int) -> Sequence[Recipe]:
+    """Linear heads, with which the source varies the loss, and what it asks of them; LIME, which is slow, by itself."""
+    found: list[Recipe] = []
+    for one in probe_recipes(work, seed):
+        body, head, _ = one.name.split(", ")
+        if head != "linear":
+            continue
+        if body != "founding":
+            found.append(
+                dataclasses.replace(one, settings={**one.settings, **MANY}, methods=(*one.methods, "score-cam"))
+            )
+            continue
+        settings = {**one.settings, **SOME}
+        more = (*one.methods, "guided-backpropagation", "score-cam")
+        for name, methods, own in ((one.name, more, SOURCE_LRP), (f"LIME of {one.name}", ("lime",), FEW_SAMPLES)):
+            found.append(Recipe(name, {**settings, "attribution": {"settings": own}}, methods))
+    return found
+
+
+def depth_recipes(work: Workplace, seed: int) -> Sequence[Recipe]:
+    """Heads by binary cross-entropy, with which the source varies depth, on networks of the founding family."""
+    found = probe_recipes(work, seed, ("founding",), ("BCE",))
+    return [dataclasses.replace(one, settings={**one.settings, **SOME}) for one in found]
+
+
+def pretrained_recipes(work: Workplace, seed: int) -> Iterator[Recipe]:
+    """Linear heads on networks that learned without labels, of both losses on one of them.
+
+    A backbone learns when its first head is asked for.
+    """
+    for name in LEARNED:
+        for one in of_ten_epochs(probes(learned(work, name, seed), name, "founding")):
+            _, head, loss = one.name.split(", ")
+            if head == "linear" and (name == "SimCLR" or loss == "CE"):
+                settings = {**one.settings, "attribution": {"settings": SOURCE_LRP}}
+                yield dataclasses.replace(one, settings=settings, methods=one.methods if name == "SimCLR" else ())
+
+
+def pretrained_pairs(rows: pd.DataFrame) -> Iterator[Pair]:
+    """The schedule less a fixed temperature, what was learned less none, and the losses."""
+    for measure in ("nearest 1", "nearest 10", "few-shot probe", "correct"):
+        yield "T1", "SimCLR, linear, CE", measure, "SimCLR fixed, linear, CE", measure
+    for name in LEARNED:
+        for measure in ("few-shot probe", "nearest 10"):
+            yield "learned", f"{name}, linear, CE", measure, f"{name}, linear, CE", f"{measure} of an untrained network"
+        for measure in ("few-shot probe", "correct"):
+            yield "learned", f"{name}, linear, CE", measure, "", "50"
+    yield from probe_pairs(rows)
+
+
+def probe_pairs(rows: pd.DataFrame) -> Iterator[Pair]:
+    """Binary cross-entropy less cross-entropy for each head."""
+    measures = rows.groupby("recipe")["measure"].unique()
+    for name in measures.index:
+        body, head, loss = name.split(", ")
+        other = f"{body}, {head}, CE"
+        if loss == "BCE" and other in measures:
+            for one in sorted(set(measures[name]) & set(measures[other])):
+                yield "BCE less CE", name, one, other, one
+
+
+def loss_pairs(rows: pd.DataFrame) -> Iterator[Pair]:
+    """Those of probes, and of maps smoothed as widely as in the source's code."""
+    yield from probe_pairs(rows)
+    bce, ce = (f"founding, linear, {loss}" for loss in ("BCE", "CE"))
+    for map_name in ("integrated-gradients kernel=5", "input-x-gradient kernel=29"):
+        measure = f"share: smooth-{map_name} at 0"
+        yield "BCE less CE", bce, measure, ce, measure
+        yield "smooth", ce, measure, "", ""
+
+
+def depth_pairs(rows: pd.DataFrame) -> Iterator[Pair]:
+    """Deeper heads less linear ones, of the same loss on the same networks."""
+    measures = rows.groupby("recipe")["measure"].unique()
+    for name in measures.index:
+        body, head, loss = name.split(", ")
+        linear = f"{body}, linear, {loss}"
+        if head == "linear" or linear not in measures:
+            continue
+        for one in sorted(set(measures[name]) & set(measures[linear])):
+            if one.startswith(("share", "correct")):
+                claim = "P12" if "grad-cam" in one else "P11" if head == "mlp-3" else "P10"
+                yield claim, name, one, linear, one
+
+
+def of_gradients(name: str, **settings: object) -> Recipe:
+    return Recipe(name, {"objective": {"kind": "readable-gradients", **settings}})
+
+
+def readable_recipes(_: Workplace, __: int) -> Sequence[Recipe]:
+    """Weight 0, the usual weight, others over four decades, and four distances."""
+    weights = [of_gradients(f"weight {value:g}", weight=value) for value in (0.0, 1e-3, 0.1, 10.0)]
+    distances = [of_gradients(name, distance=name) for name in DISTANCES]
+    return (weights[0], of_gradients("cosine"), *distances, *weights[1:])
+
+
+def alone_recipes(_: Workplace, __: int) -> Sequence[Recipe]:
+    """The usual training, and one by guided gradients in place of gradients."""
+    return of_gradients("weight 0", weight=0.0), of_gradients(ALONE, guided_alone=True)
+
+
+def alone_pairs(_: pd.DataFrame) -> Iterator[Pair]:
+    yield "R8", ALONE, "correct", "weight 0", "correct"
+
+
+def readable_pairs(rows: pd.DataFrame) -> Iterator[Pair]:
+    """Each recipe less weight 0."""
+    for name in rows["recipe"].unique():
+        if name != "weight 0":
+            for measure in rows.loc[rows["recipe"] == name, "measure"].unique():
+                yield "R1 to R6", name, measure, "weight 0", measure
+
+
 TESTS: Mapping[str, Mapping[Measure, int]] = {
     "CoDA-S": {removal: 6, cascade: 4},
     **{f"B-cos, {name} norm with biases": {constants: 0} for name in NORMS},
     "B-cos, dark": {drawn: 0}, "B-cos, dark, off-targets": {drawn: 0}, "B-cos, B 1.5": {constants: 0, drawn: 0},
 }  # fmt: skip
 STUDIES = {
-    "own": Study("Networks that explain themselves", words.OWN, own_recipes, own_pairs),
+    "own": Study("Networks that explain themselves", own_recipes, own_pairs),
     "own-further": Study(
-        "Networks that explain themselves, larger B",
-        words.OWN_FURTHER,
-        further_recipes,
-        further_pairs,
-        table="further.tsv",
+        "Networks that explain themselves, larger B", further_recipes, further_pairs, table="further.tsv"
     ),
-    "tests": Study("Tests of own maps", words.TESTED, tested_recipes, tested_pairs, measures=TESTS, table="tests.tsv"),
-    "penalty": Study(
-        "CoDA networks with a penalty", words.OF_PENALTY, penalty_recipes, penalty_pairs, table="penalty.tsv"
-    ),
-    "probes": Study("Probes", words.PROBES, probe_recipes, probe_pairs, whole=4),
-    "losses": Study("Probes, losses", words.OF_LOSSES, loss_recipes, loss_pairs, whole=6, table="losses.tsv"),
-    "depth": Study("Probes, depth", words.DEPTH, depth_recipes, depth_pairs, table="depth.tsv"),
+    "tests": Study("Tests of own maps", tested_recipes, tested_pairs, measures=TESTS, table="tests.tsv"),
+    "penalty": Study("CoDA networks with a penalty", penalty_recipes, penalty_pairs, table="penalty.tsv"),
+    "probes": Study("Probes", probe_recipes, probe_pairs, whole=4),
+    "losses": Study("Probes, losses", loss_recipes, loss_pairs, whole=6, table="losses.tsv"),
+    "depth": Study("Probes, depth", depth_recipes, depth_pairs, table="depth.tsv"),
     "pretrained": Study(
-        "Probes, pre-training",
-        words.PRETRAINED,
-        pretrained_recipes,
-        pretrained_pairs,
-        table="pretrained.tsv",
-        of_cohort=known,
+        "Probes, pre-training", pretrained_recipes, pretrained_pairs, table="pretrained.tsv", of_cohort=known
     ),
-    "readable": Study(
-        "Readable gradients", words.READABLE, readable_recipes, readable_pairs, False, cams=CAMS, curves=8
-    ),
-    "weights": Study(
-        "Readable gradients, weights and distances",
-        words.OF_WEIGHTS,
-        readable_recipes,
-        weights_pairs,
-        False,
-        cams=CAMS[:1],
-    ),
-    "alone": Study("Guided gradients alone", words.OF_ALONE, alone_recipes, alone_pairs, False, losses=True),
+    "readable": Study("Readable gradients", readable_recipes, readable_pairs, False, cams=CAMS, curves=8),
+    "alone": Study("Guided gradients alone", alone_recipes, alone_pairs, False, losses=True),
 }

@@ -15,7 +15,6 @@ losses     linear heads of both losses with all that the source asks of them, ov
 depth      the same heads, deeper ones less linear ones: answers and grids
 pretrained  linear heads on networks that learned from the younger people without labels, in OUT/younger (registered)
 readable   networks trained with readable gradients beside weight 0: answers and masked recognition of CAM methods
-weights    the same networks with other weights and distances: answers and masked recognition of Grad-CAM
 alone      networks trained by guided gradients alone beside weight 0: answers and losses
 
 One command at a time works in OUT. OUT/people.tsv (or the `table` of a study, so that some may share networks) keeps a
@@ -25,22 +24,19 @@ are over people, each by the mean of the seeds, with an interval; the page shows
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import re
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import torch
 from inherent_runs import Recipe, Workplace, networks, trained
-from patients_cams import HEADING, across
 from patients_cams import judged as masked
 from patients_network_studies import STUDIES, Pair, Study
 from probes import in_grids
-from sections import write_section
+from sections import HEADING, across, arguments_of, kept_rows, line, listed, show, table
 from torch import Tensor
 
 from heatlas.pipeline.attribution.entry import RunContext
@@ -179,44 +175,35 @@ def difference(rows: pd.DataFrame, pair: Pair) -> str | None:
 
 def losses_table(losses: pd.DataFrame) -> list[str]:
     """Losses of the trainings by recipe and seed; nan where one is no longer finite."""
-    lines = ["", "| training loss by seed | first epoch | last epoch | highest |", "|---|---|---|---|"]
+    lines = ["", *table(["training loss by seed", "first epoch", "last epoch", "highest"])]
     for recipe, own in losses.groupby("recipe", sort=False):
         seeds = own.groupby("seed")["train_loss"]
         found = (seeds.first(), seeds.last(), seeds.max())
-        lines.append(f"| {recipe} | " + " | ".join(", ".join(f"{one:.3f}" for one in each) for each in found) + " |")
+        lines.append(line(recipe, *(listed(each, ".3f") for each in found)))
     return lines
 
 
 def section(rows: pd.DataFrame, study: Study, losses: pd.DataFrame) -> str:
     """Means by recipe and measure and seed, then losses if asked for and the differences."""
     every, rows = rows, rows[rows["measure"].map(shown)]
-    lines = [study.preface, "", "| recipe | measure | people | mean by seed |", "|---|---|---|---|"]
+    lines = table(["recipe", "measure", "people", "mean by seed"])
     for (recipe, measure), own in rows.groupby(["recipe", "measure"], sort=False):
-        seeds = ", ".join(f"{one:.2f}" for one in own.groupby("seed")["value"].mean())
-        lines.append(f"| {recipe} | {measure} | {own['person'].nunique()} | {seeds} |")
+        seeds = listed(own.groupby("seed")["value"].mean(), ".2f")
+        lines.append(line(recipe, measure, own["person"].nunique(), seeds))
     lines += losses_table(losses) if study.losses else []
-    lines += ["", "| claim | difference | people | seeds | mean (95 %) |", "|---|---|---|---|---|"]
+    lines += ["", *table(["claim", "difference", "people", "seeds", "mean (95 %)"])]
     return "\n".join([*lines, *filter(None, (difference(every, pair) for pair in study.pairs(rows)))])
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("study", choices=STUDIES)
-    parser.add_argument("run", type=Path)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[43, 44, 45])
-    parser.add_argument("--only", nargs="+", help="recipes, by name")
-    parser.add_argument("--folds", type=int, default=0, help="the first ones only; 0 for all")
-    parser.add_argument("--page", type=Path)
-    parser.add_argument("--n-procs", type=int, default=1)
-    options = parser.parse_args()
+    study_name = ("study", {"choices": STUDIES})
+    options = arguments_of(__doc__, study_name, "run", "out", "--seeds", "--only", "--folds", "--page", "--n-procs")
     torch.set_num_threads(1)
     study = STUDIES[options.study]
     kept = options.out / study.table
     of_epochs = kept.with_name(f"{kept.stem}_losses.tsv")
     options.out.mkdir(parents=True, exist_ok=True)
-    rows = pd.read_csv(kept, sep="\t") if kept.is_file() else pd.DataFrame(columns=[*KEYS, "measure", "value"])
-    losses = pd.read_csv(of_epochs, sep="\t") if of_epochs.is_file() else pd.DataFrame(columns=KEYS[:2])
+    rows, losses = kept_rows(kept, [*KEYS, "measure", "value"]), kept_rows(of_epochs, KEYS[:2])
     with open_executor(options.n_procs) as executor:
         work = Workplace(options.run, options.out, executor, options.folds)
         for seed in options.seeds:
@@ -230,11 +217,8 @@ def main() -> int:
                 rows.to_csv(kept, sep="\t", index=False)  # last: what is here is done
                 print(f"{recipe.name}, seed {seed}", flush=True)
     rows = pd.read_csv(kept, sep="\t")  # as the same command makes it again
-    losses = pd.read_csv(of_epochs, sep="\t") if of_epochs.is_file() else losses
-    text = section(rows, study, losses)
-    print(text)
-    if options.page:
-        write_section(options.page, study.title, text, HEADING)
+    losses = kept_rows(of_epochs, KEYS[:2])
+    show(section(rows, study, losses), options.page, study.title, HEADING, words=False)
     return 0
 
 

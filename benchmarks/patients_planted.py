@@ -11,11 +11,9 @@ alone. OUT/planted.tsv keeps a row per seed, person and map; the same command co
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,8 +21,8 @@ import pandas as pd
 import torch
 from inherent_runs import Recipe, Workplace
 from numpy.typing import NDArray
-from patients_cams import CAMS, FAKE, HEADING, across, method_of
-from sections import write_section
+from patients_cams import CAMS, FAKE, method_of
+from sections import HEADING, across, arguments_of, kept_rows, line, listed, show, table, within
 from torch import Tensor
 
 from heatlas.pipeline.attribution.methods import attribute
@@ -50,26 +48,6 @@ FINE = ("om", "le", "sm")
 PLACES = ("", "_inside", "_outside")
 RECIPE = Recipe("founding", {"cohort": {"folds": 3}})
 TITLE = "CAM methods where the truth is known"
-PREFACE = """\
-By `python benchmarks/patients_planted.py`: tissue loss is planted in copies of the {controls} controls (hippocampus,
-amygdala, entorhinal area, parahippocampal gyrus, one to three times the loss of Alzheimer's disease), and for each seed
-a founding network (the first fold of three) learns to tell copies with loss from copies without. Copies with loss of
-the people whom it has not seen are explained, in all {people} people, {whole} of them by Opti-CAM too (the first of
-each seed by name). As in the source: the true class, maps of the last features, masks by their range, what is hidden is
-air, the box of a map is that of the largest part above its mean. Unlike it: true boxes are small, those around the
-parts of the planted regions; boxes of three dimensions; two classes. Boxes take {share} per cent of the brain, which
-is what chance has in SP and EP. "sp, ties" counts a hit where any of the largest values is in a box, as the source
-does; SP shares ties. In per cent but for SM. "{boxes}": the map that is 1 everywhere. Of the copies, the networks
-recognise {right} per cent by seed; chance is 50. 29 minutes of a core that others used too.
-A trial with networks of one epoch and two people was looked at before.
-
-Said before any score was seen: better and worse where the interval over people and every seed lie on one side of 0.
-O6 holds if for every method, and for boxes alone, the average drop is larger with the inside of the boxes shown than
-with their outside; it does not hold if for one of them it is smaller. O7 holds if Fake-CAM is better than every real
-method in OM, LE, F1, SP (by the source's count) and SM; it does not hold if in one of them a real method is better. O8
-holds if no real method is better than Opti-CAM in OM and LE, Opti-CAM is better in both than Grad-CAM, and worse than
-Grad-CAM in BA, SP and EP; it does not hold if a real method is better in OM or LE, or Opti-CAM is better than Grad-CAM
-in BA, SP or EP."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -187,8 +165,7 @@ def ba_difference(rows: pd.DataFrame, first: str, second: str) -> str:
     seeds = by_seed(people)
     mean = lambda places: float(np.nanmean(by_seed([people[int(place)] for place in places])))  # noqa: E731
     low, high = participant_interval((np.arange(len(people), dtype=float),), mean, DRAWS, 0)
-    within = "" if np.isnan(low) else f" ({low:+.1f} to {high:+.1f})"
-    return f"{len(people)} | {', '.join(f'{one:+.1f}' for one in seeds)} | {seeds.mean():+.1f}{within}"
+    return f"{len(people)} | {listed(seeds, '+.1f')} | {seeds.mean():+.1f}{within(low, high, '+.1f')}"
 
 
 def difference(rows: pd.DataFrame, score: str, first: str, second: str) -> str:
@@ -214,28 +191,23 @@ def means(rows: pd.DataFrame, scores: Sequence[str], methods: Sequence[str]) -> 
     """Means of each method by seed, over the people who have all of these methods there."""
     rows = with_all(rows, methods)
     people = rows["participant_id"].nunique()
-    lines = [f"| {people} people | " + " | ".join(scores) + " |", "|---" * (len(scores) + 1) + "|"]
+    lines = table([f"{people} people", *scores])
     for name in methods:
         seeds, cells = [one for _, one in rows[rows["method"] == name].groupby("seed")], []
         for score in scores:
             each = [accuracy(one) if score == "ba" else one[score].mean() for one in seeds]
-            cells.append(", ".join(f"{one:.{2 if score in FINE else 1}f}" for one in each))
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+            cells.append(listed(each, f".{2 if score in FINE else 1}f"))
+        lines.append(line(name, *cells))
     return lines
 
 
-def tables(rows: pd.DataFrame, controls: int) -> str:
-    """The section."""
+def tables(rows: pd.DataFrame) -> str:
+    """The section. Its words, with the numbers of people and of right answers, are on the page."""
     by_box = ("om", "le", "f1", "ba", "sp", "sp, ties", "ep", "sm")
     seen = [f"{score}{place}" for score in ("ad", "ag", "ai") for place in PLACES]
-    right = ", ".join(f"{one:.1f}" for one in rows.groupby("seed")["right"].first())
-    people, whole = (rows[rows["method"] == name]["participant_id"].nunique() for name in (FAKE, OPTI))
-    said = PREFACE.format(
-        controls=controls, people=people, whole=whole, share=f"{rows['chance'].mean():.1f}", boxes=BOXES, right=right
-    )
-    parts = [said, "", *means(rows, by_box, (*CAMS, FAKE, BOXES)), "", *means(rows, by_box, (*REAL, FAKE, BOXES)), ""]
+    parts = [*means(rows, by_box, (*CAMS, FAKE, BOXES)), "", *means(rows, by_box, (*REAL, FAKE, BOXES)), ""]
     parts += [*means(rows, seen, (*REAL, FAKE, BOXES)), ""]
-    parts += ["| difference | people | seeds | mean (95 %) |", "|---|---|---|---|"]
+    parts += table(["difference", "people", "seeds", "mean (95 %)"])
     parts += [inside_less_outside(rows, score, name) for score in ("ad", "ag", "ai") for name in (*REAL, FAKE, BOXES)]
     parts += [difference(rows, score, FAKE, name) for score in ("om", "le", "f1", "sp, ties", "sm") for name in REAL]
     parts += [difference(rows, score, OPTI, name) for score in ("om", "le") for name in CAMS]
@@ -244,30 +216,29 @@ def tables(rows: pd.DataFrame, controls: int) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[43, 44, 45])
-    parser.add_argument("--people", type=int, default=22, help="first by name, whose copies are explained")
-    parser.add_argument("--whole", type=int, default=8, help="those of them whom Opti-CAM explains too")
-    parser.add_argument("--page", type=Path)
-    parser.add_argument("--n-procs", type=int, default=1)
-    options = parser.parse_args()
+    options = arguments_of(
+        __doc__,
+        "run",
+        "out",
+        "--seeds",
+        ("--people", {"type": int, "default": 22, "help": "first by name, whose copies are explained"}),
+        ("--whole", {"type": int, "default": 8, "help": "those of them whom Opti-CAM explains too"}),
+        "--page",
+        "--n-procs",
+    )
     torch.set_num_threads(1)
     options.out.mkdir(parents=True, exist_ok=True)
     kept = options.out / "planted.tsv"
-    rows = pd.read_csv(kept, sep="\t") if kept.is_file() else pd.DataFrame(columns=KEYS)
+    rows = kept_rows(kept, KEYS)
     with open_executor(options.n_procs) as executor:
         for whole in (0, options.whole):  # what takes long comes last
             for seed in options.seeds:
                 work = Workplace(options.run, options.out, executor, folds=1)
                 rows = asked(work, seed, rows, options.people, whole)
-    scans = pd.read_csv(options.run / "scans.tsv", sep="\t")
-    controls = int((scans["kept"] & (scans["label"] == "CN")).sum())
-    text = tables(pd.read_csv(kept, sep="\t"), controls)
-    print(text)
-    if options.page:
-        write_section(options.page, TITLE, text, HEADING)
+    rows = pd.read_csv(kept, sep="\t")
+    right = listed(rows.groupby("seed")["right"].first(), ".1f")
+    print(f"Recognised, per cent by seed: {right}; boxes are {rows['chance'].mean():.1f} per cent of the brain.")
+    show(tables(rows), options.page, TITLE, HEADING, words=False)
     return 0
 
 

@@ -10,7 +10,6 @@ their mean in the fold. Intervals: people drawn with replacement within the clas
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +23,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from patients import call
 from scipy.stats import rankdata, spearmanr
-from sections import write_section
+from sections import HEADING, arguments_of, line, listed, show, table
 
 from heatlas.pipeline.evaluation.scores.overlap import entropy, gini
 from heatlas.pipeline.run.layout.folder import read_run_config
@@ -40,52 +39,22 @@ FIRST = ("Transverse temporal gyrus", "Hippocampus", "Planum temporale", "Amygda
 HIGHER_IN_CONTROLS = ("Cerebral white matter", "Cerebellum")
 TOP, DRAWS = 10, 1000
 TITLE = "Relevance of patients and controls"
-HEADING = "Claims asked of patients"
-PREFACE = """\
-133 people of OASIS-1 (65 CN, 68 AD; [patients.md](../patients.md) has the credit), five folds, one network a
-fold, seeds 43, 44 and 45, by `python benchmarks/patients_relevance.py`. As in the source: start from the
-probability of AD, batch norms passed through, β 0 to 1, gain over the controls of the test set, TP to FN at a
-probability of .5. Unlike it: 4 mm, affine registration, the recipe `patients`. Intervals: 1,000 draws of people
-within the classes, the same in all seeds. Draws repeat people, so overlaps and correlations of rankings are
-somewhat lower in them, and an interval can lie below its mean. False positives less true ones and the like:
-totals as share of the mean of the person's fold. By chance: an area of .50, 34 of 67 regions, .6 of the four
-regions, an overlap of 15 per cent. Ridge regression on regions has an area of .79 ([patients.md](../patients.md)).
-Networks trained anew on another machine, with other rounding, gave the same answers: L4 67, 67 and 67 regions, area .75
-(.67 to .82); L8 .92; L9 1, 0 and 1 of the four; L10 .257 (.254 to .259); L12 19, 15 and 28 per cent; no other interval
-moved to another side of 0."""
 
 
 @dataclass(frozen=True, eq=False)
 class One:
-    """A seed: sums of each map, (people, regions), and what is known of people and regions.
-
-    Parameters
-    ----------
-    name : str
-    sums : dict
-        By map.
-    size : array
-        Voxels of the regions.
-    regions : tuple of str
-    positive : array of bool
-    outcome : array of str
-        TP, FP, TN or FN.
-    fold : array of int
-    sparse : array, shape (people, betas, 2)
-        Gini index and entropy of the positive values in the brain, by β.
-    tested : dict
-        By map, regions with family-wise p of at most .05 in the run's table, more and less in patients.
-    """
+    """A seed: sums of each map, (people, regions), and what is known of people and regions."""
 
     name: str
     sums: dict[str, Floats]
-    size: Floats
+    size: Floats  # voxels of the regions
     regions: tuple[str, ...]
     positive: NDArray[np.bool_]
-    outcome: NDArray[np.str_]
+    outcome: NDArray[np.str_]  # TP, FP, TN or FN
     fold: NDArray[np.int64]
-    sparse: Floats
+    sparse: Floats  # Gini index and entropy of the positive values in the brain, (people, betas, 2)
     tested: dict[str, tuple[int, int]]
+    """By map, regions with family-wise p of at most .05 in the run's table, more and less in patients."""
 
     def drawn(self, rows: NDArray[np.int64]) -> One:
         """The same with these people."""
@@ -203,13 +172,13 @@ def row(what: str, statistic: Callable[[One], float], runs: Sequence[One], digit
         rows = np.concatenate([rng.choice(own, len(own)) for own in classes])
         means.append(np.mean([statistic(one.drawn(rows)) for one in runs]))
     low, high = np.nanquantile(means, [0.025, 0.975])
-    cells = [f"{one:.{digits}f}" for one in (*found, float(np.mean(found)), low, high)]
-    return f"| {what} | {', '.join(cells[: len(found)])} | {cells[-3]} | {cells[-2]} to {cells[-1]} |"
+    form = f".{digits}f"
+    return line(what, listed(found, form), f"{float(np.mean(found)):{form}}", f"{low:{form}} to {high:{form}}")
 
 
 def tables(runs: Sequence[One]) -> str:
     """The section."""
-    last, lines = len(runs[0].regions), ["| | seeds | mean | 95 % |", "|---|---|---|---|"]
+    last, lines = len(runs[0].regions), table(["", "seeds", "mean", "95 %"])
 
     def add(what: str, of: Callable[[One], float], digits: int = 2) -> None:
         lines.append(row(what, of, runs, digits))
@@ -245,10 +214,10 @@ def tables(runs: Sequence[One]) -> str:
 
 def details(runs: Sequence[One]) -> list[str]:
     """What has no interval: means by outcome, places, overlaps."""
-    lines = ["| | " + " | ".join(one.name for one in runs) + " |", "|---" * (len(runs) + 1) + "|"]
+    lines = table(["", *(one.name for one in runs)])
 
     def add(what: str, of: Callable[[One], str]) -> None:
-        lines.append(f"| {what} | " + " | ".join(of(one) for one in runs) + " |")
+        lines.append(line(what, *map(of, runs)))
 
     kinds = ("TP", "FN", "TN", "FP")
     add("people: TP, FN, TN, FP", lambda one: ", ".join(str((one.outcome == kind).sum()) for kind in kinds))
@@ -346,14 +315,8 @@ def predicted(run: Path) -> pd.DataFrame:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", type=Path, nargs="+")
-    parser.add_argument("--page", type=Path)
-    options = parser.parse_args()
-    text = f"{PREFACE}\n\n{tables([read(run) for run in options.runs])}"
-    print(text)
-    if options.page:
-        write_section(options.page, TITLE, text, HEADING)
+    options = arguments_of(__doc__, "runs", "--page")
+    show(tables([read(run) for run in options.runs]), options.page, TITLE, HEADING, words=False)
     return 0
 
 

@@ -13,7 +13,6 @@ not repeated.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import sys
 import time
@@ -26,6 +25,9 @@ import numpy as np
 import pandas as pd
 import torch
 from guidance_study import run_training
+from patients import area as area_within_folds
+from sections import arguments_of, line
+from sections import table as markdown
 from sklearn.metrics import roc_auc_score
 from torch.nn import functional
 
@@ -204,25 +206,20 @@ def answers(people: People, name: str, fold: int, seed: int, work: Path, start: 
 
 def area(rows: pd.DataFrame) -> float:
     """Area under the curve within folds, weighted by pairs, of logits averaged over seeds (an ensemble)."""
-    won = pairs = 0.0
-    for _, own in rows.groupby("fold"):
-        mean = own.groupby("person").agg(positive=("positive", "first"), logit=("logit", "mean"))
-        weight = float(mean["positive"].sum() * (~mean["positive"]).sum())
-        won += weight * roc_auc_score(mean["positive"], mean["logit"])
-        pairs += weight
-    return won / pairs
+    people = rows.groupby(["fold", "person"], as_index=False)
+    return area_within_folds(people.agg(target=("positive", "first"), probability=("logit", "mean")))
 
 
 def table(rows: pd.DataFrame) -> str:
     """Area of each candidate by seed and of the mean of its seeds, on both parts; and of the nested choice."""
-    lines = ["| candidate | area, mean of seeds | by seed | of the averaged seeds | where chosen from |",
-             "|---|---|---|---|---|"]  # fmt: skip
+    columns = ["area, mean of seeds", "by seed", "of the averaged seeds", "where chosen from"]
+    lines = markdown(["candidate", *columns])
     best: dict[int, tuple[float, str]] = {}
     for name, own in rows.groupby("candidate", sort=False):
         test, known = own[own["part"] == "test"], own[own["part"] == "selection"]
         seeds = [area(one) for _, one in test.groupby("seed")]
         each = " ".join(f"{one:.2f}" for one in seeds)
-        lines.append(f"| {name} | {np.mean(seeds):.3f} | {each} | {area(test):.3f} | {area(known):.3f} |")
+        lines.append(line(name, f"{np.mean(seeds):.3f}", each, f"{area(test):.3f}", f"{area(known):.3f}"))
         for fold, part in known.groupby("fold"):
             best[fold] = max(best.get(fold, (-1.0, "")), (area(part), str(name)))
     picked = pd.concat(
@@ -235,14 +232,15 @@ def table(rows: pd.DataFrame) -> str:
 
 def main() -> int:
     """Train what is missing, write answers, print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[43, 44, 45])
-    parser.add_argument("--only", nargs="+", default=list(CANDIDATES), choices=CANDIDATES, metavar="CANDIDATE")
-    parser.add_argument("--voxel", type=float, default=4.0, help="mm")
-    parser.add_argument("--ages", type=Path, help="run with scans of other people, to pre-train on their age")
-    options = parser.parse_args()
+    options = arguments_of(
+        __doc__,
+        "run",
+        "out",
+        "--seeds",
+        ("--only", {"nargs": "+", "default": list(CANDIDATES), "choices": CANDIDATES}),
+        ("--voxel", {"type": float, "default": 4.0, "help": "mm"}),
+        ("--ages", {"type": Path, "help": "run with scans of other people, to pre-train on their age"}),
+    )
     options.out.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     people, path = load(options.run, options.voxel), options.out / "answers.tsv"

@@ -8,7 +8,6 @@ age and for the sex, and prints tables in Markdown. Finished runs are not repeat
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import sys
 from collections.abc import Sequence
@@ -16,8 +15,9 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from patients import baseline_table, call, region_table
+from patients import baseline_table, call, less_baseline, region_table
 from scipy.stats import spearmanr
+from sections import arguments_of, line, table
 
 EVIDENCE = "expectedGradients"
 AGE = "[training]\nensemble = 1\n"
@@ -98,17 +98,14 @@ def repeatability(run: Path) -> list[str]:
 
 def age_table(run: Path) -> list[str]:
     """Errors beside the baselines, and regions whose evidence rises or falls with age most."""
-    lines = ["| predictor | metric | estimate | networks minus this (95 %) | p |", "|---|---|---|---|---|"]
+    lines = table(["predictor", "metric", "estimate", "networks minus this (95 %)", "p"])
     for one in pd.read_csv(run / "group" / "statistics" / "baselines.tsv", sep="\t").itertuples():
-        lines.append(
-            f"| {one.baseline} | {one.metric} | {one.estimate:.2f} | {one.difference:+.2f} "
-            f"({one.difference_low:+.2f} to {one.difference_high:+.2f}) | {one.p:.4f} |"
-        )
+        lines.append(line(one.baseline, one.metric, f"{one.estimate:.2f}", less_baseline(one), f"{one.p:.4f}"))
     said = pd.read_csv(run / "group" / "predictions.tsv", sep="\t")
     error = (said["prediction"] - said["target"]).abs().groupby(said["participant_id"]).mean().mean()
-    table = evidence_of(run)
-    target = said.set_index("scan_id")["target"].reindex(table.index.get_level_values("scan_id")).to_numpy()
-    rho = pd.Series([spearmanr(table[name], target).statistic for name in table], table.columns)
+    evidence = evidence_of(run)
+    target = said.set_index("scan_id")["target"].reindex(evidence.index.get_level_values("scan_id")).to_numpy()
+    rho = pd.Series([spearmanr(evidence[name], target).statistic for name in evidence], evidence.columns)
     rho = rho.sort_values(key=np.abs, ascending=False)
     firsts = ", ".join(f"{name} {value:+.2f}" for name, value in rho.head(8).items())
     return [
@@ -126,11 +123,8 @@ def sex_table(run: Path) -> list[str]:
 
 def main() -> int:
     """Run what is missing, print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folders", type=Path, nargs=2)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--n-procs", type=int, default=2)
-    options = parser.parse_args()
+    folders = ("folders", {"type": Path, "nargs": 2})
+    options = arguments_of(__doc__, folders, "out", "--n-procs", n_procs=2)
     everyone = joined(options.folders, options.out / "everyone")
     tasks = {"age": (AGE, ["--target", "age"]), "sex": (SEX, ["--contrast", "sex=F,M"])}
     for name, (settings, task) in tasks.items():

@@ -10,15 +10,12 @@ the engine is given the permutations that nilearn draws, and both p values are c
 
 from __future__ import annotations
 
-import argparse
 import os
 import platform
-import time
 import tracemalloc
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import nilearn
@@ -30,8 +27,9 @@ from nilearn.mass_univariate._utils import (
     orthonormalize_matrix,
     t_score_with_covars_and_normalized_design,
 )
-from sections import write_section
+from sections import STATISTICS, arguments_of, line, show, table
 from sklearn.utils import check_random_state
+from timed import cpu_seconds
 
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.linear.design import Design, design_of
@@ -70,20 +68,19 @@ class Row:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--permutations", type=int, default=PERMUTATIONS)
-    parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--output", type=Path, help="Markdown page to write the section to")
-    options = parser.parse_args()
+    options = arguments_of(
+        __doc__,
+        ("--permutations", {"type": int, "default": PERMUTATIONS}),
+        ("--turns", {"type": int, "default": 3}),
+        "--output",
+    )
     warnings.filterwarnings("ignore", module="nilearn")
     rows = []
     for name, (n, formula) in PROBLEMS.items():
         rows.append(compared(name, n, formula, options.permutations, options.turns))
         print(rows[-1], flush=True)
     text = section(rows, options.permutations, options.turns)
-    print(text)
-    if options.output:
-        write_section(options.output, "Speed of permutations", text, "Statistics: speed, error rates, power")
+    show(text, options.output, "Speed of permutations", STATISTICS)
 
 
 def compared(name: str, n: int, formula: str, m: int, turns: int) -> Row:
@@ -105,7 +102,7 @@ def compared(name: str, n: int, formula: str, m: int, turns: int) -> Row:
         return studentised(True)
 
     own(), studentised()  # numba compiles
-    seconds = np.array([[seconds_of(call) for call in (peer, own, studentised)] for _ in range(turns)])
+    seconds = np.array([[cpu_seconds(call) for call in (peer, own, studentised)] for _ in range(turns)])
     theirs, orders = peer(), nilearn_orders(n, m)
     model = LinearModel.of(design, Exchangeability.free(n))
     same = permutation_test(values, model, orders, equal_variances=True)
@@ -160,12 +157,6 @@ def uncorrected_p(values: np.ndarray, design: Design, rows: np.ndarray) -> np.nd
     return (b + 1) / (len(rows) + 1)
 
 
-def seconds_of(call: Callable[[], Any]) -> float:
-    started = time.process_time()
-    call()
-    return time.process_time() - started
-
-
 def peak_of(call: Callable[[], Any]) -> int:
     tracemalloc.start()
     call()
@@ -182,9 +173,18 @@ def section(rows: list[Row], m: int, turns: int) -> str:
         f"seconds of the processor; load average of the machine {os.getloadavg()[0]:.0f}. Peak memory is what "
         "numpy and Python allocate during the call (tracemalloc).",
         "",
-        "| problem | nilearn, s | Heatlas, same t, s | ratio | Heatlas, studentised t, s | ratio | nilearn, MB | "
-        "Heatlas (studentised), MB |",
-        "|---|---|---|---|---|---|---|---|",
+        *table(
+            [
+                "problem",
+                "nilearn, s",
+                "Heatlas, same t, s",
+                "ratio",
+                "Heatlas, studentised t, s",
+                "ratio",
+                "nilearn, MB",
+                "Heatlas (studentised), MB",
+            ]
+        ),
     ]
     lines += [
         f"| {row.problem} | {row.nilearn:.2f} | {row.own:.3f} | {row.nilearn / row.own:.1f} | {row.studentised:.3f} | "
@@ -198,10 +198,10 @@ def section(rows: list[Row], m: int, turns: int) -> str:
         "differ in variance, and is computed in single precision, the plain t in double. With the permutations that "
         "nilearn drew (remade from its seed) and the plain t, the largest differences are:",
         "",
-        f"| problem | t | family-wise p | uncorrected p, {BY_HAND} permutations, nilearn's t by hand |",
-        "|---|---|---|---|",
+        *table(["problem", "t", "family-wise p", f"uncorrected p, {BY_HAND} permutations, nilearn's t by hand"]),
     ]
-    lines += [f"| {r.problem} | {r.t_difference:.1e} | {r.p_fwe_difference:.1e} | {r.p_difference:.1e} |" for r in rows]
+    for r in rows:
+        lines.append(line(r.problem, *(f"{gap:.1e}" for gap in (r.t_difference, r.p_fwe_difference, r.p_difference))))
     return "\n".join(lines)
 
 

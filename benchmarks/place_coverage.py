@@ -9,12 +9,10 @@ it what percentiles of bootstrapped places would do.
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
-from sections import write_section
+from sections import STATISTICS, arguments_of, line, show, table
 
 from heatlas.pipeline.regions.effect_size import hedges_g
 from heatlas.pipeline.run.work.seeds import generator
@@ -139,16 +137,19 @@ def row_of(name: str, counted: Coverage) -> str:
         share(places.mean(axis=0).min()), f"{np.mean(counted.width):.1f}",
         share(counted.percentile) if counted.percentile else "",
     ]  # fmt: skip
-    return f"| {' | '.join(cells)} |"
+    return line(*cells)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-sets", type=int, default=1_000)
-    parser.add_argument("--only", default="", help="cells whose name begins so")
-    parser.add_argument("--percentile", type=int, default=200, help="data sets for percentiles of bootstrapped places")
-    parser.add_argument("--output", type=Path, help="Markdown page to write the section to")
-    options = parser.parse_args()
+    percentile = {"type": int, "default": 200, "help": "data sets for percentiles of bootstrapped places"}
+    options = arguments_of(
+        __doc__,
+        "--data-sets",
+        ("--only", {"default": "", "help": "cells whose name begins so"}),
+        ("--percentile", percentile),
+        "--output",
+        data_sets=1_000,
+    )
     rows = []
     for name in CELLS:
         if name.startswith(options.only):
@@ -161,12 +162,12 @@ def main() -> None:
         "otherwise, ranked by Hedges' g; effects in standard deviations of all people; intervals of "
         f"{100 * CONFIDENCE:g} %; percentiles: {options.percentile:,} data sets.\nA place is a whole number, so an "
         "interval holds it more often than it must unless regions are tied there.\n\n"
-        "| cell | the first is among those that may be | how many may be | place held, mean over regions | in the "
-        "worst region | places in the interval | percentiles of bootstrapped places hold it |\n"
-        "|---|---|---|---|---|---|---|\n" + "\n".join(rows)
     )
-    if options.output:
-        write_section(options.output, "Places of regions", text, "Statistics: speed, error rates, power")
+    columns = [
+        "cell", "the first is among those that may be", "how many may be", "place held, mean over regions",
+        "in the worst region", "places in the interval", "percentiles of bootstrapped places hold it",
+    ]  # fmt: skip
+    show(text + "\n".join([*table(columns), *rows]), options.output, "Places of regions", STATISTICS)
 
 
 if __name__ == "__main__":

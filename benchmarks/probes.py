@@ -15,12 +15,12 @@ expected gradients) take the other class away, and with it what cross-entropy le
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 from pathlib import Path
 
 import pandas as pd
 from inherent_runs import Recipe, Workplace, collected, networks, scored, trained
+from sections import arguments_of
 
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.consensus.networks import Networks
@@ -107,15 +107,16 @@ def backbone_of(work: Workplace, recipe: Recipe, seed: int) -> Path:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[43, 44, 45])
-    parser.add_argument("--backbones", nargs="+", choices=BACKBONES, default=list(BACKBONES))
-    parser.add_argument("--regions", action="store_true", help="also the area of the planted regions")
-    parser.add_argument("--faithful", action="store_true", help="with --regions: insertion, deletion, Gini and entropy")
-    parser.add_argument("--n-procs", type=int, default=1)
-    arguments = parser.parse_args()
+    arguments = arguments_of(
+        __doc__,
+        "run",
+        "out",
+        "--seeds",
+        ("--backbones", {"nargs": "+", "choices": BACKBONES, "default": list(BACKBONES)}),
+        ("--regions", {"action": "store_true", "help": "also the area of the planted regions"}),
+        ("--faithful", {"action": "store_true", "help": "with --regions: insertion, deletion, Gini and entropy"}),
+        "--n-procs",
+    )
     arguments.out.mkdir(parents=True, exist_ok=True)
     with open_executor(arguments.n_procs) as executor:
         work = Workplace(arguments.run, arguments.out, executor)

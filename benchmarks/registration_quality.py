@@ -15,7 +15,6 @@ Runs are kept in OUT and continued.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,8 +23,7 @@ from typing import Any
 import nibabel as nib
 import numpy as np
 import pandas as pd
-from growth import table
-from sections import write_section
+from sections import arguments_of, show, table
 
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.registration.quality.flags import flag_reasons
@@ -136,16 +134,16 @@ COLUMNS = (
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--cohorts", nargs="+", default=["older", "younger"])
-    parser.add_argument(
-        "--ways", nargs="+", default=["template", "affine", "syn-quick"], help="template, or a transform"
+    ways = {"nargs": "+", "default": ["template", "affine", "syn-quick"], "help": "template, or a transform"}
+    given = arguments_of(
+        __doc__,
+        "folder",
+        "out",
+        ("--cohorts", {"nargs": "+", "default": ["older", "younger"]}),
+        ("--ways", ways),
+        ("--voxel", {"type": float, "default": 4.0}),
+        "--output",
     )
-    parser.add_argument("--voxel", type=float, default=4.0)
-    parser.add_argument("--output", type=Path)
-    given = parser.parse_args()
     rows = []
     for way, cohort in itertools.product(given.ways, given.cohorts):
         entry, transform = ("template", "affine") if way == "template" else ("brain", way)
@@ -162,9 +160,8 @@ def main() -> None:
             [f"{cohort}, {way}", *judged(quality, read_table(layout.group / "region_quality.tsv"), sides, known_here)]
         )
         print(*rows[-1], sep=" | ", flush=True)
-    body = table(list(COLUMNS), rows)
-    if given.output:
-        write_section(given.output, "Doubtful and mirrored scans of OASIS-1", body, "Registration")
+    body = "\n".join(table(COLUMNS, rows, "---:"))
+    show(body, given.output, "Doubtful and mirrored scans of OASIS-1", "Registration")
 
 
 if __name__ == "__main__":

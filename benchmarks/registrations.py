@@ -9,7 +9,6 @@ which share nothing but memory and disk. Seconds of the clock from the first sca
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -18,8 +17,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from growth import table
-from sections import write_section
+from sections import arguments_of, show, table
 
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 
@@ -48,11 +46,8 @@ def rate(cohort: Path, folder: Path, groups: Sequence[Sequence[str]], workers: i
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("cohort", type=Path)
-    parser.add_argument("--people", type=int, default=6, help="for each core")
-    parser.add_argument("--output", type=Path)
-    given = parser.parse_args()
+    people = ("--people", {"type": int, "default": 6, "help": "for each core"})
+    given = arguments_of(__doc__, "cohort", people, "--output")
     cores = len(os.sched_getaffinity(0))
     names = [f"ADNI{path.name.replace('_', '')}" for path in sorted((given.cohort / "ADNI").glob("*_S_*"))]
     groups = [names[place::cores][: given.people] for place in range(cores)]
@@ -67,10 +62,8 @@ def main() -> None:
         [f"one run, {cores} workers", f"{60 * own:.1f}", f"{own / one / cores:.2f}", f"{own / alone:.2f}"],
     ]
     columns = ["registrations", "scans per minute", f"/ {cores} × one worker", "/ runs at once"]
-    body = table(columns, rows)
-    print(body)
-    if given.output:
-        write_section(given.output, "Registrations on the cores of one machine", body, "Growth")
+    body = "\n".join(table(columns, rows, "---:"))
+    show(body, given.output, "Registrations on the cores of one machine", "Growth")
 
 
 if __name__ == "__main__":

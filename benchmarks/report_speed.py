@@ -9,7 +9,6 @@ kB a participant; and of issue 6: viewer and explorer in 2 s, in headless Chromi
 
 from __future__ import annotations
 
-import argparse
 import os
 import platform
 import shutil
@@ -17,11 +16,11 @@ import statistics
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 from playwright.sync_api import Browser, sync_playwright
 from report_run import PEOPLE, SCANS, write_large_run
+from sections import arguments_of, show_page, table
 
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.work.executors import open_executor
@@ -36,21 +35,9 @@ INTERACTIVE = {
 """Pages with interactive parts, and what is there when they answer."""
 
 
-@dataclass(frozen=True)
-class Measured:
-    """What is written down."""
-
-    what: str
-    value: str
-    limit: str
-    within: str
-
-
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--run", type=Path, help="folder of the generated run; made if it is not there")
-    parser.add_argument("--output", type=Path, help="Markdown file to write")
-    arguments = parser.parse_args()
+    run = ("--run", {"type": Path, "help": "folder of the generated run; made if it is not there"})
+    arguments = arguments_of(__doc__, run, "--output")
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
     if chromium is None:
         print("report_speed: no Chromium. Debian: apt-get install chromium", file=sys.stderr)
@@ -59,14 +46,11 @@ def main() -> int:
         folder = arguments.run or Path(scratch) / "run"
         layout = RunLayout(folder) if folder.is_dir() else write_large_run(folder)
         rows = [*measure_building(layout), *measure_opening(layout, chromium)]
-    text = markdown(rows)
-    print(text)
-    if arguments.output:
-        arguments.output.write_text(text, encoding="utf-8")
+    show_page(markdown(rows), arguments.output)
     return 0
 
 
-def measure_building(layout: RunLayout) -> list[Measured]:
+def measure_building(layout: RunLayout) -> list[list[str]]:
     processor = time.process_time()
     build_report(layout)
     own = time.process_time() - processor
@@ -87,11 +71,11 @@ def measure_building(layout: RunLayout) -> list[Measured]:
         row("the same in one process, seconds of the processor", own, BUILD_SECONDS),
         row("index, MB", size, INDEX_MB),
         row("page of a participant, kB, median (the generated run has no pictures of scans)", person, PERSON_KB),
-        Measured(f"all {len(pages)} pages, MB", f"{total:.0f}", "", ""),
+        [f"all {len(pages)} pages, MB", f"{total:.0f}", "", ""],
     ]
 
 
-def measure_opening(layout: RunLayout, chromium: str) -> list[Measured]:
+def measure_opening(layout: RunLayout, chromium: str) -> list[list[str]]:
     rows = []
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
@@ -125,11 +109,11 @@ def _open(browser: Browser, page: Path, there: str) -> tuple[float, float, float
     return read / 1000, ready / 1000, metrics["TaskDuration"]
 
 
-def row(what: str, value: float, limit: float) -> Measured:
-    return Measured(what, f"{value:.1f}", f"{limit:g}", "yes" if value <= limit else "no")
+def row(what: str, value: float, limit: float) -> list[str]:
+    return [what, f"{value:.1f}", f"{limit:g}", "yes" if value <= limit else "no"]
 
 
-def markdown(rows: list[Measured]) -> str:
+def markdown(rows: list[list[str]]) -> str:
     lines = [
         "# Speed of the report",
         "",
@@ -139,10 +123,7 @@ def markdown(rows: list[Measured]) -> str:
         f"{os.getloadavg()[0]:.1f}; other work makes the clock longer, and the seconds of the processor a little. "
         "Headless Chromium draws by software.",
         "",
-        "| what | measured | limit | within |",
-        "|---|---|---|---|",
-        *(f"| {one.what} | {one.value} | {one.limit} | {one.within} |" for one in rows),
-        "",
+        *table(["what", "measured", "limit", "within"], rows),
     ]
     return "\n".join(lines)
 

@@ -9,7 +9,6 @@ participants. Nothing of a person is in either.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import os
 import subprocess
@@ -18,6 +17,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+
+from sections import arguments_of
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS = ROOT / "benchmarks" / "claims" / "results.toml"
@@ -29,32 +30,18 @@ NONE = "page without a record"
 
 @dataclass(frozen=True)
 class Made:
-    """How the numbers of a page were made.
+    """How the numbers of a page were made; all empty for a page without a record."""
 
-    Parameters
-    ----------
-    commit : str
-        At which they were made; empty for a page without a record.
-    text : str
-        `digest_of` the page when it was recorded.
-    cohorts : mapping
-        From folders below ../shared/data to the digest of their participants.tsv; made-up people are those of the
-        commit.
-    """
-
-    commit: str = ""
-    text: str = ""
+    commit: str = ""  # at which they were made
+    text: str = ""  # `digest_of` the page when it was recorded
     cohorts: Mapping[str, str] = field(default_factory=dict)
+    """From folders below ../shared/data to the digest of their participants.tsv; made-up people are those of the
+    commit."""
 
     def faults(self, page: str, now: Mapping[str, str]) -> Iterator[str]:
         """What has changed since: `NEWER`, `OTHER`, or that nothing is known (`NONE`).
 
-        Parameters
-        ----------
-        page : str
-            Of docs/.
-        now : mapping
-            As `cohorts`, of the data as they are now.
+        `page`: of docs/; `now`: as `cohorts`, of the data as they are now.
         """
         path = ROOT / "docs" / page
         if not self.commit:
@@ -101,11 +88,10 @@ def record(page: str, cohorts: list[str]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("step", choices=["record"])
-    parser.add_argument("page", help="of docs/")
-    parser.add_argument("cohorts", nargs="*", help="folders below ../shared/data whose people were asked")
-    arguments = parser.parse_args()
+    cohorts = {"nargs": "*", "help": "folders below ../shared/data whose people were asked"}
+    arguments = arguments_of(
+        __doc__, ("step", {"choices": ["record"]}), ("page", {"help": "of docs/"}), ("cohorts", cohorts)
+    )
     print(record(arguments.page, arguments.cohorts))
 
 

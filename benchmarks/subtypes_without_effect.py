@@ -9,6 +9,7 @@ The rule with its defaults (gap statistic, no group under three participants, le
 from __future__ import annotations
 
 import numpy as np
+from sections import line, parser_of, table
 
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.statistics.normative.clustering import consensus, gap_statistic
@@ -67,12 +68,13 @@ def subtypes() -> None:
     cases = {"independent": independent, "correlated": correlated, "heavy-tailed": heavy_tailed, "skewed": skewed}
     for distance in (1.0, 2.0, 3.0):
         cases[f"two patterns, {distance:g} SD apart"] = lambda n, rng, d=distance: two_patterns(n, rng, d)
-    print("| data | patients | one group % | two % | more % |\n|---|---|---|---|---|")
+    parser_of(__doc__).parse_args()
+    print(*table(["data", "patients", "one group %", "two %", "more %"]), sep="\n")
     for name, make in cases.items():
         for n in (15, 30, 100):
             found = numbers_found(make, n)
             shares = [100 * (found == 1).mean(), 100 * (found == 2).mean(), 100 * (found > 2).mean()]
-            print(f"| {name} | {n} | " + " | ".join(f"{share:.1f}" for share in shares) + " |", flush=True)
+            print(line(name, n, *(f"{share:.1f}" for share in shares)), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Core-seconds of a command and of everything that it starts: on two cores for a minute they are two minutes.
+"""Seconds of calls; and core-seconds of a command with all that it starts: on two cores for a minute two minutes.
 
 python benchmarks/timed.py FILE COMMAND ...       # writes the seconds to FILE, ends as the command does
 """
@@ -12,11 +12,37 @@ import resource
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 SUBREAPER = 36
 """PR_SET_CHILD_SUBREAPER of Linux: orphans become children of this process."""
+
+
+def cpu_seconds(call: Callable[[], object]) -> float:
+    """CPU time that a call takes, of all threads of this process."""
+    before = time.process_time()
+    call()
+    return time.process_time() - before
+
+
+def best_of(call: Callable[[], object], turns: int = 3) -> float:
+    """The least CPU time of some calls."""
+    return min(cpu_seconds(call) for _ in range(turns))
+
+
+def in_turns(
+    arms: Mapping[str, Callable[[], object]], turns: int, clock: Callable[[], float] = time.process_time
+) -> dict[str, list[float]]:
+    """Seconds of each arm by turn; whatever else a machine does meets all arms alike."""
+    spent: dict[str, list[float]] = {name: [] for name in arms}
+    for _ in range(turns):
+        for name, call in arms.items():
+            begin = clock()
+            call()
+            spent[name].append(clock() - begin)
+    return spent
 
 
 def timed(words: Sequence[str], folder: Path) -> tuple[int, float]:

@@ -11,10 +11,8 @@ product, and with its convolutions alone, in the same run.
 
 from __future__ import annotations
 
-import argparse
 import resource
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -24,7 +22,8 @@ import nibabel as nib
 import numpy as np
 import torch
 from monai.data import CacheDataset, DataLoader, ThreadDataLoader
-from sections import write_section
+from sections import arguments_of, show, show_page
+from timed import best_of, in_turns
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -134,23 +133,8 @@ def measured(scans: int, size: int, resolution: float, repeats: int) -> list[tup
             "MONAI CacheDataset + DataLoader": monai(cohort, size, DataLoader),
             "MONAI CacheDataset + ThreadDataLoader": monai(cohort, size, ThreadDataLoader),
         }
-        seconds: dict[str, list[float]] = {name: [] for name in arms}
-        for _ in range(repeats + 1):
-            for name, epoch in arms.items():
-                begin = time.process_time()
-                epoch()
-                seconds[name].append(time.process_time() - begin)
+        seconds = in_turns(arms, repeats + 1)
     return [(name, spent[0], min(spent[1:])) for name, spent in seconds.items()]
-
-
-def seconds_of(call: Callable[[], object], repeats: int) -> float:
-    """CPU seconds, the best of several after a first one."""
-    spent = []
-    for _ in range(repeats + 1):
-        begin = time.process_time()
-        call()
-        spent.append(time.process_time() - begin)
-    return min(spent[1:])
 
 
 @kept_memory()
@@ -164,9 +148,9 @@ def step_against_bounds(batch: int, repeats: int, resolution: float = 1.0) -> li
     targets = torch.arange(batch) % 2
     with FlopCounterMode(display=False) as counter:
         step(network, optimiser, volumes, targets)
-    whole = seconds_of(lambda: step(network, optimiser, volumes, targets), repeats)
+    whole = best_of(lambda: step(network, optimiser, volumes, targets), repeats)
     square = torch.rand(2048, 2048)
-    peak = 2 * 2048**3 / seconds_of(lambda: square @ square, 5)
+    peak = 2 * 2048**3 / best_of(lambda: square @ square, 6)
     convolutions: list[tuple[nn.Module, torch.Tensor]] = []
     hooks = [
         layer.register_forward_hook(lambda layer, given, _: convolutions.append((layer, given[0].detach())))
@@ -177,7 +161,7 @@ def step_against_bounds(batch: int, repeats: int, resolution: float = 1.0) -> li
         network(volumes)
     for hook in hooks:
         hook.remove()
-    alone = sum(seconds_of(partial(alone_twice, *one), repeats) for one in convolutions)
+    alone = sum(best_of(partial(alone_twice, *one), repeats + 1) for one in convolutions)
     flops = counter.get_total_flops()
     return [
         f"A step of {batch} scans of {' × '.join(map(str, volumes.shape[2:]))} voxels: {flops / 1e9:.0f} GFLOP in "
@@ -195,20 +179,19 @@ def alone_twice(layer: nn.Module, given: torch.Tensor) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--scans", type=int, default=8)
-    parser.add_argument("--batch", type=int, default=4)
-    parser.add_argument("--resolution", type=float, default=2.0)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--bound", action="store_true", help="only the step at 1 mm against its bounds")
-    parser.add_argument("--output", type=Path)
-    given = parser.parse_args()
+    given = arguments_of(
+        __doc__,
+        ("--scans", {"type": int, "default": 8}),
+        ("--batch", {"type": int, "default": 4}),
+        ("--resolution", {"type": float, "default": 2.0}),
+        "--repeats",
+        ("--bound", {"action": "store_true", "help": "only the step at 1 mm against its bounds"}),
+        "--output",
+    )
     if given.bound:
         body = "\n".join([f"`python benchmarks/training_rate.py --bound --batch {given.batch}`, one thread.", "",
                           *step_against_bounds(given.batch, given.repeats)])  # fmt: skip
-        print(body)
-        if given.output:
-            write_section(given.output, "A step at 1 mm against its bounds", body, "Training from registered scans")
+        show(body, given.output, "A step at 1 mm against its bounds", "Training from registered scans")
         return
     rows = measured(given.scans, given.batch, given.resolution, given.repeats)
     steps, bound = given.scans // given.batch, rows[0][2]
@@ -224,11 +207,9 @@ def main() -> None:
         f"{given.resolution:g} --repeats {given.repeats}`. One CPU thread, {given.scans} scans, "
         f"batches of {given.batch}; CPU seconds of the process, arms in turns, best of {given.repeats} after the first "
         f"epoch. Other work ran on the machine. Peak memory of the process, with the caches of both peers: "
-        f"{peak:.1f} GiB.", "", *lines, "",
+        f"{peak:.1f} GiB.", "", *lines,
     ])  # fmt: skip
-    print(text)
-    if given.output:
-        given.output.write_text(text, encoding="utf-8")
+    show_page(text, given.output)
 
 
 if __name__ == "__main__":

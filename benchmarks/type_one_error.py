@@ -9,19 +9,17 @@ adjusts for, so 5 % of tests should reject at 5 %. Tests are called as the pipel
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import platform
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from scipy.stats import binom
-from sections import write_section
+from sections import STATISTICS, arguments_of, line, show, table
 
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
 from heatlas.pipeline.run.work.seeds import generator
@@ -45,13 +43,7 @@ DIFFERENCES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2)
 
 @dataclass(frozen=True, eq=False)
 class Cohort:
-    """One row per scan.
-
-    Parameters
-    ----------
-    table : pandas.DataFrame
-    person : array of int, shape (scans,)
-    """
+    """One row per scan, and the number of its person."""
 
     table: pd.DataFrame
     person: np.ndarray
@@ -99,23 +91,14 @@ def cohort(rng: np.random.Generator) -> Cohort:
 
 @dataclass(frozen=True)
 class Test:
-    """A test as the pipeline calls it; ``method`` "linear" is the coefficient's t or F, else a correlation.
-
-    Parameters
-    ----------
-    scheme, formula, term, method : str
-    spread : str
-        Column of groups with different variances, for the studentised statistic.
-    shift : str
-        Columns that move the values; all are adjusted for.
-    """
+    """A test as the pipeline calls it; ``method`` "linear" is the coefficient's t or F, else a correlation."""
 
     scheme: str
     formula: str
     term: str
     method: Any = "linear"
-    spread: str = ""
-    shift: str = ""
+    spread: str = ""  # column of groups with different variances, for the studentised statistic
+    shift: str = ""  # columns that move the values; all are adjusted for
 
     def of(self, people: Cohort) -> Callable[[np.ndarray, np.random.Generator], PermutationTest]:
         design, exchange = design_of(self.formula, self.term, people.table), exchange_of(people, self.scheme)
@@ -169,18 +152,13 @@ SHIFTS: dict[str, Callable[[pd.Series], pd.Series]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-sets", type=int, default=2_000)
-    parser.add_argument("--output", type=Path, help="Markdown page to write the sections to")
-    options = parser.parse_args()
+    options = arguments_of(__doc__, "--data-sets", "--output")
     started = time.process_time()
     errors, powers = error_section(options.data_sets), power_section(options.data_sets // 2)
     spent = f"\n{time.process_time() - started:.0f} s of one core (Python {platform.python_version()})."
     shortcuts = shortcut_section(options.data_sets)
     for title, text in (("Error rates", errors), ("Shortcuts", shortcuts), ("Power", powers + "\n" + spent)):
-        print(text)
-        if options.output:
-            write_section(options.output, title, text, "Statistics: speed, error rates, power")
+        show(text, options.output, title, STATISTICS)
 
 
 def rates(tests: dict[str, Test], data_sets: int) -> dict[str, list[float]]:
@@ -206,14 +184,12 @@ def error_section(data_sets: int) -> str:
         f"between {binom.ppf(0.025, data_sets, LEVEL) / data_sets:.1%} and "
         f"{binom.ppf(0.975, data_sets, LEVEL) / data_sets:.1%} in 95 of 100 cases.",
         "",
-        "| test | what is exchanged | " + " | ".join(f"ICC {icc}" for icc in ICCS) + " | within 3.5-6.5 % |",
-        "|---|---|" + "---|" * (len(ICCS) + 1),
+        *table(["test", "what is exchanged", *(f"ICC {icc}" for icc in ICCS), "within 3.5-6.5 %"]),
     ]
     for tests in (OFFERED, SHUFFLED):
         for name, own in rates(tests, data_sets).items():
             good = "yes" if all(LIMITS[0] <= rate <= LIMITS[1] for rate in own) else "**no**"
-            shares = " | ".join(f"{rate:.1%}" for rate in own)
-            lines.append(f"| {name} | {tests[name].scheme} | {shares} | {good} |")
+            lines.append(line(name, tests[name].scheme, *(f"{rate:.1%}" for rate in own), good))
     lines += [
         "",
         "The last rows are not offered: they shuffle scans as if each came from another person, as the founding study "
@@ -246,14 +222,11 @@ def shortcut_section(data_sets: int) -> str:
         f"{PERMUTATIONS} permutations, nominal 5 %; with fold held, four networks of unequal scale. Beside it, the "
         "plain difference of means, permuted in the same way, which is not offered.",
         "",
-        "| positive / negative | SD | fold held | studentised, as offered | plain difference |",
-        "|---|---|---|---|---|",
+        *table(["positive / negative", "SD", "fold held", "studentised, as offered", "plain difference"]),
     ]
     for (n_positive, spread, hold), (studentised, plain) in shortcut_rates(data_sets).items():
-        lines.append(
-            f"| {n_positive} / {PEOPLE - n_positive} | {spread:g}:1 | {'yes' if hold else 'no'} | "
-            f"{studentised:.1%} | {plain:.1%} |"
-        )
+        of = f"{n_positive} / {PEOPLE - n_positive}", f"{spread:g}:1", "yes" if hold else "no"
+        lines.append(line(*of, f"{studentised:.1%}", f"{plain:.1%}"))
     return "\n".join(lines)
 
 
@@ -272,19 +245,16 @@ def power_section(data_sets: int) -> str:
         "and the person's own level of the value (the share ICC of its variance); for groups, 20 against 40 people, "
         "the difference in standard deviations of single scans.",
         "",
-        "| test | what is exchanged | ICC | " + " | ".join(f"{effect:g}" for effect in EFFECTS) + " |",
-        "|---|---|---|" + "---|" * len(EFFECTS),
+        *table(["test", "what is exchanged", "ICC", *(f"{effect:g}" for effect in EFFECTS)]),
     ]
     for scheme in (MEANS, WHOLE):
         for icc, row in zip(ICCS, power(Test(scheme, "x", "x", "pearson"), EFFECTS, data_sets), strict=True):
-            lines.append(f"| Pearson | {scheme} | {icc} | " + " | ".join(f"{share:.0%}" for share in row) + " |")
-    lines += ["", "| test | what is exchanged | ICC | " + " | ".join(f"{d:g} SD" for d in DIFFERENCES) + " |"]
-    lines += ["|---|---|---|" + "---|" * len(DIFFERENCES)]
+            lines.append(line("Pearson", scheme, icc, *(f"{share:.0%}" for share in row)))
+    lines += ["", *table(["test", "what is exchanged", "ICC", *(f"{d:g} SD" for d in DIFFERENCES)])]
     for icc, row in zip(
         ICCS, power(Test(MEANS, "group", "group", spread="group"), DIFFERENCES, data_sets), strict=True
     ):
-        shares = " | ".join(f"{share:.0%}" for share in row)
-        lines.append(f"| two groups, Welch's t | {MEANS} | {icc} | {shares} |")
+        lines.append(line("two groups, Welch's t", MEANS, icc, *(f"{share:.0%}" for share in row)))
     return "\n".join(lines)
 
 

@@ -8,7 +8,6 @@ Nothing is related to what is tested beyond what the model adjusts for, so 5 % o
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
@@ -24,7 +23,7 @@ import null_relevance
 import numpy as np
 from null_relevance import Case, M
 from scipy.stats import binom
-from sections import write_section
+from sections import STATISTICS, arguments_of, line, show, table
 
 from heatlas.pipeline.run.work.seeds import generator
 
@@ -39,15 +38,14 @@ INTERVALS |= null_cohorts.INTERVALS
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-sets", type=int, default=2_000)
-    parser.add_argument("--only", default="", help="cases whose name begins so")
-    parser.add_argument("--seconds", type=float, default=np.inf, help="stop a case after so long, with fewer data sets")
-    parser.add_argument("--output", type=Path, help="Markdown page to write the section to")
-    parser.add_argument(
-        "--rates", type=Path, help="JSON file that keeps what was found, so that cases can be run apart"
+    options = arguments_of(
+        __doc__,
+        "--data-sets",
+        ("--only", {"default": "", "help": "cases whose name begins so"}),
+        ("--seconds", {"type": float, "default": np.inf, "help": "stop a case after so long, with fewer data sets"}),
+        "--output",
+        ("--rates", {"type": Path, "help": "JSON file that keeps what was found, so that cases can be run apart"}),
     )
-    options = parser.parse_args()
     kept = json.loads(options.rates.read_text()) if options.rates and options.rates.is_file() else {}
     for name, case in (CASES | INTERVALS).items():
         if name.startswith(options.only) and name not in kept:
@@ -56,10 +54,7 @@ def main() -> None:
             print(name, kept[name], f"{time.process_time() - started:.0f} s", flush=True, file=sys.stderr)
             if options.rates:
                 options.rates.write_text(json.dumps(kept))
-    text = section(kept)
-    print(text)
-    if options.output:
-        write_section(options.output, "Error rates of the other tables", text, "Statistics: speed, error rates, power")
+    show(section(kept), options.output, "Error rates of the other tables", STATISTICS)
 
 
 def rates(
@@ -89,8 +84,7 @@ def section(kept: dict[str, dict[str, tuple[float, int]]]) -> str:
         "between 3.1 and 7.0 % of 500. *Cautious*: few values of the statistic are possible, so p is above 5 % more "
         "often than it needs to be.",
         "",
-        "| table | test | data | data sets | rejected | within 3.5-6.5 % |",
-        "|---|---|---|---|---|---|",
+        *table(["table", "test", "data", "data sets", "rejected", "within 3.5-6.5 %"]),
     ]
     for name, case in CASES.items():
         for test, (rate, count) in kept.get(name, {}).items():
@@ -102,16 +96,15 @@ def section(kept: dict[str, dict[str, tuple[float, int]]]) -> str:
                 good = "**no**"
             if good == "**no**" and case.caveat:
                 good = "no, and its rows say so"
-            lines.append(f"| {case.tables} | {test} | {case.data} | {count:,} | {rate:.1%} | {good} |")
+            lines.append(line(case.tables, test, case.data, f"{count:,}", f"{rate:.1%}", good))
     lines += [
         "",
         "Intervals of 95 %, where the true value is known (0 unless stated):",
         "",
-        "| 95 % interval | data sets | misses the true value |",
-        "|---|---|---|",
+        *table(["95 % interval", "data sets", "misses the true value"]),
     ]
     lines += [
-        f"| {test} | {count:,} | {rate:.1%} |"
+        line(test, f"{count:,}", f"{rate:.1%}")
         for name in INTERVALS
         for test, (rate, count) in kept.get(name, {}).items()
     ]

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import patients_backbones
 import patients_cams
-import patients_network_probes
+import patients_network_studies
 import patients_networks
 import patients_planted
 import patients_stream
@@ -175,7 +175,7 @@ def test_lime_is_asked_of_linear_heads_by_themselves(monkeypatch):
             Recipe(name, {"attribution": {}}, ("grad-cam",)) for name in ("founding, linear, CE", "founding, mlp-3, CE")
         ]
 
-    monkeypatch.setattr(patients_network_probes, "probe_recipes", plain)
+    monkeypatch.setattr(patients_network_studies, "probe_recipes", plain)
     found = {one.name: one for one in STUDIES["losses"].recipes(None, 43)}
     assert list(found) == ["founding, linear, CE", "LIME of founding, linear, CE"]
     assert "score-cam" in found["founding, linear, CE"].methods

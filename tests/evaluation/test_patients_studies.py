@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import grid_directions
 import numpy as np
 import pandas as pd
 import patients_hippocampus
 import patients_relevance
 import pytest
+import sections
 
 
 def run_with(folder, tissue):
@@ -132,3 +135,27 @@ def test_shares_fall_in_nine_cells_by_what_was_planted():
 )
 def test_a_verdict_needs_the_interval_and_every_seed(each, low, high, near, said):
     assert grid_directions.verdict(each, low, high, near) == said
+
+
+def test_words_of_a_section_stay_when_its_tables_are_made_again(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("# H\n\n## A\n\nSaid before.\n\nAll:\n\n| a |\n|---|\n| 1 |\n\nB:\n\n| 2 |\n\n## B\n\nKept.\n")
+    new = "All:\n\n| a |\n|---|\n| 3 |"
+    sections.show(new, page, "A", "H", words=False)
+    assert page.read_text() == f"# H\n\n## A\n\nSaid before.\n\n{new}\n\n## B\n\nKept.\n"
+    sections.show(new, page, "C", "H", words=False)
+    assert page.read_text().endswith(f"Kept.\n\n## C\n\n{new}\n")
+
+
+def test_a_page_of_patients_is_unchanged_by_tables_that_are_the_same(tmp_path):
+    told = Path(__file__).parents[2] / "docs" / "benchmarks" / "patients_claims.md"
+    page = tmp_path / "page.md"
+    page.write_text(told.read_text(encoding="utf-8"), encoding="utf-8")
+    section = page.read_text(encoding="utf-8").partition("## Probes\n")[2].partition("\n## ")[0]
+    sections.write_tables(page, "Probes", section[section.index("| recipe") :], "Claims asked of patients")
+    assert page.read_text(encoding="utf-8") == told.read_text(encoding="utf-8")
+
+
+def test_a_difference_is_the_mean_over_people_of_their_means_over_seeds():
+    index = pd.MultiIndex.from_tuples([(seed, person) for seed in (1, 2) for person in "vwxyz"])
+    assert sections.across(pd.Series([1.0] * 5 + [2.0] * 5, index), 1) == "5 | +1.0, +2.0 | +1.5"

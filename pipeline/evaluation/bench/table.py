@@ -14,12 +14,10 @@ map is compared with that of a scan of which more than `LOST` of the brain leave
 from __future__ import annotations
 
 from collections.abc import Collection
-from itertools import combinations
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy import stats
 
 from heatlas.pipeline.evaluation.bench.judging import (
     CohortMaps,
@@ -47,7 +45,6 @@ from heatlas.pipeline.evaluation.scores.rankings import (
     DRAWS_OF_RANKS,
     FIRST,
     dose_response,
-    rank_correlation,
     ranked,
     region_scores,
 )
@@ -91,9 +88,7 @@ FAITHFUL_COLUMNS = (
 )
 _RANKED = {
     "auroc": "Probability that a planted group comes before another",
-    "auprc": "Average precision of the planted groups",
     "hits": f"Planted groups among the first {FIRST}; ties count as a random order of the tied gives",
-    "places": "Places of the planted groups in the order of their names, from 1",
 }
 EVALUATION_TABLE = Table(
     "evaluation",
@@ -123,7 +118,6 @@ EVALUATION_TABLE = Table(
         "dose_response_high": "Upper bound",
         "unused_ratio": "Largest ratio, over changes that both classes have, of the mean |density| there to that in "
         "planted groups, in scans that have the change; above 0.5 the map shows what the network need not use",
-        "fold_agreement": "Mean rank correlation between folds of the ranking by mean density",
         "completeness_error": "Largest |sum of the map - evidence it must add up to|, as share of the mean |evidence|",
         "seconds": "Per scan and map, on this machine",
         **FAITHFUL_COLUMNS,
@@ -202,18 +196,14 @@ def covers_folds(cohort: JudgedCohort, scans: Collection[str]) -> bool:
 def _of_regions(
     cohort: JudgedCohort, rows: CohortMaps, network: str, name: str, scans: set[str], severity: str
 ) -> dict[str, object]:
-    """Columns that need every scan: rankings, dose-response, distractors, agreement of folds."""
+    """Columns that need every scan: rankings, dose-response, distractors."""
     table = densities(cohort, rows, network, name, scans)
     values = table.to_numpy(float)
     is_positive = (table.index.get_level_values("outcome").to_numpy(float) == 1) | cohort.task.is_number
-    fold = table.index.get_level_values("fold").to_numpy(int)
     difference, mean = class_difference(table, is_paired(cohort)), _mean_of(values[is_positive])
     order = np.argsort(-ranked(difference), kind="stable")
     ranked_groups = [rows.groups[place] for place in order if np.isfinite(difference[place])]
-    cells: dict[str, object] = {
-        "first_groups": "; ".join(ranked_groups[:FIRST]) or None,
-        "fold_agreement": fold_agreement(values[is_positive], fold[is_positive]),
-    }
+    cells: dict[str, object] = {"first_groups": "; ".join(ranked_groups[:FIRST]) or None}
     truth = cohort.truth
     if truth is None:
         return cells
@@ -262,14 +252,10 @@ def _of_set(cohort: JudgedCohort, of_map: pd.DataFrame) -> dict[str, float]:
     return set_scores(measured, [person[key] for key in measured["scan_id"]])
 
 
-def ranking_columns(values: Floats, planted: Flags, by: str) -> dict[str, object]:
+def ranking_columns(values: Floats, planted: Flags, by: str) -> dict[str, float]:
     """The columns of one ranking."""
     scores = region_scores(values, planted.tolist())
-    cells: dict[str, object] = {f"{name}_{by}": score for name, score in scores.items()}
-    if np.isfinite(scores["auroc"]):
-        places = stats.rankdata(-ranked(values))[planted]
-        cells[f"places_{by}"] = " ".join(f"{place:g}" for place in places)
-    return cells
+    return {f"{name}_{by}": scores[name] for name in _RANKED}
 
 
 def _accuracy(of_map: pd.DataFrame, positive: set[str]) -> float:
@@ -302,13 +288,6 @@ def completeness(of_map: pd.DataFrame) -> float:
     if "completeness_error" not in of_map or of_map["completeness_error"].isna().all():
         return float("nan")
     return float(of_map["completeness_error"].abs().max() / of_map["evidence"].abs().mean())
-
-
-def fold_agreement(values: Floats, fold: NDArray[np.intp]) -> float:
-    """Mean rank correlation of the mean densities of every two folds; NaN with one fold."""
-    means = [values[fold == number].mean(axis=0) for number in np.unique(fold)]
-    agreements = [rank_correlation(a, b) for a, b in combinations(means, 2)]
-    return float(np.nanmean(agreements)) if agreements and np.isfinite(agreements).any() else float("nan")
 
 
 def _mean(of_map: pd.DataFrame, column: str) -> float:

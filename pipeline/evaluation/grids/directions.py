@@ -38,7 +38,6 @@ GRIDS_TABLE = Table(
         "ci_low": "Lower bound of its 95 % bootstrap interval over participants",
         "ci_high": "Upper bound; n/a where all participants have the same share",
         "chance": GRID_COLUMNS["chance"],
-        "class_excess": "Mean share in all cells of the class explained, less what an even map has there",
         "top_share": f"As share, where only the largest {LARGEST:.1%} of the values of a grid count",
         "top_gain_low": "Lower bound of the 95 % bootstrap interval over participants of top_share - share",
         "top_gain_high": "Upper bound",
@@ -196,13 +195,10 @@ def summary_of_grids(scores: pd.DataFrame, participants: Mapping[int, str], seed
         if len(made):
             each = by_participant(made, participants)
             low, high = participant_interval((each.to_numpy(float),), np.mean, DRAWS, seed)
-            excess = by_participant(
-                made.assign(excess=made["class_share"].fillna(0) - made["class_chance"]), participants, "excess"
-            )
             row |= {"n_participants": len(each), "share": each.mean(), "ci_low": low, "ci_high": high}
             top = by_participant(made, participants, "top_share")
             gain = participant_interval(((top - each).to_numpy(float),), np.mean, DRAWS, seed)
-            row |= {"chance": made["chance"].mean(), "class_excess": excess.mean(), "top_share": top.mean()}
+            row |= {"chance": made["chance"].mean(), "top_share": top.mean()}
             row |= dict(zip(("top_gain_low", "top_gain_high"), gain, strict=True))
         rows.append({**row, "note": notes.iloc[0] if len(notes) else None})
     return GRIDS_TABLE.frame(rows)

@@ -70,7 +70,6 @@ RETRAINING_TABLE = Table(
         **described("method"),
         "volume_share": "Share of the labelled volume that is to be removed",
         "removed_share": "Share that was removed, mean over folds",
-        "n_removed": "Groups removed, mean over folds",
         "planted_share": "Share of the volume of planted groups that was removed, mean over folds",
         "removed_groups": "Groups removed, and in how many folds",
         "n_participants": "Participants tested",
@@ -80,7 +79,7 @@ RETRAINING_TABLE = Table(
     "cohort, map and share of the volume",
     "Do networks that never see the regions a map ranks first do worse than those without random regions?",
     stage="evaluation", filled=("cohort", "map", "volume_share", "n_participants"),
-    forms={"map": Form.CODE, "n_removed": Form.VALUE},
+    forms={"map": Form.CODE},
 )  # fmt: skip
 
 
@@ -134,10 +133,7 @@ def _removed(found: Sequence[Removed], sizes: Mapping[str, int], planted: Sequen
     if not sets:
         return {}
     voxels = [sum(sizes[name] for name in groups) for groups in sets]
-    made: dict[str, object] = {
-        "removed_share": float(np.mean(voxels)) / sum(sizes.values()),
-        "n_removed": float(np.mean([len(groups) for groups in sets])),
-    }
+    made: dict[str, object] = {"removed_share": float(np.mean(voxels)) / sum(sizes.values())}
     there = sum(sizes[name] for name in planted)
     if there:
         made["planted_share"] = float(np.mean([sum(sizes[n] for n in g if n in planted) for g in sets])) / there
