@@ -166,7 +166,7 @@ def test_controls_are_those_the_network_was_trained_with(
     bench = Bench(
         layout, BenchRequest(), scans, Split(tuple(folds)), CONFIG, None, None, digests  # type: ignore[arg-type]
     )  # fmt: skip
-    judged = bench._of_run(tmp_path / "planted.json")
+    judged = bench._cohort_of_run(tmp_path / "planted.json")
     assert {one.scan_id for one in judged.scans} == {"08", "09", "10", "11"}
     judge = Judge(judged, (), Extent(0, False, False), digests)
     assert {one.scan_id for one in judge._controls.of(0, judged.scans[0])} == {"00", "02", "04"}
