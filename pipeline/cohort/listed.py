@@ -38,7 +38,7 @@ from heatlas.pipeline.cohort.bids.tables import (
     read_bids_tables,
 )
 from heatlas.pipeline.cohort.candidates import Candidate, InputFiles
-from heatlas.pipeline.cohort.cells.dates import visit_of
+from heatlas.pipeline.cohort.cells.dates import visit_of_session
 from heatlas.pipeline.cohort.cells.tables import (
     filled_rows,
     plain_name,
@@ -67,6 +67,8 @@ PATHS = (
 LONGEST_NAME = 80
 """Letters of participant and session; names of files hold 255, and the rest of those of maps takes up to 150."""
 _PTID = re.compile(r"\d{3}_S_\d{4,}([_-]\w+)?", re.IGNORECASE)
+_ROUNDED = re.compile(r"\d{16,}\.0*|\d(\.\d+)?e\+\d+", re.IGNORECASE)
+"""A number that a spreadsheet rounded to 15 digits: with a point after more digits, or with an exponent."""
 _BIDS = re.compile(r"sub-[A-Za-z0-9]+([_/]ses-[A-Za-z0-9]+)?")
 
 
@@ -149,7 +151,8 @@ def read_people(file: Path, subjects: Mapping[str, tuple[str, str | None]] | Non
         if _spelling(other) != _spelling(cells[person]) and not visit:
             raise BadInputError(f"{file}: '{other}' and '{cells[person]}' would both be {who}. Rename one of them.")
         if session is not None and session in cells:
-            visit = session_of(cells[session])
+            _require_exact(file, line, session, cells[session])
+            visit = session_of(who, cells[session])
         require_short(f"{file}: line {line}", who, visit)
         values = possible_cells(file.name, line, cells, impossible)
         rest = {name: cell for name, cell in values.items() if name not in (person, session, path)}
@@ -197,24 +200,36 @@ def visit_named(text: str) -> tuple[str, str | None]:
     return (f"sub-{plain}" if plain else ""), None
 
 
-def session_of(text: str) -> str | None:
+def session_of(person: str, text: str) -> str | None:
     """Name of a session; visits of ADNI and words for them become months.
 
-    >>> session_of("bl"), session_of("m12"), session_of("ses-02"), session_of("2"), session_of("2.0"), session_of("?")
-    ('ses-M000', 'ses-M012', 'ses-02', 'ses-2', 'ses-2', None)
+    >>> session_of("sub-1", "bl"), session_of("sub-1", "m12"), session_of("sub-1", "ses-02"), session_of("sub-1", "2.0")
+    ('ses-M000', 'ses-M012', 'ses-02', 'ses-2')
+    >>> session_of("sub-1", "v11"), session_of("sub-ADNI002S0295", "v11"), session_of("sub-1", "?")
+    ('ses-v11', 'ses-M012', None)
     """
     text = identifier(text) or ""
     plain = re.sub(r"[^A-Za-z0-9]", "", re.sub(r"^ses-", "", text, flags=re.IGNORECASE))
-    if not text.lower().startswith("ses-") and (visit := visit_of(text)).known:
+    if not text.lower().startswith("ses-") and (visit := visit_of_session(person, text)).known:
         return visit.session_id
     return f"ses-{plain}" if plain else None
 
 
 def _visit(file: Path, line: int, column: str, text: str) -> tuple[str, str | None]:
+    _require_exact(file, line, column, text)
     person, session = visit_named(text)
     if not person:
         raise BadInputError(f"{file}: line {line}, column {column}: '{text}' is no name. Correct or remove the row.")
     return person, session
+
+
+def _require_exact(file: Path, line: int, column: str, text: str) -> None:
+    """Refuse a name that a spreadsheet made a number and rounded, so that it may be that of several people."""
+    if _ROUNDED.fullmatch(text.strip()):
+        raise BadInputError(
+            f"{file}: line {line}, column {column}: '{text}' is a number of more digits than a spreadsheet keeps. Give "
+            "the cells of this column as text."
+        )
 
 
 def _spelling(text: str) -> str:

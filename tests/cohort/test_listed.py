@@ -7,6 +7,7 @@ from typing import Any
 
 import nibabel as nib
 import numpy as np
+import pandas as pd
 import pytest
 from input_trees import image_bytes
 
@@ -211,6 +212,30 @@ def test_sexes_of_a_bids_dataset_as_0_and_1_are_refused(bids) -> None:
     bids.table("participants.tsv", "participant_id diagnosis sex", "sub-1 CN 0", "sub-2 AD 1")
     with pytest.raises(BadInputError, match=r"participants\.tsv: column sex holds 0 and 1"):
         bids.read()
+
+
+def test_numbered_visits_of_another_study_are_no_times(folder, bids) -> None:
+    rows = ("path,id,visit,dx,age", "a.nii,1,v01,MCI,70", "b.nii,1,v02,MCI,70", "c.nii,1,v05,MCI,70", ",1,v21,AD,70")
+    cohort = read(folder, *rows)
+    assert [scan.session_id for scan in cohort.table.kept] == ["ses-v01", "ses-v02", "ses-v05"]
+    assert {scan.progression for scan in cohort.table.kept} == {None}
+    assert cohort.clinical is not None
+    assert cohort.clinical.frame.get("years_since_first_scan", pd.Series(dtype=float)).isna().all()
+    adni = [row.replace(",1,", ",002_S_0295,") for row in rows if ",v02," not in row]
+    assert [scan.session_id for scan in read(folder, *adni).table.kept] == ["ses-M000", "ses-M006"]
+    for session in ("v01", "v05"):
+        bids.image(f"sub-1/ses-{session}/anat/sub-1_ses-{session}_T1w.nii")
+    bids.table("participants.tsv", "participant_id diagnosis", "sub-1 MCI")
+    bids.table("sessions.tsv", "participant_id session_id diagnosis", "sub-1 ses-v01 MCI", "sub-1 ses-v21 AD")
+    assert {scan.progression for scan in read_cohort(bids.root, CohortConfig(), 43).table} == {None}
+
+
+@pytest.mark.parametrize("name", ["1234567890123456.0", "9e+15", "1.23457E+15"])
+def test_names_that_a_spreadsheet_rounded_are_refused(folder, name) -> None:
+    with pytest.raises(BadInputError, match=r"people\.csv: line 3, column id: '.*' is a number of more .* as text"):
+        read(folder, "path,id,dx", "a.nii,1234567890123456,CN", f"b.nii,{name},AD")
+    with pytest.raises(BadInputError, match=r"people\.csv: line 2, column visit: '.*' is a number of more"):
+        read(folder, "path,id,visit", f"a.nii,1,{name}")
 
 
 def test_a_name_that_no_file_can_have_is_refused_with_its_row(folder) -> None:

@@ -42,7 +42,9 @@ def book(path: Path, *rows: list[tuple[object, int] | str | bool], from_1904: bo
     [((43831, SHORT_DATE), "2020-01-01"), ((43831, GERMAN_DATE), "2020-01-01"), ((43831, GENERAL), "43831"),
      ((43831.75, MOMENT), "2020-01-01T18:00:00"), ((1, SHORT_DATE), "1900-01-01"), ((61, SHORT_DATE), "1900-03-01"),
      ((7, DAYS), "7"), ((0.74299999999999999, TWO_PLACES), "0.743"), (True, "TRUE"),
-     (False, "FALSE"), ("1e3", "1e3")],
+     (False, "FALSE"), ("1e3", "1e3"), ((999999999999999, GENERAL), "999999999999999"),
+     ((1234567890123459, GENERAL), "1234567890123459.0"), ((9000000000000000, GENERAL), "9000000000000000.0"),
+     ("1234567890123459", "1234567890123459")],
 )  # fmt: skip
 def test_cells_are_what_the_sheet_shows(tmp_path: Path, cell: tuple[object, int] | str | bool, text: str) -> None:
     frame = read_workbook(book(tmp_path / "t.xlsx", ["value"], [cell]))

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from heatlas.pipeline.cohort.cells import values
-from heatlas.pipeline.cohort.cells.dates import visit_of
+from heatlas.pipeline.cohort.cells.dates import visit_of_session
 from heatlas.pipeline.cohort.cells.tables import (
     filled_rows,
     possible_cells,
@@ -262,7 +262,7 @@ def facts_of(
 ) -> ScanFacts:
     """Fill a scan from the rows of its tables and its sidecar; `tables` are their names, as `BidsTables.names`."""
     row = _Rows(of_image, of_session, of_participant, tables=tables)
-    months = visit_of(scan.session_id.removeprefix("ses-")).months if scan.session_id else 0
+    months = visit_of_session(scan.participant_id, scan.session_id).months if scan.session_id else 0
     baseline = months == 0
     age, later = _age(row, months)
     diagnosis, diagnosis_source = row.value("diagnosis", values.diagnosis, baseline)
@@ -300,7 +300,7 @@ def diagnosis_histories(tables: BidsTables) -> tuple[dict[str, tuple[Diagnosis, 
     histories: dict[str, list[Diagnosis]] = {}
     timeless: list[str] = []
     for (person, session), cells in tables.sessions.items():
-        months = visit_of(session.removeprefix("ses-")).months
+        months = visit_of_session(person, session).months
         value = _Rows({}, cells, {}).value("diagnosis", values.diagnosis)[0]
         if value is None:
             continue
@@ -321,7 +321,7 @@ def diagnosis_histories(tables: BidsTables) -> tuple[dict[str, tuple[Diagnosis, 
 
 def diagnosis_of(scan: Scan) -> Diagnosis | None:
     """The diagnosis of a scan, at the months of its session."""
-    months = visit_of(scan.session_id.removeprefix("ses-")).months if scan.session_id else None
+    months = visit_of_session(scan.participant_id, scan.session_id).months if scan.session_id else None
     if scan.diagnosis is None or months is None:
         return None
     return Diagnosis(scan.diagnosis, None, scan.session_id or "", months, scan.diagnosis_source or "")

@@ -20,15 +20,20 @@ MAX_MEMORY = 2**31
 def as_text(value: float | str | date | time | timedelta) -> str:
     """A cell as saving as CSV would write it: ISO dates, TRUE and FALSE, whole numbers without decimals.
 
+    A spreadsheet keeps 15 digits of a number. A larger one is written as it is stored, with its point or exponent, so
+    that it is told from the same digits as text.
+
     >>> as_text(7.0), as_text(0.1 + 0.2), as_text(True), as_text("007"), as_text(date(2011, 3, 4)), as_text(time(9, 30))
     ('7', '0.3', 'TRUE', '007', '2011-03-04', '09:30:00')
+    >>> as_text(123456789012345.0), as_text(1234567890123459.0), as_text("1234567890123459")
+    ('123456789012345', '1234567890123459.0', '1234567890123459')
     >>> as_text(datetime(2019, 12, 31, 23, 59, 59, 914_000))  # a spreadsheet stores a fraction of a day
     '2020-01-01T00:00:00'
     """
     if isinstance(value, bool):
         return str(value).upper()
     if isinstance(value, int | float):
-        return f"{value:.15g}"
+        return f"{value:.15g}" if abs(value) < 1e15 else repr(float(value))
     if isinstance(value, datetime):
         return (value.replace(microsecond=0) + timedelta(seconds=value.microsecond >= 500_000)).isoformat()
     return str(value)
