@@ -45,6 +45,7 @@ from heatlas.pipeline.cohort.cells.tables import (
     possible_cells,
     read_sheet,
     require_clear_sex,
+    sex_codes,
 )
 from heatlas.pipeline.cohort.cells.values import identifier
 from heatlas.pipeline.cohort.images.file_kinds import image_stem, is_image
@@ -124,7 +125,7 @@ def read_people(file: Path, subjects: Mapping[str, tuple[str, str | None]] | Non
     """
     frame, notes = read_sheet(file)
     rows = filled_rows(frame)
-    require_clear_sex(file, (cells for _, cells in rows))
+    require_clear_sex(sex_codes(file, (cells for _, cells in rows)))
     columns = [str(name) for name in frame.columns]
     path = _path_column(file, columns, rows) if subjects is None else _subject_column(columns, rows, subjects)
     person = _first([name for name in columns if name != path], PEOPLE) or (path if subjects is not None else None)

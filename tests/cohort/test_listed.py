@@ -212,6 +212,15 @@ def test_sexes_of_a_bids_dataset_as_0_and_1_are_refused(bids) -> None:
     bids.table("participants.tsv", "participant_id diagnosis sex", "sub-1 CN 0", "sub-2 AD 1")
     with pytest.raises(BadInputError, match=r"participants\.tsv: column sex holds 0 and 1"):
         bids.read()
+    bids.table("participants.tsv", "participant_id diagnosis", "sub-1 CN", "sub-2 AD")
+    for person, sex in (("sub-1", "1"), ("sub-2", "0")):  # each table holds one code alone
+        bids.image(f"{person}/ses-M000/anat/{person}_ses-M000_T1w.nii")
+        bids.table(f"{person}/{person}_sessions.tsv", "session_id Sex", f"ses-M000 {sex}")
+    with pytest.raises(
+        BadInputError,
+        match=r"sub-2_sessions\.tsv: column Sex holds 0 and that of \S+/sub-1_sessions\.tsv 1, and nothing",
+    ):
+        bids.read()
 
 
 def test_numbered_visits_of_another_study_are_no_times(folder, bids) -> None:

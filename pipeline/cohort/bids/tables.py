@@ -28,12 +28,14 @@ from typing import TypeVar
 from heatlas.pipeline.cohort.cells import values
 from heatlas.pipeline.cohort.cells.dates import visit_of_session
 from heatlas.pipeline.cohort.cells.tables import (
+    SexCodes,
     filled_rows,
     possible_cells,
     read_text_table,
     require_clear_sex,
     require_columns,
     same_column,
+    sex_codes,
 )
 from heatlas.pipeline.cohort.cells.values import is_missing
 from heatlas.pipeline.cohort.people.diagnosis import Diagnosis
@@ -61,6 +63,7 @@ class BidsTables:
     scans: dict[str, Cells] = field(default_factory=dict)  # by path of the image relative to the dataset
     # By ``sub-`` name, what is wrong with a table of that person; only their scans are dropped
     unreadable: dict[str, str] = field(default_factory=dict)
+    sex_codes: SexCodes = field(default_factory=dict)
     impossible: list[str] = field(default_factory=list)  # cells with impossible values, by table, line, column and text
     notes: list[str] = field(default_factory=list)
     # What the tables of images, sessions and participants are called
@@ -99,6 +102,7 @@ def read_bids_tables(root: Path, people: Iterable[str], visits: Iterable[tuple[s
         _read_personal(root, person, tables)
     for person, session in visits:
         _read_scans(root, person, session, tables)
+    require_clear_sex(tables.sex_codes)  # of all tables together: that of a person may hold one code alone
     return tables
 
 
@@ -141,7 +145,7 @@ def _rows(path: Path, columns: Sequence[str], tables: BidsTables) -> list[dict[s
         tables.notes += notes
         require_columns(path, frame, columns, _TABS)
         rows = filled_rows(frame)
-    require_clear_sex(path, (row for _, row in rows))
+    sex_codes(path, (row for _, row in rows), tables.sex_codes)
     named = [possible_cells(path.name, line, row, tables.impossible) for line, row in rows if set(columns) <= set(row)]
     nameless = sum(bool(row) for _, row in rows) - len(named)
     if nameless:

@@ -402,21 +402,33 @@ def possible_cells(table: str, line: int | None, cells: Mapping[str, str], probl
     return possible
 
 
-def require_clear_sex(path: Path, rows: Iterable[Mapping[str, str]]) -> None:
+SexCodes = dict[str, dict[float | None, tuple[Path, str]]]
+"""By column of sex, the first table with each code and how it writes the column."""
+
+
+def sex_codes(path: Path, rows: Iterable[Mapping[str, str]], known: SexCodes | None = None) -> SexCodes:
+    """Codes of sex in the rows of a table, with those `known` of other tables."""
+    codes: SexCodes = {} if known is None else known
+    for cells in rows:
+        for name in cells:
+            if _declared_name(name) == "sex":
+                codes.setdefault(plain_name(name), {}).setdefault(values.number(cells[name]), (path, name))
+    return codes
+
+
+def require_clear_sex(codes: SexCodes) -> None:
     """Refuse a column of sex in which 0 and 1 occur and 2 does not: some write 0 for men, others for women.
 
     With a 2, 0 is not known, 1 male and 2 female (ISO 5218), as 1 and 2 are without a 0 (ADNI).
     """
-    codes: dict[str, set[float | None]] = {}
-    for cells in rows:
-        for name in cells:
-            if _declared_name(name) == "sex":
-                codes.setdefault(name, set()).add(values.number(cells[name]))
-    if unclear := [name for name, of_column in codes.items() if {0, 1} <= of_column and 2 not in of_column]:
-        raise BadInputError(
-            f"{path}: column {unclear[0]} holds 0 and 1, and nothing says which of them is female. Write F and M, or 1 "
-            "for male and 2 for female."
-        )
+    for of_column in codes.values():
+        if {0, 1} <= of_column.keys() and 2 not in of_column:
+            (path, name), (other, _) = of_column[0], of_column[1]
+            elsewhere = "" if other == path else f"that of {other} "
+            raise BadInputError(
+                f"{path}: column {name} holds 0 and {elsewhere}1, and nothing says which of them is female. Write F "
+                "and M, or 1 for male and 2 for female."
+            )
 
 
 def problem_notes(problems: Sequence[str]) -> list[str]:
