@@ -70,6 +70,7 @@ LONGEST_NAME = 80
 _PTID = re.compile(r"\d{3}_S_\d{4,}([_-]\w+)?", re.IGNORECASE)
 _ROUNDED = re.compile(r"\d{16,}\.0*|\d(\.\d+)?e\+\d+", re.IGNORECASE)
 """A number that a spreadsheet rounded to 15 digits: with a point after more digits, or with an exponent."""
+_ERROR = re.compile(r"#(N/A|REF!|VALUE!|NAME\?|DIV/0!|NUM!|NULL!|SPILL!)", re.IGNORECASE)
 _BIDS = re.compile(r"sub-[A-Za-z0-9]+([_/]ses-[A-Za-z0-9]+)?")
 
 
@@ -225,7 +226,11 @@ def _visit(file: Path, line: int, column: str, text: str) -> tuple[str, str | No
 
 
 def _require_exact(file: Path, line: int, column: str, text: str) -> None:
-    """Refuse a name that a spreadsheet made a number and rounded, so that it may be that of several people."""
+    """Refuse a name that a spreadsheet made an error, or a number and rounded, so that it may be of several people."""
+    if _ERROR.fullmatch(text.strip()):
+        raise BadInputError(
+            f"{file}: line {line}, column {column}: '{text}' is an error of the spreadsheet. Correct it."
+        )
     if _ROUNDED.fullmatch(text.strip()):
         raise BadInputError(
             f"{file}: line {line}, column {column}: '{text}' is a number of more digits than a spreadsheet keeps. Give "

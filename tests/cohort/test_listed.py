@@ -120,6 +120,7 @@ def test_files_of_one_name_are_told_apart_by_their_people(folder) -> None:
         (("path,id,visit", "a.nii,1,bl", "b.nii,1,sc"), "sub-1 ses-M000 has an image in lines 2 and 3"),
         (("path,id", "a.nii,x-1", "b.nii,x1"), "'x-1' and 'x1' would both be sub-x1. Rename one of them"),
         (("path,id", "a.nii,--"), "line 2, column id: '--' is no name"),
+        (("path,id", "a.nii,#N/A"), "line 2, column id: '#N/A' is an error of the spreadsheet. Correct it"),
         (("path,id",), "has no row of a participant"),
     ],
 )

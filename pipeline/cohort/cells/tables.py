@@ -25,6 +25,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -237,14 +238,18 @@ def read_sheet(path: Path) -> tuple[pd.DataFrame, list[str]]:
 
     Workbooks with another suffix are refused there by their content.
     """
-    return (read_workbook(path), []) if path.suffix.lower() in SUFFIXES else read_text_table(path)
+    return read_workbook(path) if path.suffix.lower() in SUFFIXES else read_text_table(path)
 
 
-def read_workbook(path: Path) -> pd.DataFrame:
-    """Read the first sheet, every cell as text ("" if empty), indexed by row; the first row holds the names."""
+def read_workbook(path: Path) -> tuple[pd.DataFrame, list[str]]:
+    """Read the first sheet, every cell as text ("" if empty), indexed by row; the first row holds the names.
+
+    Notes name cells with an error, formulas without a saved value, and hidden rows (of ``.xlsx`` only).
+    """
     try:
         _require_moderate(path)
-        rows = _workbook_rows(path)
+        sheet = _workbook_sheet(path)
+        rows: list[list[str]] = sheet["rows"]
     except OSError as error:
         raise BadInputError(f"{path}: cannot be read ({error.strerror or error}). Check the file.") from error
     except (zipfile.BadZipFile, ValueError, subprocess.TimeoutExpired) as error:
@@ -254,13 +259,39 @@ def read_workbook(path: Path) -> pd.DataFrame:
         raise BadInputError(f"{path}: empty table. Download or export it again.")
     (_, header), *body = filled
     names = {column: text.strip() for column, text in enumerate(header) if text.strip()}
-    spelled = [same_column(name) for name in names.values()]
-    if twice := [name for name in names.values() if spelled.count(same_column(name)) > 1]:
-        raise BadInputError(
-            f"{path}: two columns are named {' and '.join(dict.fromkeys(twice))}. Rename or remove one."
-        )
     table = [[cells[column] for column in names] for _, cells in body]
-    return pd.DataFrame(table, columns=list(names.values()), index=[number for number, _ in body], dtype=str)
+    frame = pd.DataFrame(table, index=[number for number, _ in body], columns=range(len(names)), dtype=str)
+    positions, _ = _columns_once(path, list(names.values()), frame, None)
+    frame = frame.iloc[:, positions].set_axis([list(names.values())[position] for position in positions], axis=1)
+    return frame, _sheet_notes(path.name, sheet, names)
+
+
+def _sheet_notes(file: str, sheet: Mapping[str, Any], names: Mapping[int, str]) -> list[str]:
+    """Notes on what a sheet shows otherwise than it is read, by line and column."""
+
+    def named(cells: Sequence[Sequence[Any]]) -> list[str]:
+        return [
+            " ".join([f"line {row + 1}, {names[column]}", *(f"'{text}'" for text in rest)])
+            for row, column, *rest in cells
+            if column in names
+        ]
+
+    notes = []
+    if errors := named(sheet["errors"]):
+        notes.append(
+            f"{file}: {counted(len(errors), 'cell')} with an error of the spreadsheet: {listed(errors, NAMED)}"
+        )
+    if unsaved := named(sheet["unsaved"]):
+        notes.append(
+            f"{file}: {counted(len(unsaved), 'formula')} without a saved value, read as empty; open the workbook in a "
+            f"spreadsheet and save it: {listed(unsaved, NAMED)}"
+        )
+    if hidden := [f"line {row + 1}" for row in sheet["hidden"]]:
+        notes.append(
+            f"{file}: {counted(len(hidden), 'hidden or filtered row', 'is')} read as the "
+            f"others are; remove rows that are not meant: {listed(hidden, NAMED)}"
+        )
+    return notes
 
 
 def _require_moderate(path: Path) -> None:
@@ -275,7 +306,8 @@ def _require_moderate(path: Path) -> None:
         raise ValueError(f"it holds {size:,} bytes, more than {MAX_BYTES:,}")
 
 
-def _workbook_rows(path: Path) -> list[list[str]]:
+def _workbook_sheet(path: Path) -> dict[str, Any]:
+    """What `workbook_cells.Sheet` holds."""
     command = [sys.executable, "-P", str(_PROGRAM), str(path)]
     done = subprocess.run(
         command, capture_output=True, encoding="utf-8", errors="replace", timeout=TIMEOUT_S, check=False
@@ -283,8 +315,8 @@ def _workbook_rows(path: Path) -> list[list[str]]:
     if done.returncode:
         reason = done.stderr.strip().rpartition("\n")[2] if done.returncode > 0 else "it asks for too much memory"
         raise ValueError(reason)
-    rows: list[list[str]] = json.loads(done.stdout)
-    return rows
+    sheet: dict[str, Any] = json.loads(done.stdout)
+    return sheet
 
 
 NAMED = 20
