@@ -113,9 +113,17 @@ def require_short(where: object, person: str, session: str | None) -> None:
 def find_table(text: str, root: Path) -> Path:
     """The file that a setting names: as a path, or in the input folder."""
     for path in (Path(text), root / text):
-        if path.is_file():
+        if _exists(path):
             return path.resolve()
     raise BadInputError(f"cohort.table = '{text}': no such file, neither here nor in {root}. Correct --table.")
+
+
+def _exists(path: Path) -> bool:
+    """Whether a path is that of a file; one longer than the system allows is of none."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
 
 
 def read_people(file: Path, subjects: Mapping[str, tuple[str, str | None]] | None = None) -> PeopleTable:
@@ -333,8 +341,10 @@ def _image(root: Path, table: PeopleTable, row: PeopleRow) -> str:
     where = f"{table.file}: line {row.line}, column {table.path_column}: {row.path}"
     if not is_image(row.path):
         raise BadInputError(f"{where} is no image. Give paths of NIfTI or FreeSurfer files (.nii, .nii.gz, .mgz).")
-    tried = dict.fromkeys((_resolve_folders(root / row.path), _resolve_folders(table.file.parent / row.path)))
-    existing = [path for path in tried if path.is_file() or path.is_symlink()]
+    tried = dict.fromkeys(
+        (_resolve_folders(root, root / row.path), _resolve_folders(root, table.file.parent / row.path))
+    )
+    existing = [path for path in tried if _exists(path) or os.path.islink(path)]  # noqa: PTH114 false if it is too long
     if not existing:
         tops = " or ".join(dict.fromkeys(map(str, (root, table.file.parent))))
         raise BadInputError(
@@ -351,9 +361,12 @@ def _image(root: Path, table: PeopleTable, row: PeopleRow) -> str:
     return inside[0]
 
 
-def _resolve_folders(path: Path) -> Path:
-    """A path without links among its folders unless they are followed; the file itself is judged with the headers."""
-    return Path(os.path.normpath(path)) if are_followed() else path.parent.resolve() / path.name
+def _resolve_folders(root: Path, path: Path) -> Path:
+    """A path without links among its folders, unless they are followed and it lies in the input as it is written; the
+    file itself is judged with the headers.
+    """
+    written = Path(os.path.normpath(path))
+    return written if are_followed() and written.is_relative_to(root) else path.parent.resolve() / path.name
 
 
 def require_single(table: PeopleTable, images: Mapping[PeopleRow, str], of_visits: bool) -> None:

@@ -216,6 +216,23 @@ def test_rows_about_nobody_and_diagnoses_out_of_time_are_noted(bids: BidsTree) -
     }
 
 
+@pytest.mark.parametrize(
+    ("text", "age"), [(">89", 89.0), ("89+", 89.0), (">= 80", 80.0), ("≥ 75", 75.0), ("<89", None)]
+)
+def test_ages_of_an_open_class(bids: BidsTree, text: str, age: float | None) -> None:
+    people(bids, "1", "2")
+    (bids.root / "participants.tsv").write_text(f"participant_id\tsex\tage\nsub-1\tF\t{text}\nsub-2\tM\t70\n")
+    cohort = bids.read(**SEX)
+    assert cohort.table.kept[0].age == age
+    assert any("impossible values" in note for note in cohort.notes) == (age is None)
+
+
+def test_names_of_identifying_columns_in_another_case(bids: BidsTree) -> None:
+    people(bids, "1", "2")
+    bids.table("participants.tsv", "Participant_ID Sex", "sub-1 F", "sub-2 M")
+    assert [scan.sex for scan in bids.read(**SEX).table.kept] == ["F", "M"]
+
+
 def test_an_image_whose_affines_mirror_each_other_is_dropped(bids: BidsTree) -> None:
     """A qform that is only turned or moved is noted; one of the other hand leaves left and right uncertain."""
     for person, qform in (("sub-1", [-1, 1, 1, 1]), ("sub-2", [1, 1, 1, 1]), ("sub-3", [1, -1, 1, 1])):

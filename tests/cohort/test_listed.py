@@ -120,6 +120,7 @@ def test_files_of_one_name_are_told_apart_by_their_people(folder) -> None:
         (("path,id,visit", "a.nii,1,bl", "b.nii,1,sc"), "sub-1 ses-M000 has an image in lines 2 and 3"),
         (("path,id", "a.nii,x-1", "b.nii,x1"), "'x-1' and 'x1' would both be sub-x1. Rename one of them"),
         (("path,id", "a.nii,--"), "line 2, column id: '--' is no name"),
+        (("path,id", f"{'x' * 300}.nii,1"), f"line 2, column path: {'x' * 300}.nii: no such file, from "),
         (("path,id", "a.nii,#N/A"), "line 2, column id: '#N/A' is an error of the spreadsheet. Correct it"),
         (("path,id",), "has no row of a participant"),
     ],
@@ -159,6 +160,14 @@ def test_a_folder_of_images_that_is_a_link_is_read_if_links_are_followed(folder,
         read(folder, *lines)
     cohort = read_cohort(folder, CohortConfig(table="people.csv"), 43, ScanSelection(follow_links=True))
     assert [scan.image for scan in cohort.table.kept] == ["linked/a.nii", "b.nii"]
+
+
+@pytest.mark.parametrize("followed", [False, True])
+def test_paths_through_a_link_to_the_input_are_those_of_the_input(folder, tmp_path, followed) -> None:
+    (tmp_path / "link").symlink_to(folder)
+    (folder / "people.csv").write_text(f"path,id\n{tmp_path}/link/a.nii,1\n{tmp_path}/link/deep/d.nii,2\n")
+    cohort = read_cohort(folder, CohortConfig(table="people.csv"), 43, ScanSelection(follow_links=followed))
+    assert [scan.image for scan in cohort.table] == ["a.nii", "deep/d.nii"]
 
 
 def test_a_link_out_of_the_folder_is_left_out(folder, tmp_path) -> None:

@@ -130,6 +130,15 @@ def test_workbooks_of_another_ending_are_refused_by_their_content(tmp_path: Path
         read_sheet(tmp_path / "p.csv")
 
 
+@pytest.mark.parametrize(("name", "content"), [("p.xls", b"<html><table>"), ("p.xlsx", b"path,id\na.nii,1\n")])
+def test_text_named_like_a_workbook_is_said_to_be_text(tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(
+        BadInputError, match=rf"not of the kind that \{name[1:]} says, but perhaps text or a web page\)"
+    ):
+        read_sheet(tmp_path / name)
+
+
 def test_what_a_sheet_shows_otherwise_than_it_is_read_is_named(tmp_path: Path) -> None:
     def cell(place: str, value: str, kind: str = "inlineStr", formula: str = "") -> str:
         inner = f"<is><t>{value}</t></is>" if kind == "inlineStr" else f"<f>{formula}</f><v>{value}</v>"

@@ -36,6 +36,7 @@ from heatlas.pipeline.cohort.cells.tables import (
     require_columns,
     same_column,
     sex_codes,
+    without_bound,
 )
 from heatlas.pipeline.cohort.cells.values import is_missing
 from heatlas.pipeline.cohort.people.diagnosis import Diagnosis
@@ -142,6 +143,8 @@ def _rows(path: Path, columns: Sequence[str], tables: BidsTables) -> list[dict[s
         rows = [(line, {name: cell for name, cell in row.items() if not is_missing(cell)}) for line, row in plain]
     else:
         frame, notes = read_text_table(path, "\t")
+        frame = frame.rename(columns={name: column for column in columns for name in frame.columns
+                                      if same_column(name) == same_column(column)})  # fmt: skip
         tables.notes += notes
         require_columns(path, frame, columns, _TABS)
         rows = filled_rows(frame)
@@ -231,7 +234,7 @@ BASELINE_COLUMNS = {"diagnosis": ("diagnosis_bl", "diagnosis_sc", "dx_bl"), "mms
 
 _SAID_TWICE: Mapping[str, Callable[[str | None], object]] = {
     "diagnosis": values.diagnosis,
-    "age": values.positive,
+    "age": lambda text: values.positive(without_bound(text)),
     "sex": values.sex,
     "mmse": values.score,
     "cdr": values.score,
@@ -390,11 +393,11 @@ def _age(row: _Rows, months: int | None) -> tuple[float | None, bool]:
 
     Where only the age at baseline is known (Clinica's ``age_bl``), the months of the session are added.
     """
-    age, source = row.value("age", values.positive)
+    age, source = row.value("age", lambda text: values.positive(without_bound(text)))
     if age is not None:
         return age, bool(months) and source is not None and source.startswith(PARTICIPANTS)
     baseline_age = row.cell("age_bl")
-    baseline = values.positive(baseline_age[0]) if baseline_age else None
+    baseline = values.positive(without_bound(baseline_age[0])) if baseline_age else None
     if baseline is None or months is None:
         return None, False
     return round(baseline + months / 12, 2), False

@@ -39,6 +39,7 @@ _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 _BINARY = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
 """Beginnings of ``.xlsx``, ``.ods`` and other ZIP archives, and of ``.xls``."""
+_GZIP = b"\x1f\x8b"
 
 
 def read_text_table(
@@ -55,7 +56,10 @@ def read_text_table(
     text = _decode(path)
     if not text.strip():
         raise BadInputError(f"{path}: empty table. Download or export it again.")
-    separator = separator or header_separator(text.lstrip("\r\n").split("\n", 1)[0])
+    first = _first_line(text.lstrip("\r\n"))
+    if re.fullmatch(r"sep=.", first, re.IGNORECASE):
+        raise BadInputError(f"{path}: line 1: '{first}' is for Excel only, and no header. Remove this line.")
+    separator = separator or header_separator(first)
     rows, refused = _rows(text, separator)
     (_, header), *body = rows or [(1, [""])]
     if refused and not body:
@@ -158,6 +162,11 @@ def _columns_once(
     return list(first.values()), ignored
 
 
+def _first_line(text: str) -> str:
+    """Text up to the first end of a line, of any system."""
+    return re.split(r"[\r\n]", text, maxsplit=1)[0]
+
+
 def header_separator(header: str) -> str:
     """Separator that splits a header line into most columns, respecting quotes; comma if none does."""
     return max(",;\t", key=lambda separator: len(_cells(header, separator)))
@@ -183,7 +192,7 @@ def read_header(path: Path) -> list[str]:
     except OSError:
         return []
     encoding = "utf-16" if start.startswith(_UTF16) else "utf-8-sig"
-    line = start.decode(encoding, errors="replace").split("\n", 1)[0]
+    line = _first_line(start.decode(encoding, errors="replace"))
     return [cell.strip() for cell in _cells(line.strip(), header_separator(line.strip()))]
 
 
@@ -218,9 +227,16 @@ def _decode(path: Path) -> str:
         raise BadInputError(f"{path}: cannot be read ({error.strerror}). Check the path and permissions.") from error
     if content.startswith(_BINARY):
         raise BadInputError(f"{path}: a workbook or archive, not a text table. Save it as CSV.")
+    if content.startswith(_GZIP):
+        raise BadInputError(f"{path}: a compressed file, not a text table. Unpack it (gunzip), or save it as CSV.")
     try:
         if content.startswith(_UTF16):
             return content.decode("utf-16")
+        if b"\0" in content:
+            raise BadInputError(
+                f"{path}: not a text table: it holds zero bytes, as an image or UTF-16 without its mark does. Give a "
+                "table, saved as CSV in UTF-8."
+            )
         return content.decode("utf-8-sig")
     except UnicodeDecodeError:
         return content.decode("latin-1")
@@ -298,6 +314,9 @@ def _require_moderate(path: Path) -> None:
     """Raise ValueError for a file that is large, or unpacks to something large."""
     require_regular(path)
     with path.open("rb") as file:
+        begin = file.read(4)
+        if begin not in _BINARY:
+            raise ValueError(f"its content is not of the kind that {path.suffix} says, but perhaps text or a web page")
         size = path.stat().st_size
         if zipfile.is_zipfile(file):
             with zipfile.ZipFile(file) as archive:
@@ -346,8 +365,17 @@ class PlausibleRange:
         return f"a whole number from {low} to {high}" if self.whole else f"{low} to {high}"
 
 
+def without_bound(text: str | None) -> str | None:
+    """An age without the sign before an open class, as in ``>89``.
+
+    >>> without_bound(">89"), without_bound("≥ 90"), without_bound("71.5")
+    ('89', '90', '71.5')
+    """
+    return None if text is None else re.sub(r"^\s*(>=?|≥)\s*", "", text)
+
+
 RANGES = {
-    "age": PlausibleRange(1, 120, ("agebl", "subjectage")),
+    "age": PlausibleRange(1, 120, ("agebl", "subjectage"), read=lambda text: values.number(without_bound(text))),
     "field_strength": PlausibleRange(
         0.05, 12, ("magneticfieldstrength", "mrifield", "fldstreng", "magstrength"), read=values.field_strength
     ),
