@@ -341,9 +341,7 @@ def _image(root: Path, table: PeopleTable, row: PeopleRow) -> str:
     where = f"{table.file}: line {row.line}, column {table.path_column}: {row.path}"
     if not is_image(row.path):
         raise BadInputError(f"{where} is no image. Give paths of NIfTI or FreeSurfer files (.nii, .nii.gz, .mgz).")
-    tried = dict.fromkeys(
-        (_resolve_folders(root, root / row.path), _resolve_folders(root, table.file.parent / row.path))
-    )
+    tried = dict.fromkeys(_resolve_folders(root, folder / row.path) for folder in (root, table.file.parent))
     existing = [path for path in tried if _exists(path) or os.path.islink(path)]  # noqa: PTH114 false if it is too long
     if not existing:
         tops = " or ".join(dict.fromkeys(map(str, (root, table.file.parent))))
@@ -362,8 +360,9 @@ def _image(root: Path, table: PeopleTable, row: PeopleRow) -> str:
 
 
 def _resolve_folders(root: Path, path: Path) -> Path:
-    """A path without links among its folders, unless they are followed and it lies in the input as it is written; the
-    file itself is judged with the headers.
+    """A path without links among its folders, unless they are followed and it lies in the input as it is written.
+
+    The file itself is judged with the headers.
     """
     written = Path(os.path.normpath(path))
     return written if are_followed() and written.is_relative_to(root) else path.parent.resolve() / path.name
