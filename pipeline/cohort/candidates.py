@@ -17,10 +17,12 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
 
+import numpy as np
+
 from heatlas.pipeline.cohort.cells.tables import RANGES, SUFFIXES, problem_notes
 from heatlas.pipeline.cohort.images.conversion import check_pair, is_pair
 from heatlas.pipeline.cohort.images.file_kinds import is_dicom, is_image, is_irregular, is_nifti
-from heatlas.pipeline.cohort.images.headers import check_header
+from heatlas.pipeline.cohort.images.headers import HeaderFinding, check_header, read_raw_header
 from heatlas.pipeline.cohort.images.links import are_followed, is_dead, leads_in_a_circle
 from heatlas.pipeline.cohort.people.persons import known_among
 from heatlas.pipeline.cohort.records import FollowUp, Scan
@@ -230,7 +232,7 @@ def with_readable_headers(
         for candidate in candidates:
             image = candidate.scan.image
             if candidate.scan.kept and image is not None and (is_image(image) or is_pair(image)):
-                finding = (check_pair if is_pair(image) else check_header)(root, image, max_voxel_mm)
+                finding = (check_pair if is_pair(image) else _checked_header)(root, image, max_voxel_mm)
                 if finding.problem is not None:
                     candidate = candidate.dropped(finding.problem)
                 elif finding.repairs:
@@ -243,6 +245,21 @@ def with_readable_headers(
         f"headers of {counted(len(names), 'image')} are corrected in memory ({kind}): {listed(names, 3)}"
         for kind, names in repaired.items()
     ]
+
+
+def _checked_header(root: Path, image: str, max_voxel_mm: float) -> HeaderFinding:
+    """What the header of an image says; one whose sform and qform mirror each other cannot be used."""
+    finding = check_header(root, image, max_voxel_mm)
+    if finding.problem is not None or not any(repair.startswith("qform differs") for repair in finding.repairs):
+        return finding
+    header = read_raw_header(root / image)
+    sides = [np.linalg.det(affine[:3, :3]) > 0 for affine in (header.get_sform(), header.get_qform())]
+    if sides[0] == sides[1]:
+        return finding
+    return HeaderFinding(
+        f"left and right are uncertain: its sform (code {int(header['sform_code'])}) mirrors its qform (code "
+        f"{int(header['qform_code'])}); set the code of the wrong one to 0"
+    )
 
 
 def possible_scans(candidates: Sequence[Candidate]) -> tuple[list[Candidate], list[str]]:
@@ -291,7 +308,7 @@ def _check_anatomy(root: Path, candidate: Candidate, kind: ImageKind, max_voxel_
             f"no T1w image of the session: a {kind.scan} is registered through it; add it, or give the image in "
             "template space (--start-at template)"
         )
-    problem = check_header(root, scan.t1w, max_voxel_mm).problem
+    problem = _checked_header(root, scan.t1w, max_voxel_mm).problem
     return candidate if problem is None else candidate.dropped(f"T1w image of the session: {problem}")
 
 
@@ -320,7 +337,7 @@ def _with_further(root: Path, candidate: Candidate, config: CohortConfig, space:
         for image in candidate.others.get(suffix, ()):
             if image.problem is None and (image.entry == "template") != placed:
                 continue
-            problem = image.problem or check_header(root, image.path, config.max_voxel_mm).problem
+            problem = image.problem or _checked_header(root, image.path, config.max_voxel_mm).problem
             if problem is None:
                 paths.append(image.path)
                 break

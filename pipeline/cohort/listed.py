@@ -38,13 +38,14 @@ from heatlas.pipeline.cohort.bids.tables import (
     read_bids_tables,
 )
 from heatlas.pipeline.cohort.candidates import Candidate, InputFiles
-from heatlas.pipeline.cohort.cells.dates import visit_of
+from heatlas.pipeline.cohort.cells.dates import visit_of_session
 from heatlas.pipeline.cohort.cells.tables import (
     filled_rows,
     plain_name,
     possible_cells,
     read_sheet,
     require_clear_sex,
+    sex_codes,
 )
 from heatlas.pipeline.cohort.cells.values import identifier
 from heatlas.pipeline.cohort.images.file_kinds import image_stem, is_image
@@ -67,6 +68,9 @@ PATHS = (
 LONGEST_NAME = 80
 """Letters of participant and session; names of files hold 255, and the rest of those of maps takes up to 150."""
 _PTID = re.compile(r"\d{3}_S_\d{4,}([_-]\w+)?", re.IGNORECASE)
+_ROUNDED = re.compile(r"\d{16,}\.0*|\d(\.\d+)?e\+\d+", re.IGNORECASE)
+"""A number that a spreadsheet rounded to 15 digits: with a point after more digits, or with an exponent."""
+_ERROR = re.compile(r"#(N/A|REF!|VALUE!|NAME\?|DIV/0!|NUM!|NULL!|SPILL!)", re.IGNORECASE)
 _BIDS = re.compile(r"sub-[A-Za-z0-9]+([_/]ses-[A-Za-z0-9]+)?")
 
 
@@ -109,9 +113,17 @@ def require_short(where: object, person: str, session: str | None) -> None:
 def find_table(text: str, root: Path) -> Path:
     """The file that a setting names: as a path, or in the input folder."""
     for path in (Path(text), root / text):
-        if path.is_file():
+        if _exists(path):
             return path.resolve()
     raise BadInputError(f"cohort.table = '{text}': no such file, neither here nor in {root}. Correct --table.")
+
+
+def _exists(path: Path) -> bool:
+    """Whether a path is that of a file; one longer than the system allows is of none."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
 
 
 def read_people(file: Path, subjects: Mapping[str, tuple[str, str | None]] | None = None) -> PeopleTable:
@@ -122,7 +134,7 @@ def read_people(file: Path, subjects: Mapping[str, tuple[str, str | None]] | Non
     """
     frame, notes = read_sheet(file)
     rows = filled_rows(frame)
-    require_clear_sex(file, (cells for _, cells in rows))
+    require_clear_sex(sex_codes(file, (cells for _, cells in rows)))
     columns = [str(name) for name in frame.columns]
     path = _path_column(file, columns, rows) if subjects is None else _subject_column(columns, rows, subjects)
     person = _first([name for name in columns if name != path], PEOPLE) or (path if subjects is not None else None)
@@ -149,7 +161,8 @@ def read_people(file: Path, subjects: Mapping[str, tuple[str, str | None]] | Non
         if _spelling(other) != _spelling(cells[person]) and not visit:
             raise BadInputError(f"{file}: '{other}' and '{cells[person]}' would both be {who}. Rename one of them.")
         if session is not None and session in cells:
-            visit = session_of(cells[session])
+            _require_exact(file, line, session, cells[session])
+            visit = session_of(who, cells[session])
         require_short(f"{file}: line {line}", who, visit)
         values = possible_cells(file.name, line, cells, impossible)
         rest = {name: cell for name, cell in values.items() if name not in (person, session, path)}
@@ -197,24 +210,40 @@ def visit_named(text: str) -> tuple[str, str | None]:
     return (f"sub-{plain}" if plain else ""), None
 
 
-def session_of(text: str) -> str | None:
+def session_of(person: str, text: str) -> str | None:
     """Name of a session; visits of ADNI and words for them become months.
 
-    >>> session_of("bl"), session_of("m12"), session_of("ses-02"), session_of("2"), session_of("2.0"), session_of("?")
-    ('ses-M000', 'ses-M012', 'ses-02', 'ses-2', 'ses-2', None)
+    >>> session_of("sub-1", "bl"), session_of("sub-1", "m12"), session_of("sub-1", "ses-02"), session_of("sub-1", "2.0")
+    ('ses-M000', 'ses-M012', 'ses-02', 'ses-2')
+    >>> session_of("sub-1", "v11"), session_of("sub-ADNI002S0295", "v11"), session_of("sub-1", "?")
+    ('ses-v11', 'ses-M012', None)
     """
     text = identifier(text) or ""
     plain = re.sub(r"[^A-Za-z0-9]", "", re.sub(r"^ses-", "", text, flags=re.IGNORECASE))
-    if not text.lower().startswith("ses-") and (visit := visit_of(text)).known:
+    if not text.lower().startswith("ses-") and (visit := visit_of_session(person, text)).known:
         return visit.session_id
     return f"ses-{plain}" if plain else None
 
 
 def _visit(file: Path, line: int, column: str, text: str) -> tuple[str, str | None]:
+    _require_exact(file, line, column, text)
     person, session = visit_named(text)
     if not person:
         raise BadInputError(f"{file}: line {line}, column {column}: '{text}' is no name. Correct or remove the row.")
     return person, session
+
+
+def _require_exact(file: Path, line: int, column: str, text: str) -> None:
+    """Refuse a name that a spreadsheet made an error, or a number and rounded, so that it may be of several people."""
+    if _ERROR.fullmatch(text.strip()):
+        raise BadInputError(
+            f"{file}: line {line}, column {column}: '{text}' is an error of the spreadsheet. Correct it."
+        )
+    if _ROUNDED.fullmatch(text.strip()):
+        raise BadInputError(
+            f"{file}: line {line}, column {column}: '{text}' is a number of more digits than a spreadsheet keeps. Give "
+            "the cells of this column as text."
+        )
 
 
 def _spelling(text: str) -> str:
@@ -312,8 +341,8 @@ def _image(root: Path, table: PeopleTable, row: PeopleRow) -> str:
     where = f"{table.file}: line {row.line}, column {table.path_column}: {row.path}"
     if not is_image(row.path):
         raise BadInputError(f"{where} is no image. Give paths of NIfTI or FreeSurfer files (.nii, .nii.gz, .mgz).")
-    tried = dict.fromkeys((_resolve_folders(root / row.path), _resolve_folders(table.file.parent / row.path)))
-    existing = [path for path in tried if path.is_file() or path.is_symlink()]
+    tried = dict.fromkeys(_resolve_folders(root, folder / row.path) for folder in (root, table.file.parent))
+    existing = [path for path in tried if _exists(path) or os.path.islink(path)]  # noqa: PTH114 false if it is too long
     if not existing:
         tops = " or ".join(dict.fromkeys(map(str, (root, table.file.parent))))
         raise BadInputError(
@@ -330,9 +359,13 @@ def _image(root: Path, table: PeopleTable, row: PeopleRow) -> str:
     return inside[0]
 
 
-def _resolve_folders(path: Path) -> Path:
-    """A path without links among its folders unless they are followed; the file itself is judged with the headers."""
-    return Path(os.path.normpath(path)) if are_followed() else path.parent.resolve() / path.name
+def _resolve_folders(root: Path, path: Path) -> Path:
+    """A path without links among its folders, unless they are followed and it lies in the input as it is written.
+
+    The file itself is judged with the headers.
+    """
+    written = Path(os.path.normpath(path))
+    return written if are_followed() and written.is_relative_to(root) else path.parent.resolve() / path.name
 
 
 def require_single(table: PeopleTable, images: Mapping[PeopleRow, str], of_visits: bool) -> None:

@@ -108,7 +108,7 @@ def _columns(path: Path) -> list[str]:
     if path.suffix.lower() not in SUFFIXES:
         return read_header(path)
     try:
-        return [str(name) for name in read_workbook(path).columns]
+        return [str(name) for name in read_workbook(path)[0].columns]
     except BadInputError:  # a workbook of something else
         return []
 

@@ -6,6 +6,8 @@ import json
 import os
 from pathlib import Path
 
+import nibabel as nib
+import numpy as np
 import pytest
 from input_trees import BidsTree
 from other_user import nobody
@@ -212,6 +214,41 @@ def test_rows_about_nobody_and_diagnoses_out_of_time_are_noted(bids: BidsTree) -
         "ses-M000": "uMCI",
         "ses-late": None,
     }
+
+
+@pytest.mark.parametrize(
+    ("text", "age"), [(">89", 89.0), ("89+", 89.0), (">= 80", 80.0), ("≥ 75", 75.0), ("<89", None)]
+)
+def test_ages_of_an_open_class(bids: BidsTree, text: str, age: float | None) -> None:
+    people(bids, "1", "2")
+    (bids.root / "participants.tsv").write_text(f"participant_id\tsex\tage\nsub-1\tF\t{text}\nsub-2\tM\t70\n")
+    cohort = bids.read(**SEX)
+    assert cohort.table.kept[0].age == age
+    assert any("impossible values" in note for note in cohort.notes) == (age is None)
+
+
+def test_names_of_identifying_columns_in_another_case(bids: BidsTree) -> None:
+    people(bids, "1", "2")
+    bids.table("participants.tsv", "Participant_ID Sex", "sub-1 F", "sub-2 M")
+    assert [scan.sex for scan in bids.read(**SEX).table.kept] == ["F", "M"]
+
+
+def test_an_image_whose_affines_mirror_each_other_is_dropped(bids: BidsTree) -> None:
+    """A qform that is only turned or moved is noted; one of the other hand leaves left and right uncertain."""
+    for person, qform in (("sub-1", [-1, 1, 1, 1]), ("sub-2", [1, 1, 1, 1]), ("sub-3", [1, -1, 1, 1])):
+        image = nib.Nifti1Image(np.ones((7, 9, 11), np.int16), None)
+        image.header.set_sform(np.diag([-1.0, 1, 1, 1]), 2)
+        image.header.set_qform(np.diag(np.array(qform, float)), 1)
+        bids.image(f"{person}/anat/{person}_T1w.nii", image.to_bytes())
+    bids.table("participants.tsv", "participant_id diagnosis", "sub-1 CN", "sub-2 AD", "sub-3 AD")
+    cohort = bids.read()
+    assert [scan.reason for scan in cohort.table] == [
+        None,
+        "left and right are uncertain: its sform (code 2) mirrors its qform (code 1); set the code of the wrong one to "
+        "0",
+        None,
+    ]
+    assert "headers of 1 image are corrected in memory (qform differs): sub-3_T1w" in cohort.notes
 
 
 def test_spaces_accents_and_links_in_a_circle(tmp_path: Path) -> None:

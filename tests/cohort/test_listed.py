@@ -7,6 +7,7 @@ from typing import Any
 
 import nibabel as nib
 import numpy as np
+import pandas as pd
 import pytest
 from input_trees import image_bytes
 
@@ -119,6 +120,8 @@ def test_files_of_one_name_are_told_apart_by_their_people(folder) -> None:
         (("path,id,visit", "a.nii,1,bl", "b.nii,1,sc"), "sub-1 ses-M000 has an image in lines 2 and 3"),
         (("path,id", "a.nii,x-1", "b.nii,x1"), "'x-1' and 'x1' would both be sub-x1. Rename one of them"),
         (("path,id", "a.nii,--"), "line 2, column id: '--' is no name"),
+        (("path,id", f"{'x' * 300}.nii,1"), f"line 2, column path: {'x' * 300}.nii: no such file, from "),
+        (("path,id", "a.nii,#N/A"), "line 2, column id: '#N/A' is an error of the spreadsheet. Correct it"),
         (("path,id",), "has no row of a participant"),
     ],
 )
@@ -157,6 +160,14 @@ def test_a_folder_of_images_that_is_a_link_is_read_if_links_are_followed(folder,
         read(folder, *lines)
     cohort = read_cohort(folder, CohortConfig(table="people.csv"), 43, ScanSelection(follow_links=True))
     assert [scan.image for scan in cohort.table.kept] == ["linked/a.nii", "b.nii"]
+
+
+@pytest.mark.parametrize("followed", [False, True])
+def test_paths_through_a_link_to_the_input_are_those_of_the_input(folder, tmp_path, followed) -> None:
+    (tmp_path / "link").symlink_to(folder)
+    (folder / "people.csv").write_text(f"path,id\n{tmp_path}/link/a.nii,1\n{tmp_path}/link/deep/d.nii,2\n")
+    cohort = read_cohort(folder, CohortConfig(table="people.csv"), 43, ScanSelection(follow_links=followed))
+    assert [scan.image for scan in cohort.table] == ["a.nii", "deep/d.nii"]
 
 
 def test_a_link_out_of_the_folder_is_left_out(folder, tmp_path) -> None:
@@ -211,6 +222,39 @@ def test_sexes_of_a_bids_dataset_as_0_and_1_are_refused(bids) -> None:
     bids.table("participants.tsv", "participant_id diagnosis sex", "sub-1 CN 0", "sub-2 AD 1")
     with pytest.raises(BadInputError, match=r"participants\.tsv: column sex holds 0 and 1"):
         bids.read()
+    bids.table("participants.tsv", "participant_id diagnosis", "sub-1 CN", "sub-2 AD")
+    for person, sex in (("sub-1", "1"), ("sub-2", "0")):  # each table holds one code alone
+        bids.image(f"{person}/ses-M000/anat/{person}_ses-M000_T1w.nii")
+        bids.table(f"{person}/{person}_sessions.tsv", "session_id Sex", f"ses-M000 {sex}")
+    with pytest.raises(
+        BadInputError,
+        match=r"sub-2_sessions\.tsv: column Sex holds 0 and that of \S+/sub-1_sessions\.tsv 1, and nothing",
+    ):
+        bids.read()
+
+
+def test_numbered_visits_of_another_study_are_no_times(folder, bids) -> None:
+    rows = ("path,id,visit,dx,age", "a.nii,1,v01,MCI,70", "b.nii,1,v02,MCI,70", "c.nii,1,v05,MCI,70", ",1,v21,AD,70")
+    cohort = read(folder, *rows)
+    assert [scan.session_id for scan in cohort.table.kept] == ["ses-v01", "ses-v02", "ses-v05"]
+    assert {scan.progression for scan in cohort.table.kept} == {None}
+    assert cohort.clinical is not None
+    assert cohort.clinical.frame.get("years_since_first_scan", pd.Series(dtype=float)).isna().all()
+    adni = [row.replace(",1,", ",002_S_0295,") for row in rows if ",v02," not in row]
+    assert [scan.session_id for scan in read(folder, *adni).table.kept] == ["ses-M000", "ses-M006"]
+    for session in ("v01", "v05"):
+        bids.image(f"sub-1/ses-{session}/anat/sub-1_ses-{session}_T1w.nii")
+    bids.table("participants.tsv", "participant_id diagnosis", "sub-1 MCI")
+    bids.table("sessions.tsv", "participant_id session_id diagnosis", "sub-1 ses-v01 MCI", "sub-1 ses-v21 AD")
+    assert {scan.progression for scan in read_cohort(bids.root, CohortConfig(), 43).table} == {None}
+
+
+@pytest.mark.parametrize("name", ["1234567890123456.0", "9e+15", "1.23457E+15"])
+def test_names_that_a_spreadsheet_rounded_are_refused(folder, name) -> None:
+    with pytest.raises(BadInputError, match=r"people\.csv: line 3, column id: '.*' is a number of more .* as text"):
+        read(folder, "path,id,dx", "a.nii,1234567890123456,CN", f"b.nii,{name},AD")
+    with pytest.raises(BadInputError, match=r"people\.csv: line 2, column visit: '.*' is a number of more"):
+        read(folder, "path,id,visit", f"a.nii,1,{name}")
 
 
 def test_a_name_that_no_file_can_have_is_refused_with_its_row(folder) -> None:

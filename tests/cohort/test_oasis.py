@@ -271,6 +271,6 @@ def test_workbooks_that_are_none_are_refused(tmp_path: Path) -> None:
         with pytest.raises(BadInputError, match="no readable workbook"):
             read_workbook(path)
     write_workbook(path, [["ID", "", "CDR"], ["a", "", "0.5"], ["", "", ""], ["b & c", "", "1"]])
-    frame = read_workbook(path)
+    frame, _ = read_workbook(path)
     assert frame.to_dict("list") == {"ID": ["a", "b & c"], "CDR": ["0.5", "1"]}
     assert list(frame.index) == [2, 4]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import re
 from pathlib import Path
 
@@ -37,6 +38,28 @@ def test_separators_are_told_from_the_header_outside_quotes(tmp_path: Path, sepa
     assert header_separator(content.split("\n", 1)[0]) == separator
     assert table(tmp_path, content) == {"a, b; c; d": ["1"], "x": ["2"], "y": ["3"]}
     assert read_header(tmp_path / "table.csv") == ["a, b; c; d", "x", "y"]
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_lines_may_end_as_on_an_old_mac(tmp_path: Path, separator: str) -> None:
+    (tmp_path / "t.csv").write_bytes("\r".join(separator.join(row) for row in ("ab", "12", "34")).encode())
+    frame, notes = read_text_table(tmp_path / "t.csv")
+    assert (frame.to_dict("list"), list(frame.index), notes) == ({"a": ["1", "3"], "b": ["2", "4"]}, [2, 3], [])
+    assert read_header(tmp_path / "t.csv") == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"sep=;\r\na;b\r\n1;2\r\n", r"t\.csv: line 1: 'sep=;' is for Excel only, and no header\. Remove this line"),
+        ("a,b\n1,2\n".encode("utf-16-le"), r"t\.csv: not a text table: it holds zero bytes, .* as CSV in UTF-8"),
+        (gzip.compress(b"a,b\n1,2\n"), r"t\.csv: a compressed file, not a text table\. Unpack it"),
+    ],
+)
+def test_files_that_are_no_table_are_refused_with_a_remedy(tmp_path: Path, content: bytes, said: str) -> None:
+    (tmp_path / "t.csv").write_bytes(content)
+    with pytest.raises(BadInputError, match=said):
+        read_text_table(tmp_path / "t.csv")
 
 
 def test_decimal_commas_belong_to_tables_with_semicolons(tmp_path: Path) -> None:

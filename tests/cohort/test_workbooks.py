@@ -42,15 +42,17 @@ def book(path: Path, *rows: list[tuple[object, int] | str | bool], from_1904: bo
     [((43831, SHORT_DATE), "2020-01-01"), ((43831, GERMAN_DATE), "2020-01-01"), ((43831, GENERAL), "43831"),
      ((43831.75, MOMENT), "2020-01-01T18:00:00"), ((1, SHORT_DATE), "1900-01-01"), ((61, SHORT_DATE), "1900-03-01"),
      ((7, DAYS), "7"), ((0.74299999999999999, TWO_PLACES), "0.743"), (True, "TRUE"),
-     (False, "FALSE"), ("1e3", "1e3")],
+     (False, "FALSE"), ("1e3", "1e3"), ((999999999999999, GENERAL), "999999999999999"),
+     ((1234567890123459, GENERAL), "1234567890123459.0"), ((9000000000000000, GENERAL), "9000000000000000.0"),
+     ("1234567890123459", "1234567890123459")],
 )  # fmt: skip
 def test_cells_are_what_the_sheet_shows(tmp_path: Path, cell: tuple[object, int] | str | bool, text: str) -> None:
-    frame = read_workbook(book(tmp_path / "t.xlsx", ["value"], [cell]))
+    frame, _ = read_workbook(book(tmp_path / "t.xlsx", ["value"], [cell]))
     assert frame["value"].tolist() == [text]
 
 
 def test_days_are_counted_from_the_first_day_of_the_workbook(tmp_path: Path) -> None:
-    frame = read_workbook(book(tmp_path / "t.xlsx", ["day"], [(42369, SHORT_DATE)], from_1904=True))
+    frame, _ = read_workbook(book(tmp_path / "t.xlsx", ["day"], [(42369, SHORT_DATE)], from_1904=True))
     assert frame["day"].tolist() == ["2020-01-01"]
 
 
@@ -95,7 +97,7 @@ def test_sheets_of_all_formats_are_read_alike(tmp_path: Path) -> None:
 
 def test_formulas_give_the_values_saved_with_them(tmp_path: Path) -> None:
     formula = '<row><c t="str"><v>a</v></c></row><row><c><f>WEBSERVICE("x")</f><v>2</v></c></row>'
-    frame = read_workbook(write_xlsx(tmp_path / "t.xlsx", formula))
+    frame, _ = read_workbook(write_xlsx(tmp_path / "t.xlsx", formula))
     assert frame["a"].tolist() == ["2"]
 
 
@@ -128,6 +130,43 @@ def test_workbooks_of_another_ending_are_refused_by_their_content(tmp_path: Path
         read_sheet(tmp_path / "p.csv")
 
 
+@pytest.mark.parametrize(("name", "content"), [("p.xls", b"<html><table>"), ("p.xlsx", b"path,id\na.nii,1\n")])
+def test_text_named_like_a_workbook_is_said_to_be_text(tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(
+        BadInputError, match=rf"not of the kind that \{name[1:]} says, but perhaps text or a web page\)"
+    ):
+        read_sheet(tmp_path / name)
+
+
+def test_what_a_sheet_shows_otherwise_than_it_is_read_is_named(tmp_path: Path) -> None:
+    def cell(place: str, value: str, kind: str = "inlineStr", formula: str = "") -> str:
+        inner = f"<is><t>{value}</t></is>" if kind == "inlineStr" else f"<f>{formula}</f><v>{value}</v>"
+        return f'<c r="{place}" t="{kind}">{inner}</c>'
+
+    file = write_xlsx(
+        tmp_path / "t.xlsx",
+        f'<row r="1">{cell("A1", "id")}{cell("C1", "age")}</row>'
+        f'<row r="2">{cell("A2", "1")}{cell("C2", "#REF!", "e", "#REF!+1")}</row>'
+        f'<row r="4" hidden="1">{cell("A4", "2")}{cell("C4", "", "n", "35*2")}</row>'
+        f'<row r="5">{cell("A5", "3")}{cell("C5", "", "str", "B5")}</row><row r="6" hidden="1"/>',
+    )
+    frame, notes = read_sheet(file)
+    assert frame.to_dict("list") == {"id": ["1", "2", "3"], "age": ["#REF!", "", ""]}
+    assert list(frame.index) == [2, 4, 5]
+    assert notes == [
+        "t.xlsx: 1 cell with an error of the spreadsheet: line 2, age '#REF!'",
+        "t.xlsx: 1 formula without a saved value, read as empty; open the workbook in a spreadsheet and save it: "
+        "line 4, age",
+        "t.xlsx: 1 hidden or filtered row is read as the others are; remove rows that are not meant: line 4",
+    ]
+
+
+def test_columns_of_one_name_are_one_if_they_are_equal(tmp_path: Path) -> None:
+    frame, _ = read_workbook(book(tmp_path / "t.xlsx", ["Age", "", "id", "AGE"], ["1", "x", "2", "1"]))
+    assert frame.to_dict("list") == {"Age": ["1"], "id": ["2"]}
+
+
 def test_columns_of_one_name_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInputError, match=r"two columns are named Age and AGE\. Rename or remove one"):
+    with pytest.raises(BadInputError, match=r"two columns are named Age and AGE and hold different values\. Rename or"):
         read_workbook(book(tmp_path / "t.xlsx", ["Age", "id", "AGE"], ["1", "2", "3"]))

@@ -44,6 +44,7 @@ from heatlas.pipeline.cohort.cells.tables import (
     read_text_table,
     require_clear_sex,
     require_columns,
+    sex_codes,
 )
 from heatlas.pipeline.cohort.people.diagnosis import (
     CAUSE_COLUMNS,
@@ -339,7 +340,8 @@ def read_adnimerge(path: Path, needed: Sequence[str]) -> tuple[pd.DataFrame, lis
             f"{path.name}: {counted(len(bad), 'row')} without a PTID such as 002_S_0295 left out: {listed(bad, 3)}"
         )
         frame = frame[is_person]
-    require_clear_sex(path, ({"PTGENDER": text} for text in frame.get("PTGENDER", pd.Series(dtype=str)).dropna()))
+    sexes = frame.get("PTGENDER", pd.Series(dtype=str)).dropna()
+    require_clear_sex(sex_codes(path, ({"PTGENDER": text} for text in sexes)))
     who = filled_rows(frame[[name for name in ("RID", "PTID") if name in frame.columns]])
     contradictions = {line: ids for line, cells in who if (ids := contradiction(cells))}
     notes += contradiction_notes(path.name, contradictions)

@@ -26,14 +26,17 @@ from pathlib import Path
 from typing import TypeVar
 
 from heatlas.pipeline.cohort.cells import values
-from heatlas.pipeline.cohort.cells.dates import visit_of
+from heatlas.pipeline.cohort.cells.dates import visit_of_session
 from heatlas.pipeline.cohort.cells.tables import (
+    SexCodes,
     filled_rows,
     possible_cells,
     read_text_table,
     require_clear_sex,
     require_columns,
     same_column,
+    sex_codes,
+    without_bound,
 )
 from heatlas.pipeline.cohort.cells.values import is_missing
 from heatlas.pipeline.cohort.people.diagnosis import Diagnosis
@@ -61,6 +64,7 @@ class BidsTables:
     scans: dict[str, Cells] = field(default_factory=dict)  # by path of the image relative to the dataset
     # By ``sub-`` name, what is wrong with a table of that person; only their scans are dropped
     unreadable: dict[str, str] = field(default_factory=dict)
+    sex_codes: SexCodes = field(default_factory=dict)
     impossible: list[str] = field(default_factory=list)  # cells with impossible values, by table, line, column and text
     notes: list[str] = field(default_factory=list)
     # What the tables of images, sessions and participants are called
@@ -99,6 +103,7 @@ def read_bids_tables(root: Path, people: Iterable[str], visits: Iterable[tuple[s
         _read_personal(root, person, tables)
     for person, session in visits:
         _read_scans(root, person, session, tables)
+    require_clear_sex(tables.sex_codes)  # of all tables together: that of a person may hold one code alone
     return tables
 
 
@@ -138,10 +143,12 @@ def _rows(path: Path, columns: Sequence[str], tables: BidsTables) -> list[dict[s
         rows = [(line, {name: cell for name, cell in row.items() if not is_missing(cell)}) for line, row in plain]
     else:
         frame, notes = read_text_table(path, "\t")
+        frame = frame.rename(columns={name: column for column in columns for name in frame.columns
+                                      if same_column(name) == same_column(column)})  # fmt: skip
         tables.notes += notes
         require_columns(path, frame, columns, _TABS)
         rows = filled_rows(frame)
-    require_clear_sex(path, (row for _, row in rows))
+    sex_codes(path, (row for _, row in rows), tables.sex_codes)
     named = [possible_cells(path.name, line, row, tables.impossible) for line, row in rows if set(columns) <= set(row)]
     nameless = sum(bool(row) for _, row in rows) - len(named)
     if nameless:
@@ -227,7 +234,7 @@ BASELINE_COLUMNS = {"diagnosis": ("diagnosis_bl", "diagnosis_sc", "dx_bl"), "mms
 
 _SAID_TWICE: Mapping[str, Callable[[str | None], object]] = {
     "diagnosis": values.diagnosis,
-    "age": values.positive,
+    "age": lambda text: values.positive(without_bound(text)),
     "sex": values.sex,
     "mmse": values.score,
     "cdr": values.score,
@@ -262,7 +269,7 @@ def facts_of(
 ) -> ScanFacts:
     """Fill a scan from the rows of its tables and its sidecar; `tables` are their names, as `BidsTables.names`."""
     row = _Rows(of_image, of_session, of_participant, tables=tables)
-    months = visit_of(scan.session_id.removeprefix("ses-")).months if scan.session_id else 0
+    months = visit_of_session(scan.participant_id, scan.session_id).months if scan.session_id else 0
     baseline = months == 0
     age, later = _age(row, months)
     diagnosis, diagnosis_source = row.value("diagnosis", values.diagnosis, baseline)
@@ -300,7 +307,7 @@ def diagnosis_histories(tables: BidsTables) -> tuple[dict[str, tuple[Diagnosis, 
     histories: dict[str, list[Diagnosis]] = {}
     timeless: list[str] = []
     for (person, session), cells in tables.sessions.items():
-        months = visit_of(session.removeprefix("ses-")).months
+        months = visit_of_session(person, session).months
         value = _Rows({}, cells, {}).value("diagnosis", values.diagnosis)[0]
         if value is None:
             continue
@@ -321,7 +328,7 @@ def diagnosis_histories(tables: BidsTables) -> tuple[dict[str, tuple[Diagnosis, 
 
 def diagnosis_of(scan: Scan) -> Diagnosis | None:
     """The diagnosis of a scan, at the months of its session."""
-    months = visit_of(scan.session_id.removeprefix("ses-")).months if scan.session_id else None
+    months = visit_of_session(scan.participant_id, scan.session_id).months if scan.session_id else None
     if scan.diagnosis is None or months is None:
         return None
     return Diagnosis(scan.diagnosis, None, scan.session_id or "", months, scan.diagnosis_source or "")
@@ -386,11 +393,11 @@ def _age(row: _Rows, months: int | None) -> tuple[float | None, bool]:
 
     Where only the age at baseline is known (Clinica's ``age_bl``), the months of the session are added.
     """
-    age, source = row.value("age", values.positive)
+    age, source = row.value("age", lambda text: values.positive(without_bound(text)))
     if age is not None:
         return age, bool(months) and source is not None and source.startswith(PARTICIPANTS)
     baseline_age = row.cell("age_bl")
-    baseline = values.positive(baseline_age[0]) if baseline_age else None
+    baseline = values.positive(without_bound(baseline_age[0])) if baseline_age else None
     if baseline is None or months is None:
         return None, False
     return round(baseline + months / 12, 2), False

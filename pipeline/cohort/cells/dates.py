@@ -11,7 +11,8 @@ by months since the first baseline: ``ses-M000``, ``ses-M012``.
 ADNI counts in two ways. ``bl``, ``sc`` and ``m12`` count from a person's first baseline. ``y1`` (ADNI3), ``v11``
 (ADNI2), ``4_m12`` (ADNI4) and ``init`` count from entry into a *phase*: for someone who rolled over from ADNI1, ``y1``
 may be month 120. Such codes are marked `Visit.within_phase`, and dates decide wherever there are dates. Where a table
-has both, VISCODE2 (from the first baseline) is used rather than VISCODE (as the phase wrote it): `visit_code`.
+has both, VISCODE2 (from the first baseline) is used rather than VISCODE (as the phase wrote it): `visit_code`. Other
+studies number their visits ``v01``, ``v02`` too, so such codes are a time in people of ADNI only: `visit_of_session`.
 
 ==============================================  ==============  ==========================================
 code or text                                    session         counted
@@ -146,6 +147,8 @@ _MONTHLESS = {
 }
 _BASELINE = {"bl", "sc", "scmri", "scr", "screen", "v01", "v02", "v03"}
 _NEW_PARTICIPANTS = {"v04": 3, "v05": 6}
+_NUMBERED = re.compile(r"v\d+", re.IGNORECASE)
+_OF_ADNI = re.compile(r"sub-(ADNI\d{3}S\d{4,}|\d{3}_?S_?\d{4,})", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -203,6 +206,20 @@ def visit_of(code: str) -> Visit:
         return Visit(month_session(months), months, within_phase or (of_adni4 and months > 0))
     # X prevents an unknown code from looking like a month.
     return Visit("ses-X" + re.sub(r"[^A-Z0-9]", "", code.upper()), known=False)
+
+
+def visit_of_session(person: str, session: str) -> Visit:
+    """Visit that a session's name stands for, with or without ``ses-``; ``v`` and a number in people of ADNI only.
+
+    >>> visit_of_session("sub-ADNI002S0295", "ses-v11").months, visit_of_session("sub-01", "ses-v11").months
+    (12, None)
+    >>> visit_of_session("sub-01", "ses-M012").months, visit_of_session("sub-01", "m12").session_id
+    (12, 'ses-M012')
+    """
+    name = session.removeprefix("ses-")
+    if _NUMBERED.fullmatch(name.strip()) and not _OF_ADNI.fullmatch(person):
+        return Visit(f"ses-{name.strip()}", known=False)
+    return visit_of(name)
 
 
 def _timed_code(code: str) -> tuple[int, bool] | None:

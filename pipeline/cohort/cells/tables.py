@@ -25,6 +25,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -38,6 +39,7 @@ _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 _BINARY = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
 """Beginnings of ``.xlsx``, ``.ods`` and other ZIP archives, and of ``.xls``."""
+_GZIP = b"\x1f\x8b"
 
 
 def read_text_table(
@@ -54,7 +56,10 @@ def read_text_table(
     text = _decode(path)
     if not text.strip():
         raise BadInputError(f"{path}: empty table. Download or export it again.")
-    separator = separator or header_separator(text.lstrip("\r\n").split("\n", 1)[0])
+    first = _first_line(text.lstrip("\r\n"))
+    if re.fullmatch(r"sep=.", first, re.IGNORECASE):
+        raise BadInputError(f"{path}: line 1: '{first}' is for Excel only, and no header. Remove this line.")
+    separator = separator or header_separator(first)
     rows, refused = _rows(text, separator)
     (_, header), *body = rows or [(1, [""])]
     if refused and not body:
@@ -157,6 +162,11 @@ def _columns_once(
     return list(first.values()), ignored
 
 
+def _first_line(text: str) -> str:
+    """Text up to the first end of a line, of any system."""
+    return re.split(r"[\r\n]", text, maxsplit=1)[0]
+
+
 def header_separator(header: str) -> str:
     """Separator that splits a header line into most columns, respecting quotes; comma if none does."""
     return max(",;\t", key=lambda separator: len(_cells(header, separator)))
@@ -182,7 +192,7 @@ def read_header(path: Path) -> list[str]:
     except OSError:
         return []
     encoding = "utf-16" if start.startswith(_UTF16) else "utf-8-sig"
-    line = start.decode(encoding, errors="replace").split("\n", 1)[0]
+    line = _first_line(start.decode(encoding, errors="replace"))
     return [cell.strip() for cell in _cells(line.strip(), header_separator(line.strip()))]
 
 
@@ -217,9 +227,16 @@ def _decode(path: Path) -> str:
         raise BadInputError(f"{path}: cannot be read ({error.strerror}). Check the path and permissions.") from error
     if content.startswith(_BINARY):
         raise BadInputError(f"{path}: a workbook or archive, not a text table. Save it as CSV.")
+    if content.startswith(_GZIP):
+        raise BadInputError(f"{path}: a compressed file, not a text table. Unpack it (gunzip), or save it as CSV.")
     try:
         if content.startswith(_UTF16):
             return content.decode("utf-16")
+        if b"\0" in content:
+            raise BadInputError(
+                f"{path}: not a text table: it holds zero bytes, as an image or UTF-16 without its mark does. Give a "
+                "table, saved as CSV in UTF-8."
+            )
         return content.decode("utf-8-sig")
     except UnicodeDecodeError:
         return content.decode("latin-1")
@@ -237,14 +254,18 @@ def read_sheet(path: Path) -> tuple[pd.DataFrame, list[str]]:
 
     Workbooks with another suffix are refused there by their content.
     """
-    return (read_workbook(path), []) if path.suffix.lower() in SUFFIXES else read_text_table(path)
+    return read_workbook(path) if path.suffix.lower() in SUFFIXES else read_text_table(path)
 
 
-def read_workbook(path: Path) -> pd.DataFrame:
-    """Read the first sheet, every cell as text ("" if empty), indexed by row; the first row holds the names."""
+def read_workbook(path: Path) -> tuple[pd.DataFrame, list[str]]:
+    """Read the first sheet, every cell as text ("" if empty), indexed by row; the first row holds the names.
+
+    Notes name cells with an error, formulas without a saved value, and hidden rows (of ``.xlsx`` only).
+    """
     try:
         _require_moderate(path)
-        rows = _workbook_rows(path)
+        sheet = _workbook_sheet(path)
+        rows: list[list[str]] = sheet["rows"]
     except OSError as error:
         raise BadInputError(f"{path}: cannot be read ({error.strerror or error}). Check the file.") from error
     except (zipfile.BadZipFile, ValueError, subprocess.TimeoutExpired) as error:
@@ -254,19 +275,48 @@ def read_workbook(path: Path) -> pd.DataFrame:
         raise BadInputError(f"{path}: empty table. Download or export it again.")
     (_, header), *body = filled
     names = {column: text.strip() for column, text in enumerate(header) if text.strip()}
-    spelled = [same_column(name) for name in names.values()]
-    if twice := [name for name in names.values() if spelled.count(same_column(name)) > 1]:
-        raise BadInputError(
-            f"{path}: two columns are named {' and '.join(dict.fromkeys(twice))}. Rename or remove one."
-        )
     table = [[cells[column] for column in names] for _, cells in body]
-    return pd.DataFrame(table, columns=list(names.values()), index=[number for number, _ in body], dtype=str)
+    frame = pd.DataFrame(table, index=[number for number, _ in body], columns=range(len(names)), dtype=str)
+    positions, _ = _columns_once(path, list(names.values()), frame, None)
+    frame = frame.iloc[:, positions].set_axis([list(names.values())[position] for position in positions], axis=1)
+    return frame, _sheet_notes(path.name, sheet, names)
+
+
+def _sheet_notes(file: str, sheet: Mapping[str, Any], names: Mapping[int, str]) -> list[str]:
+    """Notes on what a sheet shows otherwise than it is read, by line and column."""
+
+    def named(cells: Sequence[Sequence[Any]]) -> list[str]:
+        return [
+            " ".join([f"line {row + 1}, {names[column]}", *(f"'{text}'" for text in rest)])
+            for row, column, *rest in cells
+            if column in names
+        ]
+
+    notes = []
+    if errors := named(sheet["errors"]):
+        notes.append(
+            f"{file}: {counted(len(errors), 'cell')} with an error of the spreadsheet: {listed(errors, NAMED)}"
+        )
+    if unsaved := named(sheet["unsaved"]):
+        notes.append(
+            f"{file}: {counted(len(unsaved), 'formula')} without a saved value, read as empty; open the workbook in a "
+            f"spreadsheet and save it: {listed(unsaved, NAMED)}"
+        )
+    if hidden := [f"line {row + 1}" for row in sheet["hidden"]]:
+        notes.append(
+            f"{file}: {counted(len(hidden), 'hidden or filtered row', 'is')} read as the "
+            f"others are; remove rows that are not meant: {listed(hidden, NAMED)}"
+        )
+    return notes
 
 
 def _require_moderate(path: Path) -> None:
     """Raise ValueError for a file that is large, or unpacks to something large."""
     require_regular(path)
     with path.open("rb") as file:
+        begin = file.read(4)
+        if begin not in _BINARY:
+            raise ValueError(f"its content is not of the kind that {path.suffix} says, but perhaps text or a web page")
         size = path.stat().st_size
         if zipfile.is_zipfile(file):
             with zipfile.ZipFile(file) as archive:
@@ -275,7 +325,8 @@ def _require_moderate(path: Path) -> None:
         raise ValueError(f"it holds {size:,} bytes, more than {MAX_BYTES:,}")
 
 
-def _workbook_rows(path: Path) -> list[list[str]]:
+def _workbook_sheet(path: Path) -> dict[str, Any]:
+    """What `workbook_cells.Sheet` holds."""
     command = [sys.executable, "-P", str(_PROGRAM), str(path)]
     done = subprocess.run(
         command, capture_output=True, encoding="utf-8", errors="replace", timeout=TIMEOUT_S, check=False
@@ -283,8 +334,8 @@ def _workbook_rows(path: Path) -> list[list[str]]:
     if done.returncode:
         reason = done.stderr.strip().rpartition("\n")[2] if done.returncode > 0 else "it asks for too much memory"
         raise ValueError(reason)
-    rows: list[list[str]] = json.loads(done.stdout)
-    return rows
+    sheet: dict[str, Any] = json.loads(done.stdout)
+    return sheet
 
 
 NAMED = 20
@@ -314,8 +365,17 @@ class PlausibleRange:
         return f"a whole number from {low} to {high}" if self.whole else f"{low} to {high}"
 
 
+def without_bound(text: str | None) -> str | None:
+    """An age without the sign before an open class, as in ``>89``.
+
+    >>> without_bound(">89"), without_bound("≥ 90"), without_bound("71.5")
+    ('89', '90', '71.5')
+    """
+    return None if text is None else re.sub(r"^\s*(>=?|≥)\s*", "", text)
+
+
 RANGES = {
-    "age": PlausibleRange(1, 120, ("agebl", "subjectage")),
+    "age": PlausibleRange(1, 120, ("agebl", "subjectage"), read=lambda text: values.number(without_bound(text))),
     "field_strength": PlausibleRange(
         0.05, 12, ("magneticfieldstrength", "mrifield", "fldstreng", "magstrength"), read=values.field_strength
     ),
@@ -402,21 +462,33 @@ def possible_cells(table: str, line: int | None, cells: Mapping[str, str], probl
     return possible
 
 
-def require_clear_sex(path: Path, rows: Iterable[Mapping[str, str]]) -> None:
+SexCodes = dict[str, dict[float | None, tuple[Path, str]]]
+"""By column of sex, the first table with each code and how it writes the column."""
+
+
+def sex_codes(path: Path, rows: Iterable[Mapping[str, str]], known: SexCodes | None = None) -> SexCodes:
+    """Codes of sex in the rows of a table, with those `known` of other tables."""
+    codes: SexCodes = {} if known is None else known
+    for cells in rows:
+        for name in cells:
+            if _declared_name(name) == "sex":
+                codes.setdefault(plain_name(name), {}).setdefault(values.number(cells[name]), (path, name))
+    return codes
+
+
+def require_clear_sex(codes: SexCodes) -> None:
     """Refuse a column of sex in which 0 and 1 occur and 2 does not: some write 0 for men, others for women.
 
     With a 2, 0 is not known, 1 male and 2 female (ISO 5218), as 1 and 2 are without a 0 (ADNI).
     """
-    codes: dict[str, set[float | None]] = {}
-    for cells in rows:
-        for name in cells:
-            if _declared_name(name) == "sex":
-                codes.setdefault(name, set()).add(values.number(cells[name]))
-    if unclear := [name for name, of_column in codes.items() if {0, 1} <= of_column and 2 not in of_column]:
-        raise BadInputError(
-            f"{path}: column {unclear[0]} holds 0 and 1, and nothing says which of them is female. Write F and M, or 1 "
-            "for male and 2 for female."
-        )
+    for of_column in codes.values():
+        if {0, 1} <= of_column.keys() and 2 not in of_column:
+            (path, name), (other, _) = of_column[0], of_column[1]
+            elsewhere = "" if other == path else f"that of {other} "
+            raise BadInputError(
+                f"{path}: column {name} holds 0 and {elsewhere}1, and nothing says which of them is female. Write F "
+                "and M, or 1 for male and 2 for female."
+            )
 
 
 def problem_notes(problems: Sequence[str]) -> list[str]:

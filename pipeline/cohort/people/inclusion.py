@@ -24,7 +24,7 @@ from typing import Any
 import pandas as pd
 
 from heatlas.pipeline.cohort.candidates import ANOTHER_PREFERRED, Candidate
-from heatlas.pipeline.cohort.cells.dates import visit_of
+from heatlas.pipeline.cohort.cells.dates import visit_of_session
 from heatlas.pipeline.cohort.cells.tables import RANGES, plain_name
 from heatlas.pipeline.cohort.cells.values import MISSING_CODES, number, up_to_limit
 from heatlas.pipeline.cohort.records import OLDEST_AGE, SCAN_COLUMNS, Scan
@@ -188,7 +188,7 @@ def _years(kept: Sequence[Candidate]) -> tuple[list[float | None], list[str]]:
 
 
 def _months(scan: Scan) -> int | None:
-    return visit_of(scan.session_id.removeprefix("ses-")).months if scan.session_id else None
+    return visit_of_session(scan.participant_id, scan.session_id).months if scan.session_id else None
 
 
 def _further(
