@@ -396,8 +396,8 @@ def open_disguise(key_file: Path | None, config: PrivacyConfig, kept_out_of: Seq
 
     UsageError if a key is needed and not given, lies in one of these folders, or cannot be read, made or trusted.
 
-    `key_file`: holds the secret; created, readable only by its owner, if absent. `kept_out_of`: input and output
-    folders, in which the key must not lie.
+    `key_file`: holds the secret; created, readable only by its owner, if absent. `kept_out_of`: folders and files that
+    are read or written, which the key must not be or lie in.
     """
     if not config.shift_dates and not config.pseudonyms:
         return None
@@ -405,7 +405,9 @@ def open_disguise(key_file: Path | None, config: PrivacyConfig, kept_out_of: Seq
         raise UsageError("privacy settings need a key: give --anonymise KEY, a file that is created if absent.")
     for folder in kept_out_of:
         if key_file.resolve().is_relative_to(folder.resolve()):
-            raise UsageError(f"--anonymise {key_file}: the key lies inside {folder}; keep it apart from the data.")
+            raise UsageError(
+                f"--anonymise {key_file}: the key is or lies inside {folder}; keep it apart from the data."
+            )
     key = _read_or_make_key(key_file)
     return Disguise(key, config.pseudonyms, exposed=bool(key_file.stat().st_mode & 0o077))
 
@@ -418,6 +420,11 @@ def _read_or_make_key(path: Path) -> str:
         key = read_regular(path).decode("ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--anonymise {path}: cannot read or make the key ({error}).") from error
+    if len(key.splitlines()) > 1:
+        raise UsageError(
+            f"--anonymise {path}: a key is one line, and this file has more, as a table. Name a file that is absent, "
+            "and a key is made."
+        )
     if len(key) < _MIN_KEY_LENGTH:
         raise UsageError(
             f"--anonymise {path}: a key has {_MIN_KEY_LENGTH} characters or more, as `openssl rand -hex 32` makes. "
