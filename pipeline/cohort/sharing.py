@@ -29,6 +29,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -256,6 +257,52 @@ _DATES = tuple(
 """Dates in names and tables. If the first of two numbers cannot be a month, it is the day."""
 _UID = re.compile(r"(?<![\d.])[0-2](?:\.\d+){5,}(?!\d)")
 """DICOM identifiers, into which scanners write date and time."""
+
+
+def words_of(column: str) -> frozenset[str]:
+    """The words of a column's name, in lower case.
+
+    >>> sorted(words_of("PatientName")), sorted(words_of("DOB_year")), sorted(words_of("E-mail 2"))
+    (['name', 'patient'], ['dob', 'year'], ['e', 'mail'])
+    """
+    return frozenset(word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_]+", column))
+
+
+_AGE = re.compile(r"(?:pt)?ages?(?:bl|yrs?|years?|months?|days?)?")
+_SPANS = frozenset({"band", "bin", "category", "class", "decade", "group", "groups", "range"})
+"""Words of columns of age groups, which are no ages."""
+
+
+@cache
+def oldest_shown(column: str) -> float | None:
+    """The highest age that a column is written with, in its unit; None if it holds no ages, by its name.
+
+    >>> oldest_shown("age_years"), oldest_shown("AgeMonths"), oldest_shown("age_group"), oldest_shown("stage")
+    (89.0, 1068.0, None, None)
+    """
+    words = words_of(column)
+    if words & _SPANS or not any(_AGE.fullmatch(word) for word in words):
+        return None
+    plain = column.lower()
+    return OLDEST_AGE * (12 if "month" in plain else 365.25 if "day" in plain else 1)
+
+
+def with_capped_columns(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """Limit the ages in columns of the source, whatever they are called, to 89 years."""
+    return [
+        dataclasses.replace(one, columns={name: _capped(name, text) for name, text in one.columns.items()})
+        for one in candidates
+    ]
+
+
+def _capped(column: str, text: str) -> str:
+    """A cell, with ages above the highest that is shown as this one, also inside a text such as ``95 years``."""
+    oldest = oldest_shown(column)
+    if oldest is None:
+        return text
+    if (known := number(text)) is not None:
+        return f"{oldest:g}" if known > oldest else text
+    return re.sub(r"\d+(?:[.,]\d+)?", lambda age: _capped(column, age[0].replace(",", ".")), text)
 
 
 def capped_ages(scans: Iterable[Scan]) -> tuple[list[Scan], list[str]]:
