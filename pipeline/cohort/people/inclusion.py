@@ -98,7 +98,7 @@ def names_people(column: str) -> bool:
 
 
 def require_no_person(config: CohortConfig) -> None:
-    """Refuse settings by which results would show who people are: as classes, numbers, in a rule, in ``clinical.tsv``."""
+    """Refuse settings by which results would show who people are: in classes, labels, rules or ``clinical.tsv``."""
     used = {
         "contrast_column": (config.contrast_column,), "target": (config.target,),
         "include": read_rule(config.include).columns if config.include else (),
