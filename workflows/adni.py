@@ -63,8 +63,11 @@ from heatlas.workflows.estimates import expectations
 from heatlas.workflows.evaluate import evaluate_command
 from heatlas.workflows.preflight import (
     Ready,
+    places_read,
     preflight,
+    require_none_in,
     require_settings,
+    require_unread,
     selection_of,
     settings_of,
     stages_until,
@@ -81,8 +84,11 @@ def run_pipeline(source: RunInput, out: Path, config: Config, options: Run, stag
     source = replace(source, input=source.input.resolve())
     stages = stages or stages_until(options.stop_after)
     require_settings(config, stages, elsewhere=options.executor is not None)
-    selection = selection_of(options, config, [source.input, out])
-    config = with_registration_seed(config, recognise_run_folder(out, source))
+    recognised, places = recognise_run_folder(out, source), places_read(options, config.cohort.table)
+    require_unread(out, places, derivatives=True)
+    require_none_in(out, places)
+    selection = selection_of(options, config, [*places, out])
+    config = with_registration_seed(config, recognised)
     lock = RunLayout(out.resolve()).lock
     with ExitStack() as held:
         lock_note = "" if options.side_by_side else held.enter_context(run_lock(lock))

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import cast
 
 import heatlas
+from heatlas.pipeline.run.errors import UsageError
 from heatlas.workflows.commands import Run, path
 
 LEVELS = {"participant": "registration", "group": "report"}
@@ -39,8 +40,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("level", choices=tuple(LEVELS), help="participant: register scans; group: everything")
     parser.add_argument("--version", action="version", version=f"heatlas {heatlas.__version__}")
     parser.add_argument(
-        "--participant-label", "--participant_label", nargs="+", default=[], metavar="LABEL", help="only these"
-    )
+        "--participant-label", "--participant_label", nargs="+", action="extend", default=[], metavar="LABEL",
+        help="only these; may be given several times",
+    )  # fmt: skip
     parser.add_argument(
         "--bids-filter-file", type=path, metavar="FILE", help="which images, by entities: JSON as fMRIPrep's"
     )
@@ -60,9 +62,9 @@ def at_level(run: Run, arguments: argparse.Namespace) -> Run:
     >>> run.participant_label, run.seed, run.stop_after, run.side_by_side
     (('01',), 2, 'registration', True)
     """
-    people = tuple(arguments.participant_label)
+    people = (*arguments.participant_label, *run.participant_label)
     return replace(
-        run, participant_label=people or run.participant_label, stop_after=LEVELS[arguments.level],
+        run, participant_label=people, stop_after=LEVELS[arguments.level],
         bids_filter_file=arguments.bids_filter_file or run.bids_filter_file,
         side_by_side=arguments.level == "participant" and bool(people),
     )  # fmt: skip
@@ -72,20 +74,24 @@ def main(argv: Sequence[str] | None = None, begin: Callable[[], None] = lambda: 
     """Run the app and return its exit code, which is that of ``heatlas run``."""
     parser = build_parser()
     arguments, further = parser.parse_known_args(argv)
-    if "--stop-after" in further:
+    if any(len(word) > 4 and "--stop-after".startswith(word) for word in (one.split("=")[0] for one in further)):
         parser.error("--stop-after: the level of analysis says where to stop")
+    from heatlas.workflows.command_line import execute, read_command
+    from heatlas.workflows.preflight import places_read, require_unread
+
+    run = at_level(cast(Run, read_command(["run", arguments.bids, arguments.out, *further])), arguments)
     if arguments.work_dir is not None:
         if len(os.fsencode(arguments.work_dir.resolve())) > LONGEST_WORK:
             parser.error(f"-w {arguments.work_dir}: its path has more than {LONGEST_WORK} bytes. Give a shorter one.")
         try:
+            require_unread(arguments.work_dir, places_read(run), derivatives=True)
             arguments.work_dir.mkdir(parents=True, exist_ok=True)
+        except UsageError as error:
+            parser.error(f"-w {error}")
         except OSError as error:
             parser.error(f"-w {arguments.work_dir}: {error.strerror}")
         os.environ["TMPDIR"] = tempfile.tempdir = str(arguments.work_dir.resolve())
-    from heatlas.workflows.command_line import execute, read_command
-
-    run = cast(Run, read_command(["run", arguments.bids, arguments.out, *further]))
-    return execute(at_level(run, arguments), begin)
+    return execute(run, begin)
 
 
 def start() -> int:

@@ -8,14 +8,14 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from heatlas.pipeline.cohort.people.inclusion import steps
 from heatlas.pipeline.cohort.reading import InputCohort, read_cohort
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.cohort.sharing import MATCHING, Match, make_manifest, write_comparison
+from heatlas.pipeline.cohort.sharing import MATCHING, Manifest, Match, make_manifest, write_comparison
 from heatlas.pipeline.run.config.inclusion import read_rule
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError, UsageError
@@ -25,10 +25,21 @@ from heatlas.pipeline.run.tables import write_json, write_text
 from heatlas.pipeline.run.work.providers import PROVIDERS, require_file
 from heatlas.workflows.commands import Check, ManifestExport, ManifestImport
 from heatlas.workflows.estimates import expectations
-from heatlas.workflows.preflight import preflight, require_settings, selection_of, settings_of, stages_until
+from heatlas.workflows.preflight import (
+    places_read,
+    preflight,
+    require_settings,
+    require_unread,
+    selection_of,
+    settings_of,
+    stages_until,
+)
 
 SUMMARY = "check.json"
 """Marks the folder of a check, which may be overwritten."""
+WRITTEN = (
+    SUMMARY, "check.txt", "scans.tsv", "scans.json", "manifest_comparison.tsv", "manifest_comparison.json",
+)  # fmt: skip
 _LISTED = 5
 _WANTED = {
     "hippocampus_mm3": "hippocampal volume",
@@ -42,13 +53,13 @@ _WANTED = {
 def check_command(options: Check | ManifestImport) -> int:
     """Describe an input on the terminal and in a folder; exit code 1 if a manifest differs, 65 if nothing is usable."""
     config = settings_of(options)
-    require_check_folder(options.out, options.input)
+    places = places_read(options, config.cohort.table)
+    require_check_folder(options.out, options.input, places)
     stages = stages_until(options.stop_after)
     require_settings(config, stages, elsewhere=options.executor is not None)
     if options.executor is not None and options.executor not in PROVIDERS:
         require_file(Path(options.executor))
-    folders = [options.input] if options.out is None else [options.input, options.out]
-    selection = selection_of(options, config, folders)
+    selection = selection_of(options, config, [*places, *([] if options.out is None else [options.out])])
     cohort = read_cohort(options.input, config.cohort, config.seed, selection)
     problem, expected = "", []
     try:
@@ -70,8 +81,11 @@ def check_command(options: Check | ManifestImport) -> int:
     return EXIT_OK if all(match.status in MATCHING for match in cohort.matches) else EXIT_SOME_FAILED
 
 
-def require_check_folder(out: Path | None, root: Path) -> None:
-    """Refuse a folder that is, holds or lies in the input, or holds anything other than a check."""
+def require_check_folder(out: Path | None, root: Path, places: Mapping[Path, str]) -> None:
+    """Refuse a folder that is, holds or lies in the input, holds anything other than a check, or would lose a file.
+
+    `places`: that are read.
+    """
     if out is None:
         return
     folder, source = out.resolve(), root.resolve()
@@ -81,6 +95,8 @@ def require_check_folder(out: Path | None, root: Path) -> None:
         raise UsageError(f"{out}: is a file. Choose a new folder.")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / SUMMARY).is_file():
         raise UsageError(f"{out}: is not empty and not an earlier check. Choose an empty or new folder.")
+    for name in WRITTEN:
+        require_unread(out / name, places)
 
 
 def describe_cohort(cohort: InputCohort, config: CohortConfig) -> str:
@@ -215,8 +231,7 @@ def manifest_command(options: ManifestExport) -> int:
         raise UsageError("manifest export: a manifest needs the real ids; leave --anonymise out.")
     if options.file.suffix != ".tsv":
         raise UsageError(f"{options.file}: a manifest is a table; give a name that ends in .tsv.")
-    if options.file.resolve().is_relative_to(options.input.resolve()):
-        raise UsageError(f"{options.file}: lies inside the input folder, which is never written to.")
+    require_manifest_file(options.file, places_read(options, config.cohort.table))
     cohort = read_cohort(options.input, config.cohort, config.seed, selection_of(options, config, []))
     kept = cohort.table.kept
     if not kept:
@@ -229,3 +244,17 @@ def manifest_command(options: ManifestExport) -> int:
     print(f"{len(kept)} scans of {len({scan.participant_id for scan in kept})} participants: {options.file}")
     print(f"digest of the cohort: {manifest.digest}")
     return EXIT_OK
+
+
+def require_manifest_file(file: Path, places: Mapping[Path, str]) -> None:
+    """Refuse to write a manifest, and its data dictionary beside it, over a file that is read or is no manifest."""
+    dictionary = file.with_suffix(".json")
+    for path in (file, dictionary):
+        require_unread(path, places)
+    if file.exists():
+        try:
+            Manifest.read(file)
+        except BadInputError:
+            raise UsageError(f"{file}: exists, and is no manifest that may be replaced. Choose a new name.") from None
+    elif dictionary.exists():
+        raise UsageError(f"{dictionary}: exists, and the manifest's data dictionary goes there. Choose another name.")

@@ -6,8 +6,9 @@ starts if its check passes.
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ import pandas as pd
 from heatlas.atlases.catalogue import find_atlas
 from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.templates import configured_grid, find_template
+from heatlas.pipeline.cohort.bids.tables import PARTICIPANTS, SESSIONS
+from heatlas.pipeline.cohort.images.links import leads_in_a_circle
 from heatlas.pipeline.cohort.people.balance import BALANCE_COLUMNS
 from heatlas.pipeline.cohort.people.splits import (
     PARTS,
@@ -117,10 +120,65 @@ def with_backbone(config: Config) -> Config:
     return replace(config, model=found)
 
 
+_CONFIG = "the file of --config"
+_ABOVE = 4
+"""Folders above the input in which the tables of its people are looked for."""
+
+
+def places_read(options: Check | ManifestExport | ManifestImport | Run, table: str = "") -> dict[Path, str]:
+    """All that a command reads and must not write to, and what each is: resolved files, and folders with all in them.
+
+    `table`: that of the settings.
+    """
+    root = options.input.resolve()
+    above = [folder / name for folder in root.parents[:_ABOVE] for name in (PARTICIPANTS, SESSIONS)]
+    config = options.config if isinstance(options.config, Path) else None
+    files = {_CONFIG: config, "the filter file": options.bids_filter_file, "the manifest": options.manifest}
+    files["the table of people"] = Path(table) if table else None
+    linked = dict.fromkeys(_targets_of_links(root), "what a link in the input leads to") if options.follow_links else {}
+    return {
+        **linked,
+        **dict.fromkeys(above, "a table above the input"),
+        **{path.resolve(): what for what, path in files.items() if path is not None},
+        root: "the input folder",
+    }
+
+
+def _targets_of_links(root: Path) -> Iterator[Path]:
+    """Resolved targets, outside of a folder, of all links in it; its ``derivatives`` may be written to."""
+    for folder, folders, files in os.walk(root, followlinks=True):
+        folders[:] = [name for name in folders if not name.startswith(".") and Path(folder, name) != root / DERIVATIVES]
+        links = [name for name in (*folders, *files) if os.path.islink(os.path.join(folder, name))]  # noqa: PTH114, PTH118 speed
+        targets = {name: Path(os.path.realpath(Path(folder, name))) for name in links}
+        yield from (target for target in targets.values() if not target.is_relative_to(root))
+        folders[:] = [
+            name for name in folders
+            if name not in targets or not leads_in_a_circle(root, Path(folder, name).relative_to(root).as_posix())
+        ]  # fmt: skip
+
+
+def require_unread(target: Path, places: Mapping[Path, str], derivatives: bool = False) -> None:
+    """Refuse to write to what is read: a path that is one of the places, or lies in one.
+
+    `derivatives`: whether this folder of the input may be written to.
+    """
+    where = target.resolve()
+    for place, what in places.items():
+        if where.is_relative_to(place) and not (derivatives and where.is_relative_to(place / DERIVATIVES)):
+            raise UsageError(f"{target}: is or lies inside {what}, which is never written to. Choose another place.")
+
+
+def require_none_in(out: Path, places: Mapping[Path, str]) -> None:
+    """Refuse a run folder that holds what is read, but for the configuration, which a run may be continued with."""
+    for place, what in places.items():
+        if what != _CONFIG and place.is_relative_to(out.resolve()):
+            raise UsageError(f"{place}: is {what}, and lies in {out}, which the run writes to. Move it elsewhere.")
+
+
 def selection_of(
-    options: Check | ManifestExport | ManifestImport | Run, config: Config, folders: Sequence[Path]
+    options: Check | ManifestExport | ManifestImport | Run, config: Config, apart: Sequence[Path]
 ) -> ScanSelection:
-    """Scans that a command selects, and how they are anonymised; the key must not lie in one of `folders`."""
+    """Scans that a command selects, and how they are anonymised; the key must not be or lie in one of `apart`."""
     if options.manifest is not None and "ids" in config.privacy.pseudonyms:
         raise UsageError("--pseudonymise ids: a manifest and its comparison contain image ids. Leave one out.")
     return ScanSelection(
@@ -129,11 +187,12 @@ def selection_of(
         template=config.registration.template,
         entities=read_filter(filtered, config.cohort.kind) if (filtered := options.bids_filter_file) else {},
         manifest=None if options.manifest is None else Manifest.read(options.manifest),
-        disguise=open_disguise(options.anonymise, config.privacy, folders),
+        disguise=open_disguise(options.anonymise, config.privacy, apart),
     )
 
 
 HIPPOCAMPUS = "Hippocampus"
+DERIVATIVES = "derivatives"
 
 
 @dataclass(frozen=True)

@@ -40,12 +40,12 @@ from heatlas.pipeline.cohort.candidates import (
 from heatlas.pipeline.cohort.images.links import are_followed, dead_link, following_links
 from heatlas.pipeline.cohort.listed import find_table, names_images, read_listed, require_short
 from heatlas.pipeline.cohort.people.contrast import shuffled_labels, unknown_diagnoses, with_labels
-from heatlas.pipeline.cohort.people.inclusion import Clinical, apply_rule, clinical_table
+from heatlas.pipeline.cohort.people.inclusion import Clinical, apply_rule, clinical_table, require_no_person
 from heatlas.pipeline.cohort.people.persons import roll_over_notes, unusual_ages
 from heatlas.pipeline.cohort.records import ScanTable
 from heatlas.pipeline.cohort.segmented import images as freesurfer
 from heatlas.pipeline.cohort.segmented.subjects import has_volumes, with_segmented_volumes
-from heatlas.pipeline.cohort.sharing import Disguise, Manifest, Match, capped_ages, select
+from heatlas.pipeline.cohort.sharing import Disguise, Manifest, Match, capped_ages, select, with_capped_columns
 from heatlas.pipeline.run.config.image_kinds import T1W, ImageKind
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.documents import read_json
@@ -126,6 +126,7 @@ def read_cohort(
 
 
 def _read(root: Path, config: CohortConfig, seed: int, selection: ScanSelection) -> InputCohort:
+    require_no_person(config)
     space = template_name(selection.template)
     layout, candidates, notes = _find_candidates(root, config, space)
     candidates, entry_lines = with_entries(candidates, config.start_at)
@@ -134,6 +135,7 @@ def _read(root: Path, config: CohortConfig, seed: int, selection: ScanSelection)
     measured = config.freesurfer_folder or (str(root) if layout == "freesurfer" and has_volumes(root) else "")
     candidates, volume_notes = with_segmented_volumes(candidates, measured)
     candidates, range_notes = possible_scans(candidates)
+    candidates = with_capped_columns(candidates)
     problem = ""
     try:
         candidates = with_labels(candidates, config)

@@ -29,6 +29,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -258,6 +259,52 @@ _UID = re.compile(r"(?<![\d.])[0-2](?:\.\d+){5,}(?!\d)")
 """DICOM identifiers, into which scanners write date and time."""
 
 
+def words_of(column: str) -> frozenset[str]:
+    """The words of a column's name, in lower case.
+
+    >>> sorted(words_of("PatientName")), sorted(words_of("DOB_year")), sorted(words_of("E-mail 2"))
+    (['name', 'patient'], ['dob', 'year'], ['e', 'mail'])
+    """
+    return frozenset(word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_]+", column))
+
+
+_AGE = re.compile(r"(?:pt)?ages?(?:bl|yrs?|years?|months?|days?)?")
+_SPANS = frozenset({"band", "bin", "category", "class", "decade", "group", "groups", "range"})
+"""Words of columns of age groups, which are no ages."""
+
+
+@cache
+def oldest_shown(column: str) -> float | None:
+    """The highest age that a column is written with, in its unit; None if it holds no ages, by its name.
+
+    >>> oldest_shown("age_years"), oldest_shown("AgeMonths"), oldest_shown("age_group"), oldest_shown("stage")
+    (89.0, 1068.0, None, None)
+    """
+    words = words_of(column)
+    if words & _SPANS or not any(_AGE.fullmatch(word) for word in words):
+        return None
+    plain = column.lower()
+    return OLDEST_AGE * (12 if "month" in plain else 365.25 if "day" in plain else 1)
+
+
+def with_capped_columns(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """Limit the ages in columns of the source, whatever they are called, to 89 years."""
+    return [
+        dataclasses.replace(one, columns={name: _capped(name, text) for name, text in one.columns.items()})
+        for one in candidates
+    ]
+
+
+def _capped(column: str, text: str) -> str:
+    """A cell, with ages above the highest that is shown as this one, also inside a text such as ``95 years``."""
+    oldest = oldest_shown(column)
+    if oldest is None:
+        return text
+    if (known := number(text)) is not None:
+        return f"{oldest:g}" if known > oldest else text
+    return re.sub(r"\d+(?:[.,]\d+)?", lambda age: _capped(column, age[0].replace(",", ".")), text)
+
+
 def capped_ages(scans: Iterable[Scan]) -> tuple[list[Scan], list[str]]:
     """Limit ages to 89 years, and note how many were older."""
     older = 0
@@ -396,8 +443,8 @@ def open_disguise(key_file: Path | None, config: PrivacyConfig, kept_out_of: Seq
 
     UsageError if a key is needed and not given, lies in one of these folders, or cannot be read, made or trusted.
 
-    `key_file`: holds the secret; created, readable only by its owner, if absent. `kept_out_of`: input and output
-    folders, in which the key must not lie.
+    `key_file`: holds the secret; created, readable only by its owner, if absent. `kept_out_of`: folders and files that
+    are read or written, which the key must not be or lie in.
     """
     if not config.shift_dates and not config.pseudonyms:
         return None
@@ -405,7 +452,9 @@ def open_disguise(key_file: Path | None, config: PrivacyConfig, kept_out_of: Seq
         raise UsageError("privacy settings need a key: give --anonymise KEY, a file that is created if absent.")
     for folder in kept_out_of:
         if key_file.resolve().is_relative_to(folder.resolve()):
-            raise UsageError(f"--anonymise {key_file}: the key lies inside {folder}; keep it apart from the data.")
+            raise UsageError(
+                f"--anonymise {key_file}: the key is or lies inside {folder}; keep it apart from the data."
+            )
     key = _read_or_make_key(key_file)
     return Disguise(key, config.pseudonyms, exposed=bool(key_file.stat().st_mode & 0o077))
 
@@ -418,6 +467,11 @@ def _read_or_make_key(path: Path) -> str:
         key = read_regular(path).decode("ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--anonymise {path}: cannot read or make the key ({error}).") from error
+    if len(key.splitlines()) > 1:
+        raise UsageError(
+            f"--anonymise {path}: a key is one line, and this file has more, as a table. Name a file that is absent, "
+            "and a key is made."
+        )
     if len(key) < _MIN_KEY_LENGTH:
         raise UsageError(
             f"--anonymise {path}: a key has {_MIN_KEY_LENGTH} characters or more, as `openssl rand -hex 32` makes. "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from heatlas.atlases.images import MNI
 from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.spaces import Grid
 from heatlas.pipeline.attribution.records import Attribution
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from nibabel.nifti1 import Nifti1Image
 
 ATLAS = "neuromorphometrics-cat12"
+TALAIRACH = int(nib.nifti1.xform_codes["talairach"])
+"""The first code of NIfTI that is of a template."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,12 +82,20 @@ class Explained:
         """The map summed over the regions of an atlas; the image must be in MNI152NLin2009cAsym.
 
         `atlas`: a name of `atlases.catalogue`, or the path of a label image in that space. Returns one row per region:
-        number, name, hemisphere, bilateral group, voxels, sum and density; the largest density first. Raises UsageError
-        if nothing says where the voxels of the image are.
+        number, name, hemisphere, bilateral group, voxels, sum and density; the largest density first. Warns if the
+        header of the image does not say that it is in template space. Raises UsageError if nothing says where the
+        voxels of the image are.
         """
         require_arguments(atlas=atlas)
         if self.nowhere:
             raise UsageError(f"regions: {self.nowhere}.")
+        code = int(self.map.header["sform_code"])  # that of the image
+        if code < TALAIRACH:
+            warnings.warn(
+                f"regions: the image is not said to be in template space (NIfTI's code is {code}, not {MNI}). If it is "
+                "in MNI152NLin2009cAsym, say so by image.set_sform(image.affine, 4); else register it first.",
+                stacklevel=2,
+            )
         packed = PackedAtlas.of(load_atlas(atlas, Grid.of(self.map)))
         values = torch.from_numpy(np.asarray(self.map.dataobj, dtype=np.float32))[None]
         labels = device_labels(packed.labels, None, values.device)
@@ -129,7 +141,9 @@ def explained(answer: Attribution, method: str, image: GivenImage, others: Mappi
     """The first volume of an answer of the engine."""
 
     def written(values: Tensor) -> Any:
-        return nib.Nifti1Image(on_host(values.float()).numpy(), image.affine)  # type: ignore[no-untyped-call]
+        made: Any = nib.Nifti1Image(on_host(values.float()).numpy(), image.affine)  # type: ignore[no-untyped-call]
+        made.set_sform(image.affine, image.space)
+        return made
 
     value = float(on_host(answer.start_value[0]))
     of_reference = None if answer.reference_value is None else float(on_host(answer.reference_value[0]))

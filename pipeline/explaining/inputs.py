@@ -8,14 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import nibabel as nib
 import numpy as np
 import torch
+from nibabel.analyze import AnalyzeHeader
+from nibabel.arrayproxy import ArrayProxy
 from torch import Tensor, fx, nn
 
+from heatlas.atlases.images import UNREADABLE
 from heatlas.pipeline.attribution.reference.references import Reference
 from heatlas.pipeline.models.families.exchange import is_plain_tensor
 from heatlas.pipeline.run.errors import BadInputError, UsageError
@@ -25,6 +29,9 @@ Image = Any
 """A path, an image of nibabel, or an array or tensor (D, H, W) or (C, D, H, W) that the network takes as it is."""
 Others = Sequence[Any] | Mapping[str, Any]
 """Further inputs of a network in the order it takes them after the volume, or by name."""
+UNSTATED = int(nib.nifti1.xform_codes["aligned"])
+_MOST_PACKED = 1032
+"""Bytes that one of gzip's can hold."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,12 +39,14 @@ class GivenImage:
     """An image as the network takes it.
 
     `volume`: (1, C, D, H, W). `affine`: from voxels to millimetres; of an array, from voxels to voxels. `nowhere`: why
-    nothing says where its voxels are; empty if the image does.
+    nothing says where its voxels are; empty if the image does. `space`: NIfTI's code of the space that the millimetres
+    are of (1 of the scanner, 3 and 4 of a template); 2, of another image, where none is stated.
     """
 
     volume: Tensor
     affine: np.ndarray
     nowhere: str = ""
+    space: int = UNSTATED
 
 
 def given_image(image: Image, like: Tensor, name: str = "image") -> GivenImage:
@@ -46,13 +55,16 @@ def given_image(image: Image, like: Tensor, name: str = "image") -> GivenImage:
     Raises BadInputError if it cannot be read, has the wrong number of axes or values that are no finite numbers.
     """
     affine, nowhere = np.eye(4), "the image was an array, and nothing says where its voxels are. Give an image"
+    space = UNSTATED
     if isinstance(image, str | Path):
+        name = str(image)
         try:
             image = nib.load(image)
         except Exception as error:  # nibabel raises many kinds
             raise BadInputError(f"{image}: no image that can be read ({error}).") from error
     if hasattr(image, "dataobj"):
-        values, affine, nowhere = np.asarray(image.dataobj), np.asarray(image.affine), _without_place(image.header)
+        values, affine, nowhere = _stored(image, name), np.asarray(image.affine), _without_place(image.header)
+        space = next(filter(None, _codes(image.header)), UNSTATED)
         values = values[..., 0, :] if values.ndim == 5 and values.shape[3] == 1 else values
         values = values if values.ndim == 3 else np.moveaxis(values, -1, 0)  # channels are last in files
     elif isinstance(image, Tensor):
@@ -93,12 +105,34 @@ def given_image(image: Image, like: Tensor, name: str = "image") -> GivenImage:
             f"{name}: {broken} of its values are not finite (NaN or infinity); set them to what the network saw there "
             "in training, as 0 in air."
         )
-    return GivenImage(volume.to(like.device, like.dtype)[None], affine, nowhere)
+    return GivenImage(volume.to(like.device, like.dtype)[None], affine, nowhere, space)
+
+
+def _stored(image: Any, name: str) -> np.ndarray:
+    """The values of an image; BadInputError if its file is damaged, or cannot hold what its header announces."""
+    stored = image.dataobj
+    try:
+        if isinstance(stored, ArrayProxy) and (file := image.get_filename()):
+            size, needed = Path(file).stat().st_size, stored.offset + prod(stored.shape) * stored.dtype.itemsize
+            packed = Path(file).suffix.lower()
+            if needed > size * (_MOST_PACKED if packed in (".gz", ".mgz") else 1) and packed not in (".bz2", ".zst"):
+                raise EOFError(f"its header announces {needed} bytes, and the file has {size}")
+        return np.asarray(stored)
+    except UNREADABLE as error:
+        why = str(error) or type(error).__name__
+        raise BadInputError(f"{name}: damaged or cut short ({why}). Copy, download or convert it again.") from error
+
+
+def _codes(header: Any) -> list[int]:
+    """NIfTI's codes of the space of an image; none in other formats."""
+    return [int(header[key]) for key in ("sform_code", "qform_code") if key in header]
 
 
 def _without_place(header: Any) -> str:
     """Why a header says nothing about the place of the voxels; empty if it does."""
-    codes = [int(header[key]) for key in ("sform_code", "qform_code") if key in header]
+    codes = _codes(header)
+    if not codes and isinstance(header, AnalyzeHeader):
+        return "Analyze images do not say which side is left. Convert the image to NIfTI, in its right orientation"
     if codes and not any(codes):
         return (
             "sform_code and qform_code in the header of the image are 0, so nothing says where its voxels are. Set one"

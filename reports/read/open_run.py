@@ -16,6 +16,7 @@ import nibabel as nib
 import numpy as np
 import pandas as pd
 
+from heatlas.atlases.images import MNI
 from heatlas.atlases.templates import configured_grid, configured_template
 from heatlas.pipeline.models.inputs import read_channels
 from heatlas.pipeline.models.storage import LoadedModel, load_model
@@ -220,7 +221,9 @@ class OpenRun:
         seen = self._network_of(scan).input
         values = read_channels(self.record.files_of(scan), seen)
         shown = values[0] if len(values) == 1 else np.moveaxis(values, 0, -1)
-        return nib.nifti1.Nifti1Image(shown, seen.grid.affine)  # type: ignore[no-untyped-call]
+        image = nib.nifti1.Nifti1Image(shown, seen.grid.affine)  # type: ignore[no-untyped-call]
+        image.set_sform(seen.grid.affine, MNI)  # type: ignore[no-untyped-call]
+        return image
 
     def _network_of(self, scan: pd.Series) -> LoadedModel:
         return load_model(self.record.layout.fold(int(scan["fold"])))

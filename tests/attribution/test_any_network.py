@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import doctest
+import gzip
 import json
+import warnings
 from pathlib import Path
 
 import nibabel as nib
@@ -51,7 +53,9 @@ class Residual(nn.Module):
 
 def image(seed: int) -> nib.nifti1.Nifti1Image:
     values = np.random.default_rng(seed).random(GRID.shape).astype(np.float32)
-    return nib.nifti1.Nifti1Image(values, GRID.affine)
+    made = nib.nifti1.Nifti1Image(values, GRID.affine)
+    made.set_sform(GRID.affine, 4)
+    return made
 
 
 def test_a_map_lies_on_the_grid_of_the_image_and_adds_up():
@@ -336,6 +340,47 @@ def test_a_header_without_a_space_gives_no_regions(tmp_path):
         found.regions()
     with pytest.raises(UsageError, match="sform_code and qform_code"):
         heatlas.explain(Residual(), tmp_path / "lost.nii", "region-occlusion", output_item="probabilities")
+
+
+@pytest.mark.parametrize("code", [1, 2, 3, 4])
+def test_regions_of_an_image_that_is_not_said_to_be_in_template_space_come_with_a_warning(code):
+    head = image(1)
+    head.set_sform(GRID.affine, code)
+    found = heatlas.explain(Residual(), head, "gradient", output_item="probabilities")
+    assert int(found.map.header["sform_code"]) == code
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        found.regions()
+    texts = [str(one.message) for one in said]
+    assert any(f"not said to be in template space (NIfTI's code is {code}" in text for text in texts) == (code < 3)
+
+
+def test_an_image_that_cannot_say_which_side_is_left_has_no_regions(tmp_path):
+    nib.save(nib.analyze.AnalyzeImage(image(1).get_fdata(dtype=np.float32), GRID.affine), tmp_path / "old.img")
+    found = heatlas.explain(Residual(), tmp_path / "old.img", "gradient", output_item="probabilities")
+    with pytest.raises(UsageError, match=r"do not say which side is left\. Convert the image"):
+        found.regions()
+    nib.save(nib.freesurfer.MGHImage(image(1).get_fdata(dtype=np.float32), GRID.affine), tmp_path / "head.mgz")
+    found = heatlas.explain(Residual(), tmp_path / "head.mgz", "gradient", output_item="probabilities")
+    with pytest.warns(UserWarning, match="not said to be in template space"):
+        found.regions()
+
+
+def test_damaged_images_are_bad_input_before_they_fill_the_memory(tmp_path):
+    for name in ("whole.nii", "whole.nii.gz"):
+        nib.save(image(1), tmp_path / name)
+        (tmp_path / f"cut_{name}").write_bytes((tmp_path / name).read_bytes()[:5000])
+        vast = nib.Nifti1Header()
+        vast.set_data_shape((30_000,) * 3), vast.set_data_dtype(np.uint8)
+        vast["magic"], vast["vox_offset"] = b"n+1", 352
+        opened = gzip.open if name.endswith(".gz") else open
+        with opened(tmp_path / f"vast_{name}", "wb") as handle:
+            handle.write(vast.binaryblock + bytes(5000))
+        for bad, words in (("cut", "damaged or cut short"), ("vast", "its header announces 27000000000352 bytes")):
+            path = tmp_path / f"{bad}_{name}"
+            for given in (path, nib.load(path)):
+                with pytest.raises(BadInputError, match=words):
+                    heatlas.explain(Residual(), given, "gradient", output_item="probabilities")
 
 
 def test_the_probability_of_a_single_output_is_refused_since_it_is_always_1():

@@ -147,6 +147,13 @@ def test_a_key_of_few_different_characters_is_refused(tmp_path: Path, key: str) 
         open_disguise(path, PrivacyConfig(shift_dates=True), [])
 
 
+def test_a_table_is_no_key(tmp_path: Path) -> None:
+    path = tmp_path / "people.csv"
+    path.write_text("path,participant_id,age,sex\na.nii.gz,01,70,F\n")
+    with pytest.raises(UsageError, match="a key is one line"):
+        open_disguise(path, PrivacyConfig(shift_dates=True), [])
+
+
 def test_no_text_of_a_clinical_column_names_a_person() -> None:
     people = ["sub-ADNI002S0295", "sub-01", "sub-abc"]
     texts = ["as 002_S_0296, 002_s_0295 and sub-ADNI002S0295", "1", "abcd, Abc; sub-01. On 18Apr2006", None]

@@ -187,6 +187,53 @@ def test_a_column_that_cannot_be_had_is_named(adni: AdniTree, name: str, message
         adni.read(clinical_columns=(name,))
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Name",
+        "DOB",
+        "MRN",
+        "surname",
+        "patient_name",
+        "email",
+        "birth_year",
+        "date_of_birth",
+        "Phone",
+        "home_address",
+        "PatientName",
+    ],
+)
+def test_a_column_that_says_who_people_are_is_used_nowhere(bids: BidsTree, name: str) -> None:
+    bids.image("sub-1/anat/sub-1_T1w.nii")
+    bids.table("participants.tsv", f"participant_id diagnosis {name}", "sub-1 AD Smith", "sub-2 CN Jones")
+    for setting in (
+        {"clinical_columns": (name,)}, {"target": name}, {"include": f"{name} == 'Smith'"},
+        {"contrast_column": name, "negative": "Smith", "positive": "Jo"},
+    ):  # fmt: skip
+        with pytest.raises(BadInputError, match=f"cohort.{next(iter(setting))}: {name} names people") as refusal:
+            read_cohort(bids.root, CohortConfig(**setting), 1)
+        assert "Smith" not in str(refusal.value)
+
+
+def test_ages_above_89_are_89_whatever_their_column_is_called(bids: BidsTree) -> None:
+    for person in "123":
+        bids.image(f"sub-{person}/anat/sub-{person}_T1w.nii")
+    bids.table(
+        "participants.tsv", "participant_id diagnosis age_years AgeMonths age_now age_group birth_weight",
+        "sub-1 AD 96.0 1152 96y 90-99 3400", "sub-2 CN 88 1056 88y 80-89 3500", "sub-3 CN 89.5 1069 95-99 80-89 91",
+    )  # fmt: skip
+    columns = ("age_years", "AgeMonths", "age_now", "age_group", "birth_weight")
+    clinical = clinical_of(read_cohort(bids.root, CohortConfig(clinical_columns=columns), 1))
+    assert clinical.columns["age_years"].endswith("as it stands there; ages above 89 as 89")
+    assert {name: clinical.frame[name].tolist() for name in columns} == {
+        "age_years": [89, 88, 89], "AgeMonths": [1068, 1056, 1068], "age_now": ["89y", "88y", "89-89"],
+        "age_group": ["90-99", "80-89", "80-89"], "birth_weight": [3400, 3500, 91],
+    }  # fmt: skip
+    assert [scan.label for scan in read_cohort(bids.root, CohortConfig(target="age_years"), 1).table] == [
+        "89", "88", "89",
+    ]  # fmt: skip
+
+
 def test_the_table_can_be_written_and_read(adni: AdniTree, tmp_path: Path) -> None:
     adni.image("002_S_0295", "2006-04-18", "I1")
     adni.row("002_S_0295", CDRSB="0.5")

@@ -136,6 +136,7 @@ def test_the_network_of_a_person_is_that_of_the_fold_that_tested_them(copied) ->
         inside = t1w[mask > 0.5]
         wanted = np.where(mask > 0.5, (t1w - inside.min()) / (inside.max() - inside.min()), 0)[3:43, 4:48, 5:43]
         image = run.image(person.removeprefix("sub-"))
+        assert int(image.header["sform_code"]) == 4, "it is in template space, and says so"
         np.testing.assert_allclose(image.get_fdata(), wanted, atol=1e-6)
         np.testing.assert_allclose(image.affine[:3, 3], (seen.template_grid.affine @ [3, 4, 5, 1])[:3])
     assert len(folds) > 1

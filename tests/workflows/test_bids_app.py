@@ -21,7 +21,8 @@ from heatlas.pipeline.registration.stage import REGISTRATION_TABLE
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.folder import run_lock
 from heatlas.pipeline.run.layout.run_layout import ParticipantLayout, RunLayout
-from heatlas.workflows.bids_app import LEVELS, main
+from heatlas.workflows.bids_app import LEVELS, at_level, build_parser, main
+from heatlas.workflows.commands import Run
 
 ROOT = Path(__file__).parents[2]
 
@@ -34,12 +35,40 @@ def test_version_is_that_of_heatlas(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [["in", "out"], ["in", "out", "run"], ["in", "out", "group", "--stop-after", "cohort"]]
+    "words",
+    [
+        ["in", "out"],
+        ["in", "out", "run"],
+        ["in", "out", "group", "--stop-after", "cohort"],
+        ["in", "out", "group", "--stop-after=cohort"],
+        ["in", "out", "group", "--stop-aft", "cohort"],
+    ],
 )
-def test_a_command_line_that_is_none_of_an_app_is_refused(words: list[str]) -> None:
+def test_a_command_line_that_is_none_of_an_app_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         main(words)
     assert end.value.code == 2
+    assert ("the level of analysis says where to stop" in capsys.readouterr().err) == (len(words) > 3)
+
+
+def test_people_of_a_repeated_option_are_all_asked_for() -> None:
+    words = ["in", "out", "group", "--participant-label", "99", "98", "--participant-label", "01"]
+    run = at_level(Run(input=Path("in"), out=Path("out")), build_parser().parse_args(words))
+    assert run.participant_label == ("99", "98", "01")
+
+
+def test_the_working_folder_does_not_lie_in_the_dataset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as short:
+        bids, real = Path(short) / "bids", Path(short) / "real"
+        bids.mkdir()
+        real.mkdir()
+        (bids / "sub-01").symlink_to(real)
+        for work, further in ((bids / "work", []), (real / "work", ["--follow-links"])):
+            with pytest.raises(SystemExit) as end:
+                main([str(bids), str(tmp_path / "out"), "participant", "-w", str(work), *further])
+            assert end.value.code == 2
+            assert "which is never written to. Choose another place." in capsys.readouterr().err
+            assert not work.exists()
 
 
 @pytest.mark.ci

@@ -113,6 +113,71 @@ def test_folders_that_must_not_be_written_to(dataset, tmp_path, capsys):
     assert "Traceback" not in capsys.readouterr().err
 
 
+TABLE = "path,participant_id,age,diagnosis\n" + "".join(
+    f"sub-{i:02d}/anat/sub-{i:02d}_run-2_T1w.nii.gz,{i},70,{'CN' if i % 2 else 'AD'}\n" for i in range(24)
+)
+
+
+def test_a_file_that_is_read_or_is_no_manifest_is_not_replaced(dataset, tmp_path, capsys):
+    table, filters, config = tmp_path / "people.tsv", tmp_path / "f.json", tmp_path / "c.toml"
+    table.write_text(TABLE.replace(",", "\t"))
+    filters.write_text("{}")
+    config.write_text("")
+    before = state(tmp_path)
+    words = ["manifest", "export", str(dataset)]
+    assert main([*words, str(table), "--table", str(table)]) == 2
+    assert "is or lies inside the table of people, which is never written to" in capsys.readouterr().err
+    assert main([*words, str(table)]) == 2
+    assert "exists, and is no manifest that may be replaced. Choose a new name." in capsys.readouterr().err
+    assert main([*words, str(tmp_path / "f.tsv"), "--bids-filter-file", str(filters)]) == 2  # f.json would be replaced
+    assert main([*words, str(tmp_path / "f.tsv")]) == 2
+    assert main(["check", str(dataset), "--config", str(config), "--anonymise", str(config)]) == 2
+    assert "the key is or lies inside" in capsys.readouterr().err
+    assert state(tmp_path) == before
+
+
+def test_the_tables_above_a_derivative_are_not_replaced_by_its_manifest(dataset, tmp_path, capsys):
+    inside = dataset / "derivatives" / "prep"
+    inside.mkdir(parents=True)
+    before = state(dataset)
+    for name in ("participants.tsv", "sessions.tsv"):
+        assert main(["manifest", "export", str(inside), str(dataset / name)]) == 2
+        assert "a table above the input, which is never written to" in capsys.readouterr().err
+    assert state(dataset) == before
+
+
+def test_a_check_does_not_replace_the_table_that_it_reads(dataset, tmp_path, capsys):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "check.json").write_text("{}")  # of an earlier check
+    (out / "scans.tsv").write_text(TABLE.replace(",", "\t"))
+    before = state(out)
+    assert main(["check", str(dataset), "--table", str(out / "scans.tsv"), "--out", str(out)]) == 2
+    assert "scans.tsv: is or lies inside the table of people" in capsys.readouterr().err
+    assert main(["run", str(dataset), str(out), "--table", str(out / "scans.tsv")]) == 2
+    assert state(out) == before
+
+
+def test_what_followed_links_lead_to_is_not_written_to(dataset, tmp_path, capsys):
+    real, root = tmp_path / "elsewhere" / "sub-04", tmp_path / "linked"
+    real.parent.mkdir()
+    (dataset / "sub-04").rename(real)
+    root.mkdir()
+    for path in (*dataset.iterdir(), real):
+        (root / path.name).symlink_to(path)
+    before = state(tmp_path)
+    for words in (
+        ["check", str(root), "--out", str(real / "check")],
+        ["check", str(root), "--anonymise", str(real / "key")],
+        ["manifest", "export", str(root), str(real / "m.tsv")],
+        ["run", str(root), str(real / "run")],
+    ):
+        assert main([*words, "--follow-links"]) == 2
+        assert "is or lies inside" in capsys.readouterr().err
+    assert state(tmp_path) == before
+    assert main(["check", str(root), "--out", str(tmp_path / "elsewhere" / "check"), "--follow-links"]) == 0
+
+
 def test_an_unknown_participant_is_named(dataset, capsys):
     assert main(["check", str(dataset), "--participant-label", "sub-00", "nobody"]) == 65
     assert "--participant-label nobody: no such participant among the 24" in capsys.readouterr().err

@@ -28,8 +28,9 @@ from heatlas.pipeline.cohort.cells.dates import visit_of_session
 from heatlas.pipeline.cohort.cells.tables import RANGES, plain_name
 from heatlas.pipeline.cohort.cells.values import MISSING_CODES, number, up_to_limit
 from heatlas.pipeline.cohort.records import OLDEST_AGE, SCAN_COLUMNS, Scan
-from heatlas.pipeline.cohort.sharing import Disguise
+from heatlas.pipeline.cohort.sharing import Disguise, oldest_shown, words_of
 from heatlas.pipeline.run.config.inclusion import InclusionRule, constant, dropped_because, read_rule
+from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted, did_you_mean, listed, nearest
 
@@ -69,6 +70,47 @@ TIMES = {
 IDENTIFYING = frozenset({"rid", "ptid", "imageuid", "imageid", "subject", "subjectid", "siteid", "center", "centre"})
 """Columns, without ``_`` and in lower case, that are never copied: they name people, images or places."""
 
+_OF_PEOPLE = frozenset({
+    "name", "names", "surname", "lastname", "firstname", "forename", "givenname", "familyname", "fullname",
+    "middlename", "maidenname", "nickname", "initials", "patientname", "participantname", "subjectname", "nachname",
+    "vorname", "birth", "birthday", "birthdate", "birthyear", "born", "dateofbirth", "yearofbirth", "dob", "yob",
+    "ptdob", "ptdobdd", "ptdobmm", "ptdobyy", "ptdobyyyy", "geburtsdatum", "geburtsjahr", "geburtstag", "accession",
+    "medicare", "mrn", "nhs", "passport", "record", "recordid", "recordnumber", "ssn", "mail", "email", "emails",
+    "phone", "phonenumber", "cellphone", "mobile", "telephone", "telefon", "fax", "address", "addresses", "adresse",
+    "anschrift", "street", "postal", "postalcode", "postcode", "plz", "zip", "zipcode",
+})  # fmt: skip
+"""Words of columns that name people, or say when they were born, under which number, or how to reach them."""
+_OF_THINGS = frozenset({
+    "device", "drug", "length", "manufacturer", "medication", "order", "protocol", "scanner", "sequence", "series",
+    "software", "study", "weight",
+})  # fmt: skip
+"""Words beside ``name`` and ``birth`` that say that no person is named: ``scanner_name``, ``birth_weight``."""
+
+
+def names_people(column: str) -> bool:
+    """Whether a column says who people are, by the words of its name.
+
+    >>> [names_people(name) for name in ("Patient Name", "DOB", "birthYear", "tournament", "scanner_name", "phonemic")]
+    [True, True, True, False, False, False]
+    """
+    words = words_of(column)
+    return bool(words & _OF_PEOPLE) and not (words & _OF_PEOPLE <= {"name", "names", "birth"} and words & _OF_THINGS)
+
+
+def require_no_person(config: CohortConfig) -> None:
+    """Refuse settings by which results would show who people are: in classes, labels, rules or ``clinical.tsv``."""
+    used = {
+        "contrast_column": (config.contrast_column,), "target": (config.target,),
+        "include": read_rule(config.include).columns if config.include else (),
+        "clinical_columns": config.clinical_columns,
+    }  # fmt: skip
+    for setting, columns in used.items():
+        for name in filter(names_people, columns):
+            raise BadInputError(
+                f"cohort.{setting}: {name} names people, or says when they were born or how to reach them, and results "
+                "would show it. Leave it out; if it holds nothing of the kind, rename the column."
+            )
+
 
 @dataclass(frozen=True, eq=False)
 class Clinical:
@@ -103,7 +145,8 @@ def clinical_table(
     described = {**IDENTITY, **MEASURES, **TIMES}
     for name in further:
         data[name] = _further(name, kept, cells, set(data), disguise)
-        described[name] = f"Column {name} of the source at the visit of the scan, as it stands there"
+        highest = "" if (oldest := oldest_shown(name)) is None else f"; ages above {oldest:g} as {oldest:g}"
+        described[name] = f"Column {name} of the source at the visit of the scan, as it stands there{highest}"
     frame = pd.DataFrame(data, dtype=object)
     empty = [name for name in (*MEASURES, *TIMES) if name in frame and frame[name].isna().all()]
     frame = frame.drop(columns=empty).sort_values(list(IDENTITY), na_position="first", ignore_index=True)
