@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from nibabel.nifti1 import Nifti1Image
 
 ATLAS = "neuromorphometrics-cat12"
-TALAIRACH = int(nib.nifti1.xform_codes["talairach"])
+TALAIRACH = 3
 """The first code of NIfTI that is of a template."""
 
 

@@ -29,7 +29,7 @@ Image = Any
 """A path, an image of nibabel, or an array or tensor (D, H, W) or (C, D, H, W) that the network takes as it is."""
 Others = Sequence[Any] | Mapping[str, Any]
 """Further inputs of a network in the order it takes them after the volume, or by name."""
-UNSTATED = int(nib.nifti1.xform_codes["aligned"])
+UNSTATED = 2
 _MOST_PACKED = 1032
 """Bytes that one of gzip's can hold."""
 
