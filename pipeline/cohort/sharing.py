@@ -39,6 +39,7 @@ import pandas as pd
 
 from heatlas.atlases.images import UNREADABLE
 from heatlas.pipeline.cohort.candidates import Candidate
+from heatlas.pipeline.cohort.cells.tables import RANGES
 from heatlas.pipeline.cohort.cells.values import number
 from heatlas.pipeline.cohort.images.conversion import is_pair
 from heatlas.pipeline.cohort.images.dicom import series_of
@@ -296,13 +297,19 @@ def with_capped_columns(candidates: Iterable[Candidate]) -> list[Candidate]:
 
 
 def _capped(column: str, text: str) -> str:
-    """A cell, with ages above the highest that is shown as this one, also inside a text such as ``95 years``."""
+    """A cell, with ages above the highest that is shown as this one, also inside a text such as ``95 years``.
+
+    Numbers that are no age stay, for those who look for errors.
+    """
     oldest = oldest_shown(column)
     if oldest is None:
         return text
-    if (known := number(text)) is not None:
-        return f"{oldest:g}" if known > oldest else text
-    return re.sub(r"\d+(?:[.,]\d+)?", lambda age: _capped(column, age[0].replace(",", ".")), text)
+
+    def shown(age: re.Match[str]) -> str:
+        years = float(age[0].replace(",", ".")) * OLDEST_AGE / oldest
+        return f"{oldest:g}" if OLDEST_AGE < years <= RANGES["age"].high else age[0]
+
+    return re.sub(r"[0-9]+(?:[.,][0-9]+)?", shown, text)
 
 
 def capped_ages(scans: Iterable[Scan]) -> tuple[list[Scan], list[str]]:
