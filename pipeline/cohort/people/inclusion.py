@@ -81,8 +81,8 @@ _OF_PEOPLE = frozenset({
 })  # fmt: skip
 """Words of columns that name people, or say when they were born, under which number, or how to reach them."""
 _OF_THINGS = frozenset({
-    "device", "drug", "length", "manufacturer", "medication", "order", "protocol", "scanner", "sequence", "series",
-    "software", "study", "weight",
+    "device", "drug", "group", "length", "manufacturer", "medication", "order", "protocol", "scanner", "sequence",
+    "series", "site", "software", "study", "weight",
 })  # fmt: skip
 """Words beside ``name`` and ``birth`` that say that no person is named: ``scanner_name``, ``birth_weight``."""
 
