@@ -39,8 +39,6 @@ from heatlas.pipeline.evaluation.scores.masking import (
     removal_curve,
 )
 from heatlas.pipeline.models.contract import StagedModel
-from heatlas.pipeline.models.families.probes.network import build
-from heatlas.pipeline.models.families.probes.settings import ProbeConfig
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.work.seeds import derived_seed
@@ -49,6 +47,8 @@ from heatlas.pipeline.training.numerics import repeatable
 from heatlas.pipeline.training.objectives.of_task import objective_of
 from heatlas.pipeline.training.trainer import Resumption, train
 from heatlas.pipeline.training.volumes import STORED, LabelledVolumes
+from heatlas.studies.probes.network import build
+from heatlas.studies.probes.settings import ProbeConfig
 
 OF_SCAN = ("accuracy", "probability of the class found")
 OF_MAP = ("average drop", "average gain", "average increase", "insertion", "deletion", "extent")

@@ -15,8 +15,8 @@ import torch
 from sections import arguments_of
 from torch import Tensor, nn
 
-from heatlas.pipeline.models.dynamic.encoding import InputEncoding
-from heatlas.pipeline.models.families.coda.network import Layers, SumPool, stack
+from heatlas.studies.coda.network import Layers, SumPool, stack
+from heatlas.studies.dynamic.encoding import InputEncoding
 from tests.training.pattern_scenes import CLASSES, RANK, alignment, scenes, trained_coda
 
 USUAL = {"temperature": 1.0, "rank": RANK, "bound": "sq", "penalty": 0.0, "depth": 0}

@@ -5,7 +5,7 @@
 
 For each seed people are dealt to a long-tailed training part (many CN, fewer AD, few MCI) and a balanced test part.
 Backbones learn from the training part without labels, with a fixed temperature and with a schedule; both are judged by
-`pipeline.evaluation.representations` (OUT/representations.tsv). Then ten people of the training part are labelled,
+`studies.representations` (OUT/representations.tsv). Then ten people of the training part are labelled,
 and networks are trained to tell AD from CN: from scratch, as probes, and starting from the backbone (OUT/few.tsv).
 The same command continues.
 """
@@ -29,9 +29,7 @@ from heatlas.pipeline.cohort.demo.cohort import write_demo_cohort
 from heatlas.pipeline.cohort.people.long_tail import LongTailedParts, long_tailed_parts
 from heatlas.pipeline.cohort.people.splits import Fold
 from heatlas.pipeline.cohort.records import Scan, ScanTable
-from heatlas.pipeline.evaluation.representations.table import features, judged
 from heatlas.pipeline.models.contract import StagedModel
-from heatlas.pipeline.models.families.probes.backbone import kept_stages
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input
 from heatlas.pipeline.models.storage import load_model
 from heatlas.pipeline.run.config.files import load_config
@@ -42,8 +40,10 @@ from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.executors import open_executor
 from heatlas.pipeline.run.work.jobs import run_jobs
 from heatlas.pipeline.run.work.seeds import generator
-from heatlas.pipeline.training.pretraining.stage import pretrain
 from heatlas.pipeline.training.stage import fold_job, registered_versions
+from heatlas.studies.pretraining.stage import pretrain
+from heatlas.studies.probes.backbone import kept_stages
+from heatlas.studies.representations.table import features, judged
 from heatlas.workflows.preflight import with_backbone
 
 COHORT_SEED, PEOPLE = 7, 120

@@ -19,16 +19,16 @@ import pandas as pd
 from patients import area
 from sections import HEADING, arguments_of, line, listed, over_people, show, table, within, write_tables
 
-from heatlas.pipeline.evaluation.grids.directions import (
+from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
+from heatlas.studies.grids.directions import (
     BY_CONSTRUCTION,
     DIRECTIONS_TABLE,
     NEAR,
     by_participant,
     directions,
 )
-from heatlas.pipeline.evaluation.grids.stage import claims_about, read_scores
-from heatlas.pipeline.evaluation.grids.tables import INVARIANCE_TABLE
-from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
+from heatlas.studies.grids.stage import claims_about, read_scores
+from heatlas.studies.grids.tables import INVARIANCE_TABLE
 
 TITLE = "Grids"
 OF_MEAN, OF_DIFFERENCE = (("", "people", "seeds", f"{what} (95 %)") for what in ("mean", "difference"))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from heatlas.pipeline.models.families.bcos.records import BcosSimpleConfig
 from heatlas.pipeline.models.families.founding_family import FoundingConfig
 from heatlas.pipeline.models.families.monai import ResNetConfig
 from heatlas.pipeline.run.config.networks import ModelConfig
+from heatlas.studies.bcos.records import BcosSimpleConfig
 
 FOUNDING = FoundingConfig(channels=(4, 8, 16), pools=(2, 2, 3), hidden_units=16, dropout=0.0)
 RESNET = ResNetConfig(architecture="resnet10", width=0.125)

@@ -35,7 +35,6 @@ from torch.nn import functional
 
 from heatlas.pipeline.cohort.people.splits import Fold, few_people
 from heatlas.pipeline.cohort.people.tasks import task_of
-from heatlas.pipeline.evaluation.planting.marker_groups import MarkerMasks, map_measures, tied_marks
 from heatlas.pipeline.evaluation.scores.overlap import iou_curve
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.registry import build_network, family_of
@@ -43,15 +42,16 @@ from heatlas.pipeline.run.config.settings import CohortConfig, TrainingConfig
 from heatlas.pipeline.run.work.seeds import derived_seed, generator
 from heatlas.pipeline.training.checkpoints import remove_checkpoint
 from heatlas.pipeline.training.numerics import repeatable
-from heatlas.pipeline.training.objectives.distillation import Distillation, distilled, frozen
-from heatlas.pipeline.training.objectives.explanations import answered_by
-from heatlas.pipeline.training.objectives.guidance import Guidance, guided
-from heatlas.pipeline.training.objectives.guidance_losses import dilated
-from heatlas.pipeline.training.objectives.maps_in_training import explained_batch
 from heatlas.pipeline.training.objectives.of_task import objective_of
 from heatlas.pipeline.training.objectives.records import Context, Objective
 from heatlas.pipeline.training.trainer import Resumption, train
 from heatlas.pipeline.training.volumes import STORED, LabelledVolumes
+from heatlas.studies.marker.marker_groups import MarkerMasks, map_measures, tied_marks
+from heatlas.studies.objectives.distillation import Distillation, distilled, frozen
+from heatlas.studies.objectives.explanations import answered_by
+from heatlas.studies.objectives.guidance import Guidance, guided
+from heatlas.studies.objectives.guidance_losses import dilated
+from heatlas.studies.objectives.maps_in_training import explained_batch
 
 TITLE = "Guidance and distillation"
 RECIPE = TrainingConfig(

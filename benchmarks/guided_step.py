@@ -22,11 +22,11 @@ from timed import in_turns
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.run.config.files import load_config
-from heatlas.pipeline.training.objectives.distillation import Distillation, distilled
-from heatlas.pipeline.training.objectives.guidance import Guidance, guided
 from heatlas.pipeline.training.objectives.of_task import classification
-from heatlas.pipeline.training.objectives.readable_gradients import readable
 from heatlas.pipeline.training.objectives.records import Batch, Context
+from heatlas.studies.objectives.distillation import Distillation, distilled
+from heatlas.studies.objectives.guidance import Guidance, guided
+from heatlas.studies.objectives.readable_gradients import readable
 
 TASK = classification(torch.ones(2))
 SCANS = 4

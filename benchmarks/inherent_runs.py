@@ -28,7 +28,6 @@ from heatlas.pipeline.evaluation.bench.judging import Extent, Judge, map_jobs, m
 from heatlas.pipeline.evaluation.bench.part import Bench, BenchRequest, with_methods
 from heatlas.pipeline.evaluation.bench.table import evaluation_table
 from heatlas.pipeline.evaluation.cohorts import RUN, JudgedCohort, truth_of_input
-from heatlas.pipeline.evaluation.consensus.networks import FAMILY, Networks, training_jobs
 from heatlas.pipeline.evaluation.nulls import networks_of
 from heatlas.pipeline.evaluation.planting.cohort import planted_cohort
 from heatlas.pipeline.explaining.explanation import Explanation
@@ -43,6 +42,7 @@ from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.jobs import run_jobs
 from heatlas.pipeline.training.stage import remove_checkpoints
+from heatlas.studies.consensus.networks import FAMILY, Networks, training_jobs
 
 REGISTERED = "registered"
 POSTHOC = ("deeplift", "lrp", "input-x-gradient")

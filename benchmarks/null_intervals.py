@@ -11,20 +11,20 @@ from null_networks import misses, of_relevance
 from null_people import HORIZON
 from null_relevance import FAST, Case, Found, Generator
 
-from heatlas.pipeline.evaluation.representations.points import points_of
-from heatlas.pipeline.evaluation.representations.probes import (
-    ALL,
-    draws_within,
-    predicted_sites,
-    scored,
-    shares_recognised,
-)
 from heatlas.pipeline.run.config.statistics import ShortcutsConfig
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.progression.cox import SOONER_WHEN_LOWER, Conversions
 from heatlas.pipeline.statistics.progression.hazards import class_pairs, comparable_pairs, concordance, hazard_per_sd
 from heatlas.pipeline.statistics.progression.prediction import progression_table
 from heatlas.pipeline.statistics.shortcuts import Scans, _predictions
+from heatlas.studies.representations.points import points_of
+from heatlas.studies.representations.probes import (
+    ALL,
+    draws_within,
+    predicted_sites,
+    scored,
+    shares_recognised,
+)
 
 SEED, PEOPLE, DRAWS, SIMULATED = 43, 60, 1_000, 1_000
 STRENGTH = {"age": 0.0, "mmse": 0.5, "hippocampus/tiv": 1.0, "model": 2.0}

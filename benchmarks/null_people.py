@@ -9,8 +9,6 @@ import pandas as pd
 from null_relevance import FAST, PEOPLE, Case, Found, Generator, M
 from statsmodels.stats.contingency_tables import mcnemar
 
-from heatlas.pipeline.evaluation.representations.points import points_of
-from heatlas.pipeline.evaluation.representations.probes import predicted_sites
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.statistics.comparison.rankings import agreement
 from heatlas.pipeline.statistics.groups.fairness import _of_level
@@ -27,6 +25,8 @@ from heatlas.pipeline.statistics.shortcuts import (
     held_out_folds,
     within_classes,
 )
+from heatlas.studies.representations.points import points_of
+from heatlas.studies.representations.probes import predicted_sites
 
 HORIZON = 36
 """Months that tell pMCI from sMCI."""

@@ -16,16 +16,16 @@ from inherent_runs import Workplace
 from heatlas.pipeline.cohort.people.splits import Fold
 from heatlas.pipeline.cohort.records import ScanTable
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
-from heatlas.pipeline.evaluation.representations.points import FeatureVectors, points_of
-from heatlas.pipeline.evaluation.representations.probes import Parts, linear_votes, neighbour_votes
-from heatlas.pipeline.models.families.probes.body import body_of
-from heatlas.pipeline.models.families.probes.settings import ProbeConfig
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.models.storage import load_model
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.work.seeds import derived_seed, generator
+from heatlas.studies.probes.body import body_of
+from heatlas.studies.probes.settings import ProbeConfig
+from heatlas.studies.representations.points import FeatureVectors, points_of
+from heatlas.studies.representations.probes import Parts, linear_votes, neighbour_votes
 
 YOUNGER = "younger"
 LEARNED: Mapping[str, Mapping[str, object]] = {

@@ -31,8 +31,6 @@ from sklearn.preprocessing import StandardScaler
 
 from heatlas.pipeline.evaluation.bench.judging import LEAST_SPREAD, map_jobs, maps_of, participant_densities
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
-from heatlas.pipeline.evaluation.consensus.agreement import agreement, consensus, places, trend
-from heatlas.pipeline.evaluation.consensus.networks import OWN, Networks
 from heatlas.pipeline.evaluation.nulls import REAL
 from heatlas.pipeline.evaluation.scores.accuracy import HeldOutPeople, auc
 from heatlas.pipeline.models.families.registry import family_of as family_of_networks
@@ -45,6 +43,8 @@ from heatlas.pipeline.run.work.jobs import run_jobs
 from heatlas.pipeline.run.work.seeds import derived_seed
 from heatlas.pipeline.training.baselines import ridge
 from heatlas.pipeline.training.baselines.images import image_features
+from heatlas.studies.consensus.agreement import agreement, consensus, places, trend
+from heatlas.studies.consensus.networks import OWN, Networks
 
 Floats = NDArray[np.float64]
 REGION = "Hippocampus"

@@ -14,14 +14,14 @@ import torch
 from inherent_studies import misplaced, of_each_class, owed_and_margin, parts_of
 from torch import Tensor
 
-from heatlas.pipeline.attribution.inherent.contributions import Inherent
 from heatlas.pipeline.attribution.methods import attribute
 from heatlas.pipeline.attribution.registry import METHODS
-from heatlas.pipeline.evaluation.grids.studies import fitted
 from heatlas.pipeline.evaluation.nulls import layers_with_parameters, randomised
 from heatlas.pipeline.evaluation.scores.masking import part_numbers, part_order
 from heatlas.pipeline.evaluation.scores.rankings import rank_correlation
 from heatlas.pipeline.models.storage import LoadedModel
+from heatlas.studies.grids.studies import fitted
+from heatlas.studies.inherent.contributions import Inherent
 
 Measure = Callable[[LoadedModel, Tensor, int], dict[str, float]]
 """Of the network that has not seen a person, his or her scan (1, 1, D, H, W), and the true class."""

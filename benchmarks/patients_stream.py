@@ -27,8 +27,6 @@ from torch import Tensor
 
 from heatlas.pipeline.cohort.people.splits import Split
 from heatlas.pipeline.cohort.people.tasks import Task, task_of
-from heatlas.pipeline.models.families.probes.network import build
-from heatlas.pipeline.models.families.probes.settings import ProbeConfig
 from heatlas.pipeline.models.inputs import NetworkInput, read_channels
 from heatlas.pipeline.models.storage import LoadedModel, load_model
 from heatlas.pipeline.run.config.settings import TrainingConfig
@@ -39,6 +37,8 @@ from heatlas.pipeline.training.numerics import repeatable
 from heatlas.pipeline.training.objectives.of_task import objective_of
 from heatlas.pipeline.training.trainer import Resumption, train
 from heatlas.pipeline.training.volumes import STORED, LabelledVolumes
+from heatlas.studies.probes.network import build
+from heatlas.studies.probes.settings import ProbeConfig
 
 GAP, AGAIN = "GAP", "GAP again"
 """Average pooling, and the same from another start: how alike the maps of two heads are whatever their pooling."""

@@ -23,13 +23,13 @@ from inherent_runs import Recipe, Workplace, collected, networks, scored, traine
 from sections import arguments_of
 
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
-from heatlas.pipeline.evaluation.consensus.networks import Networks
-from heatlas.pipeline.evaluation.grids.directions import GRIDS_TABLE
-from heatlas.pipeline.evaluation.grids.stage import evaluate_grids
-from heatlas.pipeline.models.families.probes.body import with_body
-from heatlas.pipeline.models.families.probes.settings import ProbeConfig
 from heatlas.pipeline.run.work.executors import open_executor
 from heatlas.pipeline.run.work.jobs import Outcome
+from heatlas.studies.consensus.networks import Networks
+from heatlas.studies.grids.directions import GRIDS_TABLE
+from heatlas.studies.grids.stage import evaluate_grids
+from heatlas.studies.probes.body import with_body
+from heatlas.studies.probes.settings import ProbeConfig
 
 BACKBONES = {
     "founding": Recipe("founding"),

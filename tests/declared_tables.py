@@ -23,9 +23,9 @@ from heatlas.pipeline.statistics.comparison.external import EXTERNAL_CALIBRATION
 from heatlas.pipeline.statistics.stage import ANALYSES
 from heatlas.pipeline.training.baselines.stage import baselines_table
 from heatlas.pipeline.training.prediction import PREDICTIONS_TABLE, SPREAD, prediction_columns
-from heatlas.pipeline.training.pretraining.stage import PRETRAINING_TABLE
 from heatlas.pipeline.training.stage import PREDICTIONS_REPEATS_TABLE, REPEAT_COLUMN
 from heatlas.reports.read.run_files import DECLARED, TABLES, bad_cell, tables_of
+from heatlas.studies.pretraining.stage import PRETRAINING_TABLE
 
 REPEATS = {"predictions_repeats", "performance_repeats"}
 

@@ -16,7 +16,6 @@ from heatlas.pipeline.attribution.registry import METHODS, find_method
 from heatlas.pipeline.cohort.people.splits import Split
 from heatlas.pipeline.cohort.reading import InputCohort
 from heatlas.pipeline.models.families.family import Family
-from heatlas.pipeline.models.families.probes.settings import ProbeConfig
 from heatlas.pipeline.models.families.registry import (
     FAMILIES,
     build_network,
@@ -33,6 +32,7 @@ from heatlas.pipeline.run.errors import EXIT_OK, BadInputError, UsageError
 from heatlas.pipeline.run.layout.map_names import map_names, names_of, settings_for
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.plugins import origin
+from heatlas.studies.probes.settings import ProbeConfig
 from heatlas.workflows.commands import Models
 
 _QUICK = (2.0, 137.0)

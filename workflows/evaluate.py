@@ -32,8 +32,8 @@ from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.executors import open_executor
 from heatlas.pipeline.run.work.jobs import Outcome, clear_stale_scratch
 from heatlas.pipeline.run.work.progress import open_log
-from heatlas.pipeline.training.kept_backbone import on_kept_backbone
-from heatlas.reports.content.relevance.evaluation_grids import draw_aggregated
+from heatlas.studies.pages.grids import draw_aggregated
+from heatlas.studies.probes.kept_backbone import on_kept_backbone
 from heatlas.workflows.commands import Evaluate, Explain
 
 LISTED = 5

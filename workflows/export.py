@@ -32,8 +32,6 @@ from heatlas.pipeline.explaining.shared_reference import (
     mean_volume,
     norms_of_controls,
 )
-from heatlas.pipeline.models.families.probes.body import with_body
-from heatlas.pipeline.models.families.probes.settings import ProbeConfig
 from heatlas.pipeline.models.families.registry import is_given
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input, from_network
 from heatlas.pipeline.models.storage import LoadedModel, load_model
@@ -53,6 +51,8 @@ from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE
 from heatlas.pipeline.run.work.digests import file_digest
 from heatlas.reports.content.run.model_card import model_card
 from heatlas.reports.read.run_record import read_run
+from heatlas.studies.probes.body import with_body
+from heatlas.studies.probes.settings import ProbeConfig
 from heatlas.workflows.commands import Export
 
 FEWEST_CONTROLS = 5

@@ -34,8 +34,6 @@ from heatlas.pipeline.cohort.reading import InputCohort, ScanSelection, read_fil
 from heatlas.pipeline.cohort.segmented.images import segmentation_of
 from heatlas.pipeline.cohort.sharing import Manifest, open_disguise
 from heatlas.pipeline.models.families.foreign import ForeignConfig
-from heatlas.pipeline.models.families.probes.body import with_body
-from heatlas.pipeline.models.families.probes.settings import ProbeConfig
 from heatlas.pipeline.models.families.registry import family_of, is_given, is_solved
 from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.registration.ants_transform import require_ants
@@ -50,6 +48,8 @@ from heatlas.pipeline.run.layout.private_paths import without_home
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE, template_name
 from heatlas.pipeline.statistics.requested import require_names
+from heatlas.studies.probes.body import with_body
+from heatlas.studies.probes.settings import ProbeConfig
 from heatlas.workflows.commands import STAGES, Check, ManifestExport, ManifestImport, Run, Settings
 
 
@@ -323,7 +323,7 @@ def preflight(config: Config, cohort: InputCohort, stages: Sequence[str]) -> Rea
     if "regions" in stages:
         notes += _own_region_notes(config, cohort)
     if "pretraining" in stages:
-        from heatlas.pipeline.training.pretraining.people import parts_of  # torch takes a second
+        from heatlas.studies.pretraining.people import parts_of  # torch takes a second
 
         parts_of(config, cohort.table.kept)
     if "training" not in stages:  # registration alone needs neither labels nor a split
@@ -351,7 +351,7 @@ def _objective_notes(config: Config, cohort: InputCohort, split: Split) -> list[
     """Refuse an objective that cannot be trained; a note on how many have labels of their own, where these guide."""
     if config.objective.kind == "task":
         return []
-    from heatlas.pipeline.training.objectives.explanations import require_explanations  # torch takes a second
+    from heatlas.studies.objectives.explanations import require_explanations  # torch takes a second
 
     require_explanations(config, split)
     own = config.objective.own_anatomy

@@ -172,7 +172,7 @@ def train(work: Work) -> Result:
 
 def pretrain(work: Work) -> Result:
     """Train a backbone on all registered scans, labelled or not."""
-    from heatlas.pipeline.training.pretraining.stage import pretrain as train_backbone
+    from heatlas.studies.pretraining.stage import pretrain as train_backbone
 
     return Result(train_backbone(work.layout, work.registered(), work.config, work.executor, work.digests))
 

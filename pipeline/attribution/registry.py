@@ -23,7 +23,6 @@ from heatlas.pipeline.attribution.gradient.smoothing import (
     SmoothInputTimesGradient,
     SmoothIntegratedGradients,
 )
-from heatlas.pipeline.attribution.inherent.contributions import Inherent
 from heatlas.pipeline.attribution.lrp.methods import Lrp
 from heatlas.pipeline.attribution.perturbation.lime import Lime
 from heatlas.pipeline.attribution.perturbation.occlusion import Occlusion, RegionOcclusion
@@ -33,6 +32,7 @@ from heatlas.pipeline.attribution.reference.expected_gradients import ExpectedGr
 from heatlas.pipeline.attribution.reference.region_swap import RegionShapley, RegionSwap
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.plugins import plugged_in
+from heatlas.studies.inherent.contributions import Inherent
 
 ENTRIES: Sequence[Entry] = (
     Entry(

@@ -28,8 +28,6 @@ from heatlas.pipeline.cohort.people.tasks import TWO_CLASSES, Task, task_of
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.models.ensembles import members_of
-from heatlas.pipeline.models.families.probes.body import knows_labels
-from heatlas.pipeline.models.families.probes.settings import ProbeConfig
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.models.storage import LoadedModel
@@ -42,6 +40,8 @@ from heatlas.pipeline.run.work.seeds import derived_seed, generator
 from heatlas.pipeline.training.batch_statistics import take_constants
 from heatlas.pipeline.training.objectives.known_networks import without_other_runs
 from heatlas.pipeline.training.stage import fold_job, registered_versions
+from heatlas.studies.probes.body import knows_labels
+from heatlas.studies.probes.settings import ProbeConfig
 
 Volume = NDArray[np.float32]
 

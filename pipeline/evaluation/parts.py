@@ -20,20 +20,7 @@ from heatlas.pipeline.evaluation.bench.part import (
 )
 from heatlas.pipeline.evaluation.bench.table import SHIFT_CURVE_TABLE, write_shift_curve
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
-from heatlas.pipeline.evaluation.consensus.agreement import CONSENSUS_TABLES, agree
-from heatlas.pipeline.evaluation.consensus.networks import require_different
-from heatlas.pipeline.evaluation.grids.stage import GRID_METHODS, evaluate_grids, require_single
-from heatlas.pipeline.evaluation.grids.tables import GRID_TABLES
-from heatlas.pipeline.evaluation.interactions.sides import INTERACTIONS_TABLE, require_pairs
-from heatlas.pipeline.evaluation.interactions.stage import SOURCES_TABLE, interactions
 from heatlas.pipeline.evaluation.planting.cohort import planted_cohort
-from heatlas.pipeline.evaluation.planting.marked import marker_cohort
-from heatlas.pipeline.evaluation.planting.marker_table import MARKER_TABLE
-from heatlas.pipeline.evaluation.representations.table import REPRESENTATIONS_TABLE, judge_backbone, require_frozen
-from heatlas.pipeline.evaluation.retraining.before_after import OBJECTIVE_WEIGHTS_TABLE, before_and_after, require_maps
-from heatlas.pipeline.evaluation.retraining.before_after_table import BEFORE_AFTER_TABLE
-from heatlas.pipeline.evaluation.retraining.removal import SHARES
-from heatlas.pipeline.evaluation.retraining.stage import RETRAINING_TABLE, remove_and_retrain
 from heatlas.pipeline.explaining.explanation import Explanation
 from heatlas.pipeline.explaining.requested import explanations_of_run
 from heatlas.pipeline.models.families.registry import family_of, is_given
@@ -41,6 +28,19 @@ from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.plugins import plugged_in
 from heatlas.pipeline.run.work.jobs import Outcome
+from heatlas.studies.before_after.table import BEFORE_AFTER_TABLE
+from heatlas.studies.before_after.training import OBJECTIVE_WEIGHTS_TABLE, before_and_after, require_maps
+from heatlas.studies.consensus.agreement import CONSENSUS_TABLES, agree
+from heatlas.studies.consensus.networks import require_different
+from heatlas.studies.grids.stage import GRID_METHODS, evaluate_grids, require_single
+from heatlas.studies.grids.tables import GRID_TABLES
+from heatlas.studies.interactions.sides import INTERACTIONS_TABLE, require_pairs
+from heatlas.studies.interactions.stage import SOURCES_TABLE, interactions
+from heatlas.studies.marker.marked import marker_cohort
+from heatlas.studies.marker.marker_table import MARKER_TABLE
+from heatlas.studies.representations.table import REPRESENTATIONS_TABLE, judge_backbone, require_frozen
+from heatlas.studies.retraining.removal import SHARES
+from heatlas.studies.retraining.stage import RETRAINING_TABLE, remove_and_retrain
 
 FURTHER_SEEDS = 2
 """Further trainings of each fold for the consensus; one with ``--quick``."""

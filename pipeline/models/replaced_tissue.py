@@ -1,6 +1,6 @@
 """Voxels of a scan that are replaced whenever a network reads it, by the same tissue in every scan.
 
-Networks that are trained and tested without some regions (`pipeline.evaluation.retraining`) read the scans of the run
+Networks that are trained and tested without some regions (`studies.retraining`) read the scans of the run
 through this file; no copy of a scan is written.
 """
 

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from heatlas.pipeline.models.dynamic.calibration import calibrate, needs_calibration
-from heatlas.pipeline.models.dynamic.norms import RUNNING, DynamicNorm
 from heatlas.pipeline.run.work.host import on_host
+from heatlas.studies.dynamic.calibration import calibrate, needs_calibration
+from heatlas.studies.dynamic.norms import RUNNING, DynamicNorm
 
 MOMENTUM = 0.1
 """PyTorch's default."""

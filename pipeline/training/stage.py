@@ -21,8 +21,6 @@ from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.device import chosen_device
 from heatlas.pipeline.models.ensembles import ensemble_of
-from heatlas.pipeline.models.families.probes.body import with_body
-from heatlas.pipeline.models.families.probes.settings import ProbeConfig
 from heatlas.pipeline.models.families.registry import build_network, family_of, is_given, is_solved
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input
 from heatlas.pipeline.models.storage import load_model, save_model
@@ -45,18 +43,7 @@ from heatlas.pipeline.training.curve import CurveOnTerminal
 from heatlas.pipeline.training.events import TensorBoardEvents
 from heatlas.pipeline.training.exact import EXACT, require_plain, solved
 from heatlas.pipeline.training.given import AS_THEY_WERE, answered, as_trained, members_to_apply
-from heatlas.pipeline.training.kept_backbone import keep_backbone
 from heatlas.pipeline.training.numerics import repeatable
-from heatlas.pipeline.training.objectives.distillation import frozen
-from heatlas.pipeline.training.objectives.explanations import (
-    answered_by,
-    context_of,
-    distillation_of,
-    facts_of,
-    mean_control,
-    unlabelled_scans,
-    with_explanations,
-)
 from heatlas.pipeline.training.objectives.known_networks import people_before, weights_to_start_from
 from heatlas.pipeline.training.objectives.of_task import objective_of
 from heatlas.pipeline.training.objectives.records import Objective
@@ -65,6 +52,19 @@ from heatlas.pipeline.training.prediction import PREDICTIONS_TABLE, predict_test
 from heatlas.pipeline.training.selection import BestEpoch
 from heatlas.pipeline.training.trainer import Resumption, Trained, train
 from heatlas.pipeline.training.volumes import LabelledVolumes, load_volumes
+from heatlas.studies.objectives.distillation import frozen
+from heatlas.studies.objectives.explanations import (
+    answered_by,
+    context_of,
+    distillation_of,
+    facts_of,
+    mean_control,
+    unlabelled_scans,
+    with_explanations,
+)
+from heatlas.studies.probes.body import with_body
+from heatlas.studies.probes.kept_backbone import keep_backbone
+from heatlas.studies.probes.settings import ProbeConfig
 
 STAGE = "training"
 

@@ -13,7 +13,6 @@ from typing import Any
 
 from heatlas.pipeline.cohort.people.tasks import TWO_CLASSES
 from heatlas.reports.content.relevance import (
-    before_after,
     differences,
     evaluation,
     headline,
@@ -34,6 +33,7 @@ from heatlas.reports.questions.predictions import APPLIED
 from heatlas.reports.questions.primary import PRIMARY
 from heatlas.reports.questions.question import ANY_TASK, TWO, Question
 from heatlas.reports.words.numbers import listing
+from heatlas.studies.pages import before_after
 
 
 @dataclass(frozen=True)

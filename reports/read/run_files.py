@@ -60,8 +60,8 @@ from heatlas.pipeline.statistics.stage import STATISTICS_TABLES
 from heatlas.pipeline.training.application import PREDICTIONS_APPLIED_TABLE
 from heatlas.pipeline.training.baselines.stage import PREDICTIONS_BASELINES_TABLE
 from heatlas.pipeline.training.prediction import PREDICTIONS_CLASSES_TABLE, PREDICTIONS_NUMBER_TABLE, PREDICTIONS_TABLE
-from heatlas.pipeline.training.pretraining.stage import PRETRAINING_TABLE
 from heatlas.pipeline.training.stage import HISTORIES_NUMBER_TABLE, HISTORIES_TABLE, PREDICTIONS_REPEATS_TABLE
+from heatlas.studies.pretraining.stage import PRETRAINING_TABLE
 
 DECLARED = (
     SCANS_TABLE, MANIFEST_COMPARISON_TABLE, SPLITS_TABLE, SPLIT_BALANCE_TABLE, FAILURES_TABLE, FLAGGED_TABLE,

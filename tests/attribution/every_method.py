@@ -15,16 +15,6 @@ from heatlas.pipeline.attribution.perturbation.occlusion import RegionLabels
 from heatlas.pipeline.attribution.reference.references import Reference
 from heatlas.pipeline.attribution.registry import METHODS
 from heatlas.pipeline.models.contract import StagedModel
-from heatlas.pipeline.models.families.bcos.records import (
-    BcosConvNeXtConfig,
-    BcosDenseNetConfig,
-    BcosResNetConfig,
-    BcosResNeXtConfig,
-    BcosSimpleConfig,
-    BcosVggConfig,
-    BcosViTConfig,
-)
-from heatlas.pipeline.models.families.coda.records import CodaSConfig, CodaSWbConfig
 from heatlas.pipeline.models.families.founding_family import FoundingConfig
 from heatlas.pipeline.models.families.halving import Conv5FC3Config, SFCNConfig
 from heatlas.pipeline.models.families.linear import LinearConfig
@@ -35,10 +25,20 @@ from heatlas.pipeline.models.families.monai import (
     SEResNetConfig,
     ViTConfig,
 )
-from heatlas.pipeline.models.families.probes.settings import ProbeConfig
 from heatlas.pipeline.models.families.registry import FAMILIES, build_network
 from heatlas.pipeline.run.config.networks import ModelConfig
 from heatlas.pipeline.training.batch_statistics import prepare_step
+from heatlas.studies.bcos.records import (
+    BcosConvNeXtConfig,
+    BcosDenseNetConfig,
+    BcosResNetConfig,
+    BcosResNeXtConfig,
+    BcosSimpleConfig,
+    BcosVggConfig,
+    BcosViTConfig,
+)
+from heatlas.studies.coda.records import CodaSConfig, CodaSWbConfig
+from heatlas.studies.probes.settings import ProbeConfig
 
 SMALL: dict[str, ModelConfig] = {
     "founding": FoundingConfig(channels=(3, 4), pools=(2, 3), hidden_units=5),

@@ -21,7 +21,6 @@ from heatlas.pipeline.explaining.explained_scan import explain_scan
 from heatlas.pipeline.explaining.requested import explanations_of_run, require_explained
 from heatlas.pipeline.explaining.stage import explain_scans
 from heatlas.pipeline.models.families.foreign import ForeignConfig
-from heatlas.pipeline.models.families.probes.settings import ProbeConfig
 from heatlas.pipeline.models.families.registry import FAMILIES
 from heatlas.pipeline.models.inputs import from_network, read_network_volume
 from heatlas.pipeline.models.storage import load_model
@@ -35,6 +34,7 @@ from heatlas.pipeline.run.work import digests
 from heatlas.pipeline.run.work.digests import DigestCache, code_digest
 from heatlas.pipeline.statistics.comparison.rankings import rankings_of_run
 from heatlas.pipeline.statistics.data.values import RelevanceValues
+from heatlas.studies.probes.settings import ProbeConfig
 from heatlas.workflows.preflight import require_settings
 
 NAME = "integratedGradientsSteps8"

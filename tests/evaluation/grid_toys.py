@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from heatlas.pipeline.evaluation.grids.grid_scores import grid_maps
-from heatlas.pipeline.evaluation.grids.layout import Layout
 from heatlas.pipeline.models.contract import StagedModel
+from heatlas.studies.grids.grid_scores import grid_maps
+from heatlas.studies.grids.layout import Layout
 
 CELL = (16, 8, 12)
 LAYOUT = Layout((2, 2, 1))

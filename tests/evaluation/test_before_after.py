@@ -11,29 +11,8 @@ import torch
 from torch import nn
 
 from heatlas.atlases.spaces import template_grid
-from heatlas.pipeline.evaluation.planting.marker_groups import MarkerMasks
-from heatlas.pipeline.evaluation.planting.mean_maps import MeanEnergyMap, write_pooled
-from heatlas.pipeline.evaluation.retraining.before_after import (
-    OBJECTIVE_WEIGHTS_TABLE,
-    before_and_after,
-    measures_of_weights,
-    objective_weights_table,
-    require_maps,
-    trained_weights,
-)
-from heatlas.pipeline.evaluation.retraining.before_after_table import (
-    AFTER,
-    BEFORE,
-    BEFORE_AFTER_TABLE,
-    MEASURED_TABLE,
-    TEST,
-    VALIDATION,
-    before_after_table,
-)
-from heatlas.pipeline.evaluation.retraining.before_after_unit import measured
 from heatlas.pipeline.evaluation.scores.overlap import energy_share
 from heatlas.pipeline.models.contract import StagedModel
-from heatlas.pipeline.models.families.bcos.records import BcosSimpleConfig
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.regions.maps import read_map
@@ -42,8 +21,29 @@ from heatlas.pipeline.run.config.objectives import ObjectiveConfig
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
 from heatlas.pipeline.run.work.digests import DigestCache
-from heatlas.pipeline.training.objectives.map_settings import MapSettings
-from heatlas.pipeline.training.objectives.maps_in_training import explained_batch
+from heatlas.studies.bcos.records import BcosSimpleConfig
+from heatlas.studies.before_after.table import (
+    AFTER,
+    BEFORE,
+    BEFORE_AFTER_TABLE,
+    MEASURED_TABLE,
+    TEST,
+    VALIDATION,
+    before_after_table,
+)
+from heatlas.studies.before_after.training import (
+    OBJECTIVE_WEIGHTS_TABLE,
+    before_and_after,
+    measures_of_weights,
+    objective_weights_table,
+    require_maps,
+    trained_weights,
+)
+from heatlas.studies.before_after.unit import measured
+from heatlas.studies.marker.marker_groups import MarkerMasks
+from heatlas.studies.marker.mean_maps import MeanEnergyMap, write_pooled
+from heatlas.studies.objectives.map_settings import MapSettings
+from heatlas.studies.objectives.maps_in_training import explained_batch
 from tests.evaluation.block_run import CONFIG, block_cohort, split, train_run
 from tests.training.run_of_folds import Inline
 

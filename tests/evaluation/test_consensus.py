@@ -11,7 +11,12 @@ import pytest
 from scipy import stats
 
 from heatlas.pipeline.evaluation.bench.part import with_methods
-from heatlas.pipeline.evaluation.consensus.agreement import (
+from heatlas.pipeline.explaining.requested import explanations_of_run
+from heatlas.pipeline.run.config.files import load_config
+from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
+from heatlas.pipeline.run.work.digests import DigestCache
+from heatlas.studies.consensus.agreement import (
     CONSENSUS_TABLE,
     NETWORKS_TABLE,
     REGIONS_TABLE,
@@ -28,17 +33,12 @@ from heatlas.pipeline.evaluation.consensus.agreement import (
     shared_first,
     trend,
 )
-from heatlas.pipeline.evaluation.consensus.networks import (
+from heatlas.studies.consensus.networks import (
     family_settings,
     powers_of_two,
     require_different,
     sets_of_networks,
 )
-from heatlas.pipeline.explaining.requested import explanations_of_run
-from heatlas.pipeline.run.config.files import load_config
-from heatlas.pipeline.run.errors import BadInputError, UsageError
-from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
-from heatlas.pipeline.run.work.digests import DigestCache
 from tests.evaluation.block_run import CONFIG, INFORMATIVE, block_cohort, train_run
 from tests.training.run_of_folds import Inline
 

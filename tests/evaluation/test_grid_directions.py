@@ -6,7 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from heatlas.pipeline.evaluation.grids.directions import (
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.studies.grids.directions import (
     DIRECTIONS_TABLE,
     GRIDS_TABLE,
     NEAR,
@@ -17,7 +18,6 @@ from heatlas.pipeline.evaluation.grids.directions import (
     directions,
     summary_of_grids,
 )
-from heatlas.pipeline.run.errors import BadInputError
 
 GRIDS = 24
 PEOPLE = {scan: f"p{scan // 2}" for scan in range(GRIDS)}

@@ -10,8 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heatlas.pipeline.evaluation.grids.layout import Candidates, Kind, Layout, confident, draw_grids
 from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.studies.grids.layout import Candidates, Kind, Layout, confident, draw_grids
 
 LAYOUTS = [Layout((2, 1, 1)), Layout((1, 2, 2)), Layout((2, 2, 1)), Layout((2, 3, 2))]
 CELL = (3, 5, 4)

@@ -22,7 +22,6 @@ from heatlas.pipeline.attribution.entry import RunContext
 from heatlas.pipeline.attribution.gradient.gradients import Gradient, InputTimesGradient
 from heatlas.pipeline.attribution.gradient.guided_backprop import GuidedBackprop
 from heatlas.pipeline.attribution.gradient.integrated_gradients import IntegratedGradients
-from heatlas.pipeline.attribution.inherent.contributions import Inherent
 from heatlas.pipeline.attribution.lrp.methods import Lrp
 from heatlas.pipeline.attribution.methods import attribute
 from heatlas.pipeline.attribution.network_view import NetworkView, explaining
@@ -31,11 +30,25 @@ from heatlas.pipeline.attribution.perturbation.rise import Rise
 from heatlas.pipeline.attribution.reference.references import Reference
 from heatlas.pipeline.cohort.people.splits import Split
 from heatlas.pipeline.evaluation.bench.part import Bench, BenchRequest
-from heatlas.pipeline.evaluation.grids.directions import GRIDS_TABLE, summary_of_grids
-from heatlas.pipeline.evaluation.grids.grid_scores import GRID_COLUMNS, LARGEST, GridMethod, grid_scores, network_of
-from heatlas.pipeline.evaluation.grids.job import picture
-from heatlas.pipeline.evaluation.grids.layout import Grid
-from heatlas.pipeline.evaluation.grids.studies import (
+from heatlas.pipeline.evaluation.parts import chosen_parts
+from heatlas.pipeline.explaining.requested import explanations_of_run
+from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.models.dynamic.logits import bias_of_chance
+from heatlas.pipeline.models.families.monai import ViTConfig
+from heatlas.pipeline.models.families.registry import build_network
+from heatlas.pipeline.models.graph.tracing import is_piecewise_linear
+from heatlas.pipeline.run.config.evaluation import GridsConfig
+from heatlas.pipeline.run.config.files import load_config
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.studies.coda.network import build
+from heatlas.studies.coda.records import CodaConfig
+from heatlas.studies.dynamic.calibration import calibrate
+from heatlas.studies.grids.directions import GRIDS_TABLE, summary_of_grids
+from heatlas.studies.grids.grid_scores import GRID_COLUMNS, LARGEST, GridMethod, grid_scores, network_of
+from heatlas.studies.grids.job import picture
+from heatlas.studies.grids.layout import Grid
+from heatlas.studies.grids.studies import (
     KERNEL_SHARES,
     asked_in_grids,
     cancelling_pair,
@@ -48,23 +61,10 @@ from heatlas.pipeline.evaluation.grids.studies import (
     spearman_matrix,
     stem_depths,
 )
-from heatlas.pipeline.evaluation.grids.tables import EDGES, aggregated, bin_edges, invariance_table
-from heatlas.pipeline.evaluation.parts import chosen_parts
-from heatlas.pipeline.explaining.requested import explanations_of_run
-from heatlas.pipeline.models.contract import StagedModel
-from heatlas.pipeline.models.dynamic.calibration import calibrate
-from heatlas.pipeline.models.dynamic.logits import bias_of_chance
-from heatlas.pipeline.models.families.coda.network import build
-from heatlas.pipeline.models.families.coda.records import CodaConfig
-from heatlas.pipeline.models.families.monai import ViTConfig
-from heatlas.pipeline.models.families.probes.network import build as build_probe
-from heatlas.pipeline.models.families.probes.settings import ProbeConfig
-from heatlas.pipeline.models.families.registry import build_network
-from heatlas.pipeline.models.graph.tracing import is_piecewise_linear
-from heatlas.pipeline.run.config.evaluation import GridsConfig
-from heatlas.pipeline.run.config.files import load_config
-from heatlas.pipeline.run.config.settings import Config
-from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.studies.grids.tables import EDGES, aggregated, bin_edges, invariance_table
+from heatlas.studies.inherent.contributions import Inherent
+from heatlas.studies.probes.network import build as build_probe
+from heatlas.studies.probes.settings import ProbeConfig
 
 SCANS = scans(8)
 GRIDS = (

@@ -18,14 +18,14 @@ from heatlas.pipeline.attribution.perturbation.occlusion import Occlusion
 from heatlas.pipeline.attribution.reference.deeplift import DeepLift
 from heatlas.pipeline.attribution.reference.expected_gradients import ExpectedGradients, IntegratedGradientsFromMean
 from heatlas.pipeline.attribution.reference.references import Reference
-from heatlas.pipeline.evaluation.grids.grid_scores import SETTINGS, Setting, grid_maps, is_local, network_of
-from heatlas.pipeline.evaluation.grids.layout import Layout
-from heatlas.pipeline.evaluation.grids.locality import convolved, filled_up, local_layers, looking_at_cell, reach
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.founding import FoundingCNN
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.errors import UsageError
+from heatlas.studies.grids.grid_scores import SETTINGS, Setting, grid_maps, is_local, network_of
+from heatlas.studies.grids.layout import Layout
+from heatlas.studies.grids.locality import convolved, filled_up, local_layers, looking_at_cell, reach
 
 NETWORKS = {"pooled": pooled, "flattened": flattened, "instance norm": lambda: pooled(norm=nn.InstanceNorm3d)}
 LOCAL: dict[str, Method] = {
@@ -374,7 +374,7 @@ def test_promises_of_locality_are_kept(network: str, setting: Setting, kept: boo
 def test_a_broken_promise_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     model = pooled()
     leaky = StagedModel([Leaky(), *model.stages]).eval()
-    monkeypatch.setattr("heatlas.pipeline.evaluation.grids.grid_scores.network_of", lambda *_: leaky)
+    monkeypatch.setattr("heatlas.studies.grids.grid_scores.network_of", lambda *_: leaky)
     for setting in ("DiFull", "DiPart"):
         assert not is_local(model, LAYOUT, scans(), 1, setting)
 

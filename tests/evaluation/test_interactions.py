@@ -14,8 +14,12 @@ from torch import nn
 from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.spaces import template_grid
 from heatlas.pipeline.evaluation.bench.judging import CohortMaps
-from heatlas.pipeline.evaluation.interactions import sides
-from heatlas.pipeline.evaluation.interactions.sides import (
+from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.run.config.files import load_config
+from heatlas.pipeline.run.config.settings import TrainingConfig
+from heatlas.pipeline.run.errors import UsageError
+from heatlas.studies.interactions import sides
+from heatlas.studies.interactions.sides import (
     SIDES_TABLE,
     ScanOfSides,
     interaction,
@@ -25,16 +29,12 @@ from heatlas.pipeline.evaluation.interactions.sides import (
     score_sides,
     sided_groups,
 )
-from heatlas.pipeline.evaluation.interactions.stage import (
+from heatlas.studies.interactions.stage import (
     drawn_people,
     slope_bounds,
     source_table,
     standardised_slopes,
 )
-from heatlas.pipeline.models.contract import StagedModel
-from heatlas.pipeline.run.config.files import load_config
-from heatlas.pipeline.run.config.settings import TrainingConfig
-from heatlas.pipeline.run.errors import UsageError
 
 SHAPE = (4, 5, 6)
 

@@ -13,7 +13,12 @@ import torch
 from scipy import stats
 
 from heatlas.atlases.templates import load_template
-from heatlas.pipeline.evaluation.planting.marked import (
+from heatlas.pipeline.models.inputs import configured_input, read_network_volume
+from heatlas.pipeline.models.storage import load_model
+from heatlas.pipeline.run.config.objectives import ObjectiveConfig
+from heatlas.pipeline.run.layout.run_layout import EvaluationLayout, FoldFiles
+from heatlas.pipeline.run.work.digests import DigestCache
+from heatlas.studies.marker.marked import (
     CONTROL,
     GUIDED,
     MARKED,
@@ -29,15 +34,10 @@ from heatlas.pipeline.evaluation.planting.marked import (
     recipe_of,
     training_with_maps,
 )
-from heatlas.pipeline.evaluation.planting.marker_groups import DIAGNOSIS, GROUPS, REVERSED, map_measures, tied_marks
-from heatlas.pipeline.evaluation.planting.marker_table import MARKER_TABLE, MEASURES_TABLE, marker_row
-from heatlas.pipeline.models.inputs import configured_input, read_network_volume
-from heatlas.pipeline.models.storage import load_model
-from heatlas.pipeline.run.config.objectives import ObjectiveConfig
-from heatlas.pipeline.run.layout.run_layout import EvaluationLayout, FoldFiles
-from heatlas.pipeline.run.work.digests import DigestCache
-from heatlas.pipeline.training.objectives.map_settings import MapSettings, map_settings
-from heatlas.pipeline.training.objectives.masks import mask_of
+from heatlas.studies.marker.marker_groups import DIAGNOSIS, GROUPS, REVERSED, map_measures, tied_marks
+from heatlas.studies.marker.marker_table import MARKER_TABLE, MEASURES_TABLE, marker_row
+from heatlas.studies.objectives.map_settings import MapSettings, map_settings
+from heatlas.studies.objectives.masks import mask_of
 from tests.evaluation.block_run import CONFIG, block_cohort, scans, split, train_run
 from tests.training.run_of_folds import Inline
 

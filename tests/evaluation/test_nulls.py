@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 import torch
 
-from heatlas.pipeline.attribution.inherent.contributions import Inherent
 from heatlas.pipeline.attribution.methods import attribute
 from heatlas.pipeline.attribution.registry import METHODS
 from heatlas.pipeline.cohort.people.splits import Fold
@@ -25,7 +24,6 @@ from heatlas.pipeline.evaluation.nulls import (
     swapped,
     with_swapped_labels,
 )
-from heatlas.pipeline.models.families.bcos.records import BcosSimpleConfig
 from heatlas.pipeline.models.families.founding import FoundingCNN
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.models.inputs import NetworkInput
@@ -33,6 +31,8 @@ from heatlas.pipeline.models.storage import LoadedModel
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.layout.map_names import map_label
 from heatlas.pipeline.training.batch_statistics import take_constants
+from heatlas.studies.bcos.records import BcosSimpleConfig
+from heatlas.studies.inherent.contributions import Inherent
 
 
 def people(first: int, second: int) -> tuple[list[str], list[str]]:

@@ -19,8 +19,8 @@ from patients_network_studies import STUDIES
 from torch import nn
 
 from heatlas.pipeline.cohort.people.splits import Fold
-from heatlas.pipeline.evaluation.representations.points import points_of
 from heatlas.pipeline.evaluation.scores.map_scores import BOX_COLUMNS, ScanMasks
+from heatlas.studies.representations.points import points_of
 
 SHAPE = (8, 8, 8)
 

@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import ndtri
 
-from heatlas.pipeline.evaluation.representations.points import (
+from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.run.work.seeds import generator
+from heatlas.studies.representations.points import (
     CENTRES,
     alignments,
     contributions,
@@ -19,9 +21,7 @@ from heatlas.pipeline.evaluation.representations.points import (
     points_of,
     uniformity,
 )
-from heatlas.pipeline.evaluation.representations.probes import predicted_sites, within
-from heatlas.pipeline.run.errors import BadInputError, UsageError
-from heatlas.pipeline.run.work.seeds import generator
+from heatlas.studies.representations.probes import predicted_sites, within
 
 TEMPERATURES = (0.03, 0.07, 0.1, 0.2, 0.5, 1.0, 5.0)
 

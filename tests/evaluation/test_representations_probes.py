@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from heatlas.pipeline.cohort.people.long_tail import LongTailedParts, long_tailed_parts
-from heatlas.pipeline.evaluation.representations.points import FeatureVectors, one_per_person, points_of
-from heatlas.pipeline.evaluation.representations.probes import (
+from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.studies.representations.points import FeatureVectors, one_per_person, points_of
+from heatlas.studies.representations.probes import (
     PROBES,
     Parts,
     draws_within,
@@ -19,7 +20,6 @@ from heatlas.pipeline.evaluation.representations.probes import (
     scored,
     shares_recognised,
 )
-from heatlas.pipeline.run.errors import BadInputError, UsageError
 
 SIZES = {"CN": 44, "MCI": 36, "AD": 28}
 

@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 
 from heatlas.pipeline.cohort.people.long_tail import LongTailedParts, long_tailed_parts
-from heatlas.pipeline.evaluation.representations.points import contributions, effective_negatives, peak, points_of
-from heatlas.pipeline.evaluation.representations.table import MEASURES, REPRESENTATIONS_TABLE, judged
 from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.studies.representations.points import contributions, effective_negatives, peak, points_of
+from heatlas.studies.representations.table import MEASURES, REPRESENTATIONS_TABLE, judged
 
 CLASSES = ("CN", "MCI", "AD")
 

@@ -16,24 +16,6 @@ from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.evaluation.bench.part import with_methods
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
-from heatlas.pipeline.evaluation.retraining import removal
-from heatlas.pipeline.evaluation.retraining.removal import (
-    FULL,
-    by_value,
-    random_orders,
-    removed,
-    require_controls,
-    require_fillable,
-    training_part,
-)
-from heatlas.pipeline.evaluation.retraining.stage import (
-    AT_RANDOM,
-    RETRAINING_TABLE,
-    Removed,
-    removal_lines,
-    remove_and_retrain,
-    retraining_table,
-)
 from heatlas.pipeline.evaluation.scores.accuracy import HeldOutPeople, auc, balanced_accuracy, rank_p, scored
 from heatlas.pipeline.explaining.controls import controls_of
 from heatlas.pipeline.explaining.requested import explanations_of_run
@@ -43,6 +25,24 @@ from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
 from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.digests import DigestCache
+from heatlas.studies.retraining import removal
+from heatlas.studies.retraining.removal import (
+    FULL,
+    by_value,
+    random_orders,
+    removed,
+    require_controls,
+    require_fillable,
+    training_part,
+)
+from heatlas.studies.retraining.stage import (
+    AT_RANDOM,
+    RETRAINING_TABLE,
+    Removed,
+    removal_lines,
+    remove_and_retrain,
+    retraining_table,
+)
 from tests.evaluation.block_run import CONFIG, INFORMATIVE, block_cohort, scans, split, train_run
 from tests.training.run_of_folds import Inline
 

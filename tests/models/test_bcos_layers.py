@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from heatlas.pipeline.models.dynamic.explanation_mode import explanation_mode
-from heatlas.pipeline.models.families.bcos.layers import BcosConv3d, BcosLinear, bcos_scale, unit_rows
 from heatlas.pipeline.run.errors import UsageError
+from heatlas.studies.bcos.layers import BcosConv3d, BcosLinear, bcos_scale, unit_rows
 
 EXPONENTS = [1.0, 1.5, 2.0, 2.5]
 

@@ -23,13 +23,13 @@ from heatlas.pipeline.attribution.reference.references import Reference
 from heatlas.pipeline.attribution.registry import METHODS
 from heatlas.pipeline.attribution.upsampling import receptive_centres, to_input_grid
 from heatlas.pipeline.models.contract import StagedModel
-from heatlas.pipeline.models.families.probes.ca_stream import attended, attention, attention_scores
-from heatlas.pipeline.models.families.probes.network import backbone_of
-from heatlas.pipeline.models.families.probes.settings import ProbeConfig
 from heatlas.pipeline.models.families.registry import build_network, family_of
 from heatlas.pipeline.run.config.settings import CohortConfig, Config
 from heatlas.pipeline.run.errors import UsageError
-from heatlas.pipeline.training.objectives.maps_in_training import explained_batch
+from heatlas.studies.objectives.maps_in_training import explained_batch
+from heatlas.studies.probes.ca_stream import attended, attention, attention_scores
+from heatlas.studies.probes.network import backbone_of
+from heatlas.studies.probes.settings import ProbeConfig
 
 SHAPE = (16, 14, 20)
 BODY = json.dumps({"architecture": "founding", "channels": [3, 4, 5], "pools": [1, 2, 1], "hidden_units": 4})

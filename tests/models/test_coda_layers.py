@@ -9,10 +9,10 @@ from explicit_matrices import matrix_of, patches
 from torch import Tensor
 
 from heatlas.pipeline.models.dynamic.explanation_mode import explanation_mode
-from heatlas.pipeline.models.dynamic.linear_map import differentiable_weights, dynamic_weights
-from heatlas.pipeline.models.families.coda.dau import CodaConv3d, bounding_scale
-from heatlas.pipeline.models.families.coda.network import PUBLISHED, stack
 from heatlas.pipeline.run.errors import UsageError
+from heatlas.studies.coda.dau import CodaConv3d, bounding_scale
+from heatlas.studies.coda.network import PUBLISHED, stack
+from heatlas.studies.dynamic.linear_map import differentiable_weights, dynamic_weights
 
 BOUNDS = ["l2", "sq", "wb"]
 

@@ -18,8 +18,6 @@ from heatlas.pipeline.attribution.lrp.ledger import LOSSES
 from heatlas.pipeline.attribution.methods import attribute
 from heatlas.pipeline.attribution.reference.references import Reference
 from heatlas.pipeline.attribution.registry import METHODS
-from heatlas.pipeline.models.families.bcos.records import BCOS_FAMILIES
-from heatlas.pipeline.models.families.coda.records import CODA_FAMILIES
 from heatlas.pipeline.models.families.founding_family import FoundingConfig
 from heatlas.pipeline.models.families.halving import Conv5FC3Config, SFCNConfig
 from heatlas.pipeline.models.families.registry import BUILT, FAMILIES, build_network, parameter_count
@@ -28,6 +26,8 @@ from heatlas.pipeline.run.config.networks import NETWORKS
 from heatlas.pipeline.run.config.settings import Config, RegistrationConfig
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.reports.content.run.colophon import _CITATION, REFERENCES
+from heatlas.studies.bcos.records import BCOS_FAMILIES
+from heatlas.studies.coda.records import CODA_FAMILIES
 from tests.attribution.every_method import SMALL
 
 THREE_D = {"spatial_dims": 3, "in_channels": 1}

@@ -10,26 +10,26 @@ from torch import nn
 from torch.nn import functional
 
 from heatlas.pipeline.attribution.gradient.gradients import InputTimesGradient
-from heatlas.pipeline.attribution.inherent.contributions import Inherent
 from heatlas.pipeline.attribution.methods import attribute
 from heatlas.pipeline.attribution.network_view import explaining
 from heatlas.pipeline.attribution.registry import METHODS
 from heatlas.pipeline.models.contract import StagedModel
-from heatlas.pipeline.models.dynamic.calibration import Gain, calibrate, needs_calibration
 from heatlas.pipeline.models.dynamic.logits import LogitLayer
-from heatlas.pipeline.models.families.bcos.layers import BcosConv3d
-from heatlas.pipeline.models.families.bcos.records import BcosSimpleConfig
 from heatlas.pipeline.models.families.founding_family import FoundingConfig
 from heatlas.pipeline.models.families.monai import ResNetConfig
-from heatlas.pipeline.models.families.probes.backbone import Backbone, kept_stages
-from heatlas.pipeline.models.families.probes.body import body_of, with_body
-from heatlas.pipeline.models.families.probes.network import UnitProjection
-from heatlas.pipeline.models.families.probes.settings import ProbeConfig
 from heatlas.pipeline.models.families.registry import build_network, family_of
 from heatlas.pipeline.models.inputs import NetworkInput
 from heatlas.pipeline.models.storage import save_model
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.studies.bcos.layers import BcosConv3d
+from heatlas.studies.bcos.records import BcosSimpleConfig
+from heatlas.studies.dynamic.calibration import Gain, calibrate, needs_calibration
+from heatlas.studies.inherent.contributions import Inherent
+from heatlas.studies.probes.backbone import Backbone, kept_stages
+from heatlas.studies.probes.body import body_of, with_body
+from heatlas.studies.probes.network import UnitProjection
+from heatlas.studies.probes.settings import ProbeConfig
 
 SHAPE = (18, 17, 19)
 RESNET = json.dumps({"architecture": "resnet10", "width": 0.05, "stem_stride": 1})

@@ -15,19 +15,19 @@ from torch import nn
 from heatlas.atlases.brain_box import Box
 from heatlas.pipeline.cohort.people.splits import Fold
 from heatlas.pipeline.models.contract import StagedModel
-from heatlas.pipeline.models.families.bcos.records import BcosSimpleConfig
 from heatlas.pipeline.models.families.exchange import from_file, to_monai
 from heatlas.pipeline.models.families.founding import FoundingCNN
 from heatlas.pipeline.models.families.founding_family import FoundingConfig
 from heatlas.pipeline.models.families.monai import DenseNetConfig, ResNetConfig
-from heatlas.pipeline.models.families.probes.body import with_body
-from heatlas.pipeline.models.families.probes.settings import ProbeConfig
 from heatlas.pipeline.models.families.registry import BUILT, FAMILIES, build_network
 from heatlas.pipeline.models.inputs import NetworkInput
 from heatlas.pipeline.models.storage import load_model, require_family, save_model
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import FoldFiles
 from heatlas.pipeline.training.objectives.known_networks import backbone_weights
+from heatlas.studies.bcos.records import BcosSimpleConfig
+from heatlas.studies.probes.body import with_body
+from heatlas.studies.probes.settings import ProbeConfig
 from tests.attribution.every_method import SMALL
 
 SPEC = NetworkInput(4.0, Box((3, 8, 5), (31, 40, 33)))

@@ -10,17 +10,17 @@ import pytest
 
 from heatlas.pipeline.evaluation.bench.table import SHIFT_CURVE_TABLE
 from heatlas.pipeline.evaluation.bench.verdicts import DISTRACTORS_TABLE
-from heatlas.pipeline.evaluation.consensus.agreement import CONSENSUS_TABLE, REGIONS_TABLE
-from heatlas.pipeline.evaluation.grids.directions import DIRECTIONS_TABLE, GRIDS_TABLE
-from heatlas.pipeline.evaluation.grids.tables import INVARIANCE_TABLE
-from heatlas.pipeline.evaluation.interactions.sides import INTERACTIONS_TABLE
-from heatlas.pipeline.evaluation.interactions.stage import SOURCES_TABLE
-from heatlas.pipeline.evaluation.representations.table import REPRESENTATIONS_TABLE
-from heatlas.pipeline.evaluation.retraining.stage import RETRAINING_TABLE
 from heatlas.reports.content.relevance.evaluation import EvaluationPart, _part, applies, shown_of_all
-from heatlas.reports.content.relevance.evaluation_grids import draw_shift_curves, draw_shifts
-from heatlas.reports.content.relevance.evaluation_networks import NAMED, ROWS
 from heatlas.reports.figures import gallery
+from heatlas.studies.consensus.agreement import CONSENSUS_TABLE, REGIONS_TABLE
+from heatlas.studies.grids.directions import DIRECTIONS_TABLE, GRIDS_TABLE
+from heatlas.studies.grids.tables import INVARIANCE_TABLE
+from heatlas.studies.interactions.sides import INTERACTIONS_TABLE
+from heatlas.studies.interactions.stage import SOURCES_TABLE
+from heatlas.studies.pages.grids import draw_shift_curves, draw_shifts
+from heatlas.studies.pages.networks import NAMED, ROWS
+from heatlas.studies.representations.table import REPRESENTATIONS_TABLE
+from heatlas.studies.retraining.stage import RETRAINING_TABLE
 
 SHOWN = {one.table: one for one in shown_of_all()}
 GROUPS = [f"Region {place}" for place in range(20)]

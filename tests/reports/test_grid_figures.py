@@ -10,10 +10,13 @@ import pandas as pd
 import pytest
 from matplotlib.colors import to_rgba
 
-from heatlas.pipeline.evaluation.grids.directions import GRIDS_TABLE
-from heatlas.pipeline.evaluation.grids.grid_scores import CONSTRUCTED
-from heatlas.pipeline.evaluation.grids.tables import agreement_table
-from heatlas.reports.content.relevance.evaluation_grids import (
+from heatlas.reports.figures import gallery
+from heatlas.reports.frame.pages import render_part
+from heatlas.reports.page.sections import QUESTIONS, BuiltSection
+from heatlas.studies.grids.directions import GRIDS_TABLE
+from heatlas.studies.grids.grid_scores import CONSTRUCTED
+from heatlas.studies.grids.tables import agreement_table
+from heatlas.studies.pages.grids import (
     LOOKS,
     agreement,
     depth_curves,
@@ -21,9 +24,6 @@ from heatlas.reports.content.relevance.evaluation_grids import (
     draw_depth_curves,
     draw_grids,
 )
-from heatlas.reports.figures import gallery
-from heatlas.reports.frame.pages import render_part
-from heatlas.reports.page.sections import QUESTIONS, BuiltSection
 
 HOSTILE = '<b>own</b> & "$x$"'
 TITLES = {"deeplift": "DeepLIFT", "grad-cam": "Grad-CAM", HOSTILE: HOSTILE, "lrp beta=0": "LRP β=0"}

@@ -7,12 +7,12 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 
-from heatlas.pipeline.evaluation.planting.marker_table import MARKER_TABLE
-from heatlas.pipeline.evaluation.retraining.before_after import OBJECTIVE_WEIGHTS_TABLE
-from heatlas.pipeline.evaluation.retraining.before_after_table import BEFORE_AFTER_TABLE
 from heatlas.pipeline.run.config.objectives import ObjectiveConfig
 from heatlas.pipeline.run.config.settings import Config
-from heatlas.reports.content.relevance.before_after import applies, build
+from heatlas.studies.before_after.table import BEFORE_AFTER_TABLE
+from heatlas.studies.before_after.training import OBJECTIVE_WEIGHTS_TABLE
+from heatlas.studies.marker.marker_table import MARKER_TABLE
+from heatlas.studies.pages.before_after import applies, build
 
 
 def material(objective: ObjectiveConfig, **tables: pd.DataFrame) -> SimpleNamespace:

@@ -128,5 +128,5 @@ def test_a_dictionary_is_written_by_the_record_of_a_table_alone() -> None:
         for path in (ROOT / room).rglob("*.py")
         if re.search(r"(?<!def )(?<!_)\bwrite_table\(", path.read_text(encoding="utf-8"))
     }
-    inner = {"pipeline/evaluation/bench/scan_job.py", "pipeline/evaluation/grids/job.py"}
+    inner = {"pipeline/evaluation/bench/scan_job.py", "studies/grids/job.py"}
     assert callers == {"pipeline/run/declared.py", *inner}

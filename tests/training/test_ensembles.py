@@ -19,7 +19,6 @@ from heatlas.pipeline.attribution.reference.references import Reference
 from heatlas.pipeline.attribution.registry import METHODS
 from heatlas.pipeline.attribution.targets import start_values
 from heatlas.pipeline.cohort.people.tasks import task_of
-from heatlas.pipeline.evaluation.grids.stage import require_single
 from heatlas.pipeline.evaluation.nulls import layers_with_parameters, randomised
 from heatlas.pipeline.models.ensembles import Ensemble, ensemble_of, members_of
 from heatlas.pipeline.models.families.halving import SFCNConfig
@@ -32,6 +31,7 @@ from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.work.seeds import derived_seed
 from heatlas.pipeline.training import trainer
 from heatlas.pipeline.training.prediction import prediction_columns
+from heatlas.studies.grids.stage import require_single
 from tests.training.run_of_folds import CONFIG, SPLIT, train_all, write_registered
 
 THREE = dataclasses.replace(CONFIG, training=dataclasses.replace(CONFIG.training, ensemble=3))

@@ -19,16 +19,16 @@ from heatlas.pipeline.run.config.objectives import ObjectiveConfig
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import FoldFiles
 from heatlas.pipeline.run.work.digests import file_digest
-from heatlas.pipeline.training.objectives.explanations import (
+from heatlas.pipeline.training.objectives.of_task import classification
+from heatlas.studies.objectives.explanations import (
     context_of,
     distillation_of,
     facts_of,
     require_explanations,
     with_explanations,
 )
-from heatlas.pipeline.training.objectives.map_settings import MapSettings, map_settings
-from heatlas.pipeline.training.objectives.masks import mask_of
-from heatlas.pipeline.training.objectives.of_task import classification
+from heatlas.studies.objectives.map_settings import MapSettings, map_settings
+from heatlas.studies.objectives.masks import mask_of
 from tests.training.run_of_folds import save_untrained
 
 FOLD = Fold(0, ("sub-1", "sub-2"), ("sub-3",), ("sub-4",))

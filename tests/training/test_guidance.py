@@ -11,35 +11,35 @@ import pytest
 import torch
 from torch import nn
 
-from heatlas.pipeline.attribution.inherent.contributions import Inherent
 from heatlas.pipeline.attribution.methods import attribute
 from heatlas.pipeline.attribution.reference.expected_gradients import IntegratedGradientsFromMean
 from heatlas.pipeline.attribution.reference.references import Reference
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.dynamic.explanation_mode import explanation_mode
-from heatlas.pipeline.models.families.bcos.records import BcosSimpleConfig
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.errors import UsageError
-from heatlas.pipeline.training.objectives.distillation import (
+from heatlas.pipeline.training.objectives.of_task import classification
+from heatlas.pipeline.training.objectives.records import Batch, Context
+from heatlas.studies.bcos.records import BcosSimpleConfig
+from heatlas.studies.inherent.contributions import Inherent
+from heatlas.studies.objectives.distillation import (
     Distillation,
     distillation_loss,
     distilled,
     frozen,
     multi_label_distillation_loss,
 )
-from heatlas.pipeline.training.objectives.guidance import Guidance, guided
-from heatlas.pipeline.training.objectives.guidance_losses import LOSSES, dilated, energy_share, explanation_distance
-from heatlas.pipeline.training.objectives.maps_in_training import MAPS, evidence_of, explained_batch
-from heatlas.pipeline.training.objectives.of_task import classification
-from heatlas.pipeline.training.objectives.readable_gradients import (
+from heatlas.studies.objectives.guidance import Guidance, guided
+from heatlas.studies.objectives.guidance_losses import LOSSES, dilated, energy_share, explanation_distance
+from heatlas.studies.objectives.maps_in_training import MAPS, evidence_of, explained_batch
+from heatlas.studies.objectives.readable_gradients import (
     DISTANCES,
     GuidedReLUs,
     both_gradients,
     guided_alone,
     readable,
 )
-from heatlas.pipeline.training.objectives.records import Batch, Context
 
 SHAPE = (6, 7, 5)
 TASK = classification(torch.ones(2))

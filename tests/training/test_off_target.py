@@ -12,10 +12,8 @@ from numpy.testing import assert_allclose
 from torch import nn
 from torch.nn import functional
 
-from heatlas.pipeline.attribution.inherent.ledger import inherent_ledger
 from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.models.dynamic.logits import LogitLayer, bias_of_chance
-from heatlas.pipeline.models.families.bcos.records import BcosSimpleConfig
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.models.storage import load_model, save_model
@@ -31,6 +29,8 @@ from heatlas.pipeline.training.objectives.off_target import binary, binary_cross
 from heatlas.pipeline.training.objectives.records import Batch, Context
 from heatlas.pipeline.training.trainer import Resumption, learning_rate, train
 from heatlas.pipeline.training.volumes import STORED, LabelledVolumes
+from heatlas.studies.bcos.records import BcosSimpleConfig
+from heatlas.studies.inherent.ledger import inherent_ledger
 
 
 class Answer(nn.Module):

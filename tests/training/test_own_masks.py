@@ -30,14 +30,14 @@ from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.jobs import FAILURES_TABLE, record_failures
-from heatlas.pipeline.training.objectives.explanations import context_of, facts_of
-from heatlas.pipeline.training.objectives.guidance import Guidance, guided
-from heatlas.pipeline.training.objectives.masks import mask_of, own_mask
 from heatlas.pipeline.training.objectives.of_task import classification
 from heatlas.pipeline.training.objectives.records import Context
 from heatlas.pipeline.training.stage import registered_versions
 from heatlas.pipeline.training.trainer import Resumption, train
 from heatlas.pipeline.training.volumes import STORED, LabelledVolumes
+from heatlas.studies.objectives.explanations import context_of, facts_of
+from heatlas.studies.objectives.guidance import Guidance, guided
+from heatlas.studies.objectives.masks import mask_of, own_mask
 from heatlas.workflows import stages
 from heatlas.workflows.command_line import main
 from heatlas.workflows.preflight import _objective_notes

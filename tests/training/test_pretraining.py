@@ -11,9 +11,6 @@ import torch
 
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.models.families.monai import ViTConfig
-from heatlas.pipeline.models.families.probes.backbone import kept_stages
-from heatlas.pipeline.models.families.probes.body import knows_labels
-from heatlas.pipeline.models.families.probes.settings import ProbeConfig
 from heatlas.pipeline.models.families.vit import build
 from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.run.config.files import load_config
@@ -23,19 +20,22 @@ from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table, write_json
 from heatlas.pipeline.training.checkpoints import EpochRecord
 from heatlas.pipeline.training.objectives.records import Batch, Context
-from heatlas.pipeline.training.pretraining.masked import MaskedAutoencoder, masked_autoencoding, standardised_patches
-from heatlas.pipeline.training.pretraining.networks import Pretraining
-from heatlas.pipeline.training.pretraining.objectives import pretraining
-from heatlas.pipeline.training.pretraining.people import classes_of, parts_of, tail_people
-from heatlas.pipeline.training.pretraining.stage import (
+from heatlas.pipeline.training.selection import BestEpoch
+from heatlas.pipeline.training.trainer import Trained
+from heatlas.studies.pretraining.masked import MaskedAutoencoder, masked_autoencoding, standardised_patches
+from heatlas.studies.pretraining.networks import Pretraining
+from heatlas.studies.pretraining.objectives import pretraining
+from heatlas.studies.pretraining.people import classes_of, parts_of, tail_people
+from heatlas.studies.pretraining.stage import (
     PRETRAINING_TABLE,
     PretrainingTask,
     _description,
     _history,
     _objective,
 )
-from heatlas.pipeline.training.selection import BestEpoch
-from heatlas.pipeline.training.trainer import Trained
+from heatlas.studies.probes.backbone import kept_stages
+from heatlas.studies.probes.body import knows_labels
+from heatlas.studies.probes.settings import ProbeConfig
 
 MODEL = ViTConfig(patch=4, dim=12, depth=2, heads=2)
 SHAPE = (9, 12, 8)

@@ -18,7 +18,6 @@ import torch
 from heatlas.atlases.brain_box import Box
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.people.tasks import task_of
-from heatlas.pipeline.models.families.bcos.records import BcosSimpleConfig
 from heatlas.pipeline.models.families.founding_family import FoundingConfig
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input, read_network_volume, to_network
 from heatlas.pipeline.models.storage import load_model
@@ -32,6 +31,7 @@ from heatlas.pipeline.training.control import control_of
 from heatlas.pipeline.training.events import TensorBoardEvents
 from heatlas.pipeline.training.prediction import PREDICTION_COLUMNS, predict_test_part
 from heatlas.pipeline.training.stage import HISTORY_COLUMNS
+from heatlas.studies.bcos.records import BcosSimpleConfig
 from tests.training.run_of_folds import CONFIG, SPLIT, labelled_scans, train_all, write_registered
 
 REPOSITORY = Path(__file__).parents[2]

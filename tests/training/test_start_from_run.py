@@ -11,7 +11,6 @@ from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.evaluation.nulls import shuffled_config
 from heatlas.pipeline.models.ensembles import ensemble_of
-from heatlas.pipeline.models.families.bcos.layers import BcosConv3d
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.models.storage import save_model
@@ -19,13 +18,14 @@ from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.training.given import networks_of_run
-from heatlas.pipeline.training.objectives.explanations import facts_of
 from heatlas.pipeline.training.objectives.known_networks import (
     people_before,
     require_start,
     start_of,
     weights_to_start_from,
 )
+from heatlas.studies.bcos.layers import BcosConv3d
+from heatlas.studies.objectives.explanations import facts_of
 from heatlas.workflows.preflight import with_backbone
 from tests.training.run_of_folds import save_untrained
 

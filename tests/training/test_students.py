@@ -22,18 +22,18 @@ from heatlas.pipeline.run.config.objectives import ObjectiveConfig
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table
-from heatlas.pipeline.training.objectives.distillation import Distillation, distilled, frozen, mixed
-from heatlas.pipeline.training.objectives.explanations import (
+from heatlas.pipeline.training.objectives.of_task import classification
+from heatlas.pipeline.training.objectives.records import Batch, Context
+from heatlas.pipeline.training.volumes import LabelledVolumes
+from heatlas.studies.objectives.distillation import Distillation, distilled, frozen, mixed
+from heatlas.studies.objectives.explanations import (
     answered_by,
     distillation_of,
     require_explanations,
     unlabelled_scans,
 )
-from heatlas.pipeline.training.objectives.guidance_losses import attention_distance
-from heatlas.pipeline.training.objectives.maps_in_training import attention_map, explained_batch
-from heatlas.pipeline.training.objectives.of_task import classification
-from heatlas.pipeline.training.objectives.records import Batch, Context
-from heatlas.pipeline.training.volumes import LabelledVolumes
+from heatlas.studies.objectives.guidance_losses import attention_distance
+from heatlas.studies.objectives.maps_in_training import attention_map, explained_batch
 from tests.training.run_of_folds import CONFIG, SPLIT, labelled_scans, train_all, write_registered
 
 

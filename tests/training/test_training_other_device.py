@@ -16,7 +16,6 @@ from torch import nn
 from heatlas.pipeline.attribution.numerics import exact_float32
 from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.models.contract import StagedModel
-from heatlas.pipeline.models.families.coda import dau
 from heatlas.pipeline.models.families.registry import BUILT, build_network, family_of
 from heatlas.pipeline.models.kept_volumes import KeptVolumes
 from heatlas.pipeline.run.config.networks import ModelConfig
@@ -27,16 +26,17 @@ from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.training import parallel
 from heatlas.pipeline.training import volumes as volumes_module
 from heatlas.pipeline.training.numerics import mixed_precision, repeatable
-from heatlas.pipeline.training.objectives.distillation import frozen
-from heatlas.pipeline.training.objectives.explanations import distillation_of, with_explanations
 from heatlas.pipeline.training.objectives.of_task import objective_of
 from heatlas.pipeline.training.objectives.records import Batch, Context, Objective
 from heatlas.pipeline.training.parallel import ALONE, Ranks, device_of_rank, require_devices, synchronised
-from heatlas.pipeline.training.pretraining.masked import MaskedAutoencoder, masked_autoencoding
-from heatlas.pipeline.training.pretraining.networks import Pretraining
-from heatlas.pipeline.training.pretraining.objectives import pretraining
 from heatlas.pipeline.training.trainer import Resumption, Trained, train
 from heatlas.pipeline.training.volumes import LabelledVolumes
+from heatlas.studies.coda import dau
+from heatlas.studies.objectives.distillation import frozen
+from heatlas.studies.objectives.explanations import distillation_of, with_explanations
+from heatlas.studies.pretraining.masked import MaskedAutoencoder, masked_autoencoding
+from heatlas.studies.pretraining.networks import Pretraining
+from heatlas.studies.pretraining.objectives import pretraining
 from tests.attribution.every_method import SMALL
 from tests.other_device import CPU, ON_HOST, OTHER, Waits, large_ones_slow, other_device
 from tests.training.planted import QUICK, planted_volumes, small_network

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 from heatlas.pipeline.attribution.gradient.guided_backprop import GuidedReLU
-from heatlas.pipeline.training.objectives.twice import TwiceDifferentiable, gradients_of_features
+from heatlas.studies.objectives.twice import TwiceDifferentiable, gradients_of_features
 
 SHAPE = (7, 9, 8)
 

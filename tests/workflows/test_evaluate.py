@@ -11,17 +11,17 @@ import pytest
 from heatlas.pipeline.attribution.reference.deeplift import DeepLift
 from heatlas.pipeline.evaluation.bench.table import EVALUATION_TABLE, SHIFT_CURVE_TABLE
 from heatlas.pipeline.evaluation.bench.verdicts import VERDICTS_TABLE
-from heatlas.pipeline.evaluation.consensus.agreement import NETWORKS_TABLE
-from heatlas.pipeline.evaluation.grids.tables import GRID_TABLES
 from heatlas.pipeline.evaluation.parts import BENCH_TABLES
-from heatlas.pipeline.evaluation.planting.marker_table import MARKER_TABLE
-from heatlas.pipeline.evaluation.representations.table import REPRESENTATIONS_TABLE
-from heatlas.pipeline.evaluation.retraining.before_after import OBJECTIVE_WEIGHTS_TABLE
-from heatlas.pipeline.evaluation.retraining.before_after_table import BEFORE_AFTER_TABLE
-from heatlas.pipeline.evaluation.retraining.stage import RETRAINING_TABLE
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
 from heatlas.pipeline.run.tables import read_table
+from heatlas.studies.before_after.table import BEFORE_AFTER_TABLE
+from heatlas.studies.before_after.training import OBJECTIVE_WEIGHTS_TABLE
+from heatlas.studies.consensus.agreement import NETWORKS_TABLE
+from heatlas.studies.grids.tables import GRID_TABLES
+from heatlas.studies.marker.marker_table import MARKER_TABLE
+from heatlas.studies.representations.table import REPRESENTATIONS_TABLE
+from heatlas.studies.retraining.stage import RETRAINING_TABLE
 from heatlas.workflows.command_line import main
 from tests.declared_tables import require_as_declared
 from tests.workflows.template_cohort import write_config, write_template_cohort

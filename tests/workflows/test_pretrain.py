@@ -12,14 +12,6 @@ import torch
 from heatlas.pipeline.cohort.people.splits import Split
 from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.cohort.records import ScanTable
-from heatlas.pipeline.evaluation.representations.table import (
-    REPRESENTATIONS_TABLE,
-    SITE,
-    diagnosed,
-    features,
-    require_frozen,
-)
-from heatlas.pipeline.models.families.probes.body import knows_labels
 from heatlas.pipeline.models.inputs import configured_input, read_network_volume
 from heatlas.pipeline.models.storage import load_model
 from heatlas.pipeline.run.config.files import load_config
@@ -29,10 +21,18 @@ from heatlas.pipeline.run.layout.bundle_layout import BundleLayout
 from heatlas.pipeline.run.layout.folder import read_run_config
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout, ExplanationLayout, RunLayout
 from heatlas.pipeline.run.tables import read_table
-from heatlas.pipeline.training.kept_backbone import on_kept_backbone
-from heatlas.pipeline.training.objectives.explanations import facts_of
 from heatlas.pipeline.training.objectives.known_networks import weights_to_start_from
-from heatlas.pipeline.training.pretraining.stage import COLUMNS, PRETRAINING_TABLE
+from heatlas.studies.objectives.explanations import facts_of
+from heatlas.studies.pretraining.stage import COLUMNS, PRETRAINING_TABLE
+from heatlas.studies.probes.body import knows_labels
+from heatlas.studies.probes.kept_backbone import on_kept_backbone
+from heatlas.studies.representations.table import (
+    REPRESENTATIONS_TABLE,
+    SITE,
+    diagnosed,
+    features,
+    require_frozen,
+)
 from heatlas.workflows.command_line import main
 from tests.declared_tables import require_as_declared
 from tests.workflows.template_cohort import write_config, write_template_cohort

@@ -17,7 +17,6 @@ from typing import Any, Literal
 import pandas as pd
 
 from heatlas.atlases.labels import Atlas
-from heatlas.pipeline.attribution.inherent.contributions import Inherent
 from heatlas.pipeline.attribution.registry import METHODS, find_method
 from heatlas.pipeline.cohort.people.splits import SPLITS_TABLE, Split
 from heatlas.pipeline.cohort.people.tasks import task_of
@@ -36,7 +35,6 @@ from heatlas.pipeline.evaluation.nulls import shuffled_jobs
 from heatlas.pipeline.explaining.explanation import Explanation
 from heatlas.pipeline.explaining.requested import explanations_of_run
 from heatlas.pipeline.explaining.scan_jobs import require_all_defined
-from heatlas.pipeline.models.families.probes.backbone import conventional_stem
 from heatlas.pipeline.models.families.registry import build_network, family_of, is_given
 from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
@@ -47,6 +45,8 @@ from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
 from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.jobs import Outcome, record_failures
+from heatlas.studies.inherent.contributions import Inherent
+from heatlas.studies.probes.backbone import conventional_stem
 
 
 def _nothing(*_: Any) -> None:

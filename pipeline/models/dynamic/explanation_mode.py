@@ -29,7 +29,7 @@ class DynamicLinear(nn.Module):
     - ``record``: the factor, which is kept with its graph;
     - ``replay``: the factor kept at the same place of the pass that was recorded. Gradients with respect to the input
       of this second pass are rows of W(x), and are differentiable with respect to parameters; see
-      `pipeline.models.dynamic.linear_map`.
+      `studies.dynamic.linear_map`.
 
     A module must call `held` in the same order in every pass. Modes are set by `explanation_mode`, not by hand.
     """

@@ -52,7 +52,7 @@ class LogitLayer(nn.Module):
 
     `temperature`: above 0. `bias`: from `bias_of_chance` for classes; 0 for a number. `initial_size`: root mean square
     that ``x / temperature`` is to have before training: the temperature is then set from data by
-    `pipeline.models.dynamic.calibration`. None: it stays as given.
+    `studies.dynamic.calibration`. None: it stays as given.
 
     Examples
     --------

@@ -8,18 +8,18 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from heatlas.pipeline.models.families.bcos.records import BCOS_FAMILIES
-from heatlas.pipeline.models.families.coda.records import CODA_FAMILIES
 from heatlas.pipeline.models.families.family import Family, Shape
 from heatlas.pipeline.models.families.foreign import FOREIGN
 from heatlas.pipeline.models.families.founding_family import FOUNDING
 from heatlas.pipeline.models.families.halving import HALVING_FAMILIES
 from heatlas.pipeline.models.families.linear import LINEAR
 from heatlas.pipeline.models.families.monai import MONAI_FAMILIES
-from heatlas.pipeline.models.families.probes.records import probe_family, usual_probe
-from heatlas.pipeline.models.families.probes.settings import ProbeConfig
 from heatlas.pipeline.run.config.networks import NETWORKS, ModelConfig
 from heatlas.pipeline.run.plugins import plugged_in
+from heatlas.studies.bcos.records import BCOS_FAMILIES
+from heatlas.studies.coda.records import CODA_FAMILIES
+from heatlas.studies.probes.records import probe_family, usual_probe
+from heatlas.studies.probes.settings import ProbeConfig
 
 if TYPE_CHECKING:
     from heatlas.pipeline.models.contract import StagedModel

@@ -20,12 +20,7 @@ from heatlas.pipeline.cohort.people.unseen import known_to_network
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.dynamic.logits import LogitLayer
 from heatlas.pipeline.models.ensembles import members_of
-from heatlas.pipeline.models.families.bcos.conversion import converted
-from heatlas.pipeline.models.families.bcos.records import BcosConfig
 from heatlas.pipeline.models.families.exchange import from_file
-from heatlas.pipeline.models.families.probes.backbone import Backbone, kept_stages
-from heatlas.pipeline.models.families.probes.body import backbone_files, body_of, knows_labels
-from heatlas.pipeline.models.families.probes.settings import ProbeConfig
 from heatlas.pipeline.models.families.registry import build_network, family_of
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input
 from heatlas.pipeline.models.storage import RETRAIN, LoadedModel, load_model
@@ -35,6 +30,11 @@ from heatlas.pipeline.run.documents import read_json
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.layout.run_layout import FoldFiles, RunLayout
 from heatlas.pipeline.run.plain_text import counted
+from heatlas.studies.bcos.conversion import converted
+from heatlas.studies.bcos.records import BcosConfig
+from heatlas.studies.probes.backbone import Backbone, kept_stages
+from heatlas.studies.probes.body import backbone_files, body_of, knows_labels
+from heatlas.studies.probes.settings import ProbeConfig
 
 
 def fold_of_run(folder: str, fold: Fold) -> FoldFiles:

@@ -22,15 +22,6 @@ from heatlas.pipeline.evaluation.bench.table import ALL, EVALUATION_TABLE
 from heatlas.pipeline.evaluation.nulls import NO_NETWORK, REAL
 from heatlas.pipeline.evaluation.scores.map_scores import MAP_SCORES
 from heatlas.pipeline.run.errors import UsageError
-from heatlas.reports.content.relevance.evaluation_grids import claims, draw_grids, draw_shifts, grids, shifts
-from heatlas.reports.content.relevance.evaluation_networks import (
-    ROWS,
-    consensus,
-    invariance,
-    named,
-    representations,
-    retraining,
-)
 from heatlas.reports.figures.gallery import Picture
 from heatlas.reports.frame import pages
 from heatlas.reports.frame.material import Material
@@ -40,6 +31,15 @@ from heatlas.reports.questions.question import ANY_TASK, Caution, Check, Questio
 from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import RunRecord, has_passed
 from heatlas.reports.words.numbers import count, fixed, interval, mid_sentence, number, sentence_case, signed
+from heatlas.studies.pages.grids import claims, draw_grids, draw_shifts, grids, shifts
+from heatlas.studies.pages.networks import (
+    ROWS,
+    consensus,
+    invariance,
+    named,
+    representations,
+    retraining,
+)
 
 LEAD = (
     "Every map is judged by what it should and should not show. It should find what was planted, if anything was; it "

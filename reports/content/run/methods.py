@@ -21,13 +21,13 @@ from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.layout.map_names import GUIDED_MAP
 from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE
 from heatlas.pipeline.statistics.associations.volume_association import WITHIN
-from heatlas.pipeline.training.objectives.map_settings import map_settings
-from heatlas.pipeline.training.objectives.maps_in_training import ATTENTION
 from heatlas.reports.questions.analyses import ANALYSES
 from heatlas.reports.questions.primary import PRIMARY
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import count, listing, number, percent
 from heatlas.reports.words.wording import variable_in_words
+from heatlas.studies.objectives.map_settings import map_settings
+from heatlas.studies.objectives.maps_in_training import ATTENTION
 
 
 def recorded_source(run: RunRecord, name: str) -> dict[str, Any]:

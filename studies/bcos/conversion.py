@@ -1,0 +1,116 @@
+"""Turn a conventional network into a B-cos network (Böhle, Singh, Fritz & Schiele 2024), layer by layer.
+
+Convolutions become B-cos convolutions without bias; batch normalisations lose bias and mean; activations go; maximum
+pooling becomes average pooling; the linear layer behind global pooling becomes a classifier of voxels before it. The
+first layer takes pairs [v, 1 - v]. Weights stay, so a trained network is a start (Arya, Rao, Böhle & Schiele 2024,
+who raise B from 1 to 2 in this way): its first filters are split into halves, w / 2 and -w / 2, which give the same
+but for a constant. Statistics of normalisations no longer fit, and training takes them anew.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import nn
+
+from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.models.families.family import Shape
+from heatlas.pipeline.run.errors import UsageError
+from heatlas.studies.bcos.layers import BcosConv3d
+from heatlas.studies.bcos.parts import head, normalisation, normalised, staged
+from heatlas.studies.bcos.records import BcosConfig
+from heatlas.studies.dynamic.norms import DynamicNorm
+
+KEPT = (nn.AvgPool3d, nn.Identity, nn.Dropout, nn.Dropout3d)
+"""Layers that are linear without a constant, or nothing in prediction."""
+
+
+def converted(model: StagedModel, settings: BcosConfig, shape: Shape) -> StagedModel:
+    """A B-cos network with the layers of a conventional one, whose last stage pools and ends with a linear layer.
+
+    `model`: not changed. `settings`: of the B-cos network. `shape`: voxels of its input. Raises UsageError, naming a
+    layer that has no counterpart.
+    """
+    stages = copy.deepcopy(list(model.stages))
+    last = [module for module in stages.pop().modules() if isinstance(module, nn.Linear)]
+    if len(last) != 1:
+        raise UsageError(
+            f"the network cannot be converted: its last stage has {len(last)} linear layers, and a B-cos network has "
+            "one classifier. Convert a network that ends with global average pooling and a linear layer."
+        )
+    body = nn.ModuleList(stages)
+    _convert(body, "stages.", settings)
+    _split_first(body)
+    classify = head(last[0].in_features, last[0].out_features, settings)
+    classifier = classify[0]
+    assert isinstance(classifier, BcosConv3d)
+    classifier.weight.data.copy_(last[0].weight.data[:, :, None, None, None])
+    return staged([*body, classify], shape, settings)
+
+
+def _convert(module: nn.Module, where: str, settings: BcosConfig) -> None:
+    """Replace the layers below a module."""
+    for name, child in module.named_children():
+        kind = next((kind for kind in _COUNTERPARTS if isinstance(child, kind)), None)
+        if kind is not None:
+            setattr(module, name, _COUNTERPARTS[kind](child, settings))
+        elif any(True for _ in child.children()):
+            _convert(child, f"{where}{name}.", settings)
+        elif not isinstance(child, KEPT):
+            raise UsageError(
+                f"layer {where}{name} ({type(child).__name__}) has no B-cos counterpart; known are "
+                f"{', '.join(kind.__name__ for kind in (*_COUNTERPARTS, *KEPT))}."
+            )
+
+
+def _convolution(layer: nn.Conv3d, settings: BcosConfig) -> nn.Module:
+    if layer.padding_mode != "zeros" or isinstance(layer.padding, str):
+        raise UsageError(f"a convolution with padding {layer.padding!r} ({layer.padding_mode}) cannot be converted.")
+    made = BcosConv3d(
+        layer.in_channels, layer.out_channels, _three(layer.kernel_size), _three(layer.stride), _three(layer.padding),
+        _three(layer.dilation), layer.groups, settings.b,
+    )  # fmt: skip
+    made.weight.data.copy_(layer.weight.data)
+    return normalised(made, layer.out_channels, settings) if settings.norm == "none" else made
+
+
+def _norm(layer: nn.BatchNorm3d, settings: BcosConfig) -> nn.Module:
+    made = normalisation(layer.num_features, settings)
+    if isinstance(made, DynamicNorm) and layer.affine and made.weight.shape == layer.weight.shape:
+        made.weight.data.copy_(layer.weight.data)
+    return made
+
+
+def _pooling(layer: nn.MaxPool3d, settings: BcosConfig) -> nn.Module:
+    return nn.AvgPool3d(layer.kernel_size, layer.stride, layer.padding, layer.ceil_mode)
+
+
+def _nothing(layer: nn.Module, settings: BcosConfig) -> nn.Module:
+    return nn.Identity()
+
+
+_COUNTERPARTS: Mapping[type[nn.Module], Callable[..., nn.Module]] = {
+    nn.Conv3d: _convolution, nn.BatchNorm3d: _norm, nn.MaxPool3d: _pooling, nn.ReLU: _nothing,
+}  # fmt: skip
+
+
+def _split_first(body: nn.Module) -> None:
+    """Give the first convolution the channels of a pair."""
+    for parent in body.modules():
+        for name, child in parent.named_children():
+            if isinstance(child, BcosConv3d):
+                if child.in_channels != 1:
+                    raise UsageError(f"the first convolution takes {child.in_channels} channels; it must take 1.")
+                pair = BcosConv3d(
+                    2, child.out_channels, child.kernel_size, child.stride, child.padding, child.dilation, 1, child.b
+                )
+                pair.weight.data.copy_(torch.cat([child.weight.data, -child.weight.data], 1) / 2)
+                setattr(parent, name, pair)
+                return
+
+
+def _three(value: tuple[int, ...]) -> tuple[int, int, int]:
+    first, second, third = value
+    return first, second, third

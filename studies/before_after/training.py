@@ -1,0 +1,256 @@
+"""Before and after: what ``[objective]`` changed, by networks trained as long without its maps.
+
+The control of a fold has the same people, seed and settings as the run's network, and weight 0: what remains of
+guidance and of readable gradients is the task alone, of distillation the answers of the teacher, and of attention
+transfer the labels. Both are asked for the maps of the test people of the fold. So are networks of further weights
+(``[evaluation] objective_weights``).
+
+``objective_weights.tsv`` has accuracy and maps by the weight, and the weight chosen by the maps of the validation
+people. Maps and accuracy both count: Rao et al. 2023, sec. 5, keep what no other training dominates in F1, EPG and IoU
+on the validation part, and show the highest EPG that costs at most five points of F1. (Their code rounds values to .005
+first; here none is rounded.)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from heatlas.pipeline.evaluation.bench.trainings import trained
+from heatlas.pipeline.evaluation.cohorts import JudgedCohort
+from heatlas.pipeline.models.inputs import configured_input
+from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.run.work.digests import DigestCache, unit_key
+from heatlas.pipeline.run.work.jobs import Job, Outcome
+from heatlas.pipeline.training.stage import fold_job, registered_versions
+from heatlas.studies.before_after.table import (
+    AFTER,
+    BEFORE,
+    BEFORE_AFTER_TABLE,
+    MEASURED_TABLE,
+    TEST,
+    VALIDATION,
+    before_after_table,
+)
+from heatlas.studies.before_after.unit import trained_and_measured
+from heatlas.studies.marker.mean_maps import write_pooled
+from heatlas.studies.objectives.explanations import facts_of
+from heatlas.studies.objectives.map_settings import map_settings
+
+LARGEST_DROP = 0.05
+"""Of accuracy that a choice may cost, as in the source."""
+EQUAL = 1e-9
+"""Difference of two accuracies that is rounding."""
+
+
+def pareto_front(values: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Which candidates no other one dominates: is at least as good in every measure, and better in one.
+
+    `values`: (candidates, measures), higher is better; NaN, a measure that is not defined, is worse than any number.
+    Returns (candidates,). Of equal candidates, all or none. It holds the best of each measure.
+
+    Examples
+    --------
+    >>> pareto_front(np.array([[0.9, 0.1], [0.8, 0.6], [0.7, 0.5], [0.6, 0.7]])).tolist()
+    [True, True, False, True]
+    """
+    known = np.where(np.isnan(values), -np.inf, values)
+    no_worse = (known[:, None] >= known[None]).all(2)
+    dominates = no_worse & (known[:, None] > known[None]).any(2)
+    return np.asarray(~dominates.any(0))
+
+
+def chosen(accuracy: NDArray[np.float64], maps: NDArray[np.float64], control: int, drop: float = LARGEST_DROP) -> int:
+    """The member of the Pareto set with the best maps among those whose accuracy is at most `drop` below the control.
+
+    All values are those of a validation part that is distributed as the training part: a choice by the shift that a
+    test looks for would leak it. The control itself may be chosen. Maps alone must never choose: a network that finds
+    one class only can have the best.
+
+    `accuracy`: (candidates,). `maps`: (candidates, measures), measures of maps, such as EPG and IoU; the first decides,
+    and among equal ones the first candidate. `control`: place of the control, trained as long without maps.
+
+    Examples
+    --------
+    >>> chosen(np.array([0.9, 0.87, 0.5]), np.array([[0.1, 0.1], [0.6, 0.1], [0.9, 0.1]]), control=0)
+    1
+    """
+    allowed = pareto_front(np.column_stack([accuracy, maps])) & (accuracy >= accuracy[control] - drop - EQUAL)
+    allowed[control] |= not allowed.any()
+    deciding = np.nan_to_num(maps[:, 0], nan=np.finfo(float).min)
+    return int(np.where(allowed, deciding, -np.inf).argmax())
+
+
+OF_MAPS: Mapping[str, Sequence[str]] = {
+    "guided": ("epg", "iou"),
+    "distilled": ("teacher_cosine", "agrees"),
+    "readable-gradients": ("guided_cosine",),
+}
+"""Measures that a weight of each kind of objective is chosen by, besides accuracy; the first decides."""
+_SAID = {
+    "balanced_accuracy": "Mean over the classes of the share of people whose class the network recognises",
+    "epg": "Mean share of the positive attribution inside the mask (EPG); of guidance",
+    "iou": "Mean overlap of map and mask (IoU); of guidance",
+    "teacher_cosine": "Mean cosine with the teacher's map; of distillation",
+    "agrees": "Share of people for whom it finds the class that the teacher finds; of distillation",
+    "guided_cosine": "Mean cosine with the gradient of guided backpropagation; of readable gradients",
+}
+OBJECTIVE_WEIGHTS_TABLE = Table(
+    "objective_weights",
+    {
+        "weight": "Weight of the loss of the maps; 0: trained as long without",
+        "of_run": "Whether it is that of the run, whose networks were not trained again",
+        **{f"validation_{name}": f"{text}, in the validation parts of all folds" for name, text in _SAID.items()},
+        "in_pareto_set": "Whether no other weight is at least as good in every measure of the validation parts, and "
+        "better in one",
+        "chosen": "Whether it is the choice: of those in the Pareto set whose balanced accuracy in the validation "
+        "parts is at most .05 below that of weight 0, that with the highest epg (teacher_cosine, guided_cosine)",
+        **{
+            f"test_{name}": f"{text}, in the test parts; not used for the choice. With several folds it is a little "
+            "too good for the weight chosen, since who is tested in one fold is a validation person of another"
+            for name, text in _SAID.items()
+        },
+        "n_validation": "Validation people, each once for every fold",
+        "n_participants": "Participants tested, each by a network that has not seen them; a map without positive "
+        "values, or that is 0, and that of someone without labels of their own where these guide, is left out of means "
+        "of maps",
+    },
+    "weight", "With which weight should networks be trained with maps?", stage="evaluation",
+    filled=("weight", "of_run", "in_pareto_set", "chosen", "n_validation", "n_participants"),
+    forms={"of_run": Form.FLAG, "in_pareto_set": Form.FLAG},
+)  # fmt: skip
+
+
+def measures_of_weights(
+    measured: Mapping[float, Sequence[pd.DataFrame]], of_run: float
+) -> dict[tuple[float, bool], pd.DataFrame]:
+    """`MEASURED_TABLE` of all folds by weight, and whether it is that of the run, which the control's tables hold."""
+    frames = {weight: pd.concat(own, ignore_index=True) for weight, own in measured.items()}
+    own = frames[0.0]["training"] == AFTER
+    found = {(weight, False): frame for weight, frame in frames.items()}
+    return found | {(0.0, False): frames[0.0][~own], (of_run, True): frames[0.0][own]}
+
+
+def objective_weights_table(
+    objective: str, measured: Mapping[tuple[float, bool], pd.DataFrame], labels: Mapping[str, str]
+) -> pd.DataFrame:
+    """One row per weight, from 0 up.
+
+    Accuracy is balanced: where classes are unequal, a network that finds one class only would cost little otherwise.
+
+    `objective`: kind of the objective. `measured`: from `measures_of_weights`; weight 0 is among them. `labels`: class
+    of each participant.
+    """
+    rows = []
+    for (weight, of_run), frame in sorted(measured.items(), key=lambda one: one[0]):
+        row: dict[str, object] = {"weight": weight, "of_run": of_run}
+        for part, count in ((VALIDATION, "n_validation"), (TEST, "n_participants")):
+            own = frame[frame["part"] == part]
+            right = own[own["measure"] == "correct"]
+            row[count] = len(right)
+            of_classes = right["value"].astype(float).groupby(right["participant_id"].map(labels)).mean()
+            row[f"{part}_balanced_accuracy"] = float(of_classes.mean())
+            means = own["value"].astype(float).groupby(own["measure"]).mean()  # without people who have no value
+            row |= {f"{part}_{name}": float(means.get(name, np.nan)) for name in OF_MAPS[objective]}
+        rows.append(row)
+    table = OBJECTIVE_WEIGHTS_TABLE.frame(rows)
+    names = [f"validation_{name}" for name in ("balanced_accuracy", *OF_MAPS[objective])]
+    values = table[names].to_numpy(float)
+    table["in_pareto_set"] = pareto_front(values)
+    table["chosen"] = np.arange(len(table)) == chosen(values[:, 0], values[:, 1:], control=0)
+    return table
+
+
+log = logging.getLogger("heatlas")
+STAGE = NAME = "objective"
+NETWORKS = "objective-control"
+
+
+def before_and_after(cohort: JudgedCohort, executor: Executor, digests: DigestCache) -> list[Outcome]:
+    """Train controls and further weights, measure all networks, write the tables and the mean maps.
+
+    Raises UsageError before any work: if the run was trained without maps. Raises BadInputError if no control could be
+    trained.
+    """
+    require_maps(cohort.config)
+    config, layout, spec = cohort.config, cohort.layout, configured_input(cohort.config)
+    jobs = {weight: _jobs(cohort, weight, digests) for weight in trained_weights(config)}
+    digests.save()
+    described = "training with other weights of maps" if len(jobs) > 1 else "training without maps"
+    outcomes = trained(layout, [job for own in jobs.values() for job in own], executor, described)
+    finished = {one.job.unit for one in outcomes if one.ok}
+    done = {weight: [job for job in own if job.unit in finished] for weight, own in jobs.items()}
+    if not done[0.0]:
+        raise BadInputError(f"training without maps: every network failed; see {layout.failures}.")
+    measured = {weight: [MEASURED_TABLE.read(job.outputs["measures"]) for job in own] for weight, own in done.items()}
+    table = before_after_table(config.objective.kind, measured[0.0])
+    BEFORE_AFTER_TABLE.write(layout, table)
+    counts = [frame.loc[frame["part"] == TEST, "participant_id"].nunique() for frame in measured[0.0]]
+    for training in (BEFORE, AFTER):
+        folds = [(job.outputs[training], count) for job, count in zip(done[0.0], counts, strict=True)]
+        write_pooled(layout.compared_map(NAME, training), folds, spec, f"Heatlas evaluation: mean map {training}")
+    log.info("Before and after training with maps (%s):", config.objective.kind)
+    for row in table.to_dict("records"):
+        log.info(
+            "  %s %.3f, then %.3f (%+.3f [%+.3f, %+.3f])",
+            *(row[name] for name in ("measure", "before", "after", "change", "change_low", "change_high")),
+        )
+    whole = {weight: measured[weight] for weight, own in jobs.items() if len(done[weight]) == len(own)}
+    OBJECTIVE_WEIGHTS_TABLE.remove(layout)  # of an earlier call, with other weights
+    if config.evaluation.objective_weights and 0.0 in whole:  # of other folds a mean is of other people
+        labels = {scan.participant_id: str(scan.label) for scan in reversed(cohort.labelled)}
+        by_weight = measures_of_weights(whole, map_settings(config).weight)
+        weights = objective_weights_table(config.objective.kind, by_weight, labels)
+        OBJECTIVE_WEIGHTS_TABLE.write(layout, weights)
+        log.info("Weight chosen on the validation parts: %g", weights.loc[weights["chosen"], "weight"].iloc[0])
+    return outcomes
+
+
+def trained_weights(config: Config) -> list[float]:
+    """0, and the further weights that are asked for; those of the run are trained."""
+    return sorted({0.0, *config.evaluation.objective_weights} - {map_settings(config).weight})
+
+
+def _jobs(cohort: JudgedCohort, weight: float, digests: DigestCache) -> list[Job]:
+    """One training and its measures per fold; with weight 0 the network of the run is measured as well."""
+    spec, layout, scans = configured_input(cohort.config), cohort.layout, cohort.labelled
+    name, networks = (str(weight), f"objective-weight-{weight}") if weight else (BEFORE, NETWORKS)
+    config = dataclasses.replace(cohort.config, objective=dataclasses.replace(cohort.config.objective, weight=weight))
+    others = dataclasses.replace(layout, networks=networks)
+    versions = registered_versions(layout, scans, config, digests)
+    jobs = []
+    for fold in cohort.tested_folds:
+        base = fold_job(others, fold, scans, spec, config, versions, prefix=f"{networks}_")
+        own = None if weight else layout.fold(fold.index)
+        files = others.fold(fold.index)
+        outputs = {**base.outputs, "measures": files.measures, "measures_columns": files.measures.with_suffix(".json")}
+        outputs |= {training: files.mean_map(training) for training in (name, *([AFTER] if own else []))}
+        inputs = {"training": base.key} | ({"run": digests.digest(own.weights)} if own else {})
+        facts, digests_of_files = facts_of(config, fold)
+        key = unit_key({**inputs, **digests_of_files}, [facts, config.regions.atlas], trained_and_measured)
+        arguments = (base.arguments[0], key, name, own)
+        jobs.append(Job(STAGE, base.unit, key, outputs, trained_and_measured, arguments, on_gpu=True))
+    return jobs
+
+
+def require_maps(config: Config) -> None:
+    """Refuse a run whose training used no maps, and weights of maps that have none."""
+    if not config.objective.uses_maps:
+        raise UsageError(
+            "--parts objective compares networks trained with maps with networks trained without, and this run used "
+            "none. Train one with heatlas run --preset guided or distilled, or set objective.kind."
+        )
+    if config.objective.guided_alone and config.evaluation.objective_weights:
+        raise UsageError(
+            "evaluation.objective_weights: networks that learn by guided gradients alone (objective.guided_alone) have "
+            "no weight of maps. Leave the weights out."
+        )

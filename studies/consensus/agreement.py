@@ -1,0 +1,410 @@
+"""Consensus: whether networks of other seeds, epochs and families show the same regions, and better ones more.
+
+First come the formulas: how far rankings of regions agree, and whether a score rises with accuracy. Then the tables:
+pairs of sets of networks, the sets themselves, and regions over all sets. Last the part that trains the networks, sums
+their maps and writes the tables.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from itertools import combinations, permutations
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy import stats
+
+from heatlas.pipeline.evaluation.bench.judging import (
+    CohortMaps,
+    class_difference,
+    is_paired,
+    map_jobs,
+    maps_of,
+    participant_densities,
+)
+from heatlas.pipeline.evaluation.bench.trainings import trained
+from heatlas.pipeline.evaluation.cohorts import JudgedCohort
+from heatlas.pipeline.evaluation.nulls import REAL
+from heatlas.pipeline.evaluation.scores.accuracy import scored
+from heatlas.pipeline.evaluation.scores.intervals import DRAWS, Floats, participant_interval
+from heatlas.pipeline.evaluation.scores.rankings import (
+    FIRST,
+    LEVEL,
+    NO,
+    UNKNOWN,
+    YES,
+    rank_correlation,
+    ranked,
+    region_scores,
+)
+from heatlas.pipeline.explaining.explanation import Explanation
+from heatlas.pipeline.run.columns import Form, described
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.work.digests import DigestCache
+from heatlas.pipeline.run.work.jobs import Outcome, run_jobs
+from heatlas.pipeline.run.work.seeds import generator
+from heatlas.studies.consensus.networks import EPOCHS, OWN, Networks, sets_of_networks, training_jobs
+
+MOST_EXACT = 8
+"""Networks up to which every order is tried; 40320."""
+ORDERS = 20000
+"""Random orders of more networks."""
+
+
+def places(values: Floats) -> Floats:
+    """Place of each region, 1 for the largest value; ties share the mean, regions without a value come last.
+
+    Examples
+    --------
+    >>> places(np.array([0.0, 5.0, np.nan, 5.0])).tolist()
+    [3.0, 1.5, 4.0, 1.5]
+    """
+    return np.asarray(stats.rankdata(-ranked(values)), dtype=np.float64)
+
+
+def agreement(first: Floats, second: Floats) -> float:
+    """Rank correlation over the regions that have a value in both; NaN with fewer than three, or without order."""
+    known = np.isfinite(first) & np.isfinite(second)
+    return rank_correlation(first[known], second[known])
+
+
+def shared_first(first: Floats, second: Floats, count: int = FIRST) -> float:
+    """How many regions are among the first of both rankings; a ranking without any value has none.
+
+    Examples
+    --------
+    >>> shared_first(np.array([3.0, 2.0, 1.0, 0.0]), np.array([3.0, 0.0, 2.0, 1.0]), 2)
+    1.0
+    """
+    return float((in_first(first, count) & in_first(second, count)).sum())
+
+
+def in_first(values: Floats, count: int = FIRST) -> NDArray[np.bool_]:
+    """Which regions are among the first; of regions tied at the end of the list, those that come first in the atlas."""
+    known = np.isfinite(values)
+    chosen = np.zeros(len(values), bool)
+    chosen[np.argsort(-ranked(values), kind="stable")[: min(count, int(known.sum()))]] = True
+    return chosen
+
+
+def consensus(rankings: Sequence[Floats], count: int = FIRST) -> tuple[Floats, Floats]:
+    """Mean place of each region over networks, and the share of networks that have it among the first.
+
+    Examples
+    --------
+    >>> mean, share = consensus([np.array([2.0, 1.0, 0.0]), np.array([2.0, 0.0, 1.0])], 1)
+    >>> mean.tolist(), share.tolist()
+    ([1.0, 2.5, 2.5], [1.0, 0.0, 0.0])
+    """
+    return (
+        np.mean([places(values) for values in rankings], axis=0),
+        np.mean([in_first(values, count) for values in rankings], axis=0),
+    )
+
+
+@dataclass(frozen=True)
+class Trend:
+    """Rank correlation of a score with accuracy over sets of networks, and its permutation p, two-sided."""
+
+    n: int
+    rho: float
+    p: float
+
+    @property
+    def answer(self) -> str:
+        """Whether the score rises with accuracy."""
+        if np.isnan(self.p) or self.p >= LEVEL:
+            return UNKNOWN
+        return YES if self.rho > 0 else NO
+
+
+def trend(accuracy: Floats, score: Floats, seed: int) -> Trend:
+    """Spearman's rho and its exact p; of more than `MOST_EXACT` networks by random orders.
+
+    Networks without a score are left out. The p is exact if networks are exchangeable; those of a run share people and
+    folds, so it says something about these people only.
+
+    Examples
+    --------
+    >>> trend(np.arange(5.0), np.arange(5.0), 0)  # 2 of 120 orders
+    Trend(n=5, rho=1.0, p=0.016666666666666666)
+    """
+    known = np.isfinite(accuracy) & np.isfinite(score)
+    x, y = stats.rankdata(accuracy[known]), stats.rankdata(score[known])
+    n = len(x)
+    if n < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
+        return Trend(n, float("nan"), float("nan"))
+    x, y = x - x.mean(), y - y.mean()
+    exact = n <= MOST_EXACT
+    random = generator(seed, "trend")
+    orders = (
+        np.array(list(permutations(range(n)))) if exact else np.stack([random.permutation(n) for _ in range(ORDERS)])
+    )
+    size = np.sqrt((x @ x) * (y @ y))
+    rho = float(x @ y / size)
+    extreme = np.abs(y[orders] @ x) / size >= abs(rho) - 1e-12
+    return Trend(n, rho, float(extreme.mean() if exact else (extreme.sum() + 1) / (ORDERS + 1)))
+
+
+FOLDS, SEVERAL = "folds", "several"
+_NETWORKS = (
+    "Set of networks, one per fold. run: its own; repeat-n: other seeds; epochs-n: trained for n epochs at most; "
+    "family-...: another family"
+)
+_IDENTITY = {**described("cohort"), "map": "Map, named as in file names"}
+CONSENSUS_TABLE = Table(
+    "consensus",
+    {
+        **_IDENTITY,
+        "differ_in": "What distinguishes the two: folds (networks of the run, each on the people it is tested on), "
+        "seed, epochs, family, or several of these",
+        "first_networks": f"{_NETWORKS}. fold-n: the network of that fold of the run",
+        "second_networks": "The other set",
+        "region_spearman": "Rank correlation of the Hedges' g of regions between the classes",
+        "shared_first": f"Regions among the first {FIRST} of both",
+        "shared_first_expected": "Number expected of two random rankings",
+        "map_spearman": "Rank correlation of a person's two maps, summed over regions; mean over participants",
+        "map_spearman_low": "Lower bound of its 95 % bootstrap interval over participants",
+        "map_spearman_high": "Upper bound",
+        "n_participants": "Participants explained by both; n/a for folds",
+        "n_groups": "Regions",
+    },
+    "cohort, map and pair of sets of networks",
+    "Do networks of other folds, seeds, epochs and families rank regions alike?", stage="evaluation",
+    filled=("cohort", "map", "differ_in", "first_networks", "second_networks"),
+    values={"differ_in": (FOLDS, "seed", EPOCHS, "family", SEVERAL)}, forms={"map": Form.CODE},
+)  # fmt: skip
+NETWORKS_TABLE = Table(
+    "consensus_networks",
+    {
+        **_IDENTITY,
+        "networks": _NETWORKS,
+        "kind": "own, seed, epochs or family: how they differ from the run's own",
+        "balanced_accuracy": "On people whom they have not seen",
+        "auc": "Area under the ROC curve on these people, from pairs within folds",
+        "n_participants": "Participants explained",
+        "n_undefined": "Scans whose map is 0 everywhere or not finite",
+        "agreement": "Mean rank correlation of its ranking of regions with those of the other sets",
+        "auroc_difference": "Area under the ROC of planted groups, ranked by Hedges' g between the classes",
+        "hits_difference": f"Planted groups among the first {FIRST}",
+        **described("n_planted"),
+        "in_consensus": "Whether it counts towards the consensus: all do but networks with fewer epochs",
+        "first_groups": "The first groups, best first",
+    },
+    "cohort, map and set of networks", "Do better classifiers give better evidence?", stage="evaluation",
+    filled=("cohort", "map", "networks", "kind"), on_pages=False, forms={"map": Form.CODE},
+)  # fmt: skip
+REGIONS_TABLE = Table(
+    "consensus_regions",
+    {
+        **_IDENTITY,
+        **described("group"),
+        "place": "Rank in the consensus, by the mean over networks; ties share the mean",
+        "mean_place": "Mean rank over the sets of networks that count",
+        "first_share": f"Share of these sets that have it among the first {FIRST}",
+        "n_networks": "Sets that count",
+        "is_planted": "Whether the classes differ there; n/a where no truth is known",
+    },
+    "cohort, map and bilateral group", "Which regions do most networks rank first?", stage="evaluation",
+    filled=("cohort", "map", "group"), forms={"map": Form.CODE},
+)  # fmt: skip
+CONSENSUS_TABLES = (CONSENSUS_TABLE, NETWORKS_TABLE, REGIONS_TABLE)
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """One map by one set of networks.
+
+    `networks`, `kind`: as of `studies.consensus.networks.Networks`. `densities`: per participant and class
+    (`pipeline.evaluation.bench.judging.participant_densities`). `paired`: whether everyone has a copy of either class.
+    `accuracy`: ``balanced_accuracy`` and ``auc``.
+    """
+
+    networks: str
+    kind: str
+    densities: pd.DataFrame
+    paired: bool
+    accuracy: Mapping[str, float]
+    n_undefined: int = 0
+
+    @property
+    def difference(self) -> Floats:
+        return class_difference(self.densities, self.paired)
+
+    def of_fold(self, fold: int) -> Floats:
+        own = self.densities[self.densities.index.get_level_values("fold") == fold]
+        return class_difference(own, self.paired)
+
+    @property
+    def folds(self) -> list[int]:
+        return sorted(set(self.densities.index.get_level_values("fold")))
+
+
+def pair_rows(found: Sequence[Evidence], seed: int) -> list[dict[str, object]]:
+    """Rows of ``consensus.tsv`` of one map: folds of the run's own networks, then all pairs of sets."""
+    rows: list[dict[str, object]] = []
+    for own in (one for one in found if one.kind == OWN):  # none where the method is not defined for the run's family
+        for first, second in combinations(own.folds, 2):
+            names = {"differ_in": FOLDS, "first_networks": f"fold-{first}", "second_networks": f"fold-{second}"}
+            rows.append(names | _ranking_agreement(own.of_fold(first), own.of_fold(second)))
+    for one, other in combinations(found, 2):
+        kinds = {one.kind, other.kind} - {OWN}
+        row: dict[str, object] = {"differ_in": kinds.pop() if len(kinds) == 1 else SEVERAL}
+        row |= {"first_networks": one.networks, "second_networks": other.networks}
+        both = one.densities.index.intersection(other.densities.index, sort=False)
+        pairs = zip(one.densities.loc[both].to_numpy(float), other.densities.loc[both].to_numpy(float), strict=True)
+        alike = pd.Series([agreement(a, b) for a, b in pairs], index=both.get_level_values("participant_id"))
+        of_people = np.asarray(alike.groupby(level=0, sort=False).mean().dropna(), dtype=np.float64)
+        low, high = participant_interval((of_people,), np.mean, DRAWS, seed)
+        row |= _ranking_agreement(one.difference, other.difference)
+        row |= {"map_spearman": float(of_people.mean()) if len(of_people) else np.nan, "map_spearman_low": low}
+        rows.append(row | {"map_spearman_high": high, "n_participants": len(of_people)})
+    return rows
+
+
+def _ranking_agreement(first: Floats, second: Floats) -> dict[str, object]:
+    length = min(FIRST, len(first))
+    return {
+        "region_spearman": agreement(first, second),
+        "shared_first": shared_first(first, second),
+        "shared_first_expected": length * length / len(first),
+        "n_groups": len(first),
+    }
+
+
+def network_rows(found: Sequence[Evidence], planted: Sequence[str]) -> list[dict[str, object]]:
+    """Rows of ``consensus_networks.tsv`` of one map."""
+    differences = [one.difference for one in found]
+    rows = []
+    for place, (one, values) in enumerate(zip(found, differences, strict=True)):
+        others = [agreement(values, other) for number, other in enumerate(differences) if number != place]
+        known = [value for value in others if np.isfinite(value)]
+        groups = np.array(one.densities.columns)
+        ordered = groups[np.argsort(places(values), kind="stable")]
+        row: dict[str, object] = {
+            "networks": one.networks, "kind": one.kind, **one.accuracy,
+            "n_participants": one.densities.index.get_level_values("participant_id").nunique(),
+            "n_undefined": one.n_undefined, "agreement": float(np.mean(known)) if known else np.nan,
+            "in_consensus": one.kind != EPOCHS,
+            "first_groups": "; ".join(ordered[: int(in_first(values).sum())]) or None,
+        }  # fmt: skip
+        if len(planted):
+            scores = region_scores(values, np.isin(groups, planted).tolist())
+            row |= {"auroc_difference": scores["auroc"], "hits_difference": scores["hits"]}
+            row["n_planted"] = int(np.isin(groups, planted).sum())
+        rows.append(row)
+    return rows
+
+
+def region_rows(found: Sequence[Evidence], planted: Sequence[str]) -> list[dict[str, object]]:
+    """Rows of ``consensus_regions.tsv`` of one map, best first; none if no set that counts has a ranking."""
+    counted = [values for one in found if one.kind != EPOCHS and np.isfinite(values := one.difference).any()]
+    if not counted:
+        return []
+    groups = list(found[0].densities.columns)
+    mean, share = consensus(counted)
+    place = places(-mean)
+    return [
+        {
+            "group": groups[number], "place": place[number], "mean_place": mean[number], "first_share": share[number],
+            "n_networks": len(counted), "is_planted": groups[number] in planted if len(planted) else None,
+        }
+        for number in np.argsort(place, kind="stable")
+    ]  # fmt: skip
+
+
+def better_line(name: str, rows: pd.DataFrame, seed: int) -> str:
+    """Whether better classifiers give better evidence by one map, as printed.
+
+    `rows`: rows of ``consensus_networks.tsv`` of this map.
+    """
+    of = {"AUROC of planted regions": "auroc_difference", "agreement with other networks": "agreement"}
+    found = trends(rows, seed)
+    known = [(title, found[column]) for title, column in of.items() if np.isfinite(found[column].p)]
+    answer = known[0][1].answer if known else "not known"
+    numbers = "; ".join(f"{title}: rho {one.rho:.2f}, p = {one.p:.2g}" for title, one in known)
+    balanced = rows["balanced_accuracy"]
+    range_of = f"balanced accuracy {balanced.min():.2f} to {balanced.max():.2f}"
+    return f"  {name}: {answer} ({len(rows)} sets of networks, {range_of}{'; ' + numbers if numbers else ''})"
+
+
+def trends(rows: pd.DataFrame, seed: int) -> dict[str, Trend]:
+    """How the truth score and the agreement go with balanced accuracy over sets of networks."""
+    accuracy = rows["balanced_accuracy"].to_numpy(float)
+    return {name: trend(accuracy, rows[name].to_numpy(float), seed) for name in ("auroc_difference", "agreement")}
+
+
+log = logging.getLogger("heatlas")
+STAGE = "consensus-maps"
+
+
+def agree(
+    cohort: JudgedCohort,
+    explanations_of: Callable[[Config], tuple[Explanation, ...]],
+    seeds: int,
+    families: Sequence[str],
+    quick: bool,
+    executor: Executor,
+    digests: DigestCache,
+) -> list[Outcome]:
+    """Train the networks that are missing, explain every scan by every set, and write the tables.
+
+    `explanations_of`: what is asked of networks with a recipe; methods not defined for its family are left out.
+    `seeds`, `families`, `quick`: as of `studies.consensus.networks.sets_of_networks`. Raises UsageError,
+    BadInputError before any training: for an unknown family or setting, or a fold without controls.
+    """
+    found = sets_of_networks(cohort, seeds, families, quick)
+    map_jobs(found[0].explaining(cohort), explanations_of(cohort.config), digests, STAGE)  # refuses a lack of controls
+    jobs = [training_jobs(cohort, one, digests) for one in found]
+    digests.save()
+    outcomes = trained(cohort.layout, [job for own in jobs for job in own], executor, "training further networks")
+    failed = {one.job.unit for one in outcomes if not one.ok}
+    whole = [one for one, own in zip(found, jobs, strict=True) if not any(job.unit in failed for job in own)]
+    for one in found:
+        if one not in whole:
+            log.warning("Consensus: %s is left out, since a training failed; see %s", one.name, cohort.layout.failures)
+    asked = {one.name: explanations_of(one.config) for one in whole}
+    maps = [map_jobs(one.explaining(cohort), asked[one.name], digests, STAGE) for one in whole]
+    explained = run_jobs(cohort.layout, [job for own in maps for job in own], executor, "maps of all networks")
+    evidence: dict[str, list[Evidence]] = {}
+    rest: Sequence[Outcome] = explained
+    for one, own in zip(whole, maps, strict=True):
+        now, rest = rest[: len(own)], rest[len(own) :]
+        left, rows = maps_of(one.explaining(cohort), asked[one.name], now)
+        for name in rows.methods:
+            evidence.setdefault(name, []).append(_evidence(one, left, rows, name))
+    _write(cohort, evidence)
+    return outcomes + explained
+
+
+def _evidence(networks: Networks, cohort: JudgedCohort, rows: CohortMaps, name: str) -> Evidence:
+    """One map by one set of networks."""
+    own = rows.scores[(rows.scores["network"] == REAL) & (rows.scores["map"] == name)].set_index("scan_id")
+    margin = own.loc[[scan.scan_id for scan in cohort.scans], "logit"].to_numpy(float)
+    once = scored(margin, cohort.people, np.ones((1, len(margin))))
+    accuracy = {key: value.value for key, value in once.items()}
+    table = participant_densities(cohort, rows, name)
+    return Evidence(networks.name, networks.kind, table, is_paired(cohort), accuracy, int(own["undefined"].sum()))
+
+
+def _write(cohort: JudgedCohort, evidence: dict[str, list[Evidence]]) -> None:
+    """Write the tables, and print whether better classifiers give better evidence."""
+    planted, seed = cohort.truth.groups if cohort.truth else (), cohort.config.seed
+    pairs, networks, regions = [], [], []
+    log.info("Do better classifiers give better evidence?")
+    for name, found in evidence.items():
+        identity = {"cohort": cohort.name, "map": name}
+        pairs += [identity | row for row in pair_rows(found, seed)]
+        own = [identity | row for row in network_rows(found, planted)]
+        networks += own
+        regions += [identity | row for row in region_rows(found, planted)]
+        log.info("%s", better_line(name, NETWORKS_TABLE.frame(own), seed))
+    counts = {"n_participants": "Int64", "n_planted": "Int64"}
+    CONSENSUS_TABLE.write(cohort.layout, CONSENSUS_TABLE.frame(pairs).astype({"n_participants": "Int64"}))
+    NETWORKS_TABLE.write(cohort.layout, NETWORKS_TABLE.frame(networks).astype(counts))
+    REGIONS_TABLE.write(cohort.layout, REGIONS_TABLE.frame(regions).astype({"is_planted": "boolean"}))

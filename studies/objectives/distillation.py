@@ -1,0 +1,164 @@
+"""Distillation: a student learns the answers of a teacher (KD), and where it looks (e²KD)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from heatlas.pipeline.models.kept_volumes import KeptVolumes
+from heatlas.pipeline.run.errors import UsageError
+from heatlas.pipeline.training.objectives.records import Batch, Context, Logged, Objective
+from heatlas.studies.objectives.guidance import KnownOutput, masks_of
+from heatlas.studies.objectives.guidance_losses import attention_distance, explanation_distance
+from heatlas.studies.objectives.maps_in_training import ATTENTION, BatchMaps, explained_batch
+
+
+@dataclass(frozen=True)
+class Distillation:
+    """How a student is taught.
+
+    `temperature`: softens the answers of both. `weight`: of the explanation loss; 0 is plain distillation, to the bit.
+    `map`: as of `studies.objectives.maps_in_training.explained_batch`. `student_stage`, `teacher_stage`:
+    boundaries at which the maps are made; -1 the last stage with voxels. `mixup`: alpha of the distribution of `mixed`;
+    0 shows scans as they are.
+    """
+
+    temperature: float = 1.0
+    weight: float = 1.0
+    map: str = "grad-cam"
+    student_stage: int = -1
+    teacher_stage: int = -1
+    mixup: float = 0.0
+
+
+def mixed(volumes: Tensor, alpha: float) -> Tensor:
+    """Each volume (B, C, D, H, W) with the one before it in the batch, by one share for all of Beta(alpha, alpha).
+
+    The larger of share and 1 - share is that of the own volume: in a batch of random order that changes no
+    distribution, and what is logged of a scan is about most of what was seen. Torch's generator draws, which training
+    seeds in every epoch. Source: Zhang et al. 2018.
+    """
+    share = float(torch.distributions.Beta(alpha, alpha).sample())
+    share = max(share, 1 - share)
+    return share * volumes + (1 - share) * volumes.roll(1, 0)
+
+
+def distillation_loss(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+    """``t^2 KL(teacher || student)`` of the softmax of logits (B, K) divided by t, (B,).
+
+    The factor keeps the size of gradients when t changes (Hinton, Vinyals & Dean 2015).
+
+    Examples
+    --------
+    >>> logits = torch.tensor([[0.0, 2.0]])
+    >>> distillation_loss(logits, logits, 5.0).tolist()
+    [0.0]
+    """
+    own = functional.log_softmax(student / temperature, dim=1)
+    other = functional.log_softmax(teacher / temperature, dim=1)
+    return temperature**2 * (other.exp() * (other - own)).sum(1)
+
+
+def multi_label_distillation_loss(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+    """``t sum_j KL`` of the sigmoid of every logit (B, K) divided by t, (B,), for networks with a binary loss.
+
+    Source: Yang et al. 2023, as in Parchami-Araghi et al. 2024, eq. E.1.
+    """
+    own, other = student / temperature, teacher / temperature
+    yes = torch.sigmoid(other) * (functional.logsigmoid(other) - functional.logsigmoid(own))
+    no = torch.sigmoid(-other) * (functional.logsigmoid(-other) - functional.logsigmoid(-own))
+    return temperature * (yes + no).sum(1)
+
+
+def distilled(task: Objective, distillation: Distillation, binary: bool = False) -> Objective:
+    """Answers and maps of ``context.teacher`` in place of labels, which only validation uses.
+
+    Both networks see the same augmented and `mixed` volumes (maps of a `frozen` teacher move with them), and both are
+    asked for the class that the teacher finds. Maps are compared inside the brain, where the input is not 0: Grad-CAM
+    or, of B-cos networks, W(x) in the source (Parchami-Araghi et al. 2024), which compares them everywhere.
+
+    Attention transfer, which the source compares with, has the loss of the task in place of the teacher's answers.
+
+    `task`: gives the values that are logged, and loss and score in validation. `binary`: whether answers are compared
+    output by output, for networks trained with a binary loss. Raises UsageError when used without a teacher.
+    """
+    of_answers = multi_label_distillation_loss if binary else distillation_loss
+    of_labels = distillation.map == ATTENTION
+    distance = attention_distance if of_labels else explanation_distance
+
+    def loss(model: nn.Module, batch: Batch, context: Context) -> tuple[Tensor, Logged]:
+        if not torch.is_grad_enabled():
+            return task.loss(model, batch, context)
+        if context.teacher is None and context.answers is None:
+            raise UsageError("objective: distillation needs a teacher (objective.teacher, the folder of a run).")
+        if distillation.mixup:
+            batch = replace(batch, volumes=mixed(batch.volumes, distillation.mixup))
+        teacher = _answered(batch, context, distillation)
+        if distillation.weight == 0:
+            logits, maps = model(batch.volumes), None
+        else:
+            found = teacher.logits.argmax(1)
+            explained = explained_batch(model, batch.volumes, found, distillation.map, distillation.student_stage)
+            logits, maps = explained.logits, explained.maps
+        if logits.shape != teacher.logits.shape:
+            raise UsageError(
+                f"objective: the teacher has {teacher.logits.shape[1]} outputs and the student {logits.shape[1]}; take "
+                "a teacher of the same task."
+            )
+        total, logged = task.loss(KnownOutput(logits), batch, context)
+        if not of_labels:
+            total = of_answers(logits.float(), teacher.logits.float(), distillation.temperature).mean()
+        if maps is not None:
+            brain = (batch.volumes != 0).to(maps.dtype)
+            brain = brain if maps.dim() == brain.dim() else brain[:, 0]  # W(x) has a channel for v and one for 1 - v
+            total = total + distillation.weight * distance(maps, teacher.maps, brain).mean()
+        return total, logged
+
+    facts = {**task.facts, "distillation": vars(distillation)}
+    return replace(task, name=f"distilled from a teacher, {task.name}", loss=loss, facts=facts)
+
+
+def frozen(context: Context, volumes: Tensor | KeptVolumes, distillation: Distillation, size: int) -> Context:
+    """A context with the answers and maps of its teacher for scans as they are, so that no step asks it again.
+
+    Maps take the place of masks, which training flips and shifts with the volumes; each is divided by its largest
+    value, which the cosine does not see.
+
+    `context`: with a teacher. `volumes`: of the whole part, (N, C, D, H, W). `size`: scans asked at a time. Raises
+    UsageError if there is no teacher.
+    """
+    if context.teacher is None:
+        raise UsageError("objective: distillation needs a teacher (objective.teacher, the folder of a run).")
+    like = next(context.teacher.parameters())
+    parts = (volumes[start : start + size] for start in range(0, len(volumes), size))
+    found = [_taught(context.teacher, part.to(like), distillation) for part in parts]
+    answers = torch.cat([one.logits for one in found])
+    if distillation.weight == 0:
+        return replace(context, answers=answers, teacher=None)
+    maps = torch.cat([one.maps for one in found])
+    largest = maps.abs().amax(tuple(range(1, maps.dim())), keepdim=True).clamp(min=torch.finfo(maps.dtype).tiny)
+    return replace(context, answers=answers, masks=maps / largest, teacher=None)
+
+
+def _answered(batch: Batch, context: Context, distillation: Distillation) -> BatchMaps:
+    """Logits and maps of the teacher for a batch: those it gave once, or of these volumes."""
+    if context.answers is None:
+        assert context.teacher is not None
+        return _taught(context.teacher, batch.volumes, distillation)
+    maps = batch.volumes[:, 0] if distillation.weight == 0 else masks_of(batch, context)
+    return BatchMaps(context.answers[batch.scans], maps)
+
+
+def _taught(teacher: nn.Module, volumes: Tensor, distillation: Distillation) -> BatchMaps:
+    """Logits and maps of a frozen teacher in evaluation mode, without a graph."""
+    with torch.no_grad():
+        logits = teacher(volumes)
+    if distillation.weight == 0:
+        return BatchMaps(logits, volumes[:, 0])
+    with torch.enable_grad():
+        found, stage = logits.argmax(1), distillation.teacher_stage
+        explained = explained_batch(teacher, volumes, found, distillation.map, stage, learning=False)
+    return BatchMaps(logits, explained.maps.detach())

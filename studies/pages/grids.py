@@ -1,0 +1,341 @@
+"""Grids and moved scans in the evaluation: words, tables and figures.
+
+Grids: the shares of each method, how they change with depth, which methods find the same grids easy, and AggAtt, which
+shows mean maps of the best, the usual and the worst grids of every method, from the arrays of the bench. Moved scans:
+whether maps move with a scan, by how far it is moved.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from heatlas.pipeline.attribution.titles import method_title
+from heatlas.pipeline.evaluation.scores.faithfulness import LOST
+from heatlas.reports.figures.gallery import (
+    BLUE,
+    GREY,
+    INK,
+    ORANGE,
+    VERMILION,
+    Gallery,
+    Picture,
+    house_style,
+    new_figure,
+    warm,
+)
+from heatlas.reports.frame.material import Material
+from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table
+from heatlas.reports.questions.map_verdicts import title_of
+from heatlas.reports.read.run_record import RunRecord
+from heatlas.reports.words.numbers import count, fixed, listing, number, shortened, signed
+from heatlas.studies.grids.directions import BY_CONSTRUCTION, KIND_OF
+from heatlas.studies.grids.grid_scores import CONSTRUCTED
+from heatlas.studies.grids.studies import IN_STEM
+from heatlas.studies.grids.tables import ALL_METHODS, EDGES
+from heatlas.studies.pages.networks import ROWS, named
+
+LONGEST = 40
+"""Letters of a method's name in a figure."""
+
+
+def grids(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable, ...]]:
+    """Shares of each method at the input and at the last stage, beside chance; then what the literature claims."""
+    of_all = table["method"] == ALL_METHODS
+    known = table[~of_all & (table["kind"] == table["setting"].map(KIND_OF)) & ~_is_study(table["method"])]
+    rows = pd.DataFrame({"method": known["method"].unique()})
+    rows["title"] = rows["method"].map(method_title)
+    columns = [Column("title", "Method")]
+    for setting, of_setting in known[known["share"].notna()].groupby("setting", sort=False):
+        chance = fixed(of_setting["chance"].iloc[0])
+        last = of_setting[of_setting["stage"] > 0].sort_values("stage").groupby("method").last()
+        at_input = of_setting[of_setting["stage"] == 0].set_index("method")
+        for key, title, part in (("input", "at the input", at_input), ("last", "at the last stage", last)):
+            rows[f"{setting}_{key}"] = rows["method"].map(part["share"])
+            columns.append(numeric(f"{setting}_{key}", f"{setting}, {title} (chance {chance})", fixed))
+    columns = [column for column in columns if rows[column.key].notna().any()]
+    by = [column.key for column in columns[1:2]]
+    rows = rows.sort_values(by, ascending=False, kind="stable") if by else rows
+    pointing = known[(known["setting"] == "GridPG") & (known["stage"] == 0) & (known["ci_low"] > known["chance"])]
+    above = [method_title(name) for name in pointing["method"]]
+    refused = [
+        f" {setting}: {str(note).rstrip('.')}."
+        for setting, note in table.loc[of_all, ["setting", "note"]].dropna().drop_duplicates().itertuples(index=False)
+    ]
+    text = (
+        "Several scans stand side by side as one volume; the share is the part of a map that lies in the scan it "
+        "should explain (1 for a perfect map). In GridPG the network sees all scans, in DiFull each cell alone, in "
+        "DiPart all, but its head one. Above chance in GridPG at the input with the whole 95 % interval: "
+        f"{named(above) if above else 'no method'}.{''.join(refused)}"
+    )
+    caption = "Mean shares over participants. Other stages, studies and intervals are in evaluation/grids.tsv."
+    return text, (page_table(rows, columns, caption, ROWS),)
+
+
+def _is_study(methods: pd.Series) -> pd.Series:
+    """Methods of the studies of smoothing, of LRP's settings and of stems, which have many rows."""
+    return methods.str.contains(rf"kernel=|gamma=|beta=0\.| {IN_STEM}", regex=True)
+
+
+def claims(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable, ...]]:
+    """Claims of the literature, those with an answer first."""
+    answers = table["holds"]
+    numbers = {name: int((answers == name).sum()) for name in ("yes", "no", "open")}
+    text = (
+        f"Claims of the literature about grids that could be asked here: {sum(numbers.values())}. Hold: "
+        f"{numbers['yes']}; do not hold: {numbers['no']}; open, as the interval is too wide: {numbers['open']}."
+    )
+    if constructed := int((answers == BY_CONSTRUCTION).sum()):
+        text += f" Could not fail, as the map is made so: {constructed}."
+    rows = table[answers.notna()].assign(order=answers.map({"no": 0, "yes": 1, "open": 2, BY_CONSTRUCTION: 3}))
+    rows = rows.sort_values("order", kind="stable")
+    columns = [
+        Column("claim", "Claim"), Column("holds", "Holds"), numeric("difference", "Difference of shares", signed),
+        numeric("ci_low", "From", signed), numeric("ci_high", "To", signed), numeric("n_participants", "Participants"),
+    ]  # fmt: skip
+    caption = "Claims that do not hold here, then those that do, with 95 % intervals over participants."
+    return text, (page_table(rows, columns, caption, ROWS),)
+
+
+def depth_curves(table: pd.DataFrame) -> pd.DataFrame:
+    """Rows of ``grids.tsv`` that are drawn: all stages of the methods of the table on the page, with their titles."""
+    known = table[(table["kind"] == table["setting"].map(KIND_OF)) & table["share"].notna()]
+    known = known.assign(method=known["method"].str.replace(rf" {IN_STEM}\d+$", "", regex=True))  # one curve
+    known = known[~_is_study(known["method"])].sort_values(["method", "depth"], kind="stable")
+    return known.assign(title=[shortened(method_title(name), LONGEST) for name in known["method"]])
+
+
+def agreement(table: pd.DataFrame) -> pd.DataFrame:
+    """Rank correlations of ``grid_agreement.tsv`` as a matrix: inputs first, then the last stage of each method.
+
+    `table`: rows of one setting and kind. Smoothed maps are shown, other studies are not. A method with the same share
+    on all grids correlates with nothing and is left out.
+    """
+    own = table[table["spearman"].notna()].astype({"stage_a": int, "stage_b": int})
+    ends = [list(zip(own[f"method_{one}"], own[f"stage_{one}"], strict=True)) for one in "ab"]
+    found = dict(zip(zip(*ends, strict=True), own["spearman"].astype(float), strict=True))
+    places = pd.DataFrame(list(dict.fromkeys(ends[0] + ends[1])), columns=["method", "stage"])
+    places = places[~_is_study(places["method"]) | places["method"].str.contains("kernel=")]
+    last = places.groupby("method")["stage"].transform("max")
+    places = places[(places["stage"] == 0) | (places["stage"] == last)]
+    shown = sorted(places.itertuples(index=False, name=None), key=lambda place: place[1] > 0)
+    names = [f"{shortened(method_title(name), LONGEST)}, {f'stage {stage}' if stage else 'input'}"
+             for name, stage in shown]  # fmt: skip
+    values = [[1.0 if a == b else found.get((a, b), found.get((b, a), math.nan)) for b in shown] for a in shown]
+    return pd.DataFrame(values, names, names, dtype=float)
+
+
+def draw_grids(material: Material) -> tuple[Picture, ...]:
+    """Curves over depth, and the matrix of rank correlations in GridPG; each where anything is known for it."""
+    found, run = [], material.run
+    curves = depth_curves(run.tables["grids"])
+    if len(curves):
+        methods, settings = curves["title"].nunique(), listing(list(curves["setting"].unique()))
+        constructed = list(curves.loc[curves["note"] == CONSTRUCTED, "title"].unique())
+        found.append(material.gallery.add(
+            draw_depth_curves(curves), "grids_depth",
+            f"Curves of the share of {count(methods, 'method')} by depth, in {settings}.",
+            "Mean share of a map in the scan that it should explain, by the depth at which it is asked: 0 the input, "
+            "1 the last stage. Bars: 95 % intervals over participants. Dashed: chance."
+            + f" 1 by construction in DiFull: {listing(constructed)}." * bool(constructed),
+        ))  # fmt: skip
+    if run.has("grid_agreement"):
+        table = run.tables["grid_agreement"]
+        table = table[(table["setting"] == "GridPG") & (table["kind"] == KIND_OF["GridPG"])]
+        matrix, grids = agreement(table), table["n_grids"].max()
+        if len(matrix):
+            found.append(material.gallery.add(
+                draw_agreement(matrix), "grids_agreement",
+                f"Matrix of the rank correlations of the shares of {number(len(matrix))} maps over grids.",
+                f"Do methods find the same grids easy? Rank correlation of shares over {count(int(grids), 'grid')} "
+                f"(GridPG), at the input and at the last stage. {_by_chance(grids)}Other stages and settings are in "
+                "evaluation/grid_agreement.tsv.",
+            ))  # fmt: skip
+    return tuple(found)
+
+
+def _by_chance(grids: float) -> str:
+    """How large rank correlations are by chance, in large samples; empty where a few grids allow any."""
+    return f"Of unrelated methods about 95 % lie within ±{fixed(1.96 / math.sqrt(grids - 1))}. " if grids > 4 else ""
+
+
+LEFT_OUT = (
+    f"n/a: more than {100 * LOST:g} % of the brain leaves the volume when the scan is moved, so that the maps cannot "
+    "be compared. Scans of which this is true are left out."
+)
+
+
+def shifts(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable, ...]]:
+    """Correlation of every map with that of the moved scan, a column per shift; the steadiest first."""
+    wide = table.pivot_table(index="map", columns="shift", values="correlation", sort=False, dropna=False)
+    wide = wide[sorted(wide.columns)]
+    rows = pd.DataFrame({"title": [title_of(str(name)) for name in wide.index]})
+    columns = [Column("title", "Map")]
+    for shift in wide.columns:
+        rows[f"at_{shift}"] = wide[shift].to_numpy()
+        columns.append(numeric(f"at_{shift}", count(int(shift), "voxel"), fixed))
+    known = [f"at_{shift}" for shift in wide.columns if wide[shift].notna().any()]
+    if known:
+        rows = rows.sort_values(known[-1], ascending=False, kind="stable")
+    text = (
+        "The scans are moved along the diagonal, forward and back, and the maps of the moved scans are moved back. A "
+        "map that moves with its scan correlates by 1 with that of the scan as it is. A map "
+        "that stays in its place correlates by less."
+    )
+    fewest, most = int(table["n_participants"].min()), int(table["n_participants"].max())
+    people = ("" if fewest == most else "at most ") + count(most, "participant")
+    caption = f"Mean correlation over {people}. Intervals and cosines are in evaluation/shift_curve.tsv. {LEFT_OUT}"
+    return text, (page_table(rows, columns, caption, ROWS),)
+
+
+def draw_shifts(material: Material) -> tuple[Picture, ...]:
+    """Curves over shifts; nothing of one shift alone."""
+    table = material.run.tables["shift_curve"]
+    table = table[table["correlation"].notna()]
+    if table["shift"].nunique() < 2:
+        return ()
+    curves = table.assign(title=[shortened(title_of(str(name)), LONGEST) for name in table["map"]])
+    return (
+        material.gallery.add(
+            draw_shift_curves(curves.sort_values(["map", "shift"], kind="stable")), "shift_curve",
+            f"Curves of the correlation of {count(table['map'].nunique(), 'map')} with those of moved scans, by shift.",
+            "Correlation of a map with that of the moved scan, by how far it is moved; bars are 95 % intervals over "
+            "participants. Dashed: what the map would have if it stayed in its place. Shifts are left out by which "
+            f"more than {100 * LOST:g} % of the brain leaves the volume.",
+        ),
+    )  # fmt: skip
+
+
+FORMS = ("svg", "png")
+COLUMN, ROW = 1.25, 1.35
+"""Inches of one picture."""
+MIDDLE = 2
+"""The bin of which one grid is shown as an example: 5 to 50 %."""
+
+
+def draw_aggregated(arrays: Path, folder: Path) -> None:
+    """Draw one figure per setting from `studies.grids.tables`; files ``aggregated_<setting>``.
+
+    Each picture is a grid seen along its last axis, the explained cell at the lower left; positive values summed. All
+    pictures of a method share one scale.
+    """
+    with np.load(arrays, allow_pickle=False) as file:
+        values = {name: file[name] for name in file.files}
+    gallery = Gallery(folder, FORMS)
+    for setting in dict.fromkeys(values["settings"].tolist()):
+        own = {name: one[values["settings"] == setting] for name, one in values.items()}
+        with house_style():
+            figure = _aggregated_figure(own, setting)
+            gallery.add(
+                figure, f"aggregated_{setting}", f"Mean maps of {len(own['names'])} methods in {setting} grids",
+                "Best grids at the left, worst at the right.",
+            )  # fmt: skip
+
+
+def _aggregated_figure(own: Mapping[str, NDArray], setting: str) -> Figure:  # type: ignore[type-arg]
+    bins, rows = len(EDGES) - 1, len(own["names"])
+    figure = Figure(figsize=(COLUMN * (bins + 1) + 0.6, ROW * rows + 0.5), layout="constrained")
+    axes = figure.subplots(rows, bins + 1, squeeze=False)
+    for row, name in enumerate(own["names"].tolist()):
+        limit = float(own["limits"][row]) or 1.0
+        pictures = [own["examples"][row, MIDDLE], *own["means"][row]]
+        labels = ["example", *(f"{share:.2f}" for share in own["shares"][row])]
+        for one, picture, label in zip(axes[row], pictures, labels, strict=True):
+            one.imshow(picture.T, origin="lower", cmap=warm(), vmin=0, vmax=limit, interpolation="nearest")
+            for side, line in zip(picture.shape, (one.axvline, one.axhline), strict=True):
+                line(side / 2 - 0.5, color="white", linewidth=0.6)
+            one.set(xticks=[], yticks=[])
+            one.grid(False)
+            one.set_xlabel(label, fontsize=7)
+        axes[row, 0].set_ylabel(f"{name}\nstage {own['stages'][row]}, n = {own['counts'][row]}", fontsize=6)
+    for column in range(bins):
+        axes[0, column + 1].set_title(f"{EDGES[column]}-{EDGES[column + 1]} %", fontsize=8)
+    figure.suptitle(f"{setting}: mean maps by rank of the grid; below each, its mean share", fontsize=9)
+    return figure
+
+
+LOOKS = {"GridPG": (BLUE, "o"), "DiFull": (VERMILION, "s"), "DiPart": (ORANGE, "^")}
+PER_ROW, CELL = 4, 0.25
+
+
+def draw_depth_curves(curves: pd.DataFrame) -> Figure:
+    """Share by relative depth, with intervals: a panel per method, a curve per setting, dashed what is chance.
+
+    `curves`: columns ``method``, ``title``, ``setting``, ``depth``, ``share``, ``ci_low``, ``ci_high`` and ``chance``;
+    deeper rows of a method later.
+    """
+    panels = list(curves.groupby("method", sort=False))
+    columns, rows = min(len(panels), PER_ROW), -(-len(panels) // PER_ROW)
+    figure = new_figure(2.2 * columns + 0.8, 1.9 * rows + 0.8)
+    axes = list(figure.subplots(rows, columns, squeeze=False, sharey=True).flat)
+    legend = {}
+    for ax, (_, own) in zip(axes, panels, strict=False):
+        for chance in own["chance"].unique():
+            ax.axhline(chance, color=GREY, lw=1, ls="--")
+        for setting, curve in own.groupby("setting", sort=False):
+            colour, marker = LOOKS[str(setting)]
+            errors = np.vstack([curve["share"] - curve["ci_low"], curve["ci_high"] - curve["share"]]).clip(min=0)
+            legend[str(setting)] = ax.errorbar(
+                curve["depth"], curve["share"], np.nan_to_num(errors), color=colour, marker=marker, ms=4, lw=1.3,
+                elinewidth=1, capsize=2,
+            )  # fmt: skip
+        ax.set_title(own["title"].iloc[0], fontsize=7.5)
+        ax.set(xlim=(-0.06, 1.06), ylim=(-0.03, 1.06), xticks=[0, 0.5, 1])
+    for ax in axes[len(panels) :]:
+        ax.set_visible(False)
+    figure.supxlabel("relative depth", fontsize=9)
+    figure.supylabel("share in the scan explained", fontsize=9)
+    figure.legend(list(legend.values()), list(legend), loc="outside upper center", ncols=len(legend))
+    return figure
+
+
+def draw_agreement(matrix: pd.DataFrame) -> Figure:
+    """Rank correlations of shares, -1 to 1, each map by each other one.
+
+    `matrix`: square, rows and columns named alike.
+    """
+    values, names = matrix.to_numpy(float), list(matrix.index)
+    side = CELL * len(names) + 2.2
+    figure = new_figure(side + 0.6, side)
+    ax = figure.subplots()
+    image = ax.imshow(values, cmap="RdBu_r", vmin=-1, vmax=1)
+    for (row, column), value in np.ndenumerate(values):
+        colour = "white" if abs(value) > 0.6 else INK
+        ax.text(column, row, fixed(value, 1), ha="center", va="center", fontsize=6, color=colour)
+    ax.set_xticks(range(len(names)), names, rotation=90, fontsize=6.5)
+    ax.set_yticks(range(len(names)), names, fontsize=6.5)
+    ax.grid(False)
+    ax.spines[:].set_visible(False)
+    figure.colorbar(image, ax=ax, label="rank correlation of shares", shrink=0.5)
+    return figure
+
+
+def draw_shift_curves(curves: pd.DataFrame) -> Figure:
+    """Likeness of the maps of moved scans by shift, with intervals, a panel per map; dashed, maps that stay in place.
+
+    `curves`: columns ``map``, ``title``, ``shift``, ``correlation``, ``correlation_low``, ``correlation_high`` and
+    ``in_place``, in rising order of shifts.
+    """
+    panels = list(curves.groupby("map", sort=False))
+    columns, rows = min(len(panels), PER_ROW), -(-len(panels) // PER_ROW)
+    figure = new_figure(2.2 * columns + 0.8, 1.9 * rows + 0.8)
+    axes = list(figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).flat)
+    for ax, (_, own) in zip(axes, panels, strict=False):
+        middle = own["correlation"]
+        errors = np.vstack([middle - own["correlation_low"], own["correlation_high"] - middle]).clip(min=0)
+        ax.axhline(0, color=GREY, lw=0.6)
+        ax.plot(own["shift"], own["in_place"], color=GREY, lw=1, ls="--")
+        ax.errorbar(own["shift"], middle, np.nan_to_num(errors), color=BLUE, marker="o", ms=4, lw=1.3, capsize=2)
+        ax.set_title(own["title"].iloc[0], fontsize=7.5)
+        ax.set(ylim=(min(-0.06, float(curves["correlation"].min()) - 0.06), 1.06))
+    for ax in axes[len(panels) :]:
+        ax.set_visible(False)
+    figure.supxlabel("shift along the diagonal, voxels", fontsize=9)
+    figure.supylabel("correlation of maps", fontsize=9)
+    return figure

@@ -1,0 +1,426 @@
+"""``--parts representations``: what the frozen backbone of a run's probes knows of people it has not learned from.
+
+``representations.tsv`` says how good several sets of features are, measured on the same people: those of the backbone,
+and those of the same network before any training.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import ArrayLike
+from torch import nn
+
+from heatlas.pipeline.cohort.people.long_tail import LongTailedParts, by_class, long_tailed_parts
+from heatlas.pipeline.cohort.people.unseen import people_of
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.evaluation.cohorts import JudgedCohort
+from heatlas.pipeline.evaluation.scores.intervals import DRAWS
+from heatlas.pipeline.models.families.registry import build_network
+from heatlas.pipeline.models.inputs import NetworkInput, configured_input, read_network_volume
+from heatlas.pipeline.models.storage import load_model
+from heatlas.pipeline.run.cells import REMEDY
+from heatlas.pipeline.run.columns import Form, described
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.declared import Inference, Table
+from heatlas.pipeline.run.documents import read_json
+from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.run.layout.run_layout import FoldFiles
+from heatlas.pipeline.run.layout.scan_files import ScanFiles
+from heatlas.pipeline.run.work.digests import DigestCache, unit_key
+from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
+from heatlas.pipeline.run.work.seeds import derived_seed
+from heatlas.studies.probes.backbone import Backbone, kept_stages
+from heatlas.studies.probes.body import body_of, with_body
+from heatlas.studies.probes.network import backbone_of
+from heatlas.studies.probes.settings import ProbeConfig
+from heatlas.studies.representations.points import (
+    FeatureVectors,
+    Floats,
+    alignments,
+    contributions,
+    effective_negatives,
+    neighbours_agree,
+    one_per_person,
+    peak,
+    points_of,
+    uniformity,
+)
+from heatlas.studies.representations.probes import (
+    ALL,
+    FEW_SHOT,
+    NEAREST,
+    PERMUTATIONS,
+    PROBES,
+    SitePrediction,
+    Statistic,
+    draws_within,
+    predicted_sites,
+    probed,
+    scored,
+    shares_recognised,
+)
+
+AGREEMENT, SITE = "neighbour_agreement", "site"
+MEASURES = {
+    **PROBES,
+    AGREEMENT: "class of the most similar scan of anyone else in the test part",
+    "alignment": "mean squared distance of two scans of a person, lower is better",
+    "uniformity": "logarithm of the mean of exp(-2 d²) over pairs of people, lower is better",
+    "contribution_peak": "similarity of the negatives that contribute most to the InfoNCE loss",
+    "effective_negatives": "exp of the entropy of the softmax over negatives, mean over people",
+    SITE: "site by a linear classifier, cross-validated by participant",
+}
+REPRESENTATIONS_TABLE = Table(
+    "representations",
+    {
+        "features": "Name of the set of features",
+        "measure": "Share of people recognised by a probe, or a property of features: "
+        + "; ".join(f"{name}: {text}" for name, text in MEASURES.items()),
+        "classes": "all; head, mid or tail: groups of classes by frequency in training; or the name of a class. Shares "
+        "are means over classes",
+        "temperature": "Of the InfoNCE loss, for contribution_peak and effective_negatives",
+        "estimate": "Value of the measure",
+        "ci_low": "Lower bound of its 95 % bootstrap interval over participants (percentile), given the fitted "
+        "classifiers; with 8 people tested per class, 9 instead of 5 % miss the true value",
+        **described("ci_high"),
+        "reference": "Set of features it is compared with",
+        "difference": "estimate minus that of the reference, on the same people",
+        "difference_low": "Lower bound of its 95 % bootstrap interval over participants, paired",
+        "difference_high": "Upper bound of the interval",
+        "chance": "Balanced accuracy of guessing",
+        "p": "For site: one-sided, from permuting sites between people of one class with as many scans, (b+1)/(m+1)",
+        "n_participants": "Participants measured",
+        "n_training": "Participants a probe was trained on",
+        "note": "Why there is no value or interval, or a caveat",
+    },
+    "set of features, measure, group of classes and temperature",
+    "How well do features without labels separate classes, rare ones too, and what else do they hold?",
+    stage="evaluation", filled=("features", "measure", "classes", "n_participants"), forms={"reference": Form.TEXT},
+    inference=Inference("exploratory", "one test per set of features"),
+)  # fmt: skip
+
+NO_INTERVAL = "no interval: fewer than three people, or bootstrap draws that are all equal or not all defined"
+
+TOO_SHORT = (
+    "the interval takes the fitted classifiers as given and is too short: 8 to 14 % instead of 5 % miss the accuracy "
+    "expected with so many people"
+)
+"""Note of the site (`benchmarks/null_intervals.py`)."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Measure:
+    """One measure of all sets of features on the same people; `statistics` and `p` by the name of the features."""
+
+    name: str
+    statistics: Mapping[str, Statistic]
+    weights: Floats
+    counts: Mapping[str, int]
+    chance: float = float("nan")
+    n_training: int | None = None
+    temperature: float = float("nan")
+    p: Mapping[str, float] | None = None
+    note: str | None = None
+
+    def rows(self, reference: str) -> Iterator[dict[str, object]]:
+        found = {name: scored(statistic, self.weights) for name, statistic in self.statistics.items()}
+        for name, values in found.items():
+            for group, value in values.items():
+                low, high = value.interval
+                row = {"features": name, "measure": self.name, "classes": group, "temperature": self.temperature}
+                row |= {"estimate": value.value, "ci_low": low, "ci_high": high, "n_training": self.n_training}
+                row |= {"n_participants": self.counts[group]}
+                row |= {"note": self.note or (NO_INTERVAL if np.isfinite(value.value) and np.isnan(low) else None)}
+                if group == ALL:
+                    row |= {"chance": self.chance, "p": (self.p or {}).get(name, float("nan"))}
+                if name != reference:
+                    change = value - found[reference][group]
+                    ends = dict(zip(("difference_low", "difference_high"), change.interval, strict=True))
+                    row |= {"reference": reference, "difference": change.value, **ends}
+                yield row
+
+
+def judged(
+    features: Mapping[str, ArrayLike],
+    people: Sequence[str],
+    labels: Sequence[object],
+    parts: LongTailedParts,
+    sites: Sequence[object] | None = None,
+    *,
+    temperatures: Sequence[float] = (0.1, 1.0),
+    permutations: int = PERMUTATIONS,
+    draws: int = DRAWS,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Measure several sets of features of the same scans.
+
+    `features`: (scans, d), by name, such as two checkpoints of a schedule; the number of features may differ. The first
+    set is the reference of paired differences. `people`: participant of each scan. `labels`: class of each scan, one
+    per participant; missing for people in no part. `parts`: whom probes are trained and tested on; all but the site is
+    measured on the test part. `sites`: site of each scan, one per participant; predicted for all people. Without, the
+    site is not measured. `temperatures`: temperatures of the InfoNCE loss. Returns a table with the columns of
+    `REPRESENTATIONS_TABLE`; measures that cannot be computed have a row with a note. Raises BadInputError if labels or
+    features do not fit the people, or those of the parts are not there. Raises UsageError without a set of features, or
+    with a temperature of 0 or less.
+    """
+    if not features:
+        raise UsageError("no features to judge: give at least one set, by name.")
+    points = {name: points_of(values, people) for name, values in features.items()}
+    reference, first = next(iter(points.items()))
+    class_of = one_per_person(labels, people, "diagnosis")
+    tested = {person: name for name, members in parts.test.items() for person in members}
+    trained = {person: name for name, members in parts.training.items() for person in members}
+    if any(class_of.get(person) != name for person, name in (tested | trained).items()):
+        raise BadInputError("column diagnosis: people of the parts have another class there; make the parts from it.")
+    everyone = _probes(points, parts, tested, draws, seed)
+    everyone += _properties({name: own.of(tested) for name, own in points.items()}, temperatures, tested, draws, seed)
+    rows = [row for measure in everyone for row in measure.rows(reference)]
+    if sites is not None:
+        try:
+            site_of = one_per_person(sites, people, "site")
+            found = {name: predicted_sites(own, site_of, class_of, permutations, seed) for name, own in points.items()}
+        except BadInputError as error:
+            empty = {"measure": SITE, "classes": ALL, "n_participants": len(first.people), "note": str(error)}
+            rows += [{"features": name, **empty} for name in points]
+        else:
+            rows += _of_sites(found, draws, seed).rows(reference)
+    table = REPRESENTATIONS_TABLE.frame(rows)
+    return table.astype({"n_participants": "Int64", "n_training": "Int64"})
+
+
+def _probes(
+    points: Mapping[str, FeatureVectors], parts: LongTailedParts, tested: Mapping[str, str], draws: int, seed: int
+) -> list[_Measure]:
+    trained = sum(map(len, parts.training.values()))
+    there = [measure for measure in PROBES if NEAREST.get(measure, 0) <= trained]
+    right = {name: probed(own, parts, there) for name, own in points.items()}
+    of_test = {name: own.of(tested) for name, own in points.items()}
+    for name, own in of_test.items():
+        right[name][AGREEMENT] = neighbours_agree(own, tested)
+    who = sorted(tested)
+    classes = [tested[person] for person in who]
+    weights = draws_within(who, classes, draws, seed)
+    sizes = {name: len(members) for name, members in parts.test.items()}
+    counts = {ALL: len(who)} | {name: sum(sizes[one] for one in own) for name, own in parts.groups.items()} | sizes
+    number = dict.fromkeys(PROBES, trained) | {FEW_SHOT: parts.shots * len(parts.classes)}
+    unknown = np.full(len(who), np.nan)
+    return [
+        _Measure(
+            measure,
+            {name: shares_recognised(own.get(measure, unknown), classes, parts.groups) for name, own in right.items()},
+            weights, counts, chance=1 / len(parts.classes), n_training=number.get(measure),
+            note=None if measure in there or measure == AGREEMENT else f"only {trained} people to train on",
+        )
+        for measure in (*PROBES, AGREEMENT)
+    ]  # fmt: skip
+
+
+def _properties(
+    points: Mapping[str, FeatureVectors],
+    temperatures: Sequence[float],
+    tested: Mapping[str, str],
+    draws: int,
+    seed: int,
+) -> list[_Measure]:
+    who = sorted(tested)
+    weights, counts = draws_within(who, [tested[person] for person in who], draws, seed), {ALL: len(who)}
+    close = {name: alignments(own) for name, own in points.items()}
+    repeated = int(np.isfinite(next(iter(close.values()))).sum())
+    found = [
+        _Measure(
+            "alignment", {name: _mean(values) for name, values in close.items()}, weights, {ALL: repeated},
+            note=None if repeated else "no one in the test part has two scans",
+        ),
+        _Measure("uniformity", {name: _named(uniformity(own)) for name, own in points.items()}, weights, counts),
+    ]  # fmt: skip
+    for temperature in temperatures:
+        peaks, numbers = {}, {}
+        for name, own in points.items():
+            similar, same = own.similarities
+            peaks[name] = _peak_of(own, similar, same, temperature)
+            numbers[name] = _mean(own.mean(effective_negatives(similar, temperature, same)))
+        found.append(_Measure("contribution_peak", peaks, weights, counts, temperature=temperature))
+        found.append(_Measure("effective_negatives", numbers, weights, counts, temperature=temperature))
+    return found
+
+
+def _of_sites(found: Mapping[str, SitePrediction], draws: int, seed: int) -> _Measure:
+    first = next(iter(found.values()))
+    groups = {ALL: sorted(set(first.sites))}
+    return _Measure(
+        SITE,
+        {name: _only_all(shares_recognised(own.right, own.sites, groups)) for name, own in found.items()},
+        draws_within(first.people, first.sites, draws, seed),
+        {ALL: len(first.people)},
+        chance=first.chance,
+        p={name: own.p for name, own in found.items()},
+        note=TOO_SHORT + (f"; {first.left_out} people left out: site unknown or too small" if first.left_out else ""),
+    )
+
+
+def _named(statistic: Callable[[Floats], Floats]) -> Statistic:
+    return lambda weights: {ALL: statistic(weights)}
+
+
+def _only_all(statistic: Statistic) -> Statistic:
+    return _named(lambda weights: statistic(weights)[ALL])
+
+
+def _mean(values: Floats) -> Statistic:
+    """Mean over the people that have a value."""
+    there = np.isfinite(values)
+
+    def mean(weights: Floats) -> Mapping[str, Floats]:
+        total = weights[:, there].sum(axis=1)
+        part = weights[:, there] @ values[there]
+        return {ALL: np.divide(part, total, out=np.full(len(weights), np.nan), where=total > 0)}
+
+    return mean
+
+
+def _peak_of(own: FeatureVectors, similar: Floats, same: np.ndarray, temperature: float) -> Statistic:
+    def of_weights(weights: Floats) -> Floats:
+        return peak(contributions(similar, temperature, same, weights[:, own.codes] * own.weights))
+
+    return _named(of_weights)
+
+
+log = logging.getLogger("heatlas")
+STAGE = "representations"
+UNTRAINED, BACKBONE = "untrained", "backbone"
+RATIO, TEST_SHARE = 5.0, 0.4
+"""Most people of the most frequent class per one of the rarest, and share of the rarest that is tested."""
+FEWEST = 4
+"""Participants of a class; smaller classes are left out."""
+
+
+@dataclass(frozen=True)
+class BackboneToJudge:
+    """Input of the worker; picklable. All scans have a class."""
+
+    scans: tuple[Scan, ...]
+    files: tuple[ScanFiles, ...]
+    networks: tuple[FoldFiles, ...]
+    parts: LongTailedParts
+    spec: NetworkInput
+    config: Config
+
+
+def judge_backbone(
+    cohort: JudgedCohort, scans: Sequence[Scan], executor: Executor, digests: DigestCache
+) -> list[Outcome]:
+    """Measure the features of the backbone under a cohort's networks, and write ``representations.tsv``.
+
+    Scans outside the contrast are among `scans`: they belong to rarer classes.
+
+    Raises UsageError if the networks are no probes on a backbone that stayed as it was. Raises BadInputError if there
+    are too few people.
+    """
+    config, layout = cohort.config, cohort.layout
+    settings, known = require_frozen(config), set[str]()
+    for fold in cohort.tested_folds:
+        description = layout.fold(fold.index).description
+        known |= {*people_of(read_json(description, REMEDY), str(description), "backbone")}
+    left = diagnosed(scans, frozenset(known))
+    class_of = {scan.participant_id: str(scan.diagnosis) for scan in left}
+    sizes = list(map(len, by_class(class_of).values()))
+    if len(sizes) < 2:
+        raise BadInputError(
+            f"representations: fewer than two classes have {FEWEST} people whom the backbone has not learned from."
+        )
+    parts = long_tailed_parts(class_of, min(RATIO, sizes[0] / sizes[-1]), TEST_SHARE, seed=config.seed)
+    resolution = config.registration.resolution_mm
+    files = tuple(layout.scan(scan.participant_id, scan.session_id, resolution) for scan in left)
+    networks = tuple(layout.fold(fold.index) for fold in cohort.tested_folds)
+    task = BackboneToJudge(tuple(left), files, networks, parts, configured_input(config), config)
+    inputs = {f"network {place}": digests.digest(one.weights) for place, one in enumerate(networks)}
+    for scan, one in zip(left, files, strict=True):
+        inputs[scan.name] = f"{digests.joined(one.seen)} {scan.diagnosis} {scan.site}"
+    digests.save()
+    outputs = dict(zip(("table", "columns"), REPRESENTATIONS_TABLE.files(layout), strict=True))
+    key = unit_key(inputs, [with_body(settings), config.seed], write_judged)
+    job = Job(STAGE, BACKBONE, key, outputs, write_judged, (task,))
+    outcomes = run_jobs(layout, [job], executor, "representations")
+    if outcomes[0].ok:
+        _log_shares(REPRESENTATIONS_TABLE.read(layout))
+    return outcomes
+
+
+def require_frozen(config: Config) -> ProbeConfig:
+    """The settings of probes on a frozen backbone; networks that learned from labels are refused."""
+    if not isinstance(config.model, ProbeConfig) or config.model.train_backbone:
+        raise UsageError(
+            "--parts representations judges what a network learned without labels, and those of this run learned from "
+            "labels. Run a probe: heatlas run INPUT OUT --backbone FOLDER, with the folder of heatlas pretrain."
+        )
+    return config.model
+
+
+def diagnosed(scans: Iterable[Scan], known: frozenset[str]) -> list[Scan]:
+    """Scans with the first diagnosis of each person, of people who are not known, in classes of some size."""
+    first: dict[str, str] = {}
+    found = []
+    for scan in scans:
+        new = scan.diagnosis and scan.participant_id not in known
+        if new and first.setdefault(scan.participant_id, str(scan.diagnosis)) == scan.diagnosis:
+            found.append(scan)
+    counts = Counter(first.values())
+    small = sorted(name for name, count in counts.items() if count < FEWEST)
+    if small:
+        log.info("Representations: left out, with fewer than %d people: %s", FEWEST, ", ".join(small))
+    return [scan for scan in found if counts[first[scan.participant_id]] >= FEWEST]
+
+
+def write_judged(outputs: dict[str, Path], task: BackboneToJudge) -> None:
+    """Measure and write; the function of a `Job`."""
+    loaded = [load_model(files).model for files in task.networks]
+    bodies = [backbone_of(model) for model in loaded]
+    if any(_differ(bodies[0], other) for other in bodies[1:]):
+        raise BadInputError(
+            "representations: each fold stands on a network of its own, which learned from labels. Run probes on one "
+            "backbone of heatlas pretrain."
+        )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derived_seed(task.config.seed, STAGE))
+        assert isinstance(task.config.model, ProbeConfig)
+        fresh = build_network(body_of(task.config.model), task.spec.shape, 2)
+    untrained = Backbone(kept_stages(fresh, task.spec.shape, task.config.model.stages)[0])
+    people = [scan.participant_id for scan in task.scans]
+    table = judged(
+        {name: features(body, task.files, task.spec) for name, body in ((UNTRAINED, untrained), (BACKBONE, bodies[0]))},
+        people, [scan.diagnosis for scan in task.scans], task.parts,
+        sites=[scan.site for scan in task.scans], seed=task.config.seed,
+    )  # fmt: skip
+    REPRESENTATIONS_TABLE.write(outputs["table"], table)
+
+
+def _differ(one: nn.Module, other: nn.Module) -> bool:
+    theirs = other.state_dict()
+    return any(not torch.equal(value, theirs[name]) for name, value in one.state_dict().items())
+
+
+@torch.inference_mode()
+def features(body: nn.Module, files: Iterable[ScanFiles], spec: NetworkInput) -> Floats:
+    """Means over voxels of the last features of scans, (scans, channels)."""
+    body.eval()
+    volumes = (torch.from_numpy(read_network_volume(one, spec))[None, None] for one in files)
+    return np.array([body(volume).mean((2, 3, 4))[0].double().numpy() for volume in volumes])
+
+
+def _log_shares(rows: pd.DataFrame) -> None:
+    own = rows[(rows["features"] == BACKBONE) & (rows["classes"] == ALL) & rows["measure"].isin([*PROBES, SITE])]
+    log.info("Backbone, and the same network untrained (share recognised, mean over classes):")
+    for row in own.to_dict("records"):
+        change = f"{row['difference']:+.2f}"
+        if np.isfinite(row["difference_low"]):
+            change += f" [{row['difference_low']:+.2f}, {row['difference_high']:+.2f}]"
+        log.info("  %s %.2f (%s)", row["measure"], row["estimate"], change)
