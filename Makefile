@@ -11,7 +11,7 @@ SPREAD  = -n 2 --dist loadfile --no-loadscope-reorder
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 unexport PYTHONDONTWRITEBYTECODE  # pytest would compile all tests anew in every process
 
-.PHONY: install demo test test-ci test-kernels test-slow test-oracle test-network test-cluster same coverage check docs pages format lock clean
+.PHONY: install demo test test-ci test-core test-kernels test-slow test-oracle test-network test-cluster same coverage check docs pages format lock clean
 .DEFAULT_GOAL = demo
 
 $(VENV)/.installed: requirements.lock requirements-cuda.lock pyproject.toml .ci/install
@@ -49,6 +49,9 @@ test-kernels: $(VENV)/.tools   ## the tests that compare numbers, on the arithme
 # More processes than cores use them while others wait for a browser or for runs of their own.
 test-ci: $(VENV)/.tools   ## what continuous integration runs too: whole runs, killed and continued, browsers, copies of the program
 	$(BIN)/pytest -m "ci and not slow" -n 4 --dist loadfile --no-loadscope-reorder
+
+test-core: $(VENV)/.tools   ## the core alone: its default tests in a copy without studies/
+	.ci/core_alone $(BIN)/python $(SPREAD)
 
 test-slow: $(VENV)/.tools   ## error rates of all statistics, runs at full size
 	$(BIN)/pytest -m slow

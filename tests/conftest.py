@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import multiprocessing
 import os
 import sys
@@ -33,6 +34,16 @@ LONGEST = (
 """Files whose tests begin first when processes share the work, so that none is left with a long file at the end."""
 
 REAL_DATA = Path(os.environ.get("HEATLAS_TEST_DATA", Path(__file__).parents[2] / "shared" / "data"))
+
+
+STUDIES = importlib.util.find_spec("heatlas.studies") is not None
+"""Whether the program stands with its studies; without them it is the core (`make test-core`)."""
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Leave out the test files of studies where there are none."""
+    of_studies = collection_path.suffix == ".py" and "heatlas.studies" in collection_path.read_text(encoding="utf-8")
+    return True if of_studies and not STUDIES and collection_path != Path(__file__) else None
 
 
 @pytest.fixture(scope="session")

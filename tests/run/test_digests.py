@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pytest
 from code_caches import forget_code
 
+from heatlas.pipeline.run.work import digests
 from heatlas.pipeline.run.work.digests import DigestCache, canonical_json, code_digest, file_digest, unit_key
 
 
@@ -86,3 +87,23 @@ def test_key_depends_on_inputs_parameters_and_code():
         unit_key({"a": "1"}, Record(1, ()), "heatlas.pipeline.cohort.records"),
     }
     assert len(keys) == 4
+
+
+def test_code_shown_to_be_the_same_keeps_the_digest_of_the_earlier_code(package, tmp_path, monkeypatch):
+    earlier, now = package("def f(): return 2 + 2"), package("def f(): return 4")
+    assert earlier != now
+    (tmp_path / "same.tsv").write_text(f"modules\tdigest\tearlier\ndigested_package\t{now}\t{earlier}\n")
+    monkeypatch.setattr(digests, "SAME_CODE", tmp_path / "same.tsv")
+    digests._earlier_digests.cache_clear()
+    assert package("def f(): return 4") == earlier
+    assert package("def f(): return 5") not in (earlier, now), "a further change counts"
+    digests._earlier_digests.cache_clear()
+
+
+@pytest.mark.parametrize("row", digests.SAME_CODE.read_text().splitlines()[1:], ids=lambda row: row.split("\t")[0])
+def test_rows_of_code_that_is_the_same_are_of_the_code_now(row):
+    modules, digest, earlier = row.split("\t")
+    assert digests._modules_digest(tuple(sorted(modules.split()))) == digest != earlier, (
+        f"{digests.SAME_CODE}: {modules} has changed since. Remove its rows (finished runs then do that work again: say "
+        "so in CHANGELOG.md), or, where `make same` finds no difference, give them the new digest."
+    )

@@ -4,7 +4,8 @@ Files are digested once and remembered by path, size and times. Code is digested
 trees without docstrings (including those after constants and fields), so that comments and layout do not invalidate
 finished work. Imports are read from the source, including those inside functions; a module whose names appear only in
 annotations is left out. Plumbing (`pipeline.run`: folders, receipts, tables, settings) does not change a result, except
-`COMPUTING`.
+`COMPUTING`. Code that moved or was written anew and was shown to give the same bytes keeps the digest of the earlier code
+(`SAME_CODE`), so that finished work stays valid.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ PLUMBING = "heatlas.pipeline.run."
 COMPUTING = frozenset({"heatlas.pipeline.run.work.seeds"})
 PACKAGES = ("heatlas",)
 """Packages of the program; everything else is a library, whose version is in the provenance."""
+SAME_CODE = Path(__file__).with_name("same_code.tsv")
+"""Modules, their digest now, and the digest of the earlier code that gives the same bytes (`make same`). A row whose
+digest is not that of its modules any more does nothing; a test asks to remove it."""
 
 
 def text_digest(text: str) -> str:
@@ -61,7 +65,14 @@ Code = str | Callable[..., Any]
 
 def code_digest(*code: Code) -> str:
     """Digest of code and of all that it imports, without comments, layout and docstrings."""
-    return _modules_digest(tuple(sorted({part if isinstance(part, str) else part.__module__ for part in code})))
+    digest = _modules_digest(tuple(sorted({part if isinstance(part, str) else part.__module__ for part in code})))
+    return _earlier_digests().get(digest, digest)
+
+
+@functools.cache
+def _earlier_digests() -> Mapping[str, str]:
+    rows = [line.split("\t") for line in SAME_CODE.read_text(encoding="utf-8").splitlines()[1:]]
+    return {now: earlier for _, now, earlier in rows}
 
 
 @functools.cache
