@@ -2,12 +2,14 @@
 
     python .ci/same_results.py record TREE OUT [--from OLD]
     python .ci/same_results.py compare OLD NEW
+    python .ci/same_results.py codes OLD NEW
 
 A record holds a cohort of 10 people at 4 mm, its run with heatlas evaluate, heatlas apply to some of them, and what
 the program says of itself: help of every command, printed pages, public names. With ``--from OLD`` the tree goes on
 with a copy of OLD's run: what it does again is a difference then, and the rest is compared all the same. Differences
 that are meant stand in same_results.toml, each with its reason: [[expected]] with `place` (a pattern of paths), `what`
-(a regular expression; none: all) and `why`.
+(a regular expression; none: all) and `why`. ``codes`` compares, and where nothing differs that nobody meant, writes
+pipeline/run/work/same_code.tsv: the digests of the code that did the same work in both trees.
 """
 
 from __future__ import annotations
@@ -93,7 +95,23 @@ for module in ("registration.scan_jobs", "training.stage", "explaining.explained
     said["code/" + module] = "\\n".join(f"{name} {text_digest(_module_code(name))[:6]}" for name in names)
 json.dump(said, sys.stdout)
 """
+TRACE = """
+import json, os
+from heatlas.pipeline.run.work import digests
+key = digests.unit_key
+
+def traced(inputs, parameters, *code):
+    work = digests.text_digest(digests.canonical_json([dict(inputs), parameters]))
+    modules = sorted({part if isinstance(part, str) else part.__module__ for part in code})
+    with open(os.environ["TRACED"], "a") as file:
+        file.write(json.dumps([work, modules, digests._modules_digest(tuple(modules)), digests.code_digest(*code)]) + "\\n")
+    return key(inputs, parameters, *code)
+
+digests.unit_key = traced
+"""
+"""Notes for every unit of work which code does it."""
 EXPECTED = Path(__file__).with_suffix(".toml")
+CODES = Path(__file__).parents[1] / "pipeline" / "run" / "work" / "same_code.tsv"
 FOLDERS = ("cohort", "run", "applied")
 BENCH = ["--plant", "--quick", "--parts", "faithfulness", "interactions", "grids"]
 TIMES = {"seconds"}  # columns that no two runs share
@@ -107,7 +125,8 @@ TEXTS = (".json", ".html", ".toml", ".md", ".bib", ".txt", ".csv", "")
 
 def record(tree: Path, out: Path, origin: Path | None, through: list[str], quick: bool) -> None:
     """Write to `out` what the code of `tree` gives, by this Python; `through`: a command that runs the long ones."""
-    fixed = {"PYTHONPATH": str(tree), "COLUMNS": "100", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    fixed = {"PYTHONPATH": f"{out / 'trace'}:{tree}", "TRACED": str(out / "codes.jsonl"), "COLUMNS": "100"}
+    fixed |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
     def do(*words: str | Path) -> str:
         command, environment = [*through, sys.executable, *map(str, words)], os.environ | fixed
@@ -116,7 +135,8 @@ def record(tree: Path, out: Path, origin: Path | None, through: list[str], quick
             sys.exit(f"{tree}: {shlex.join(command)}\n{answer.stdout}{answer.stderr}")
         return answer.stdout
 
-    out.mkdir(parents=True, exist_ok=True)
+    (out / "trace").mkdir(parents=True, exist_ok=True)
+    (out / "trace" / "sitecustomize.py").write_text(TRACE)  # Python imports it first
     (out / "origin.txt").write_text(str(origin or ""))
     (out / "said.json").write_text(do("-c", ASK))
     if quick:
@@ -242,9 +262,23 @@ def compare(old: Path, new: Path, expected: Path, most: int) -> int:
     return 1 if unmeant else 0
 
 
+def write_codes(old: Path, new: Path, path: Path) -> int:
+    """Write a row for code that did in `new` what other code did in `old`."""
+    columns = ["work", "modules", "digest", "in_keys"]
+    before, after = (pd.read_json(root / "codes.jsonl", lines=True).set_axis(columns, axis=1) for root in (old, new))
+    after["modules"] = after["modules"].map(" ".join)
+    both = after.merge(before[["work", "in_keys"]], on="work", suffixes=("", "_earlier"))
+    rows = both[["modules", "digest", "in_keys_earlier"]].set_axis(["modules", "digest", "earlier"], axis=1)
+    rows = rows.drop_duplicates().query("digest != earlier").sort_values(["modules", "earlier"])
+    certain = rows[~rows.duplicated("digest", keep=False)]  # else two earlier codes did it: which one, nobody knows
+    certain.to_csv(path, sep="\t", index=False)
+    print(f"{len(certain)} rows in {path}")
+    return 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(usage=__doc__)
-    parser.add_argument("command", choices=("record", "compare"))
+    parser.add_argument("command", choices=("record", "compare", "codes"))
     parser.add_argument("first", type=lambda text: Path(text).resolve(), metavar="TREE|OLD")
     parser.add_argument("second", type=lambda text: Path(text).resolve(), metavar="OUT|NEW")
     parser.add_argument("--from", dest="origin", type=lambda text: Path(text).resolve(), metavar="OLD")
@@ -252,8 +286,9 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="no run: only what the program says of itself")
     parser.add_argument("--most", type=int, default=12, metavar="N", help="lines shown of a place")
     given = parser.parse_args()
-    if given.command == "compare":
-        return compare(given.first, given.second, EXPECTED, given.most)
+    if given.command != "record":
+        different = compare(given.first, given.second, EXPECTED, given.most)
+        return different if given.command == "compare" or different else write_codes(given.first, given.second, CODES)
     record(given.first, given.second, given.origin, given.through, given.quick)
     return 0
 
