@@ -103,8 +103,9 @@ key = digests.unit_key
 def traced(inputs, parameters, *code):
     work = digests.text_digest(digests.canonical_json([dict(inputs), parameters]))
     modules = sorted({part if isinstance(part, str) else part.__module__ for part in code})
+    row = [work, modules, digests._modules_digest(tuple(modules)), digests.code_digest(*code)]
     with open(os.environ["TRACED"], "a") as file:
-        file.write(json.dumps([work, modules, digests._modules_digest(tuple(modules)), digests.code_digest(*code)]) + "\\n")
+        file.write(json.dumps(row) + "\\n")
     return key(inputs, parameters, *code)
 
 digests.unit_key = traced
