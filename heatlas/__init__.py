@@ -1,7 +1,7 @@
 """Heatlas as a library: explain any network, read a run, or start one from Python; see docs/library.md.
 
-The rooms `heatlas.pipeline`, `heatlas.atlases`, `heatlas.reports` and `heatlas.workflows` are the folders of these
-names at the top of the repository. What is named in ``__all__`` is public (docs/library.md says what that promises),
+The rooms `heatlas.pipeline`, `heatlas.atlases`, `heatlas.reports`, `heatlas.workflows` and `heatlas.studies` are the
+folders of these names at the top of the repository. What is named in ``__all__`` is public (docs/library.md says what that promises),
 and is loaded when it is first used, so that importing ``heatlas`` takes no time.
 """
 

@@ -23,7 +23,7 @@ def test_the_wheel_owns_one_name_and_holds_all_that_the_repository_tracks(listed
     names = set(listed)
     assert {name.split("/")[0] for name in names} == {"heatlas"}
     assert "heatlas/py.typed" in names, "types reach a user only from the top of the package (PEP 561)"
-    rooms = ("pipeline", "atlases", "reports", "workflows")
+    rooms = ("pipeline", "atlases", "reports", "studies", "workflows")
     files = {
         f"heatlas/{path.relative_to(ROOT).as_posix()}"
         for room in rooms for path in (ROOT / room).rglob("*")
@@ -39,7 +39,7 @@ def test_files_of_a_user_with_the_names_of_rooms_are_not_imported(listed, tmp_pa
         (packages / name).parent.mkdir(parents=True, exist_ok=True)
         (packages / name).symlink_to(path)
     (notebook / "reports").mkdir(parents=True)
-    for hiding in ("pipeline.py", "atlases.py", "workflows.py", "reports/__init__.py"):
+    for hiding in ("pipeline.py", "atlases.py", "workflows.py", "studies.py", "reports/__init__.py"):
         (notebook / hiding).write_text("raise ImportError('a file of the user')\n")
     code = (
         f"import sys; sys.path[:0] = [{str(notebook)!r}, {str(packages)!r}]; import heatlas, pathlib\n"
@@ -47,7 +47,7 @@ def test_files_of_a_user_with_the_names_of_rooms_are_not_imported(listed, tmp_pa
         "from heatlas.reports.words.glossary import *\n"
         f"assert pathlib.Path(heatlas.__file__).is_relative_to({str(packages)!r}), heatlas.__file__\n"
         "assert heatlas.open.__name__ == 'open_run'\n"
-        "assert not {'pipeline', 'reports', 'atlases', 'workflows'} & set(sys.modules)\n"
+        "assert not {'pipeline', 'reports', 'atlases', 'studies', 'workflows'} & set(sys.modules)\n"
         "main(['--help'])"
     )
     run = subprocess.run([sys.executable, "-I", "-c", code], cwd=notebook, capture_output=True, text=True, check=False)
