@@ -90,7 +90,7 @@ _TABLE = partial(
 _FOLLOW_LINKS = partial(
     flag, "read folders and images that are links out of INPUT too (default: they are left out and named)"
 )
-_LABELS = partial(several, "LABEL", "only these, e.g. sub-01, 01 or 002_S_0295")
+_LABELS = partial(several, "LABEL", "only these, e.g. sub-01, 01 or 002_S_0295", action="extend")
 _START_AT = partial(
     option, "what images are: recognised individually (auto, default), scans, brains, or brains in template space",
     choices=("auto", "scan", "brain", "template"),
@@ -317,7 +317,7 @@ class Explain(Command):
         "maps relative to controls, else the logit)",
         choices=("logit", "probability", "evidence"),
     )
-    participant_label: tuple[str, ...] = _LABELS(action="extend")
+    participant_label: tuple[str, ...] = _LABELS()
     scan: tuple[str, ...] = several("ID", "only these: scan_id, or sub-X_ses-Y", action="extend")
     setting: tuple[str, ...] = several(
         "KEY=VALUE", "of the methods, e.g. batch=4; of one of them: METHOD:KEY=VALUE", action="extend"

@@ -71,6 +71,13 @@ def test_an_unknown_value_is_named_with_those_that_exist() -> None:
     assert str(caught.value) == message
 
 
+def test_values_that_may_name_people_are_counted_and_not_shown() -> None:
+    people = [candidate(n, name=f"Smith {n}") for n in range(6)]
+    with pytest.raises(BadInputError, match="It has 6 values of one scan each") as caught:
+        labels(people, contrast_column="name", negative="Smith 0", positive="elder")
+    assert "Smith 1" not in str(caught.value)
+
+
 def test_an_unknown_column_is_named_with_those_that_exist() -> None:
     with pytest.raises(
         BadInputError, match=r"contrast_column = 'agegroup'.* With values: age_group, site\. Choose with --contrast"

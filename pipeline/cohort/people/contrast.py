@@ -69,7 +69,10 @@ def with_labels(candidates: Sequence[Candidate], config: CohortConfig) -> list[C
         if matched and wanted not in present:
             if read_class(wanted, column):
                 raise BadInputError(_no_number(wanted, settings[wanted], column, list(held.elements())))
-            existing = listed((f"{value} ({counted(held[value], 'scan')})" for value in sorted(held)), 20)
+            single = [value for value in held if held[value] == 1]
+            hidden = {*single} if len(single) > 5 else set()  # such a column is no class, and may name people
+            shown = [f"{value} ({counted(held[value], 'scan')})" for value in sorted({*held} - hidden)]
+            existing = listed([*shown, *[f"{len(hidden)} values of one scan each"] * bool(hidden)], 20)
             raise BadInputError(
                 f"cohort.{settings[wanted]} = '{wanted}': column '{column}' has no such value. It has {existing}."
             )
