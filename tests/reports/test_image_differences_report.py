@@ -75,7 +75,12 @@ def test_voxels_are_counted_placed_and_drawn(layout):
 
 
 def test_a_damaged_map_is_a_fault_and_no_crash(layout):
-    layout.voxel_map("expectedGradients", "tThresholded").write_bytes(b"no image")
-    material = Material.of(layout)
-    assert voxelwise.build(material)["blocks"][1]["figure"] is None
-    assert "stat-tThresholded" in next(iter(material.faults.said))
+    path = layout.voxel_map("expectedGradients", "tThresholded")
+    whole = path.read_bytes()
+    path.write_bytes(b"no image")
+    try:
+        material = Material.of(layout)
+        assert voxelwise.build(material)["blocks"][1]["figure"] is None
+        assert "stat-tThresholded" in next(iter(material.faults.said))
+    finally:
+        path.write_bytes(whole)  # the other tests share it
