@@ -4,7 +4,7 @@
     python .ci/same_results.py compare OLD NEW
     python .ci/same_results.py codes OLD NEW
 
-A record holds a cohort of 10 people at 4 mm, its run with heatlas evaluate, heatlas apply to some of them, and what
+A record holds a cohort of 14 people at 4 mm, its run with heatlas evaluate, heatlas apply to some of them, and what
 the program says of itself: help of every command, printed pages, public names. With ``--from OLD`` the tree goes on
 with a copy of OLD's run: what it does again is a difference then, and the rest is compared all the same. Differences
 that are meant stand in same_results.toml, each with its reason: [[expected]] with `place` (a pattern of paths), `what`
@@ -57,7 +57,7 @@ voxelwise.permutations = 99
 """Every stage in seconds, and limits so low that few people are enough for every analysis."""
 COHORT = """
 import pathlib, heatlas.pipeline.cohort.demo.cohort as demo
-demo.write_demo_cohort(pathlib.Path({!r}), seed=5, participants=10, resolution_mm=4.0)
+demo.write_demo_cohort(pathlib.Path({!r}), seed=5, participants=14, resolution_mm=4.0)
 """
 ASK = """
 import contextlib, inspect, io, json, re, runpy, sys
