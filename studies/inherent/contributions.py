@@ -15,19 +15,20 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from heatlas.pipeline.attribution.entry import RunContext
+from heatlas.pipeline.attribution.entry import Entry, RunContext
 from heatlas.pipeline.attribution.gradient.gradients import channel_sum
 from heatlas.pipeline.attribution.lrp.ledger import Ledger
 from heatlas.pipeline.attribution.method_settings import CheckedSettings
 from heatlas.pipeline.attribution.network_view import NetworkView
 from heatlas.pipeline.attribution.reference.references import Reference, features_of, fitting, mean_value
+from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.dynamic.explanation_mode import dynamic_layers
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.studies.coda.embedding import require_voxel_level
 from heatlas.studies.dynamic.encoding import InputEncoding
 from heatlas.studies.dynamic.linear_map import Value, dynamic_weights
 from heatlas.studies.inherent.ledger import balances, inherent_ledger
-from heatlas.studies.probes.backbone import Backbone
+from heatlas.studies.probes.backbone import Backbone, conventional_stem
 
 
 def contributions(model: nn.Module, value: Value, features: Tensor) -> Tensor:
@@ -72,6 +73,11 @@ class Inherent(CheckedSettings):
     def from_run(surroundings: RunContext) -> dict[str, Reference | None]:
         """The controls of the network."""
         return {"reference": surroundings.reference}
+
+    @staticmethod
+    def needs_later_stage(network: StagedModel) -> bool:
+        """Whether the network is a hybrid: dynamic linear layers on a conventional backbone."""
+        return conventional_stem(network) is not None
 
     def require(self, view: NetworkView) -> None:
         """Refuse a network that is no dynamic linear one, and a value that is not linear in the logits."""
@@ -144,3 +150,9 @@ def _from_pairs(view: NetworkView, features: Tensor) -> tuple[Value, Tensor]:
     encoding, rest = view.after[0][1], replace(view, after=view.after[1:])
     with torch.no_grad():
         return rest.score, encoding(features)
+
+
+INHERENT = Entry(
+    Inherent, "contributions of a network that is one linear map for each scan, less those of controls; exact, in "
+    "logits", usual_start="evidence",
+)  # fmt: skip

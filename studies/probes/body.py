@@ -70,6 +70,30 @@ def knows_labels(settings: ProbeConfig) -> bool:
     return bool(schedule == "by-class")
 
 
+def require_backbone(settings: ProbeConfig, shuffled: bool) -> None:
+    """Refuse settings without a backbone, and for shuffled labels one that knows the true ones; raises UsageError."""
+    if not settings.backbone:
+        raise UsageError(
+            'model.architecture = "probe" needs model.backbone: the folder of `heatlas pretrain` or of a finished run. '
+            "`heatlas run --backbone FOLDER` sets both."
+        )
+    if shuffled and knows_labels(settings):
+        raise UsageError(
+            f"model.backbone: {settings.backbone}: a run on shuffled labels must not stand on networks that know "
+            'the true ones. Name a folder of heatlas pretrain (not with pretraining.schedule = "by-class").'
+        )
+
+
+def on_shuffled_labels(settings: ProbeConfig) -> ProbeConfig:
+    """The recipe for shuffled labels: on networks that know the true ones a probe is trained as a whole."""
+    return replace(settings, train_backbone=True) if knows_labels(settings) else settings
+
+
+def files_of(settings: ProbeConfig, fold: int) -> FoldFiles | None:
+    """Files of the backbone of a fold, as `backbone_files`; None for a file of weights, which says no people."""
+    return None if Path(settings.backbone).is_file() else backbone_files(settings.backbone, fold)
+
+
 def body_of(settings: ProbeConfig) -> ModelConfig:
     """Architecture and settings of the backbone, with the field of view of the probe; opens no file.
 
@@ -105,6 +129,16 @@ def with_body(settings: ProbeConfig) -> ProbeConfig:
         settings = replace(settings, body=json.dumps({"architecture": found.architecture, **found.own}))
     body = body_of(settings)
     return replace(settings, backbone="", body=json.dumps({"architecture": body.architecture, **body.own}))
+
+
+def placed(settings: ProbeConfig) -> ProbeConfig:
+    """The settings with the backbone written out, and its place from any folder; without a backbone as they are.
+
+    Raises UsageError, BadInputError as `with_body`.
+    """
+    if not settings.backbone:
+        return settings
+    return replace(with_body(settings), backbone=str(Path(settings.backbone).resolve()))
 
 
 def _described(files: FoldFiles) -> ModelConfig:

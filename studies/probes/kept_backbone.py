@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.layout.run_layout import FoldFiles, RunLayout
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.studies.probes.body import backbone_files
@@ -47,10 +46,8 @@ def _copies(kept: Path, backbone: str, folds: Iterable[int]) -> dict[Path, Path]
     return found
 
 
-def on_kept_backbone(config: Config, layout: RunLayout) -> Config:
-    """The settings of a finished run with the copy of its backbone; unchanged where it has none."""
-    if not isinstance(config.model, ProbeConfig) or not config.model.backbone:
-        return config
+def on_kept_backbone(settings: ProbeConfig, layout: RunLayout) -> ProbeConfig:
+    """The settings of the probes of a finished run with the copy of their backbone; unchanged where it has none."""
     kept = layout.kept_backbone
     copies = [*kept.glob(f"{_WEIGHTS}.*"), *(kept for _ in kept.glob("models/*/model.json"))]
-    return replace(config, model=replace(config.model, backbone=str(copies[0]))) if copies else config
+    return replace(settings, backbone=str(copies[0])) if copies and settings.backbone else settings

@@ -7,16 +7,21 @@ backbone and head.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from heatlas.pipeline.models.families.family import Family, Shape
+from heatlas.pipeline.models.families.family import Family, OnBackbone, Shape
 from heatlas.pipeline.run.config.networks import ModelConfig
-from heatlas.studies.probes.body import body_of, with_body
+from heatlas.studies.probes.body import body_of, files_of, on_shuffled_labels, placed, require_backbone, with_body
+from heatlas.studies.probes.kept_backbone import keep_backbone, on_kept_backbone
 from heatlas.studies.probes.settings import ProbeConfig
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
+    from heatlas.pipeline.cohort.people.splits import Fold
     from heatlas.pipeline.models.contract import StagedModel
+    from heatlas.pipeline.models.inputs import NetworkInput
 
 RULES = (
     "its rules are defined for ReLU networks, and the head of this probe has dynamic linear layers, which no rule "
@@ -42,9 +47,6 @@ HEADS = {
     "ca-stream": "one linear layer after pooling by a stream of attention [@castream]",
 }  # fmt: skip
 
-Find = Callable[[ModelConfig], Family]
-"""The family of a backbone."""
-
 
 def refused_by(settings: ProbeConfig, body: Family) -> Mapping[str, str]:
     """Methods that are not defined for a head on a backbone of a family."""
@@ -66,45 +68,76 @@ def refused_by(settings: ProbeConfig, body: Family) -> Mapping[str, str]:
     return {**dict.fromkeys(hidden, SIGNED), **found}
 
 
-def probe_family(settings: ProbeConfig, find: Find) -> Family:
-    """The family of probes as the settings make it.
+def _family_of(settings: ModelConfig) -> Family:
+    from heatlas.pipeline.models.families.registry import family_of  # which loads this module
 
-    `find`: the family of the backbone's settings.
-    """
-    body = find(body_of(settings))
+    return family_of(settings)
+
+
+def _body(settings: ProbeConfig) -> tuple[Family, ModelConfig]:
+    """The family of a backbone, and its settings."""
+    body = body_of(settings)
+    return _family_of(body), body
+
+
+def _resolved(settings: ProbeConfig) -> Family:
+    family, _ = _body(settings)
     return dataclasses.replace(
-        _probes(find), encoding=body.encoding, needs=body.needs, refused=refused_by(settings, body)
+        PROBE, encoding=family.encoding, needs=family.needs, refused=refused_by(settings, family)
     )
 
 
-def _probes(find: Find) -> Family:
-    def build(shape: Shape, settings: ProbeConfig, outputs: int) -> StagedModel:
-        from heatlas.studies.probes.network import build
+def _build(shape: Shape, settings: ProbeConfig, outputs: int) -> StagedModel:
+    from heatlas.studies.probes.network import build
 
-        settings = with_body(settings)
-        body, family = body_of(settings), find(body_of(settings))
-        family.require_fits(shape, body)
-        return build(family.build(shape, body, outputs), shape, settings, family.encoding == "pair", outputs)
-
-    def described(settings: ProbeConfig) -> str:
-        body = body_of(settings)
-        kept = "trained further" if settings.train_backbone else "kept as it was"
-        text = find(body).described(body).removeprefix("was ")
-        head = HEADS[settings.head]
-        head += ", with linear maps of keys and values" * settings.projections
-        head += ", with a query for each class" * settings.class_queries
-        return f"was a probe [@probing], {head}, on a backbone that was {kept}: {text}"
-
-    return Family(
-        "probe", ProbeConfig, build,
-        smallest_side=lambda settings: find(body_of(settings)).smallest_side(body_of(settings)),
-        require_fits=lambda shape, settings: find(body_of(settings)).require_fits(shape, body_of(settings)),
-        described=described,
-        covering_side=lambda side, settings: find(body_of(settings)).covering_side(side, body_of(settings)),
-        seen_side=lambda side, settings: find(body_of(settings)).seen_side(side, body_of(settings)),
-    )  # fmt: skip
+    settings = with_body(settings)
+    family, body = _body(settings)
+    family.require_fits(shape, body)
+    return build(family.build(shape, body, outputs), shape, settings, family.encoding == "pair", outputs)
 
 
-def usual_probe(find: Find) -> Family:
-    """The family with default settings, for lists of all families."""
-    return probe_family(ProbeConfig(), find)
+def _described(settings: ProbeConfig) -> str:
+    family, body = _body(settings)
+    kept = "trained further" if settings.train_backbone else "kept as it was"
+    text = family.described(body).removeprefix("was ")
+    head = HEADS[settings.head]
+    head += ", with linear maps of keys and values" * settings.projections
+    head += ", with a query for each class" * settings.class_queries
+    return f"was a probe [@probing], {head}, on a backbone that was {kept}: {text}"
+
+
+def _smallest(settings: ProbeConfig) -> int:
+    family, body = _body(settings)
+    return family.smallest_side(body)
+
+
+def _require_fits(shape: Shape, settings: ProbeConfig) -> None:
+    family, body = _body(settings)
+    family.require_fits(shape, body)
+
+
+def _covering(side: int, settings: ProbeConfig) -> int:
+    family, body = _body(settings)
+    return family.covering_side(side, body)
+
+
+def _seen(side: int, settings: ProbeConfig) -> int:
+    family, body = _body(settings)
+    return family.seen_side(side, body)
+
+
+def _weights(settings: ProbeConfig, spec: NetworkInput, fold: Fold, shuffled: bool) -> Mapping[str, Tensor] | None:
+    from heatlas.studies.probes.body import knows_labels
+    from heatlas.studies.probes.start import backbone_weights
+
+    return None if shuffled and knows_labels(settings) else backbone_weights(settings, spec, fold)
+
+
+PROBE = Family(
+    "probe", ProbeConfig, _build, _smallest, _require_fits, _described, _covering, _seen,
+    resolve=_resolved,
+    backbone=OnBackbone(
+        body_of, with_body, placed, require_backbone, on_shuffled_labels, files_of, _weights, keep_backbone,
+        on_kept_backbone,
+    ),
+)  # fmt: skip

@@ -150,7 +150,7 @@ def test_a_finished_run_needs_its_backbone_no_longer(folder, probed, tmp_path):
             task_of(config.cohort),
             Split.read(layout.root / "splits.tsv").folds[0],
         )
-        own = on_kept_backbone(config, layout)
+        own = dataclasses.replace(config, model=on_kept_backbone(config.model, layout))
         kept = weights_to_start_from(own, task, spec, fold)  # as evaluate starts networks on other labels
         trained = load_model(layout.fold(0)).model.state_dict()
         assert kept
@@ -160,7 +160,8 @@ def test_a_finished_run_needs_its_backbone_no_longer(folder, probed, tmp_path):
         assert digests[0] == digests[1]
         shutil.rmtree(layout.kept_backbone)  # a run of an earlier version
         with pytest.raises(UsageError, match=r"backbone: no such folder\. .*earlier versions hold no copy"):
-            weights_to_start_from(on_kept_backbone(config, layout), task, spec, fold)
+            kept = dataclasses.replace(config, model=on_kept_backbone(config.model, layout))
+            weights_to_start_from(kept, task, spec, fold)
         without = "\n".join(line for line in layout.config.read_text().split("\n") if not line.startswith("body"))
         layout.config.write_text(without)
         layout.settings.write_text(without)
