@@ -11,9 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from heatlas.pipeline.models.dynamic.explanation_mode import DynamicLinear
+from heatlas.pipeline.models.dynamic import DynamicLinear, calibrate, needs_calibration
 from heatlas.pipeline.run.work.host import on_host
-from heatlas.studies.dynamic.calibration import calibrate, needs_calibration
 
 MOMENTUM = 0.1
 """PyTorch's default."""

@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from heatlas.pipeline.models.contract import StagedModel
-from heatlas.pipeline.models.dynamic.logits import LogitLayer, bias_of_chance
+from heatlas.pipeline.models.dynamic import LogitLayer, Scaled, bias_of_chance
 from heatlas.pipeline.models.families.family import Architecture, Shape
 from heatlas.studies.bcos.layers import BcosConv3d, Sides
 from heatlas.studies.bcos.records import BcosConfig
-from heatlas.studies.dynamic.calibration import Scaled
 from heatlas.studies.dynamic.encoding import InputEncoding
 from heatlas.studies.dynamic.norms import DynamicNorm
 

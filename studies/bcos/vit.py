@@ -17,8 +17,7 @@ from torch import Tensor, nn
 
 from heatlas.pipeline.models.attention import AttentionWeights
 from heatlas.pipeline.models.contract import StagedModel
-from heatlas.pipeline.models.dynamic.explanation_mode import DynamicLinear
-from heatlas.pipeline.models.dynamic.logits import LogitLayer, bias_of_chance
+from heatlas.pipeline.models.dynamic import DynamicLinear, LogitLayer, bias_of_chance
 from heatlas.pipeline.models.families.family import Shape
 from heatlas.studies.bcos.layers import BcosConv3d
 from heatlas.studies.bcos.parts import ENCODED, Residual, normalisation, normalised, staged

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from heatlas.pipeline.models.dynamic.explanation_mode import DynamicLinear
+from heatlas.pipeline.models.dynamic import DynamicLinear
 from heatlas.pipeline.run.errors import UsageError
 
 Bound = Literal["l2", "sq", "wb"]

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from torch import Tensor, nn
 
 from heatlas.pipeline.models.contract import StagedModel
-from heatlas.pipeline.models.dynamic.logits import LogitLayer, bias_of_chance
+from heatlas.pipeline.models.dynamic import LogitLayer, bias_of_chance
 from heatlas.pipeline.models.families.family import Architecture, Shape
 from heatlas.studies.coda.dau import Bound, CodaConv3d
 from heatlas.studies.coda.embedding import PatchEmbedding

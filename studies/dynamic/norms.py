@@ -24,7 +24,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from heatlas.pipeline.models.dynamic.explanation_mode import DynamicLinear
+from heatlas.pipeline.models.dynamic import DynamicLinear
 from heatlas.pipeline.run.errors import UsageError
 
 Kind = Literal["batch", "layer", "instance", "group", "position", "all"]

@@ -22,11 +22,10 @@ from heatlas.pipeline.attribution.method_settings import CheckedSettings
 from heatlas.pipeline.attribution.network_view import NetworkView
 from heatlas.pipeline.attribution.reference.references import Reference, features_of, fitting, mean_value
 from heatlas.pipeline.models.contract import StagedModel
-from heatlas.pipeline.models.dynamic.explanation_mode import dynamic_layers
+from heatlas.pipeline.models.dynamic import Value, dynamic_layers, dynamic_weights
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.studies.coda.embedding import require_voxel_level
 from heatlas.studies.dynamic.encoding import InputEncoding
-from heatlas.studies.dynamic.linear_map import Value, dynamic_weights
 from heatlas.studies.inherent.ledger import balances, inherent_ledger
 from heatlas.studies.probes.backbone import Backbone, conventional_stem
 

@@ -16,9 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from heatlas.pipeline.attribution.lrp.ledger import Ledger, LedgerEntry
-from heatlas.pipeline.models.dynamic.explanation_mode import explanation_mode
+from heatlas.pipeline.models.dynamic import Value, explanation_mode
 from heatlas.studies.bcos.vit import Positions
-from heatlas.studies.dynamic.linear_map import Value
 
 
 @dataclass(frozen=True)

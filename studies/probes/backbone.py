@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from heatlas.pipeline.models.contract import StagedModel
-from heatlas.pipeline.models.dynamic.explanation_mode import dynamic_layers
+from heatlas.pipeline.models.dynamic import dynamic_layers
 from heatlas.pipeline.models.families.family import Shape
 from heatlas.pipeline.run.errors import UsageError
 
@@ -22,7 +22,7 @@ class Backbone(nn.Sequential):
     """
 
     was_trained: ClassVar[bool] = True
-    """Its constants are not taken from data again (`studies.dynamic.calibration`)."""
+    """Its constants are not taken from data again (`pipeline.models.dynamic`)."""
 
     def __init__(self, stages: Sequence[nn.Module], frozen: bool = True) -> None:
         super().__init__(*stages)

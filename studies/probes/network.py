@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from heatlas.pipeline.models.contract import StagedModel
-from heatlas.pipeline.models.dynamic.logits import LogitLayer, bias_of_chance
+from heatlas.pipeline.models.dynamic import LogitLayer, bias_of_chance
 from heatlas.pipeline.models.families.family import Architecture, Shape
 from heatlas.studies.bcos.layers import BcosConv3d
 from heatlas.studies.coda.network import Layers, SumPool, stack

@@ -10,8 +10,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from heatlas.pipeline.models.contract import StagedModel
-from heatlas.pipeline.models.dynamic.explanation_mode import explanation_mode, forget
-from heatlas.pipeline.models.dynamic.logits import LogitLayer
+from heatlas.pipeline.models.dynamic import (
+    LogitLayer,
+    calibrate,
+    differentiable_weights,
+    dynamic_weights,
+    explanation_mode,
+    forget,
+)
 from heatlas.pipeline.models.families.monai import EfficientNetConfig, ResNetConfig
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.run.errors import UsageError
@@ -30,9 +36,7 @@ from heatlas.studies.bcos.records import (
     BcosViTConfig,
 )
 from heatlas.studies.bcos.vit import Positions, sines_of_places
-from heatlas.studies.dynamic.calibration import calibrate
 from heatlas.studies.dynamic.encoding import InputEncoding
-from heatlas.studies.dynamic.linear_map import differentiable_weights, dynamic_weights
 
 TINY: dict[str, BcosConfig] = {
     "bcos-simple": BcosSimpleConfig(channels=(3, 4), strides=(2, 1), norm="none", max_out=2),

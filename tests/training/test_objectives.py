@@ -14,7 +14,7 @@ from torch import nn
 from heatlas.pipeline.attribution.methods import attribute
 from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.models.contract import StagedModel
-from heatlas.pipeline.models.dynamic.logits import LogitLayer
+from heatlas.pipeline.models.dynamic import LogitLayer
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.run.config.settings import AugmentationConfig, CohortConfig, TrainingConfig
 from heatlas.pipeline.training.age_gap import with_corrected_gaps

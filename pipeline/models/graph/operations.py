@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from heatlas.pipeline.models.dynamic.explanation_mode import DynamicLinear
-from heatlas.pipeline.models.dynamic.logits import LogitLayer
+from heatlas.pipeline.models.dynamic import DynamicLinear, LogitLayer
 
 
 class AxesMean(nn.Module):
