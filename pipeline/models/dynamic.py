@@ -46,7 +46,7 @@ class DynamicLinear(nn.Module):
     - ``record``: the factor, which is kept with its graph;
     - ``replay``: the factor kept at the same place of the pass that was recorded. Gradients with respect to the input
       of this second pass are rows of W(x), and are differentiable with respect to parameters; see
-      `pipeline.models.dynamic`.
+      `differentiable_weights`.
 
     A module must call `held` in the same order in every pass. Modes are set by `explanation_mode`, not by hand.
     """
@@ -153,7 +153,7 @@ class LogitLayer(nn.Module):
 
     `temperature`: above 0. `bias`: from `bias_of_chance` for classes; 0 for a number. `initial_size`: root mean square
     that ``x / temperature`` is to have before training: the temperature is then set from data by
-    `pipeline.models.dynamic`. None: it stays as given.
+    `calibrate`. None: it stays as given.
 
     Examples
     --------

@@ -19,7 +19,7 @@ from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.family import Shape
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.studies.bcos.layers import BcosConv3d
-from heatlas.studies.bcos.parts import head, normalisation, normalised, staged
+from heatlas.studies.bcos.networks import head, normalisation, normalised, staged
 from heatlas.studies.bcos.records import BcosConfig
 from heatlas.studies.dynamic.norms import DynamicNorm
 

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from heatlas.pipeline.models.families.family import INHERENT, NO_ATTENTION, Family, Shape, dynamic_family
+from heatlas.pipeline.models.families.family import INHERENT, NO_ATTENTION, Family, dynamic_family
 from heatlas.pipeline.run.config.networks import ModelConfig, Width
 from heatlas.pipeline.run.config.ranges import ODD, Count, Counts, at_least, between
 
 if TYPE_CHECKING:
-    from heatlas.pipeline.models.contract import StagedModel
+    pass
 
 
 Norm = Literal["none", "batch", "layer", "instance", "group", "position", "all"]
@@ -202,21 +202,7 @@ def _family(
     return replace(family, convert=_converted)
 
 
-def _build(shape: Shape, settings: Any, outputs: int) -> StagedModel:
-    from heatlas.studies.bcos import convnext, of_monai, simple, vgg, vit
-
-    builders: Mapping[str, Callable[..., StagedModel]] = {
-        "bcos-simple": simple.build, "bcos-resnet18": of_monai.build_resnet,
-        "bcos-resnext50": of_monai.build_resnext, "bcos-densenet121": of_monai.build_densenet,
-        "bcos-convnext-tiny": convnext.build, "bcos-vgg11": vgg.build, "bcos-vit": vit.build, "bcos-vit-c": vit.build,
-    }  # fmt: skip
-    return builders[settings.architecture](shape, settings, outputs)
-
-
-def _converted(network: StagedModel, settings: BcosConfig, shape: Shape) -> StagedModel:
-    from heatlas.studies.bcos.conversion import converted
-
-    return converted(network, settings, shape)
+BUILD_HERE = ()
 
 
 def _said(network: str, cited: str = "bcos_vit") -> Callable[[Any], str]:

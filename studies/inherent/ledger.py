@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from heatlas.pipeline.attribution.lrp.ledger import Ledger, LedgerEntry
 from heatlas.pipeline.models.dynamic import Value, explanation_mode
-from heatlas.studies.bcos.vit import Positions
+from heatlas.studies.bcos.networks import Positions
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from heatlas.pipeline.models.dynamic import LogitLayer, calibrate, dynamic_layer
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.studies.bcos.layers import BcosConv3d
+from heatlas.studies.bcos.networks import Positions
 from heatlas.studies.bcos.records import BcosViTConfig
-from heatlas.studies.bcos.vit import Positions
 from heatlas.studies.coda.dau import CodaConv3d
 from heatlas.studies.coda.network import SumPool
 from heatlas.studies.dynamic.encoding import InputEncoding

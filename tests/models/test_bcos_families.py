@@ -24,6 +24,7 @@ from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.training.batch_statistics import prepare_step
 from heatlas.studies.bcos.conversion import converted
 from heatlas.studies.bcos.layers import BcosConv3d
+from heatlas.studies.bcos.networks import Positions, sines_of_places
 from heatlas.studies.bcos.records import (
     BCOS_FAMILIES,
     BcosConfig,
@@ -35,7 +36,6 @@ from heatlas.studies.bcos.records import (
     BcosVggConfig,
     BcosViTConfig,
 )
-from heatlas.studies.bcos.vit import Positions, sines_of_places
 from heatlas.studies.dynamic.encoding import InputEncoding
 
 TINY: dict[str, BcosConfig] = {
