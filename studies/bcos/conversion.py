@@ -5,8 +5,7 @@ pooling becomes average pooling; the linear layer behind global pooling becomes 
 first layer takes pairs [v, 1 - v]. Weights stay, so a trained network is a start (Arya, Rao, Böhle & Schiele 2024,
 who raise B from 1 to 2 in this way): its first filters are split into halves, w / 2 and -w / 2, which give the same
 but for a constant. Statistics of normalisations no longer fit, and training takes them anew.
-
-B-cos ResNet-18, ResNeXt-50 and DenseNet-121: MONAI's networks, converted, with fresh weights.
+B-cos ResNet-18, ResNeXt-50 and DenseNet-121 are those of MONAI, converted with fresh weights.
 """
 
 from __future__ import annotations

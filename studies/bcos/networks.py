@@ -1,28 +1,9 @@
-"""Parts that the B-cos networks are put together from: one convolution with its norm, and the last stage.
+"""The B-cos networks that are written out here: a plain stack, VGG-11, ConvNeXt-tiny and vision transformers.
 
-The plain B-cos network: a stack of B-cos convolutions, a classifier of voxels, and their average.
-
-Source: Böhle, Fritz & Schiele 2022, who have nine layers with MaxOut of two and no normalisation (``norm = "none"``).
-Here the first layer has a stride, for volumes, and layers are normalised: few scans do not train a deep stack
-without.
-
-B-cos VGG-11: convolutions and average pooling, and a head of three B-cos layers that runs over every place.
-
-Source: Simonyan & Zisserman 2015, as B-cos by Böhle, Singh, Fritz & Schiele 2024. The first layer of the head has a
-kernel of 3 instead of 7 voxels, for the few that a brain has left there.
-
-B-cos ConvNeXt-tiny: depthwise convolutions over 7 x 7 x 7 voxels and two layers over channels, added to the input.
-
-Source: Liu, Mao, Wu, Feichtenhofer, Darrell & Xie 2022, as B-cos by Böhle, Singh, Fritz & Schiele 2024: no GELU and
-no bias.
-
-B-cos vision transformers over tokens in three dimensions: ViT, and ViT_C with a stem of convolutions.
-
-Tokens keep their places in a volume (B, C, d, h, w), so that every stage has a map. Of an attention block only the
-last layer is a B-cos layer; queries, keys and values are linear. Attention weights are dynamic factors, values are
-not. Positions are added as fixed sines and cosines: they carry a part of the answer that belongs to no voxel. A map
-at the input lacks it, and its completeness error is that part; maps of later stages are complete. No class token.
-Sources: Dosovitskiy et al. 2021; Xiao et al. 2021 (stem); as B-cos: Böhle, Singh, Fritz & Schiele 2024.
+All have the encoding of intensities as their first stage, B-cos convolutions with a norm but no activation and no bias,
+and a head that classifies each voxel before it averages. B-cos versions are those of Böhle, Singh, Fritz & Schiele
+2024, but for the plain stack (Böhle, Fritz & Schiele 2022). ResNet, ResNeXt and DenseNet are converted
+(`studies.bcos.conversion`).
 """
 
 from __future__ import annotations
@@ -95,7 +76,12 @@ KERNEL = 3
 
 
 def build_simple(shape: Shape, settings: BcosSimpleConfig, outputs: int) -> StagedModel:
-    """The network for a grid. Stages: the encoding, one per convolution, the head."""
+    """The plain stack for a grid: B-cos convolutions, a classifier of voxels, and their average.
+
+    The source has nine layers with MaxOut of two and no normalisation (``norm = "none"``). Here the first layer has a
+    stride, for volumes, and layers are normalised: few scans do not train a deep stack without. Stages: the encoding,
+    one per convolution, the head.
+    """
     layers: list[nn.Module] = []
     before, kernel, left = ENCODED, settings.stem_kernel, shape
     for channels, stride in zip(settings.channels, settings.strides, strict=True):
@@ -115,7 +101,11 @@ HIDDEN = 4096
 
 
 def build_vgg(shape: Shape, settings: BcosVggConfig, outputs: int) -> StagedModel:
-    """The network for a grid. Stages: the encoding, five groups with their pooling, the hidden layers, the head."""
+    """VGG-11 for a grid (Simonyan & Zisserman 2015): convolutions and average pooling, and a head of three B-cos layers.
+
+    The first layer of the head has a kernel of 3 instead of 7 voxels, for the few that a brain has left there. Stages:
+    the encoding, five groups with their pooling, the hidden layers, the head.
+    """
     stages: list[nn.Module] = []
     before = ENCODED
     for group in GROUPS:
@@ -161,7 +151,11 @@ class LayerScale(nn.Module):
 
 
 def build_convnext(shape: Shape, settings: BcosConvNeXtConfig, outputs: int) -> StagedModel:
-    """The network for a grid. Stages: the encoding, four groups of blocks, each behind its stem, and the head."""
+    """ConvNeXt-tiny for a grid (Liu, Mao, Wu, Feichtenhofer, Darrell & Xie 2022), without GELU.
+
+    Blocks of depthwise convolutions over 7 x 7 x 7 voxels and two layers over channels are added to their input. Stages:
+    the encoding, four groups of blocks, each behind its stem, and the head.
+    """
     widths = [max(1, round(width * settings.width)) for width in WIDTHS]
     stages, before = [], ENCODED
     for number, (channels, depth) in enumerate(zip(widths, settings.depths, strict=True)):
@@ -185,7 +179,6 @@ def _convnext_block(channels: int, settings: BcosConvNeXtConfig) -> nn.Module:
     )
 
 
-EXPANSION_OF_TOKENS = 4
 LONGEST = 10_000.0
 """Longest wavelength of positions, as a factor of the shortest."""
 
@@ -239,7 +232,14 @@ class BcosAttention(DynamicLinear):
 
 
 def build_vit(shape: Shape, settings: BcosViTConfig, outputs: int) -> StagedModel:
-    """The network for a grid. Stages: the encoding, the tokens with their positions, one per block, the head."""
+    """ViT (Dosovitskiy et al. 2021), or ViT_C with a stem of convolutions (Xiao et al. 2021), for a grid.
+
+    Tokens keep their places in a volume (B, C, d, h, w), so that every stage has a map. Of an attention block only the
+    last layer is a B-cos layer; queries, keys and values are linear. Attention weights are dynamic factors, values are
+    not. Positions are added as fixed sines and cosines: they carry a part of the answer that belongs to no voxel. A map
+    at the input lacks it, and its completeness error is that part; maps of later stages are complete. No class token.
+    Stages: the encoding, the tokens with their positions, one per block, the head.
+    """
     tokens = nn.Sequential(*_tokeniser(settings), Positions())
     depth = settings.depth - (settings.architecture == "bcos-vit-c")
     bias = bias_of_chance(outputs) if outputs > 1 else 0.0
@@ -267,6 +267,6 @@ def _tokeniser(settings: BcosViTConfig) -> list[nn.Module]:
 def _transformer_block(settings: BcosViTConfig) -> nn.Module:
     dim, b = settings.dim, settings.b
     attention = [normalisation(dim, settings), BcosAttention(dim, settings.heads), BcosConv3d(dim, dim, 1, b=b)]
-    wide = EXPANSION_OF_TOKENS * dim
+    wide = EXPANSION * dim
     perceptron = [normalisation(dim, settings), BcosConv3d(dim, wide, 1, b=b), BcosConv3d(wide, dim, 1, b=b)]
     return nn.Sequential(Residual(nn.Sequential(*attention)), Residual(nn.Sequential(*perceptron)))

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from heatlas.pipeline.models.families.family import INHERENT, NO_ATTENTION, Family, dynamic_family
+from heatlas.pipeline.models.families.family import INHERENT, NO_ATTENTION, Family, Shape, dynamic_family
 from heatlas.pipeline.run.config.networks import ModelConfig, Width
 from heatlas.pipeline.run.config.ranges import ODD, Count, Counts, at_least, between
 
 if TYPE_CHECKING:
-    pass
+    from heatlas.pipeline.models.contract import StagedModel
 
 
 Norm = Literal["none", "batch", "layer", "instance", "group", "position", "all"]
@@ -202,7 +202,22 @@ def _family(
     return replace(family, convert=_converted)
 
 
-BUILD_HERE = ()
+def _build(shape: Shape, settings: Any, outputs: int) -> StagedModel:
+    from heatlas.studies.bcos import conversion, networks
+
+    builders: Mapping[str, Callable[..., StagedModel]] = {
+        "bcos-simple": networks.build_simple, "bcos-resnet18": conversion.build_resnet,
+        "bcos-resnext50": conversion.build_resnext, "bcos-densenet121": conversion.build_densenet,
+        "bcos-convnext-tiny": networks.build_convnext, "bcos-vgg11": networks.build_vgg,
+        "bcos-vit": networks.build_vit, "bcos-vit-c": networks.build_vit,
+    }  # fmt: skip
+    return builders[settings.architecture](shape, settings, outputs)
+
+
+def _converted(network: StagedModel, settings: BcosConfig, shape: Shape) -> StagedModel:
+    from heatlas.studies.bcos.conversion import converted
+
+    return converted(network, settings, shape)
 
 
 def _said(network: str, cited: str = "bcos_vit") -> Callable[[Any], str]:
