@@ -37,7 +37,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from heatlas.pipeline.models.dynamic import dynamic_weights
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.studies.bcos.layers import BcosConv3d
-from heatlas.studies.coda.dau import CodaConv3d
+from heatlas.studies.coda.network import CodaConv3d
 from heatlas.studies.coda.records import CodaConfig, CodaSConfig, CodaSWbConfig
 
 LAYER_GRID = (97, 115, 97)

@@ -40,7 +40,7 @@ from heatlas.pipeline.models.inputs import from_network, read_network_volume
 from heatlas.pipeline.models.storage import LoadedModel, load_model
 from heatlas.pipeline.run.work.executors import open_executor
 from heatlas.pipeline.run.work.jobs import run_jobs
-from heatlas.studies.coda.dau import CodaConv3d
+from heatlas.studies.coda.network import CodaConv3d
 from heatlas.studies.inherent.contributions import contrast, contributions
 
 Recipes = tuple[Recipe, ...]

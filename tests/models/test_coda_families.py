@@ -32,8 +32,7 @@ from heatlas.pipeline.training.objectives.weight_penalty import (
     with_weight_penalty,
     wrong_classes,
 )
-from heatlas.studies.coda.embedding import require_voxel_level
-from heatlas.studies.coda.network import PUBLISHED, Layers, stack
+from heatlas.studies.coda.network import PUBLISHED, Layers, require_voxel_level, stack
 from heatlas.studies.coda.records import CodaConfig, CodaSConfig, CodaSWbConfig
 from heatlas.studies.inherent.contributions import Inherent
 

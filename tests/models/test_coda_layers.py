@@ -10,8 +10,7 @@ from torch import Tensor
 
 from heatlas.pipeline.models.dynamic import differentiable_weights, dynamic_weights, explanation_mode
 from heatlas.pipeline.run.errors import UsageError
-from heatlas.studies.coda.dau import CodaConv3d, bounding_scale
-from heatlas.studies.coda.network import PUBLISHED, stack
+from heatlas.studies.coda.network import PUBLISHED, CodaConv3d, bounding_scale, stack
 
 BOUNDS = ["l2", "sq", "wb"]
 
