@@ -33,8 +33,7 @@ from heatlas.studies.objectives.guidance_losses import dilated
 from heatlas.studies.objectives.map_settings import map_settings
 from heatlas.studies.objectives.masks import mask_of, own_masks
 from heatlas.studies.objectives.readable_gradients import guided_alone, readable
-from heatlas.studies.probes.body import backbone_digest
-from heatlas.studies.probes.settings import ProbeConfig
+from heatlas.studies.probes.records import ProbeConfig, backbone_digest
 
 
 def with_explanations(objective: Objective, config: Config, task: Task) -> Objective:

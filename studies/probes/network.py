@@ -23,7 +23,7 @@ from heatlas.studies.coda.network import Layers, SumPool, stack
 from heatlas.studies.dynamic.norms import DynamicNorm
 from heatlas.studies.probes.backbone import Backbone, kept_stages
 from heatlas.studies.probes.ca_stream import AttentionStream
-from heatlas.studies.probes.settings import ProbeConfig
+from heatlas.studies.probes.records import ProbeConfig
 
 INITIAL_LOGITS = 0.5
 """Root mean square of the logits of dynamic heads before training."""

@@ -18,8 +18,7 @@ from heatlas.pipeline.models.storage import load_model
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.training.objectives.known_networks import require_usable
 from heatlas.studies.probes.backbone import Backbone, kept_stages
-from heatlas.studies.probes.body import backbone_files, body_of
-from heatlas.studies.probes.settings import ProbeConfig
+from heatlas.studies.probes.records import ProbeConfig, backbone_files, body_of
 
 
 def backbone_weights(settings: ProbeConfig, spec: NetworkInput, fold: Fold) -> Mapping[str, Tensor]:

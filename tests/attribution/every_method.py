@@ -38,7 +38,7 @@ from heatlas.studies.bcos.records import (
     BcosViTConfig,
 )
 from heatlas.studies.coda.records import CodaSConfig, CodaSWbConfig
-from heatlas.studies.probes.settings import ProbeConfig
+from heatlas.studies.probes.records import ProbeConfig
 
 SMALL: dict[str, ModelConfig] = {
     "founding": FoundingConfig(channels=(3, 4), pools=(2, 3), hidden_units=5),

@@ -23,7 +23,7 @@ from heatlas.pipeline.models.families.registry import build_network, family_of
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.studies.bcos.records import BcosViTConfig
 from heatlas.studies.probes.network import build
-from heatlas.studies.probes.settings import ProbeConfig
+from heatlas.studies.probes.records import ProbeConfig
 
 EXACT = {"rtol": 1e-10, "atol": 1e-13}
 LAST = SETTINGS.depth + 2

@@ -34,7 +34,7 @@ from heatlas.pipeline.run.work import digests
 from heatlas.pipeline.run.work.digests import DigestCache, code_digest
 from heatlas.pipeline.statistics.comparison.rankings import rankings_of_run
 from heatlas.pipeline.statistics.data.values import RelevanceValues
-from heatlas.studies.probes.settings import ProbeConfig
+from heatlas.studies.probes.records import ProbeConfig
 from heatlas.workflows.preflight import require_settings
 
 NAME = "integratedGradientsSteps8"

@@ -63,7 +63,7 @@ from heatlas.studies.grids.studies import (
 from heatlas.studies.grids.tables import EDGES, aggregated, bin_edges, invariance_table
 from heatlas.studies.inherent.contributions import Inherent
 from heatlas.studies.probes.network import build as build_probe
-from heatlas.studies.probes.settings import ProbeConfig
+from heatlas.studies.probes.records import ProbeConfig
 
 SCANS = scans(8)
 GRIDS = (

@@ -29,7 +29,7 @@ from heatlas.pipeline.run.errors import UsageError
 from heatlas.studies.objectives.maps_in_training import explained_batch
 from heatlas.studies.probes.ca_stream import attended, attention, attention_scores
 from heatlas.studies.probes.network import backbone_of
-from heatlas.studies.probes.settings import ProbeConfig
+from heatlas.studies.probes.records import ProbeConfig
 
 SHAPE = (16, 14, 20)
 BODY = json.dumps({"architecture": "founding", "channels": [3, 4, 5], "pools": [1, 2, 1], "hidden_units": 4})

@@ -26,9 +26,8 @@ from heatlas.studies.bcos.layers import BcosConv3d
 from heatlas.studies.bcos.records import BcosSimpleConfig
 from heatlas.studies.inherent.contributions import Inherent
 from heatlas.studies.probes.backbone import Backbone, kept_stages
-from heatlas.studies.probes.body import body_of, with_body
 from heatlas.studies.probes.network import UnitProjection
-from heatlas.studies.probes.settings import ProbeConfig
+from heatlas.studies.probes.records import ProbeConfig, body_of, with_body
 
 SHAPE = (18, 17, 19)
 RESNET = json.dumps({"architecture": "resnet10", "width": 0.05, "stem_stride": 1})
