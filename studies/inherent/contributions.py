@@ -27,7 +27,7 @@ from heatlas.pipeline.run.errors import UsageError
 from heatlas.studies.coda.network import require_voxel_level
 from heatlas.studies.dynamic.encoding import InputEncoding
 from heatlas.studies.inherent.ledger import balances, inherent_ledger
-from heatlas.studies.probes.backbone import Backbone, conventional_stem
+from heatlas.studies.probes.network import Backbone, conventional_stem
 
 
 def contributions(model: nn.Module, value: Value, features: Tensor) -> Tensor:

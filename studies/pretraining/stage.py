@@ -42,7 +42,7 @@ from heatlas.studies.pretraining.networks import Pretraining
 from heatlas.studies.pretraining.objectives import pretraining
 from heatlas.studies.pretraining.people import parts_of, tail_people
 from heatlas.studies.pretraining.temperatures import temperature_of
-from heatlas.studies.probes.backbone import kept_stages
+from heatlas.studies.probes.network import kept_stages
 
 STAGE = "pretraining"
 FEATURES = ("features",)

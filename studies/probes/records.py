@@ -375,8 +375,8 @@ def _seen(side: int, settings: ProbeConfig) -> int:
 
 
 def _weights(settings: ProbeConfig, spec: NetworkInput, fold: Fold, shuffled: bool) -> Mapping[str, Tensor] | None:
+    from heatlas.studies.probes.network import backbone_weights
     from heatlas.studies.probes.records import knows_labels
-    from heatlas.studies.probes.start import backbone_weights
 
     return None if shuffled and knows_labels(settings) else backbone_weights(settings, spec, fold)
 

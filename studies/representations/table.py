@@ -38,8 +38,7 @@ from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.run.work.digests import DigestCache, unit_key
 from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
 from heatlas.pipeline.run.work.seeds import derived_seed
-from heatlas.studies.probes.backbone import Backbone, kept_stages
-from heatlas.studies.probes.network import backbone_of
+from heatlas.studies.probes.network import Backbone, backbone_of, kept_stages
 from heatlas.studies.probes.records import ProbeConfig, body_of, with_body
 from heatlas.studies.representations.points import (
     FeatureVectors,

@@ -25,8 +25,7 @@ from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.studies.bcos.layers import BcosConv3d
 from heatlas.studies.bcos.records import BcosSimpleConfig
 from heatlas.studies.inherent.contributions import Inherent
-from heatlas.studies.probes.backbone import Backbone, kept_stages
-from heatlas.studies.probes.network import UnitProjection
+from heatlas.studies.probes.network import Backbone, UnitProjection, kept_stages
 from heatlas.studies.probes.records import ProbeConfig, body_of, with_body
 
 SHAPE = (18, 17, 19)

@@ -25,8 +25,8 @@ from heatlas.pipeline.models.storage import load_model, require_family, save_mod
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import FoldFiles
 from heatlas.studies.bcos.records import BcosSimpleConfig
+from heatlas.studies.probes.network import backbone_weights
 from heatlas.studies.probes.records import ProbeConfig, with_body
-from heatlas.studies.probes.start import backbone_weights
 from tests.attribution.every_method import SMALL
 
 SPEC = NetworkInput(4.0, Box((3, 8, 5), (31, 40, 33)))

@@ -33,7 +33,7 @@ from heatlas.studies.pretraining.stage import (
     _history,
     _objective,
 )
-from heatlas.studies.probes.backbone import kept_stages
+from heatlas.studies.probes.network import kept_stages
 from heatlas.studies.probes.records import ProbeConfig, knows_labels
 
 MODEL = ViTConfig(patch=4, dim=12, depth=2, heads=2)
