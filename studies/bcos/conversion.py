@@ -23,7 +23,7 @@ from heatlas.pipeline.run.errors import UsageError
 from heatlas.studies.bcos.layers import BcosConv3d
 from heatlas.studies.bcos.networks import head, normalisation, normalised, staged
 from heatlas.studies.bcos.records import BcosConfig, BcosDenseNetConfig, BcosResNetConfig, BcosResNeXtConfig
-from heatlas.studies.dynamic.norms import DynamicNorm
+from heatlas.studies.dynamic import DynamicNorm
 
 KEPT = (nn.AvgPool3d, nn.Identity, nn.Dropout, nn.Dropout3d)
 """Layers that are linear without a constant, or nothing in prediction."""

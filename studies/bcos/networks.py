@@ -21,8 +21,7 @@ from heatlas.pipeline.models.dynamic import DynamicLinear, LogitLayer, Scaled, b
 from heatlas.pipeline.models.families.family import Architecture, Shape
 from heatlas.studies.bcos.layers import BcosConv3d, Sides
 from heatlas.studies.bcos.records import BcosConfig, BcosConvNeXtConfig, BcosSimpleConfig, BcosVggConfig, BcosViTConfig
-from heatlas.studies.dynamic.encoding import InputEncoding
-from heatlas.studies.dynamic.norms import DynamicNorm
+from heatlas.studies.dynamic import DynamicNorm, InputEncoding
 
 ENCODED = 2
 """Channels of an encoded volume."""

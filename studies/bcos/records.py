@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 Norm = Literal["none", "batch", "layer", "instance", "group", "position", "all"]
-"""Normalisations of dynamic linear networks; see `studies.dynamic.norms`."""
+"""Normalisations of dynamic linear networks; see `studies.dynamic`."""
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ from heatlas.pipeline.models.dynamic import DynamicLinear, LogitLayer, bias_of_c
 from heatlas.pipeline.models.families.family import Architecture, Shape
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.studies.coda.records import CodaConfig
-from heatlas.studies.dynamic.encoding import InputEncoding
+from heatlas.studies.dynamic import InputEncoding
 
 Bound = Literal["l2", "sq", "wb"]
 EPS = 1e-12

@@ -25,7 +25,7 @@ from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.dynamic import Value, dynamic_layers, dynamic_weights
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.studies.coda.network import require_voxel_level
-from heatlas.studies.dynamic.encoding import InputEncoding
+from heatlas.studies.dynamic import InputEncoding
 from heatlas.studies.inherent.ledger import balances, inherent_ledger
 from heatlas.studies.probes.network import Backbone, conventional_stem
 

@@ -18,7 +18,7 @@ from heatlas.pipeline.models.attention import PoolsByAttention
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.dynamic import differentiable_weights
 from heatlas.pipeline.run.errors import UsageError
-from heatlas.studies.dynamic.encoding import InputEncoding
+from heatlas.studies.dynamic import InputEncoding
 from heatlas.studies.inherent.contributions import require_dynamic
 from heatlas.studies.objectives.twice import TwiceDifferentiable, gradients_of_features
 

@@ -51,7 +51,7 @@ from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.training.objectives.known_networks import require_usable
 from heatlas.studies.bcos.layers import BcosConv3d
 from heatlas.studies.coda.network import Layers, SumPool, stack
-from heatlas.studies.dynamic.norms import DynamicNorm
+from heatlas.studies.dynamic import DynamicNorm
 from heatlas.studies.probes.records import ProbeConfig, backbone_files, body_of
 
 

@@ -12,7 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from heatlas.pipeline.models.dynamic import Value, dynamic_weights
 from heatlas.pipeline.run.errors import UsageError
-from heatlas.studies.dynamic.norms import RUNNING, DynamicNorm
+from heatlas.studies.dynamic import RUNNING, DynamicNorm
 
 FACTORS = ("weight", "running_var")
 """Names of parameters and statistics that multiply."""

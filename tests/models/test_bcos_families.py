@@ -36,7 +36,7 @@ from heatlas.studies.bcos.records import (
     BcosVggConfig,
     BcosViTConfig,
 )
-from heatlas.studies.dynamic.encoding import InputEncoding
+from heatlas.studies.dynamic import InputEncoding
 
 TINY: dict[str, BcosConfig] = {
     "bcos-simple": BcosSimpleConfig(channels=(3, 4), strides=(2, 1), norm="none", max_out=2),

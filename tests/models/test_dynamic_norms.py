@@ -26,8 +26,7 @@ from heatlas.pipeline.models.dynamic import (
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.training.batch_statistics import prepare_step
 from heatlas.studies.bcos.layers import BcosConv3d
-from heatlas.studies.dynamic.encoding import InputEncoding, decoded
-from heatlas.studies.dynamic.norms import DynamicNorm
+from heatlas.studies.dynamic import DynamicNorm, InputEncoding, decoded
 
 
 def volume() -> Tensor:
