@@ -41,7 +41,7 @@ from heatlas.pipeline.models.storage import LoadedModel, load_model
 from heatlas.pipeline.run.work.executors import open_executor
 from heatlas.pipeline.run.work.jobs import run_jobs
 from heatlas.studies.coda.network import CodaConv3d
-from heatlas.studies.inherent.contributions import contrast, contributions
+from heatlas.studies.inherent import contrast, contributions
 
 Recipes = tuple[Recipe, ...]
 FACE = 2

@@ -37,7 +37,7 @@ from heatlas.pipeline.run.config.evaluation import GridsConfig
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.studies.grids.grid_scores import GridMethod
 from heatlas.studies.grids.layout import Kind, Shape
-from heatlas.studies.inherent.contributions import Inherent
+from heatlas.studies.inherent import Inherent
 from heatlas.studies.probes.network import conventional_stem
 
 DEFAULTS = GridsConfig()

@@ -19,7 +19,7 @@ from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.dynamic import differentiable_weights
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.studies.dynamic import InputEncoding
-from heatlas.studies.inherent.contributions import require_dynamic
+from heatlas.studies.inherent import require_dynamic
 from heatlas.studies.objectives.twice import TwiceDifferentiable, gradients_of_features
 
 MapOf = Callable[[Tensor, Tensor], Tensor]

@@ -22,8 +22,7 @@ from heatlas.studies.bcos.networks import Positions
 from heatlas.studies.bcos.records import BcosViTConfig
 from heatlas.studies.coda.network import CodaConv3d, SumPool
 from heatlas.studies.dynamic import InputEncoding
-from heatlas.studies.inherent.contributions import Inherent, contrast, contributions
-from heatlas.studies.inherent.ledger import balances, inherent_ledger
+from heatlas.studies.inherent import Inherent, balances, contrast, contributions, inherent_ledger
 
 
 def sums(values: Tensor) -> Tensor:

@@ -61,7 +61,7 @@ from heatlas.studies.grids.studies import (
     stem_depths,
 )
 from heatlas.studies.grids.tables import EDGES, aggregated, bin_edges, invariance_table
-from heatlas.studies.inherent.contributions import Inherent
+from heatlas.studies.inherent import Inherent
 from heatlas.studies.probes.network import build as build_probe
 from heatlas.studies.probes.records import ProbeConfig
 

@@ -34,7 +34,7 @@ from heatlas.pipeline.training.objectives.weight_penalty import (
 )
 from heatlas.studies.coda.network import PUBLISHED, Layers, require_voxel_level, stack
 from heatlas.studies.coda.records import CodaConfig, CodaSConfig, CodaSWbConfig
-from heatlas.studies.inherent.contributions import Inherent
+from heatlas.studies.inherent import Inherent
 
 NARROW = {"units": (3, 4), "ranks": (2, 3, 2), "kernels": (3, 3, 1), "strides": (2, 1, 1)}
 TINY: dict[str, CodaConfig] = {

@@ -24,7 +24,7 @@ from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.studies.bcos.layers import BcosConv3d
 from heatlas.studies.bcos.records import BcosSimpleConfig
-from heatlas.studies.inherent.contributions import Inherent
+from heatlas.studies.inherent import Inherent
 from heatlas.studies.probes.network import Backbone, UnitProjection, kept_stages
 from heatlas.studies.probes.records import ProbeConfig, body_of, with_body
 

@@ -22,7 +22,7 @@ from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.training.objectives.of_task import classification
 from heatlas.pipeline.training.objectives.records import Batch, Context
 from heatlas.studies.bcos.records import BcosSimpleConfig
-from heatlas.studies.inherent.contributions import Inherent
+from heatlas.studies.inherent import Inherent
 from heatlas.studies.objectives.distillation import (
     Distillation,
     distillation_loss,

@@ -32,7 +32,7 @@ from heatlas.pipeline.training.parallel import in_processes
 from heatlas.pipeline.training.trainer import Resumption, train
 from heatlas.pipeline.training.volumes import STORED, LabelledVolumes
 from heatlas.studies.bcos.records import BcosSimpleConfig
-from heatlas.studies.inherent.contributions import Inherent
+from heatlas.studies.inherent import Inherent
 
 SHAPE = (12, 14, 10)
 PLAIN = TrainingConfig(learning_rate=1e-2, max_epochs=2, min_epochs=1, patience=2, batch_size=6)

@@ -30,7 +30,7 @@ from heatlas.pipeline.training.objectives.records import Batch, Context
 from heatlas.pipeline.training.trainer import Resumption, learning_rate, train
 from heatlas.pipeline.training.volumes import STORED, LabelledVolumes
 from heatlas.studies.bcos.records import BcosSimpleConfig
-from heatlas.studies.inherent.ledger import inherent_ledger
+from heatlas.studies.inherent import inherent_ledger
 
 
 class Answer(nn.Module):
