@@ -1,10 +1,12 @@
-"""How a volume enters a dynamic linear network: each intensity v as the pair [v, 1 - v].
+"""What dynamic linear families have in common besides their layers: how a volume enters, and how values are normalised.
 
-The output of such a network is bounded by the norm of its input, so dark voxels could say nothing if they entered as
-v alone. The pair has a norm of at least 0.707 for every intensity, and its direction says which intensity it was.
-Source: Böhle, Fritz & Schiele 2021 (for colours); here for one sequence, or several as [v ..., 1 - v ...].
+Each intensity v enters as the pair [v, 1 - v] (Böhle, Fritz & Schiele 2021, for colours; here for one sequence, or
+several as [v ..., 1 - v ...]). The output of such a network is bounded by the norm of its input, so dark voxels could
+say nothing if they entered as v alone. The pair has a norm of at least 0.707 for every intensity, and its direction
+says which intensity it was.
 
-Normalisations for dynamic linear networks: one module, whose kind says which axes share a mean and a variance.
+Normalisations (Böhle, Singh, Fritz & Schiele 2024) are one module, whose kind says which axes share a mean and a
+variance:
 
 =========  ==================  ===========================
 kind       axes (of B, C, ...) statistics in evaluation
@@ -19,8 +21,7 @@ all        B, C and voxels     running, over batches
 
 ``y = weight (x - mean) / sqrt(variance + eps)``. The division is a dynamic factor; the mean is linear in x and stays
 so. A map is complete if nothing constant is added: no bias, and no running mean, which is why ``batch`` and ``all``
-do not subtract it unless asked to. The variance is about the mean either way. Source: Böhle, Singh, Fritz & Schiele
-2024.
+do not subtract it unless asked to. The variance is about the mean either way.
 """
 
 from __future__ import annotations

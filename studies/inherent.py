@@ -5,11 +5,9 @@ contribution of a voxel the sum over its pair [v, 1 - v]. Nothing is estimated, 
 out; see Böhle, Fritz & Schiele 2021, 2022. Relative to controls a map is that of the scan less the mean of theirs: it
 adds up to the evidence of the scan less the mean evidence of the controls.
 
-The ledger of an inherent map: a value is what voxels contribute plus what each layer adds by itself.
-
-For a bias-free network the only constant is the logit bias, and vision transformers add positions. Networks with biases
-or running means, and hybrids on a conventional stem, have more; they are listed by layer, so that nothing is hidden in
-a rest.
+The ledger of a map: a value is what voxels contribute plus what each layer adds by itself. For a bias-free network the
+only constant is the logit bias, and vision transformers add positions. Networks with biases or running means, and
+hybrids on a conventional stem, have more; they are listed by layer, so that nothing is hidden in a rest.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class JobMaker:
         explanations: tuple[Explanation, ...],
         outputs: Mapping[str, Path],
     ) -> Job:
-        """A job that explains a scan; its key holds the code of its network and of the methods asked for, and of no other.
+        """A job that explains a scan; its key holds the code of its network and methods, and of no others.
 
         Raises BadInputError if something that is asked compares with controls, and a network was trained without any.
         """

@@ -100,7 +100,7 @@ HIDDEN = 4096
 
 
 def build_vgg(shape: Shape, settings: BcosVggConfig, outputs: int) -> StagedModel:
-    """VGG-11 for a grid (Simonyan & Zisserman 2015): convolutions and average pooling, and a head of three B-cos layers.
+    """VGG-11 for a grid (Simonyan & Zisserman 2015): convolutions, average pooling, and a head of three B-cos layers.
 
     The first layer of the head has a kernel of 3 instead of 7 voxels, for the few that a brain has left there. Stages:
     the encoding, five groups with their pooling, the hidden layers, the head.
@@ -152,8 +152,8 @@ class LayerScale(nn.Module):
 def build_convnext(shape: Shape, settings: BcosConvNeXtConfig, outputs: int) -> StagedModel:
     """ConvNeXt-tiny for a grid (Liu, Mao, Wu, Feichtenhofer, Darrell & Xie 2022), without GELU.
 
-    Blocks of depthwise convolutions over 7 x 7 x 7 voxels and two layers over channels are added to their input. Stages:
-    the encoding, four groups of blocks, each behind its stem, and the head.
+    Blocks of depthwise convolutions over 7 x 7 x 7 voxels and two layers over channels are added to their input.
+    Stages: the encoding, four groups of blocks, each behind its stem, and the head.
     """
     widths = [max(1, round(width * settings.width)) for width in WIDTHS]
     stages, before = [], ENCODED

@@ -1,12 +1,9 @@
-"""CoDA networks: stacks of dynamic alignment units, the sum over voxels, and logits; no norms, no activations.
+"""CoDA networks (Böhle, Fritz & Schiele 2021): stacks of dynamic alignment units, their sum over voxels, and logits.
 
-Source: Böhle, Fritz & Schiele 2021, whose tables of layers are here; the defaults of a run are narrower, with a first
-layer that takes whole brains.
-
-Dynamic alignment units (Böhle, Fritz & Schiele 2021): linear units that compute their weights from the input.
-
-``DAU(x) = w(x)ᵀx`` with ``w(x) = g(A B x + b)``, where B (r, d) reduces a patch of d values to rank r, A (d, r) and the
-vote b (d) make weights of it, and g bounds their norm:
+There are no norms and no activations. The tables of layers of the source are here; the defaults of a run are narrower,
+with a first layer that takes whole brains. Dynamic alignment units are linear units that compute their weights from the
+input: ``DAU(x) = w(x)ᵀx`` with ``w(x) = g(A B x + b)``, where B (r, d) reduces a patch of d values to rank r, A (d, r)
+and the vote b (d) make weights of it, and g bounds their norm:
 
 ====  ==============================  ===================  ========================
 name  w(x), with u = A B x + b        norm of w            of a layer
@@ -17,14 +14,12 @@ wb    A B x / (‖A‖ ‖B x‖), no vote    at most 1            each unit has
 ====  ==============================  ===================  ========================
 
 So an output is at most the norm of its patch, and reaches it only if the weights point along the patch: a network that
-is trained to give large outputs aligns its weights with what it sees.
+is trained to give large outputs aligns its weights with what it sees. Weights of every unit at every voxel would take
+C k³ values each. They are never made: ``w(x)ᵀx`` is a product of B x and Aᵀx in r dimensions, and the norm of u follows
+from B x and the Gram matrix AᵀA.
 
-Weights of every unit at every voxel would take C k³ values each. They are never made: ``w(x)ᵀx`` is a product of B x
-and Aᵀx in r dimensions, and the norm of u follows from B x and the Gram matrix AᵀA.
-
-A learnt embedding of patches in place of the pair [v, 1 - v]: a convolution and batch normalisation.
-
-The network is then linear in the embedding and not in the volume. What it says of a place of the embedding is about the
+A learnt embedding of patches, a convolution and batch normalisation, may stand in place of the pair [v, 1 - v]. The
+network is then linear in the embedding and not in the volume. What it says of a place of the embedding is about the
 patch below it: removing the voxel in the middle does not do what removing the place does (Böhle 2024, section 5.3).
 """
 

@@ -1,37 +1,27 @@
 """A probe: the stages of a backbone, and a head that is trained for the task (Gairola et al. 2025).
 
-Heads with several layers classify each voxel of the last features by 1×1×1 convolutions and average then, as B-cos
-networks do; for one linear layer the order makes no difference. On a dynamic linear backbone no head has a constant, so
-that its maps add up. A head of dynamic layers on a conventional backbone is explained from its features on (Böhle 2024,
-section 5.2.4).
+The backbone, the first stages of a network that was trained before, is kept as it is or trained on. Heads with several
+layers classify each voxel of the last features by 1×1×1 convolutions and average then, as B-cos networks do; for one
+linear layer the order makes no difference. On a dynamic linear backbone no head has a constant, so that its maps add
+up. A head of dynamic layers on a conventional backbone is explained from its features on (Böhle 2024, section 5.2.4).
 
-The part of a probe that was trained before: the first stages of a network, kept as they are or trained on.
-
-CA-Stream: a query that passes the stages of a backbone and pools its last features by attention.
-
-A learned query, the same for all scans and classes, attends to the features of each stage in turn; what it pools there
-becomes, after a linear map, the query of the next. The last attention takes the place of the global average (GAP)
-before the linear head. Attention is a class-agnostic CAM: its scores are channels weighted by the query.
-
-CAM methods explain the last features, before their attention, so that their gradient passes through it: each voxel
-counts by its own part of the logit, and by how much more attention it draws than the others (ch. 3, sections 3.5, 3.6).
-
+CA-Stream (Torres Figueroa 2024, thesis, ch. 3) is a query that passes the stages of a backbone and pools its last
+features by attention. A learned query, the same for all scans and classes, attends to the features of each stage in
+turn; what it pools there becomes, after a linear map, the query of the next. The last attention takes the place of the
+global average (GAP) before the linear head. Attention is a class-agnostic CAM: its scores are channels weighted by the
+query. CAM methods explain the last features, before their attention, so that their gradient passes through it: each
+voxel counts by its own part of the logit, and by how much more attention it draws than the others (sections 3.5, 3.6).
 The source keeps the classifier of the backbone and learns a linear map before it. A probe learns its classifier anyway,
-and two linear layers in a row are one, so the linear head is what both are together.
-
-Two variants of the source: the features phi of a voxel have a key ``K phi`` and a value ``V phi``, linear maps of each
-stage; and a query for each class, so that each has an attention and pooled features of its own, which its logit reads.
-
-Source: Torres Figueroa 2024 (thesis), ch. 3.
-
-Weights of the backbone of a probe, which a training starts from.
+and two linear layers in a row are one, so the linear head is what both are together. Two variants of the source: the
+features phi of a voxel have a key ``K phi`` and a value ``V phi``, linear maps of each stage; and a query for each
+class, so that each has an attention and pooled features of its own, which its logit reads.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -39,16 +29,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from heatlas.pipeline.cohort.people.splits import Fold
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.dynamic import LogitLayer, bias_of_chance, dynamic_layers
 from heatlas.pipeline.models.families.exchange import from_file
 from heatlas.pipeline.models.families.family import Architecture, Shape
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.models.inputs import NetworkInput
-from heatlas.pipeline.models.storage import load_model
+from heatlas.pipeline.models.storage import LoadedModel
 from heatlas.pipeline.run.errors import UsageError
-from heatlas.pipeline.training.objectives.known_networks import require_usable
+from heatlas.pipeline.run.layout.run_layout import FoldFiles
 from heatlas.studies.bcos.layers import BcosConv3d
 from heatlas.studies.coda.network import Layers, SumPool, stack
 from heatlas.studies.dynamic import DynamicNorm
@@ -375,20 +364,21 @@ def _constant(bias: float, constants: bool) -> list[nn.Module]:
     return [LogitLayer(bias=bias)] if bias and not constants else []
 
 
-def backbone_weights(settings: ProbeConfig, spec: NetworkInput, fold: Fold) -> Mapping[str, Tensor]:
+def backbone_weights(
+    settings: ProbeConfig, spec: NetworkInput, fold: int, load: Callable[[FoldFiles], LoadedModel]
+) -> Mapping[str, Tensor]:
     """Weights of the backbone of a probe, by their names in the probe.
 
-    Raises UsageError for a folder without a backbone, for another grid or family, or if it was trained with test
-    participants of the fold. Raises BadInputError if it cannot be read.
+    `load`: reads a network, and refuses one that the fold must not build on. Raises UsageError for a folder without a
+    backbone, or another family. Raises BadInputError if it cannot be read.
     """
     body, path = body_of(settings), Path(settings.backbone)
     if path.is_file():
         network = build_network(body, spec.shape, 1, spec.channels)
         network.load_state_dict({**network.state_dict(), **from_file(path, network)})
         return _of_probe(network, spec, settings)
-    files = backbone_files(settings.backbone, fold.index)
-    loaded = load_model(files, torch.device("cpu"))
-    require_usable("model.backbone", files, loaded, spec, fold)
+    files = backbone_files(settings.backbone, fold)
+    loaded = load(files)
     if dataclasses.replace(loaded.settings, **body.shared) != body:
         raise UsageError(
             f"model.backbone: {files.weights}: it is a {loaded.settings.architecture} with other settings than the "

@@ -1,13 +1,9 @@
-"""The family of probes; without torch, see `pipeline.models.families.family`.
+"""Probes without torch (`pipeline.models.families.family`): their settings, where their backbone lies, their family.
 
-Unlike other families it depends on its settings: what a probe takes in, and which methods explain it, follows from its
-backbone and head.
-
-Settings of probes: a small head on the features of a network that was trained before.
-
-The backbone of a probe: which network it is, and where its weights lie.
-
-The backbone of a run's probes, kept in the folder of the run: what is trained later does not need its own folder.
+A probe is a small head on the features of a network that was trained before, its backbone: that of `heatlas pretrain`,
+the networks of a finished run, or a file of weights. A run keeps a copy of it, so that what is trained later does not
+need another folder. Unlike other families that of probes depends on its settings: what a probe takes in, and which
+methods explain it, follows from its backbone and head.
 """
 
 from __future__ import annotations
@@ -15,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -33,9 +29,9 @@ from heatlas.pipeline.run.work.digests import DigestCache, file_digest
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from heatlas.pipeline.cohort.people.splits import Fold
     from heatlas.pipeline.models.contract import StagedModel
     from heatlas.pipeline.models.inputs import NetworkInput
+    from heatlas.pipeline.models.storage import LoadedModel
 
 
 Head = Literal["linear", "mlp-2", "mlp-3", "bcos-1", "bcos-2", "bcos-3", "coda", "ca-stream"]
@@ -374,11 +370,12 @@ def _seen(side: int, settings: ProbeConfig) -> int:
     return family.seen_side(side, body)
 
 
-def _weights(settings: ProbeConfig, spec: NetworkInput, fold: Fold, shuffled: bool) -> Mapping[str, Tensor] | None:
+def _weights(
+    settings: ProbeConfig, spec: NetworkInput, fold: int, shuffled: bool, load: Callable[[FoldFiles], LoadedModel]
+) -> Mapping[str, Tensor] | None:
     from heatlas.studies.probes.network import backbone_weights
-    from heatlas.studies.probes.records import knows_labels
 
-    return None if shuffled and knows_labels(settings) else backbone_weights(settings, spec, fold)
+    return None if shuffled and knows_labels(settings) else backbone_weights(settings, spec, fold, load)
 
 
 PROBE = Family(

@@ -13,7 +13,6 @@ import torch
 from torch import nn
 
 from heatlas.atlases.brain_box import Box
-from heatlas.pipeline.cohort.people.splits import Fold
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.exchange import from_file, to_monai
 from heatlas.pipeline.models.families.founding import FoundingCNN
@@ -229,7 +228,7 @@ def test_a_probe_can_stand_on_a_file(tmp_path):
     safetensors.torch.save_file(theirs().state_dict(), path)
     body = json.dumps({"architecture": "resnet10", **RESNET.own})
     settings = ProbeConfig(backbone=str(path), body=body)
-    found = backbone_weights(settings, spec, Fold(0, ("a",), ("b",), ("c",)))
+    found = backbone_weights(settings, spec, 0, load_model)
     probe = build_network(settings, spec.shape, 2)
     probe.load_state_dict({**probe.state_dict(), **found})
     assert torch.equal(probe.stages[0][0][0].weight, theirs().conv1.weight)

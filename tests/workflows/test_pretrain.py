@@ -158,9 +158,9 @@ def test_a_finished_run_needs_its_backbone_no_longer(folder, probed, tmp_path):
         digests = [facts_of(one, fold)[1]["backbone"] for one in (own, replace_backbone(own, folder / "elsewhere"))]
         assert digests[0] == digests[1]
         shutil.rmtree(layout.kept_backbone)  # a run of an earlier version
+        without_copy = dataclasses.replace(config, model=on_kept_backbone(config.model, layout))
         with pytest.raises(UsageError, match=r"backbone: no such folder\. .*earlier versions hold no copy"):
-            kept = dataclasses.replace(config, model=on_kept_backbone(config.model, layout))
-            weights_to_start_from(kept, task, spec, fold)
+            weights_to_start_from(without_copy, task, spec, fold)
         without = "\n".join(line for line in layout.config.read_text().split("\n") if not line.startswith("body"))
         layout.config.write_text(without)
         layout.settings.write_text(without)

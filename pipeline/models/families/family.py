@@ -16,9 +16,9 @@ from heatlas.pipeline.run.errors import BadInputError, UsageError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from heatlas.pipeline.cohort.people.splits import Fold
     from heatlas.pipeline.models.contract import StagedModel
     from heatlas.pipeline.models.inputs import NetworkInput
+    from heatlas.pipeline.models.storage import LoadedModel
     from heatlas.pipeline.run.layout.run_layout import FoldFiles, RunLayout
     from heatlas.pipeline.run.work.digests import DigestCache
 
@@ -91,8 +91,8 @@ class OnBackbone:
     files : callable
         ``files(settings, fold)``: those of the backbone of a fold; None where there are weights alone.
     weights : callable
-        ``weights(settings, spec, fold, shuffled)``: of the backbone, by their names in the network; None where it must
-        start from fresh ones.
+        ``weights(settings, spec, fold, shuffled, load)``: of the backbone, by their names in the network; None where
+        it must start from fresh ones. `load` reads a network, and refuses one that the fold must not build on.
     keep : callable
         ``keep(layout, settings, folds, digests)``: copy the backbones into the run before it trains.
     kept : callable
@@ -105,7 +105,7 @@ class OnBackbone:
     require: Callable[[Any, bool], None]
     for_shuffled: Callable[[Any], ModelConfig]
     files: Callable[[Any, int], FoldFiles | None]
-    weights: Callable[[Any, NetworkInput, Fold, bool], Mapping[str, Tensor] | None]
+    weights: Callable[[Any, NetworkInput, int, bool, Callable[[FoldFiles], LoadedModel]], Mapping[str, Tensor] | None]
     keep: Callable[[RunLayout, Any, Sequence[int], DigestCache], None]
     kept: Callable[[Any, RunLayout], ModelConfig]
 

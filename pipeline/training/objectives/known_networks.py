@@ -67,11 +67,11 @@ def known_network(
             f"{setting}: {files.weights}: its outputs are {', '.join(loaded.classes)}, those of this run "
             f"{', '.join(task.outputs)}; take a run of the same task."
         )
-    require_usable(setting, files, loaded, spec, fold)
+    _require_usable(setting, files, loaded, spec, fold)
     return loaded
 
 
-def require_usable(setting: str, files: FoldFiles, loaded: LoadedModel, spec: NetworkInput, fold: Fold) -> None:
+def _require_usable(setting: str, files: FoldFiles, loaded: LoadedModel, spec: NetworkInput, fold: Fold) -> None:
     """Refuse another grid, and a network that was trained with test participants of the fold."""
     if loaded.input != spec:
         raise UsageError(
@@ -126,11 +126,17 @@ def weights_to_start_from(config: Config, task: Task, spec: NetworkInput, fold: 
     """
     folder, settings, family = config.training.from_run, config.model, family_of(config.model)
     if not folder:
-        beneath = family.backbone
-        return None if beneath is None else beneath.weights(settings, spec, fold, config.cohort.shuffle_labels)
+
+        def load(backbone: FoldFiles) -> LoadedModel:
+            loaded = load_model(backbone)
+            _require_usable("model.backbone", backbone, loaded, spec, fold)
+            return loaded
+
+        beneath, shuffled = family.backbone, config.cohort.shuffle_labels
+        return None if beneath is None else beneath.weights(settings, spec, fold.index, shuffled, load)
     files = start_of(folder, fold)
     loaded = load_model(files)
-    require_usable("training.from_run", files, loaded, spec, fold)
+    _require_usable("training.from_run", files, loaded, spec, fold)
     theirs, start = loaded.settings.architecture, members_of(loaded.model)[0]
     where = f"training.from_run: {files.weights} ({theirs})"
     with torch.device("meta"):
