@@ -271,8 +271,8 @@ def inference(folds: Iterable[int]) -> dict[str, Any]:
     return {
         "imports": [
             "$import pathlib",
-            "$from heatlas.pipeline.models.ensembles import ensemble_of",
-            "$from heatlas.pipeline.models.ensembles import members_of",
+            "$from heatlas.pipeline.models.contract import ensemble_of",
+            "$from heatlas.pipeline.models.contract import members_of",
         ],
         "bundle_root": ".",
         **loaded,

@@ -13,9 +13,7 @@ from heatlas.pipeline.attribution.method_settings import Setting, build_record
 from heatlas.pipeline.attribution.methods import Method
 from heatlas.pipeline.attribution.network_view import open_parts
 from heatlas.pipeline.attribution.reference.references import Reference
-from heatlas.pipeline.models.attention import PoolsByAttention, attention_layers
-from heatlas.pipeline.models.contract import StagedModel
-from heatlas.pipeline.models.ensembles import members_of
+from heatlas.pipeline.models.contract import PoolsByAttention, StagedModel, attention_layers, members_of
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 
 

@@ -20,8 +20,7 @@ from torch import Tensor, nn
 from heatlas.pipeline.attribution.graph.linear_maps import run_layer
 from heatlas.pipeline.attribution.numerics import exact_float32
 from heatlas.pipeline.attribution.targets import StartValue, require_explainable, start_values
-from heatlas.pipeline.models.attention import PoolsByAttention
-from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.models.contract import PoolsByAttention, StagedModel
 from heatlas.pipeline.models.graph.boundary import Layers, split_at
 from heatlas.pipeline.run.errors import UsageError
 

@@ -27,7 +27,7 @@ from heatlas.pipeline.cohort.people.splits import Fold
 from heatlas.pipeline.cohort.people.tasks import TWO_CLASSES, Task, task_of
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
-from heatlas.pipeline.models.ensembles import members_of
+from heatlas.pipeline.models.contract import members_of
 from heatlas.pipeline.models.families.registry import build_network, family_of
 from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.models.storage import LoadedModel

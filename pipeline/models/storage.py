@@ -19,8 +19,7 @@ from torch import nn
 
 from heatlas.atlases.brain_box import Box
 from heatlas.atlases.spaces import DEFAULT_SPAN
-from heatlas.pipeline.models.contract import StagedModel
-from heatlas.pipeline.models.ensembles import ensemble_of, members_of
+from heatlas.pipeline.models.contract import StagedModel, ensemble_of, members_of
 from heatlas.pipeline.models.families.family import Family
 from heatlas.pipeline.models.families.registry import build_network, family_of
 from heatlas.pipeline.models.inputs import NetworkInput, Normalisation

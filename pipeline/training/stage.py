@@ -18,9 +18,8 @@ from heatlas.pipeline.cohort.people.persons import name_of_person
 from heatlas.pipeline.cohort.people.splits import Fold, Split, require_disjoint, require_labels
 from heatlas.pipeline.cohort.people.tasks import Task, task_of
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.models.contract import StagedModel, ensemble_of
 from heatlas.pipeline.models.device import chosen_device
-from heatlas.pipeline.models.ensembles import ensemble_of
 from heatlas.pipeline.models.families.registry import build_network, code_of, family_of, is_given, is_solved
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input
 from heatlas.pipeline.models.storage import load_model, save_model

@@ -15,8 +15,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from heatlas.pipeline.models.attention import AttentionWeights
-from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.models.contract import AttentionWeights, StagedModel
 from heatlas.pipeline.models.dynamic import DynamicLinear, LogitLayer, Scaled, bias_of_chance
 from heatlas.pipeline.models.families.family import Architecture, Shape
 from heatlas.studies.bcos.layers import BcosConv3d, Sides

@@ -18,7 +18,7 @@ from heatlas.pipeline.attribution.entry import token_stage
 from heatlas.pipeline.attribution.methods import attribute, require_defined
 from heatlas.pipeline.attribution.network_view import explaining
 from heatlas.pipeline.attribution.registry import METHODS
-from heatlas.pipeline.models.attention import attention_layers
+from heatlas.pipeline.models.contract import attention_layers
 from heatlas.pipeline.models.families.registry import build_network, family_of
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.studies.bcos.records import BcosViTConfig

@@ -17,9 +17,8 @@ from heatlas.pipeline.cohort.people.persons import known_among
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.people.tasks import Task, task_of
 from heatlas.pipeline.cohort.people.unseen import known_to_network
-from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.models.contract import StagedModel, members_of
 from heatlas.pipeline.models.dynamic import LogitLayer
-from heatlas.pipeline.models.ensembles import members_of
 from heatlas.pipeline.models.families.registry import build_network, family_of
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input
 from heatlas.pipeline.models.storage import RETRAIN, LoadedModel, load_model
