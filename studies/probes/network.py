@@ -31,11 +31,10 @@ from torch.nn import functional
 
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.dynamic import LogitLayer, bias_of_chance, dynamic_layers
-from heatlas.pipeline.models.families.exchange import from_file
 from heatlas.pipeline.models.families.family import Architecture, Shape
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.models.inputs import NetworkInput
-from heatlas.pipeline.models.storage import LoadedModel
+from heatlas.pipeline.models.storage import LoadedModel, from_file
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.layout.run_layout import FoldFiles
 from heatlas.studies.bcos.layers import BcosConv3d

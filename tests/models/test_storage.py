@@ -14,13 +14,12 @@ from torch import nn
 
 from heatlas.atlases.brain_box import Box
 from heatlas.pipeline.models.contract import StagedModel
-from heatlas.pipeline.models.families.exchange import from_file, to_monai
 from heatlas.pipeline.models.families.founding import FoundingCNN
 from heatlas.pipeline.models.families.founding_family import FoundingConfig
 from heatlas.pipeline.models.families.monai import DenseNetConfig, ResNetConfig
 from heatlas.pipeline.models.families.registry import BUILT, FAMILIES, build_network
 from heatlas.pipeline.models.inputs import NetworkInput
-from heatlas.pipeline.models.storage import load_model, require_family, save_model
+from heatlas.pipeline.models.storage import from_file, load_model, require_family, save_model, to_monai
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import FoldFiles
 from heatlas.studies.bcos.records import BcosSimpleConfig

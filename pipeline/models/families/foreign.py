@@ -130,7 +130,7 @@ def with_weights(network: nn.Module, path: Path) -> nn.Module:
     Raises BadInputError if the file cannot be read safely, or its weights are not those of the network; lists what
     differs.
     """
-    from heatlas.pipeline.models.families.exchange import PARALLEL, read_weights
+    from heatlas.pipeline.models.storage import PARALLEL, read_weights
 
     given = {name.removeprefix(PARALLEL): value for name, value in read_weights(path).items()}
     own = network.state_dict()
