@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 from heatlas.pipeline.models.families.family import Family, Shape
 from heatlas.pipeline.models.families.foreign import FOREIGN
 from heatlas.pipeline.models.families.founding_family import FOUNDING
-from heatlas.pipeline.models.families.halving import HALVING_FAMILIES
-from heatlas.pipeline.models.families.linear import LINEAR
 from heatlas.pipeline.models.families.monai import MONAI_FAMILIES
+from heatlas.pipeline.models.families.plain import HALVING_FAMILIES, LINEAR
 from heatlas.pipeline.run.config.networks import NETWORKS, ModelConfig
 from heatlas.pipeline.run.plugins import plugged_in
 
