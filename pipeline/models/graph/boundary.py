@@ -16,8 +16,7 @@ from itertools import takewhile
 import torch
 from torch import Tensor, fx, nn
 
-from heatlas.pipeline.models.graph.functions import tensor_arguments
-from heatlas.pipeline.models.graph.operations import AsCalled
+from heatlas.pipeline.models.graph.operations import AsCalled, tensor_arguments
 from heatlas.pipeline.models.graph.tracing import Operation, Program, trace
 from heatlas.pipeline.run.errors import UsageError
 

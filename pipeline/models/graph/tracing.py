@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from torch import fx, nn
 
-from heatlas.pipeline.models.graph.functions import function_module, gated, tensor_arguments
 from heatlas.pipeline.models.graph.operations import (
     ACTIVATIONS,
     DYNAMIC,
@@ -27,8 +26,13 @@ from heatlas.pipeline.models.graph.operations import (
     Scaled,
     Shifted,
     Sum,
+    constants_of,
+    function_module,
+    gated,
+    tensor_arguments,
+    with_open_attention,
+    with_parts,
 )
-from heatlas.pipeline.models.graph.rewriting import constants_of, with_open_attention, with_parts
 from heatlas.pipeline.run.errors import UsageError
 
 
