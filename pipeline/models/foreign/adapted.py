@@ -21,8 +21,7 @@ from torch import Tensor, fx, nn
 
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.foreign import code_of_others
-from heatlas.pipeline.models.foreign.open_layers import with_open_layers
-from heatlas.pipeline.models.foreign.watched import draws, stops
+from heatlas.pipeline.models.foreign.layers import draws, stops, with_open_layers
 from heatlas.pipeline.models.graph.tracing import LayerTracer, staged
 from heatlas.pipeline.models.storage import names_in
 from heatlas.pipeline.run.errors import BadInputError, UsageError
