@@ -4,13 +4,11 @@ Words: a *stage* is one module of the ordered list; its output is the only input
 that does one operation (a convolution, a ReLU); a stage is a layer or an `nn.Sequential` of layers or stages.
 `pipeline.attribution.network_view` looks at a network from the boundary between two of them.
 
-An ensemble: networks of one family that learned the same fold from different seeds, as one network.
-
-Its output is the mean of its members' *logits* (not of their probabilities), so that everything that is linear in the
-logits is the mean over members: the evidence of a scan, and every map that adds up to it. From outside it is a network
-like any other, of one stage; methods that look into a network look into each member (`pipeline.attribution.methods`).
-
-Where attention weights pass in a network, so that they can be read, with their gradients, without changing it.
+An ensemble, networks of one family that learned the same fold from different seeds, is from outside a network of one
+stage. Its output is the mean of its members' *logits* (not of their probabilities), so that everything that is linear
+in the logits is the mean over members: the evidence of a scan, and every map that adds up to it. Methods that look into
+a network look into each member (`pipeline.attribution.methods`). Attention weights pass through modules of their own,
+so that they can be read, with their gradients, without changing the network.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """From a scan in template space to what a network sees, and from a map over that back to template space.
 
 The network sees intensities scaled to [0, 1] inside the scan's own brain mask, with a background of exactly 0, on
-the template grid or on the part of it that holds the brain.
-
-Voxels of a scan that are replaced whenever a network reads it, by the same tissue in every scan.
-
-Networks that are trained and tested without some regions (`studies.retraining`) read the scans of the run
-through this file; no copy of a scan is written.
+the template grid or on the part of it that holds the brain. For networks that are trained and tested without some
+regions, voxels are replaced by the same tissue in every scan, as a file says, whenever a scan is read; no copy of a
+scan is written.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Trained networks on disk: weights as safetensors, everything else as JSON beside. Nothing that can execute.
 
 The description holds the digest of the weights, so that weights of another training, or altered ones, are refused.
-
-Weights that MONAI's networks and ours exchange: the same tensors under MONAI's names or under ours.
-
-Files are safetensors, or PyTorch files that hold nothing but tensors.
+Weights that others made are safetensors too, or PyTorch files that hold nothing but tensors, under our names or under
+those of MONAI.
 """
 
 from __future__ import annotations

@@ -1,30 +1,23 @@
-"""The family of the founding network; without torch, see `pipeline.models.families.family`.
+"""The family of the founding network, and how many voxels its blocks leave and which of its input reach a feature.
 
-How many voxels the blocks of the founding network leave, and which of its input reach a feature.
-
-Without torch, so that ``heatlas check`` can ask in a moment whether a network fits a grid.
+Without torch, so that ``heatlas check`` can ask in a moment whether a network fits a grid; the network itself is in
+`pipeline.models.families.founding`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from heatlas.pipeline.models.families import founding_family as geometry
 from heatlas.pipeline.models.families.family import HIDDEN_LAYER, NO_ATTENTION, NOT_INHERENT, Family, Shape
 from heatlas.pipeline.run.config.networks import ModelConfig
 from heatlas.pipeline.run.config.ranges import Count, Counts, Fraction
-
-if TYPE_CHECKING:
-    from heatlas.pipeline.models.contract import StagedModel
-import math
-from typing import TYPE_CHECKING
-
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 
 if TYPE_CHECKING:
-    from heatlas.pipeline.models.families.founding_family import FoundingConfig
+    from heatlas.pipeline.models.contract import StagedModel
 
 
 @dataclass(frozen=True)
@@ -71,20 +64,6 @@ def _founding_text(settings: FoundingConfig) -> str:
 
 def _and(words: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
-
-
-FOUNDING = Family(
-    name="founding",
-    settings=FoundingConfig,
-    build=_founding,
-    smallest_side=lambda settings: geometry.smallest_side(settings.pools),
-    require_fits=geometry.require_fits,
-    described=_founding_text,
-    covering_side=lambda side, settings: geometry.covering_side(side, settings.pools),
-    seen_side=lambda side, settings: geometry.seen_side(side, settings.pools),
-    refused={**HIDDEN_LAYER, **NO_ATTENTION, **NOT_INHERENT},
-    several_images=True,
-)
 
 
 KERNEL = 3
@@ -196,3 +175,17 @@ def _receptive_side(side: int, pools: Sequence[int]) -> int:
 
 def _times(shape: Sequence[int]) -> str:
     return "x".join(str(side) for side in shape)
+
+
+FOUNDING = Family(
+    name="founding",
+    settings=FoundingConfig,
+    build=_founding,
+    smallest_side=lambda settings: smallest_side(settings.pools),
+    require_fits=require_fits,
+    described=_founding_text,
+    covering_side=lambda side, settings: covering_side(side, settings.pools),
+    seen_side=lambda side, settings: seen_side(side, settings.pools),
+    refused={**HIDDEN_LAYER, **NO_ATTENTION, **NOT_INHERENT},
+    several_images=True,
+)

@@ -1,13 +1,12 @@
-"""Two networks that the field trains on brain scans: SFCN (Peng et al. 2021) and Conv5-FC3 (Wen et al. 2020).
+"""Families of plain layers: SFCN (Peng et al. 2021), Conv5-FC3 (Wen et al. 2020), and ridge regression on voxels.
 
-Blocks of convolution (3x3x3, zero padding), batch normalisation and max-pooling of two voxels halve the grid. Where a
-side is odd the last window holds what is left, so no voxel is lost: Wen et al. pad for it, and the grid of Peng et al.
-(160x192x160) divides evenly.
+The first two are trained on brain scans by the field. Blocks of convolution (3x3x3, zero padding), batch normalisation
+and max-pooling of two voxels halve the grid. Where a side is odd the last window holds what is left, so no voxel is
+lost: Wen et al. pad for it, and the grid of Peng et al. (160x192x160) divides evenly.
 
-Ridge regression on voxels as a network: one linear layer over the image, smoothed by a fixed Gaussian if wanted.
-
-For classes the layer gives logits (logistic regression). It is solved, not trained (`pipeline.training.exact`), and its
-maps are exact: the evidence of a voxel is its weight times its difference from the controls.
+Ridge regression is one linear layer over the image, smoothed by a fixed Gaussian if wanted. For classes the layer gives
+logits (logistic regression). It is solved, not trained (`pipeline.training.exact`), and its maps are exact: the
+evidence of a voxel is its weight times its difference from the controls.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Transformer layers of PyTorch, which run as one operation, as the operations that they consist of.
+"""What lies inside the layers of somebody else's network.
 
-Methods that go through a network operation by operation (LRP) find products of matrices and softmaxes there. Layers
+Transformer layers of PyTorch, which run as one operation, are opened into the operations that they consist of, so that
+methods that go through a network operation by operation (LRP) find products of matrices and softmaxes there. Layers
 keep their names and their weights, which are not copied.
 
-What a pass of a network does beside computing: it draws at random, or stops the gradient, and in which layer.
-
+A pass is watched for what it does beside computing: it draws at random, or stops the gradient, and in which layer.
 Comparing answers finds neither reliably: with a layer that is dropped one time in ten most answers are the same.
 """
 

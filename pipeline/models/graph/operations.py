@@ -1,8 +1,8 @@
-"""Kinds of operations: modules that stand for functions and methods of tensors, and the kinds that methods know.
+"""Operations of a traced network: the kinds that methods know, as modules that stand for functions of tensors.
 
-What a function or method of a tensor is, as the equivalent module.
-
-Operations of a traced graph in terms of others that have rules; and which values do not depend on the volumes.
+A function or a method of a tensor becomes the equivalent module; attention that runs as one operation, and functions
+that give several parts, become operations that have rules. Values that are shapes, or made of shapes and weights alone,
+do not depend on the volumes.
 """
 
 from __future__ import annotations

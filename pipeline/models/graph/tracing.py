@@ -1,11 +1,9 @@
-"""Trace a model: the list of its operations and their inputs, without running it.
+"""Trace a model, the list of its operations and their inputs, without running it; and split it at one of its layers.
 
 `torch.fx` records every call of a model's forward, including functional ones, so residual sums, concatenations, shared
 modules and nested blocks need no special treatment. Each call becomes an `Operation`, with the module that is
 equivalent to it (`pipeline.models.graph.operations`). Relevance can be propagated only through operations that the
 planner supports. Parts without relevance (the branch that computes a gate) are run unchanged.
-
-Split any traceable network at a layer: what comes before it and what follows.
 
 A `StagedModel` lists its stages; any other network has only names. A name is a boundary if every path from the volumes
 to the output crosses the value of that layer, so that ``after(before(volumes)) == model(volumes)``. The value inside of
