@@ -29,7 +29,8 @@ def add_family(family: Family) -> None:
     """Make a family known here, and its settings to whatever reads a configuration."""
     NETWORKS[family.name] = family.settings
     FAMILIES[family.name] = family
-    FAMILIES[family.name] = family_of(family.settings(architecture=family.name))
+    if family.resolve is not None:  # as its default settings make it, for lists of all families
+        FAMILIES[family.name] = family.resolve(family.settings(architecture=family.name))
 
 
 def family_of(settings: ModelConfig) -> Family:
