@@ -122,8 +122,8 @@ def _may_add(module: nn.Module) -> bool:
     """Whether a module is a layer that keeps numbers of its own, or adds positions."""
     if isinstance(module, Positions):
         return True
-    own = any(True for _ in module.parameters()) or any(True for _ in module.buffers())
-    return own and not any(True for _ in module.children())
+    has_numbers = any(True for _ in module.parameters()) or any(True for _ in module.buffers())
+    return has_numbers and not any(True for _ in module.children())
 
 
 def _per_volume(values: Tensor) -> Tensor:
@@ -189,13 +189,13 @@ class Inherent(CheckedSettings):
     def maps(self, view: NetworkView) -> Tensor:
         """Maps (B, 1, d, h, w) that sum to the value less that of the reference, or less the logit bias."""
         self.require(view)
-        found = _of(view, view.features)
+        contributed = _of(view, view.features)
         if self.compare == "nothing":
-            return found
+            return contributed
         reference = fitting(self.reference, view.volumes, self.name)
         version = sum(weight._version for weight in view.model.parameters())  # changes with weights changed in place
         question = (self.name, view.target, view.start, view.stage)
-        return found - reference.remembered(question, (view.model, version), lambda: _mean_map(reference, view))
+        return contributed - reference.remembered(question, (view.model, version), lambda: _mean_map(reference, view))
 
     def ledger(self, view: NetworkView) -> Ledger:
         """Contributions of the scan alone and constants of every layer, which add up to its value."""

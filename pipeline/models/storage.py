@@ -123,8 +123,8 @@ def load_model(files: FoldFiles, device: torch.device | str = "cpu") -> LoadedMo
     except (BadInputError, UsageError) as error:
         raise BadInputError(f"{files.description}: {error}") from error
     except (AttributeError, ArithmeticError, KeyError, MemoryError, RuntimeError, TypeError, ValueError) as error:
-        said = " ".join(f"{type(error).__name__}: {error}".split())
-        raise BadInputError(f"{files.description}: not a usable description ({said}). Train it again.") from error
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise BadInputError(f"{files.description}: not a usable description ({reason}). Train it again.") from error
     try:
         content = read_regular(files.weights, most_bytes(model))
     except OSError as error:
@@ -138,10 +138,10 @@ def load_model(files: FoldFiles, device: torch.device | str = "cpu") -> LoadedMo
     try:
         model.load_state_dict(safetensors.torch.load(content))
     except (SafetensorError, RuntimeError) as error:
-        said = " ".join(str(error).split())
+        reason = " ".join(str(error).split())
         raise BadInputError(
             f"{files.weights}: not the weights of a {description['architecture']['name']} with the settings in "
-            f"{files.description.name}, but of another network ({said}). {RETRAIN}"
+            f"{files.description.name}, but of another network ({reason}). {RETRAIN}"
         ) from error
     return LoadedModel(model.to(device).eval(), spec, classes, description)
 
@@ -244,23 +244,23 @@ def from_file(path: Path, model: StagedModel) -> dict[str, Tensor]:
     """
     given = {name.removeprefix(PARALLEL): value for name, value in read_weights(path).items()}
     last = f"_stages.{len(model.stages) - 1}."
-    found = {}
+    weights = {}
     for name, value in model.state_dict().items():
         if name.startswith(last) or name.endswith("num_batches_tracked"):
             continue
-        known = [one for one in (name, model.monai_names.get(name, "")) if one in given]
-        if not known:
+        names = [one for one in (name, model.monai_names.get(name, "")) if one in given]
+        if not names:
             other = f" or {model.monai_names[name]}" if name in model.monai_names else ""
             raise UsageError(f"{path}: has no weight {name}{other}; it is of another network than model.body.")
-        if given[known[0]].shape != value.shape:
+        if given[names[0]].shape != value.shape:
             raise UsageError(
-                f"{path}: {known[0]} has shape {tuple(given[known[0]].shape)}, and the network in model.body "
+                f"{path}: {names[0]} has shape {tuple(given[names[0]].shape)}, and the network in model.body "
                 f"{tuple(value.shape)}; give model.body the settings that the weights were made with."
             )
-        found[name] = given[known[0]].to(value)
-        if not bool(torch.isfinite(found[name]).all()):
-            raise BadInputError(f"{path}: {known[0]} has values that are no finite numbers.")
-    return found
+        weights[name] = given[names[0]].to(value)
+        if not bool(torch.isfinite(weights[name]).all()):
+            raise BadInputError(f"{path}: {names[0]} has values that are no finite numbers.")
+    return weights
 
 
 def read_weights(path: Path) -> Mapping[str, Tensor]:
@@ -271,11 +271,11 @@ def read_weights(path: Path) -> Mapping[str, Tensor]:
             raise ValueError(f"{size:,} bytes, more than {LARGEST:,}")
         content = safetensors.torch.load_file(path) if path.suffix == ".safetensors" else _tensors(path)
     except Exception as error:  # a foreign file can raise anything
-        said = " ".join(f"{error}".split())[:200] or type(error).__name__
+        reason = " ".join(f"{error}".split())[:200] or type(error).__name__
         if isinstance(error, pickle.UnpicklingError):  # torch's own words advise to run what is in the file
-            said = "it holds more than tensors, which are never read, or is damaged"
+            reason = "it holds more than tensors, which are never read, or is damaged"
         raise BadInputError(
-            f"{path}: no weights that can be read safely ({said}). Save them as safetensors, or with torch.save as a "
+            f"{path}: no weights that can be read safely ({reason}). Save them as safetensors, or with torch.save as a "
             "dictionary of tensors."
         ) from error
     if not isinstance(content, Mapping) or not all(

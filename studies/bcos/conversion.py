@@ -70,19 +70,19 @@ def _convert(module: nn.Module, where: str, settings: BcosConfig) -> None:
 def _convolution(layer: nn.Conv3d, settings: BcosConfig) -> nn.Module:
     if layer.padding_mode != "zeros" or isinstance(layer.padding, str):
         raise UsageError(f"a convolution with padding {layer.padding!r} ({layer.padding_mode}) cannot be converted.")
-    made = BcosConv3d(
+    dynamic = BcosConv3d(
         layer.in_channels, layer.out_channels, _three(layer.kernel_size), _three(layer.stride), _three(layer.padding),
         _three(layer.dilation), layer.groups, settings.b,
     )  # fmt: skip
-    made.weight.data.copy_(layer.weight.data)
-    return normalised(made, layer.out_channels, settings) if settings.norm == "none" else made
+    dynamic.weight.data.copy_(layer.weight.data)
+    return normalised(dynamic, layer.out_channels, settings) if settings.norm == "none" else dynamic
 
 
 def _norm(layer: nn.BatchNorm3d, settings: BcosConfig) -> nn.Module:
-    made = normalisation(layer.num_features, settings)
-    if isinstance(made, DynamicNorm) and layer.affine and made.weight.shape == layer.weight.shape:
-        made.weight.data.copy_(layer.weight.data)
-    return made
+    norm = normalisation(layer.num_features, settings)
+    if isinstance(norm, DynamicNorm) and layer.affine and norm.weight.shape == layer.weight.shape:
+        norm.weight.data.copy_(layer.weight.data)
+    return norm
 
 
 def _pooling(layer: nn.MaxPool3d, settings: BcosConfig) -> nn.Module:
@@ -138,9 +138,9 @@ def build_resnext(shape: Shape, settings: BcosResNeXtConfig, outputs: int) -> St
     )  # fmt: skip
     for block in net.modules():
         if isinstance(block, ResNetBottleneck):
-            one = block.conv2
+            conv = block.conv2
             block.conv2 = nn.Conv3d(
-                one.in_channels, one.out_channels, 3, one.stride, 1, groups=settings.groups, bias=False
+                conv.in_channels, conv.out_channels, 3, conv.stride, 1, groups=settings.groups, bias=False
             )
         elif isinstance(block, nn.ReLU):
             block.inplace = False

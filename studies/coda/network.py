@@ -148,10 +148,10 @@ class CodaConv3d(DynamicLinear):
         patterns = self.expand_weight.reshape(self.out_channels, self.rank, -1)
         products = self._by_unit(conv(self.expand_weight))
         if self.bound == "wb":
-            own = self._by_unit(reduced)
+            by_unit = self._by_unit(reduced)
             size = patterns.flatten(1).norm(dim=1).view(-1, 1, 1, 1)
-            scale = (own.square().sum(2) + self.eps).rsqrt() / size
-            return (own * products).sum(2) * self.held(scale)
+            scale = (by_unit.square().sum(2) + self.eps).rsqrt() / size
+            return (by_unit * products).sum(2) * self.held(scale)
         vote = patterns.new_zeros(len(patterns), patterns.shape[2])
         if self.vote_weight is not None:
             vote = self.vote_weight.flatten(1)

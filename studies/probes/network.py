@@ -79,14 +79,14 @@ def conventional_stem(model: StagedModel) -> Backbone | None:
 
 def features_of_stages(network: StagedModel, volumes: Tensor) -> list[Tensor]:
     """What each stage but the last gives, without gradients, as long as it has voxels."""
-    found: list[Tensor] = []
+    features: list[Tensor] = []
     with torch.no_grad():
         for stage in network.stages[:-1]:
             volumes = stage(volumes)
             if volumes.dim() != 5:
                 break
-            found.append(volumes)
-    return found
+            features.append(volumes)
+    return features
 
 
 def kept_stages(network: StagedModel, shape: Shape, count: int = 0) -> tuple[tuple[nn.Module, ...], tuple[int, ...]]:
@@ -289,25 +289,25 @@ def class_head(channels: int, outputs: int, constants: bool, bias: float) -> lis
 
 def mlp_head(channels: int, hidden: int, outputs: int, layers: int, constants: bool, bias: float) -> list[nn.Module]:
     """1×1×1 convolutions with batch normalisation and ReLU between them, then the average over voxels."""
-    made: list[nn.Module] = []
+    hidden_layers: list[nn.Module] = []
     for _ in range(layers - 1):
         norm = nn.BatchNorm3d(hidden) if constants else DynamicNorm("batch", hidden)
-        made.append(nn.Sequential(nn.Conv3d(channels, hidden, 1, bias=False), norm, nn.ReLU()))
+        hidden_layers.append(nn.Sequential(nn.Conv3d(channels, hidden, 1, bias=False), norm, nn.ReLU()))
         channels = hidden
     last = nn.Conv3d(channels, outputs, 1, bias=constants)
     if last.bias is not None:
         nn.init.constant_(last.bias, bias)
-    return [*made, nn.Sequential(*pooled(last), *_constant(bias, constants))]
+    return [*hidden_layers, nn.Sequential(*pooled(last), *_constant(bias, constants))]
 
 
 def bcos_head(channels: int, hidden: int, outputs: int, layers: int, b: float, bias: float) -> list[nn.Module]:
     """B-cos convolutions of one voxel with uncentred norms between them, then the average over voxels."""
-    made: list[nn.Module] = []
+    hidden_layers: list[nn.Module] = []
     for _ in range(layers - 1):
-        made.append(nn.Sequential(BcosConv3d(channels, hidden, 1, b=b), DynamicNorm("batch", hidden)))
+        hidden_layers.append(nn.Sequential(BcosConv3d(channels, hidden, 1, b=b), DynamicNorm("batch", hidden)))
         channels = hidden
     logits = LogitLayer(bias=bias, initial_size=INITIAL_LOGITS)
-    return [*made, nn.Sequential(*pooled(BcosConv3d(channels, outputs, 1, b=b)), logits)]
+    return [*hidden_layers, nn.Sequential(*pooled(BcosConv3d(channels, outputs, 1, b=b)), logits)]
 
 
 def coda_head(channels: int, hidden: int, outputs: int, bias: float) -> list[nn.Module]:
@@ -338,9 +338,9 @@ def build(network: StagedModel, shape: Shape, settings: ProbeConfig, dynamic: bo
 def backbone_of(probe: StagedModel) -> Backbone:
     """The backbone of a probe, without a stream that passes it."""
     first = probe.stages[0]
-    found = first.body if isinstance(first, AttentionStream) else first
-    assert isinstance(found, Backbone)
-    return found
+    backbone = first.body if isinstance(first, AttentionStream) else first
+    assert isinstance(backbone, Backbone)
+    return backbone
 
 
 def _head(settings: ProbeConfig, channels: int, outputs: int, dynamic: bool) -> Sequence[nn.Module]:

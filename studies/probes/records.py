@@ -175,17 +175,17 @@ def body_of(settings: ProbeConfig) -> ModelConfig:
     Raises UsageError if they are not written out (`with_body`), or the backbone is a probe itself.
     """
     if settings.body:
-        found = network_settings(json_object(settings.body), "model.body")
+        body = network_settings(json_object(settings.body), "model.body")
     elif settings.backbone:
         raise UsageError(
             f"model.body does not say which network the backbone {settings.backbone} is. Repeat `heatlas run` with "
             "--backbone, which writes it out."
         )
     else:
-        found = UNTRAINED
-    if isinstance(found, ProbeConfig):
+        body = UNTRAINED
+    if isinstance(body, ProbeConfig):
         raise UsageError("model.backbone: a probe cannot be the backbone of another; name the run that it stands on.")
-    return replace(found, **settings.shared)
+    return replace(body, **settings.shared)
 
 
 def with_body(settings: ProbeConfig) -> ProbeConfig:
@@ -200,8 +200,8 @@ def with_body(settings: ProbeConfig) -> ProbeConfig:
             """model.body, such as body = '{"architecture": "resnet18"}'."""
         )
     if not settings.body and settings.backbone:
-        found = _described_body(backbone_files(settings.backbone, 0))
-        settings = replace(settings, body=json.dumps({"architecture": found.architecture, **found.own}))
+        described = _described_body(backbone_files(settings.backbone, 0))
+        settings = replace(settings, body=json.dumps({"architecture": described.architecture, **described.own}))
     body = body_of(settings)
     return replace(settings, backbone="", body=json.dumps({"architecture": body.architecture, **body.own}))
 
@@ -252,12 +252,12 @@ def _copies(kept: Path, backbone: str, folds: Iterable[int]) -> dict[Path, Path]
     """Source of each copy."""
     if Path(backbone).is_file():
         return {kept / f"{_WEIGHTS}{Path(backbone).suffix}": Path(backbone)}
-    found: dict[Path, Path] = {}
+    sources: dict[Path, Path] = {}
     for fold in folds:
         source = backbone_files(backbone, fold)
         target = FoldFiles(kept / source.folder.relative_to(backbone))
-        found |= {target.weights: source.weights, target.description: source.description}
-    return found
+        sources |= {target.weights: source.weights, target.description: source.description}
+    return sources
 
 
 def on_kept_backbone(settings: ProbeConfig, layout: RunLayout) -> ProbeConfig:
@@ -294,22 +294,22 @@ HEADS = {
 
 def refused_by(settings: ProbeConfig, body: Family) -> Mapping[str, str]:
     """Methods that are not defined for a head on a backbone of a family."""
-    found = dict(body.refused)
-    found.pop("cam", None)  # which depends on the head alone
+    reasons = dict(body.refused)
+    reasons.pop("cam", None)  # which depends on the head alone
     if settings.head == "linear":
-        return found
+        return reasons
     if settings.head == "ca-stream":
-        found.pop("raw-attention", None)  # which is that of the pooling
+        reasons.pop("raw-attention", None)  # which is that of the pooling
         unruled = dict.fromkeys(("lrp", "deeplift", "inherent"), ATTENTION)
-        return {"rollout": ATTENTION, "cgw1": ATTENTION, **found, "cam": NOT_AVERAGED, **unruled}
-    found = {"cgw1": ONE_LINEAR, **found}
+        return {"rollout": ATTENTION, "cgw1": ATTENTION, **reasons, "cam": NOT_AVERAGED, **unruled}
+    reasons = {"cgw1": ONE_LINEAR, **reasons}
     if settings.head.startswith("mlp"):
-        return {**found, "cam": DEEP_HEAD}
+        return {**reasons, "cam": DEEP_HEAD}
     if body.encoding != "pair":  # the head is explained from the features of the backbone on
-        found.pop("inherent", None)
-    found = {**found, **DYNAMIC_HEAD}
+        reasons.pop("inherent", None)
+    reasons = {**reasons, **DYNAMIC_HEAD}
     hidden = () if settings.head == "bcos-1" else ("grad-cam++", "xgrad-cam", "opti-cam")
-    return {**dict.fromkeys(hidden, SIGNED), **found}
+    return {**dict.fromkeys(hidden, SIGNED), **reasons}
 
 
 def _family_of(settings: ModelConfig) -> Family:

@@ -109,12 +109,12 @@ _FUSED = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale
 
 def constants_of(graph: fx.Graph) -> frozenset[str]:
     """Values of a graph that are shapes, or made of shapes and of weights alone."""
-    found: set[str] = set()
+    constants: set[str] = set()
     for node in graph.nodes:
-        made = node.op != "placeholder" and all(one.name in found for one in node.all_input_nodes)
-        if made or reads_shape(node):
-            found.add(node.name)
-    return frozenset(found)
+        is_constant = node.op != "placeholder" and all(one.name in constants for one in node.all_input_nodes)
+        if is_constant or reads_shape(node):
+            constants.add(node.name)
+    return frozenset(constants)
 
 
 def reads_shape(node: fx.Node) -> bool:
@@ -293,11 +293,11 @@ def _pooling_function(node: fx.Node) -> nn.Module | None:
 
 def tensor_arguments(node: fx.Node) -> list[fx.Node]:
     """Arguments that are values of the graph, in order and with repetitions; for `torch.cat` those in its list."""
-    found: list[fx.Node] = []
+    nodes: list[fx.Node] = []
     for argument in (*node.args, *node.kwargs.values()):
-        found += [item for item in (argument if isinstance(argument, Sequence) else [argument])
+        nodes += [item for item in (argument if isinstance(argument, Sequence) else [argument])
                   if isinstance(item, fx.Node)]  # fmt: skip
-    return found
+    return nodes
 
 
 def gated(node: fx.Node, modules: dict[str, nn.Module]) -> list[fx.Node]:

@@ -242,11 +242,11 @@ def _one(layers: Layers) -> nn.Module:
     """Layers as one module, which has their names; a name may not hold a dot, so that a slash stands for it."""
     if len(layers) == 1 and isinstance(layers[0][1], fx.GraphModule):
         return layers[0][1]  # has the names in it
-    one = nn.Sequential()
+    stages = nn.Sequential()
     for number, (name, layer) in enumerate(layers):
         key = name.replace(".", "/")
-        one.add_module(f"{key}/{number}" if key in one._modules else key, layer)
-    return one
+        stages.add_module(f"{key}/{number}" if key in stages._modules else key, layer)
+    return stages
 
 
 def crossed(program: Program) -> list[Operation]:
@@ -254,40 +254,40 @@ def crossed(program: Program) -> list[Operation]:
 
     How many volumes there are, and what is made of weights alone, is known on both sides of a boundary.
     """
-    known = _known_anywhere(program)
+    anywhere = _known_anywhere(program)
     reads: dict[str, int] = {}
     for number, operation in enumerate(program.operations):
-        if operation.value not in known:
+        if operation.value not in anywhere:
             reads.update({node.name: number for node in operation.node.all_input_nodes})
     furthest, found = -1, []  # the latest operation that reads a value computed earlier
     for number, operation in enumerate(program.operations[:-1]):
         before = program.source if number == 0 else program.operations[number - 1].value
-        furthest = max(furthest, -1 if before in known else reads.get(before, -1))
-        if furthest <= number and operation.value not in known:
+        furthest = max(furthest, -1 if before in anywhere else reads.get(before, -1))
+        if furthest <= number and operation.value not in anywhere:
             found.append(operation)
     return found
 
 
 def _known_anywhere(program: Program) -> set[str]:
     """Values that are known wherever a network is cut: numbers of volumes, and what is made of these and of weights."""
-    found = _batch_sizes(program)
+    names = _batch_sizes(program)
     for node in program.graph.graph.nodes:
-        if node.op != "placeholder" and all(one.name in found for one in node.all_input_nodes):
-            found.add(node.name)
-    return found
+        if node.op != "placeholder" and all(one.name in names for one in node.all_input_nodes):
+            names.add(node.name)
+    return names
 
 
 def _batch_sizes(program: Program) -> set[str]:
     """Values that say how many volumes there are: ``x.size(0)``, ``x.shape[0]``, a shape of which 0 alone is read."""
-    found: set[str] = set()
+    names: set[str] = set()
     for node in program.graph.graph.nodes:
         if node.target == "size" and (node.args[1:] == (0,) or node.kwargs.get("dim") == 0):
-            found.add(node.name)
+            names.add(node.name)
         elif (node.target == "size" and len(node.args) == 1) or (node.target is getattr and node.args[1] == "shape"):
             firsts = [user for user in node.users if user.target is operator.getitem and user.args[1] == 0]
-            found |= {user.name for user in firsts}
-            found |= {node.name} if len(firsts) == len(node.users) else set()
-    return found
+            names |= {user.name for user in firsts}
+            names |= {node.name} if len(firsts) == len(node.users) else set()
+    return names
 
 
 def _needed(program: Program) -> Program:
@@ -310,24 +310,24 @@ def is_in(operation: Operation, name: str) -> bool:
 
 def _shapes(program: Program, volume: Tensor) -> dict[str, tuple[int, ...]]:
     """Shape of each value that is a tensor, by name."""
-    found: dict[str, tuple[int, ...]] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
 
     class _Shapes(fx.Interpreter):
         def run_node(self, n: fx.Node) -> object:
             value = super().run_node(n)
             if isinstance(value, Tensor):
-                found[n.name] = tuple(value.shape)
+                shapes[n.name] = tuple(value.shape)
             return value
 
     with torch.no_grad():
         _Shapes(program.graph).run(volume)
-    return found
+    return shapes
 
 
 def _layers(program: Program, start: int, stop: int) -> Layers:
     """Operations of a part of a network: one layer each if they form a chain of modules, else one module together."""
-    known = _known_anywhere(program)
-    part = [operation for operation in program.operations[start:stop] if operation.value not in known]
+    anywhere = _known_anywhere(program)
+    part = [operation for operation in program.operations[start:stop] if operation.value not in anywhere]
     before = program.source if start == 0 else program.operations[start - 1].value
     chain, value, sizes = [], before, _batch_sizes(program)
     for operation in part:
