@@ -21,7 +21,7 @@ from heatlas.pipeline.cohort.records import SCANS_TABLE, Scan, ScanTable
 from heatlas.pipeline.evaluation.bench.part import Bench, BenchRequest
 from heatlas.pipeline.evaluation.parts import PARTS, chosen_parts, require_task
 from heatlas.pipeline.explaining.on_demand import SEEN, ExplanationRequest, explainable, show_scans
-from heatlas.pipeline.models.families.registry import family_of
+from heatlas.pipeline.models.families.registry import on_backbone
 from heatlas.pipeline.run.config.files import with_section
 from heatlas.pipeline.run.config.number_classes import read_class
 from heatlas.pipeline.run.config.settings import Config
@@ -123,8 +123,8 @@ def evaluate_command(options: Evaluate) -> int:
     layout = EvaluationLayout(options.out.resolve())
     source, request = read_run_input(layout), request_of(options)
     config = read_run_config(layout)
-    if (beneath := family_of(config.model).backbone) is not None:
-        config = replace(config, model=beneath.kept(config.model, layout))
+    if (backbone := on_backbone(config.model)) is not None:
+        config = replace(config, model=backbone.kept(config.model, layout))
     if options.config is not None:
         config = with_section(config, options.config, "evaluation")
     if not SCANS_TABLE.path(layout).is_file():

@@ -32,7 +32,7 @@ from heatlas.pipeline.explaining.shared_reference import (
     mean_volume,
     norms_of_controls,
 )
-from heatlas.pipeline.models.families.registry import family_of, is_given
+from heatlas.pipeline.models.families.registry import is_given, on_backbone
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input, from_network
 from heatlas.pipeline.models.storage import LoadedModel, load_model
 from heatlas.pipeline.regions.tables import RELEVANCE_BILATERAL_TABLE
@@ -196,13 +196,13 @@ def nameless(description: Mapping[str, Any], where: str, salt: str) -> dict[str,
 
 def shared_settings(config: Config) -> Config:
     """Settings without paths, and without those that only training and the own machines had use for."""
-    replace, beneath = dataclasses.replace, family_of(config.model).backbone
+    replace, backbone = dataclasses.replace, on_backbone(config.model)
     return replace(
         config,
         cohort=replace(config.cohort, without="", table="", freesurfer_folder=""),
         training=replace(config.training, from_run=""),
         registration=replace(config.registration, synthstrip_model="", template=DEFAULT_TEMPLATE),
-        model=config.model if beneath is None else beneath.keyed(config.model),
+        model=config.model if backbone is None else backbone.keyed(config.model),
         regions=replace(config.regions, own_labels=""),
         privacy=PrivacyConfig(),
         objective=ObjectiveConfig(),

@@ -28,7 +28,7 @@ from heatlas.pipeline.cohort.people.tasks import TWO_CLASSES, Task, task_of
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.models.contract import members_of
-from heatlas.pipeline.models.families.registry import build_network, family_of
+from heatlas.pipeline.models.families.registry import build_network, on_backbone
 from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.models.storage import LoadedModel
 from heatlas.pipeline.run.config.settings import CohortConfig, Config
@@ -247,8 +247,8 @@ def shuffled_config(config: Config, seed: int) -> Config:
     cohort = dataclasses.replace(config.cohort, shuffle_labels=True)
     alone = without_other_runs(config)  # which would know the true labels
     training = dataclasses.replace(alone.training, repeats=1)
-    beneath = family_of(alone.model).backbone
-    model = alone.model if beneath is None else beneath.for_shuffled(alone.model)
+    backbone = on_backbone(alone.model)
+    model = alone.model if backbone is None else backbone.for_shuffled(alone.model)
     return dataclasses.replace(alone, cohort=cohort, training=training, model=model, seed=seed)
 
 

@@ -20,7 +20,14 @@ from heatlas.pipeline.cohort.people.tasks import Task, task_of
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.models.contract import StagedModel, ensemble_of
 from heatlas.pipeline.models.device import chosen_device
-from heatlas.pipeline.models.families.registry import build_network, code_of, family_of, is_given, is_solved
+from heatlas.pipeline.models.families.registry import (
+    build_network,
+    code_of,
+    family_of,
+    is_given,
+    is_solved,
+    on_backbone,
+)
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input
 from heatlas.pipeline.models.storage import load_model, save_model
 from heatlas.pipeline.run.cells import REMEDY
@@ -155,8 +162,8 @@ def train_folds(
     family_of(config.model).require_images(spec.channels)
     for fold in split.folds:
         require_disjoint(fold)
-    if (beneath := family_of(config.model).backbone) is not None:
-        beneath.keep(layout, config.model, [fold.index for fold in split.folds], digests)
+    if (backbone := on_backbone(config.model)) is not None:
+        backbone.keep(layout, config.model, [fold.index for fold in split.folds], digests)
     versions = registered_versions(layout, scans, config, digests)
     repeats = range(1, config.training.repeats + 1)
     jobs = [fold_job(layout, fold, scans, spec, config, versions, repeat) for repeat in repeats for fold in split.folds]
@@ -217,8 +224,8 @@ def fold_job(
     targets = {scan.name: kind.value(scan.label, scan.name) for scan in own}
     # Their number does not affect a single training, and of a run to start from the weights count, not its place.
     training = dataclasses.replace(config.training, repeats=1, from_run="")
-    beneath = family_of(config.model).backbone
-    network = config.model if beneath is None else beneath.keyed(config.model)
+    backbone = on_backbone(config.model)
+    network = config.model if backbone is None else backbone.keyed(config.model)
     parameters = [
         fold,
         targets,

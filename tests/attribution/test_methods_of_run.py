@@ -217,7 +217,9 @@ def test_maps_are_stale_when_code_changes_that_makes_them(module: str, monkeypat
     monkeypatch.undo()
     digests._modules_digest.cache_clear()
     changed = {name for name in before if after[name] != before[name]}
-    of_its_module = {entry.name for entry in METHODS.values() if entry.record.__module__ == METHODS["cam"].record.__module__}
+    of_its_module = {
+        entry.name for entry in METHODS.values() if entry.record.__module__ == METHODS["cam"].record.__module__
+    }
     assert changed == (of_its_module if CHANGED[module] == {"cam"} else CHANGED[module])
 
 

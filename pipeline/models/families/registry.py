@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from heatlas.pipeline.models.families.family import Family, Shape
+from heatlas.pipeline.models.families.family import Family, OnBackbone, Shape
 from heatlas.pipeline.models.families.foreign import FOREIGN
 from heatlas.pipeline.models.families.founding_family import FOUNDING
 from heatlas.pipeline.models.families.monai import MONAI_FAMILIES
@@ -39,16 +39,20 @@ def family_of(settings: ModelConfig) -> Family:
     return family if family.resolve is None else family.resolve(settings)
 
 
+def on_backbone(settings: ModelConfig) -> OnBackbone | None:
+    """What the family says of the backbones of its networks, if they stand on some; no backbone need be known."""
+    return FAMILIES[settings.architecture].backbone
+
+
 def code_of(settings: ModelConfig) -> tuple[str, ...]:
     """Modules that make networks of these settings, for the key of any work that builds or asks such a network.
 
     Nothing in the program imports those of a plug-in, so its key would not hold their code.
     """
-    family = family_of(settings)
-    build = getattr(family.build, "func", family.build)  # of functools.partial
-    modules = {type(settings).__module__, str(build.__module__)}
-    if family.backbone is not None:
-        modules |= {*code_of(family.backbone.body(settings))}
+    build, backbone = FAMILIES[settings.architecture].build, on_backbone(settings)
+    modules = {type(settings).__module__, str(getattr(build, "func", build).__module__)}  # of functools.partial
+    if backbone is not None:
+        modules |= {*code_of(backbone.body(settings))}
     return tuple(sorted(modules))
 
 

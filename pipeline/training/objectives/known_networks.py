@@ -19,7 +19,7 @@ from heatlas.pipeline.cohort.people.tasks import Task, task_of
 from heatlas.pipeline.cohort.people.unseen import known_to_network
 from heatlas.pipeline.models.contract import StagedModel, members_of
 from heatlas.pipeline.models.dynamic import LogitLayer
-from heatlas.pipeline.models.families.registry import build_network, family_of
+from heatlas.pipeline.models.families.registry import build_network, family_of, on_backbone
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input
 from heatlas.pipeline.models.storage import RETRAIN, LoadedModel, load_model
 from heatlas.pipeline.run.config.objectives import ObjectiveConfig
@@ -102,10 +102,10 @@ def people_before(config: Config, fold: Fold) -> list[str]:
 
     Raises UsageError, BadInputError if there is no such network, or it cannot be read.
     """
-    beneath, files = family_of(config.model).backbone, list[FoldFiles]()
+    below, files = on_backbone(config.model), list[FoldFiles]()
     if config.training.from_run:
         files.append(start_of(config.training.from_run, fold))
-    if beneath is not None and (backbone := beneath.files(config.model, fold.index)) is not None:
+    if below is not None and (backbone := below.files(config.model, fold.index)) is not None:
         files.append(backbone)
     return sorted(
         {name for one in files for name in known_to_network(load_model(one).description, str(one.description))}
@@ -123,7 +123,7 @@ def weights_to_start_from(config: Config, task: Task, spec: NetworkInput, fold: 
     Raises UsageError for a network of another family or with other settings, one of another grid, or one that was
     trained with test participants of the fold. Raises BadInputError if it cannot be read.
     """
-    folder, settings, family = config.training.from_run, config.model, family_of(config.model)
+    folder, settings = config.training.from_run, config.model
     if not folder:
 
         def load(backbone: FoldFiles) -> LoadedModel:
@@ -131,8 +131,8 @@ def weights_to_start_from(config: Config, task: Task, spec: NetworkInput, fold: 
             _require_usable("model.backbone", backbone, loaded, spec, fold)
             return loaded
 
-        beneath, shuffled = family.backbone, config.cohort.shuffle_labels
-        return None if beneath is None else beneath.weights(settings, spec, fold.index, shuffled, load)
+        below, shuffled = on_backbone(settings), config.cohort.shuffle_labels
+        return None if below is None else below.weights(settings, spec, fold.index, shuffled, load)
     files = start_of(folder, fold)
     loaded = load_model(files)
     _require_usable("training.from_run", files, loaded, spec, fold)
@@ -143,8 +143,9 @@ def weights_to_start_from(config: Config, task: Task, spec: NetworkInput, fold: 
     last = f"_stages.{len(network.stages) - 1}." if loaded.classes != task.outputs else None
     wanted = _without_stage(network.state_dict(), last)
     try:
-        if theirs != settings.architecture and family.convert is not None and isinstance(start, StagedModel):
-            start = family.convert(start, settings, spec.shape)
+        convert = family_of(settings).convert
+        if theirs != settings.architecture and convert is not None and isinstance(start, StagedModel):
+            start = convert(start, settings, spec.shape)
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from error
     for layer in start.modules():
@@ -175,9 +176,8 @@ def without_other_runs(config: Config) -> Config:
 
 def require_start(config: Config, split: Split) -> None:
     """Refuse before any work starts what no fold can start from; raises as `weights_to_start_from`."""
-    beneath = family_of(config.model).backbone
-    if beneath is not None:
-        beneath.require(config.model, config.cohort.shuffle_labels)
+    if (below := on_backbone(config.model)) is not None:
+        below.require(config.model, config.cohort.shuffle_labels)
     if config.training.from_run and config.cohort.shuffle_labels:
         raise UsageError(
             "training.from_run: a run on shuffled labels must not start from networks that know the true ones. Leave "
