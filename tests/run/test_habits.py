@@ -89,7 +89,7 @@ def added(folder: Path, file: str, source: str, registries: Mapping[str, Mapping
         By file, the lines added, by the line that they follow.
     """
     package = folder / "program" / "heatlas"
-    for room in ("atlases", "pipeline", "reports", "workflows"):
+    for room in ("atlases", "pipeline", "reports", "studies", "workflows"):
         shutil.copytree(ROOT / room, package / room, copy_function=_linked)
     for path in (ROOT / "heatlas").glob("*.py"):
         shutil.copy2(path, package)
