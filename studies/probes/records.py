@@ -95,12 +95,13 @@ UNTRAINED = ResNetConfig("resnet10")
 """The backbone of a probe without one, so that its settings can be described."""
 
 
-def backbone_digest(backbone: str, fold: int) -> str:
+def backbone_digest(settings: ProbeConfig, fold: int) -> str:
     """Digest of the weights of a backbone.
 
     Raises UsageError, BadInputError as `backbone_files`; if they cannot be read.
     """
-    path = Path(backbone) if Path(backbone).is_file() else backbone_files(backbone, fold).weights
+    files = files_of(settings, fold)
+    path = Path(settings.backbone) if files is None else files.weights
     try:
         return file_digest(path)
     except OSError as error:
@@ -379,10 +380,25 @@ def _weights(
 
 
 PROBE = Family(
-    "probe", ProbeConfig, _build, _smallest, _require_fits, _described, _covering, _seen,
+    name="probe",
+    settings=ProbeConfig,
+    build=_build,
+    smallest_side=_smallest,
+    require_fits=_require_fits,
+    described=_described,
+    covering_side=_covering,
+    seen_side=_seen,
     resolve=_resolved,
     backbone=OnBackbone(
-        body_of, with_body, placed, require_backbone, on_shuffled_labels, files_of, _weights, keep_backbone,
-        on_kept_backbone,
+        body=body_of,
+        keyed=with_body,
+        placed=placed,
+        require=require_backbone,
+        for_shuffled=on_shuffled_labels,
+        files=files_of,
+        digest=backbone_digest,
+        weights=_weights,
+        keep=keep_backbone,
+        kept=on_kept_backbone,
     ),
-)  # fmt: skip
+)

@@ -90,6 +90,8 @@ class OnBackbone:
         ``for_shuffled(settings)``: the recipe for shuffled labels.
     files : callable
         ``files(settings, fold)``: those of the backbone of a fold; None where there are weights alone.
+    digest : callable
+        ``digest(settings, fold)``: of the weights of the backbone of a fold, for receipts.
     weights : callable
         ``weights(settings, spec, fold, shuffled, load)``: of the backbone, by their names in the network; None where
         it must start from fresh ones. `load` reads a network, and refuses one that the fold must not build on.
@@ -105,6 +107,7 @@ class OnBackbone:
     require: Callable[[Any, bool], None]
     for_shuffled: Callable[[Any], ModelConfig]
     files: Callable[[Any, int], FoldFiles | None]
+    digest: Callable[[Any, int], str]
     weights: Callable[[Any, NetworkInput, int, bool, Callable[[FoldFiles], LoadedModel]], Mapping[str, Tensor] | None]
     keep: Callable[[RunLayout, Any, Sequence[int], DigestCache], None]
     kept: Callable[[Any, RunLayout], ModelConfig]
