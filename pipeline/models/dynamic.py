@@ -49,7 +49,7 @@ class DynamicLinear(nn.Module):
       `differentiable_weights`.
 
     A module must call `held` in the same order in every pass. Modes are set by `explanation_mode`, not by hand.
-    One with running statistics counts its batches in ``num_batches_tracked`` and has a ``momentum``, as norms of torch do.
+    One with running statistics has a ``momentum`` and counts batches in ``num_batches_tracked``, as norms of torch do.
     """
 
     mode: Mode = "off"
