@@ -48,7 +48,7 @@ from heatlas.pipeline.training.objectives.of_task import objective_of
 from heatlas.pipeline.training.trainer import Resumption, train
 from heatlas.pipeline.training.volumes import STORED, LabelledVolumes
 from heatlas.studies.probes.network import build
-from heatlas.studies.probes.settings import ProbeConfig
+from heatlas.studies.probes.records import ProbeConfig
 
 OF_SCAN = ("accuracy", "probability of the class found")
 OF_MAP = ("average drop", "average gain", "average increase", "insertion", "deletion", "extent")

@@ -16,7 +16,7 @@ from sections import arguments_of
 from torch import Tensor, nn
 
 from heatlas.studies.coda.network import Layers, SumPool, stack
-from heatlas.studies.dynamic.encoding import InputEncoding
+from heatlas.studies.dynamic import InputEncoding
 from tests.training.pattern_scenes import CLASSES, RANK, alignment, scenes, trained_coda
 
 USUAL = {"temperature": 1.0, "rank": RANK, "bound": "sq", "penalty": 0.0, "depth": 0}

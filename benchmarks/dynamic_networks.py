@@ -34,11 +34,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
+from heatlas.pipeline.models.dynamic import dynamic_weights
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.studies.bcos.layers import BcosConv3d
-from heatlas.studies.coda.dau import CodaConv3d
+from heatlas.studies.coda.network import CodaConv3d
 from heatlas.studies.coda.records import CodaConfig, CodaSConfig, CodaSWbConfig
-from heatlas.studies.dynamic.linear_map import dynamic_weights
 
 LAYER_GRID = (97, 115, 97)
 CHANNELS = (8, 16)

@@ -42,7 +42,7 @@ from heatlas.pipeline.run.work.jobs import run_jobs
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.training.stage import fold_job, registered_versions
 from heatlas.studies.pretraining.stage import pretrain
-from heatlas.studies.probes.backbone import kept_stages
+from heatlas.studies.probes.network import kept_stages
 from heatlas.studies.representations.table import features, judged
 from heatlas.workflows.preflight import with_backbone
 

@@ -35,13 +35,13 @@ from heatlas.pipeline.evaluation.bench.scan_job import ScanToJudge
 from heatlas.pipeline.evaluation.bench.table import evaluation_table
 from heatlas.pipeline.evaluation.scores.map_scores import ScanMasks
 from heatlas.pipeline.evaluation.scores.masking import part_numbers, removal_curve
+from heatlas.pipeline.models.dynamic import dynamic_weights
 from heatlas.pipeline.models.inputs import from_network, read_network_volume
 from heatlas.pipeline.models.storage import LoadedModel, load_model
 from heatlas.pipeline.run.work.executors import open_executor
 from heatlas.pipeline.run.work.jobs import run_jobs
-from heatlas.studies.coda.dau import CodaConv3d
-from heatlas.studies.dynamic.linear_map import dynamic_weights
-from heatlas.studies.inherent.contributions import contrast, contributions
+from heatlas.studies.coda.network import CodaConv3d
+from heatlas.studies.inherent import contrast, contributions
 
 Recipes = tuple[Recipe, ...]
 FACE = 2

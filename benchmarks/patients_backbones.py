@@ -22,8 +22,7 @@ from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.work.seeds import derived_seed, generator
-from heatlas.studies.probes.body import body_of
-from heatlas.studies.probes.settings import ProbeConfig
+from heatlas.studies.probes.records import ProbeConfig, body_of
 from heatlas.studies.representations.points import FeatureVectors, points_of
 from heatlas.studies.representations.probes import Parts, linear_votes, neighbour_votes
 

@@ -21,7 +21,7 @@ from heatlas.pipeline.evaluation.scores.masking import part_numbers, part_order
 from heatlas.pipeline.evaluation.scores.rankings import rank_correlation
 from heatlas.pipeline.models.storage import LoadedModel
 from heatlas.studies.grids.studies import fitted
-from heatlas.studies.inherent.contributions import Inherent
+from heatlas.studies.inherent import Inherent
 
 Measure = Callable[[LoadedModel, Tensor, int], dict[str, float]]
 """Of the network that has not seen a person, his or her scan (1, 1, D, H, W), and the true class."""

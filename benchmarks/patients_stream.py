@@ -38,7 +38,7 @@ from heatlas.pipeline.training.objectives.of_task import objective_of
 from heatlas.pipeline.training.trainer import Resumption, train
 from heatlas.pipeline.training.volumes import STORED, LabelledVolumes
 from heatlas.studies.probes.network import build
-from heatlas.studies.probes.settings import ProbeConfig
+from heatlas.studies.probes.records import ProbeConfig
 
 GAP, AGAIN = "GAP", "GAP again"
 """Average pooling, and the same from another start: how alike the maps of two heads are whatever their pooling."""

@@ -28,8 +28,7 @@ from heatlas.pipeline.run.work.jobs import Outcome
 from heatlas.studies.consensus.networks import Networks
 from heatlas.studies.grids.directions import GRIDS_TABLE
 from heatlas.studies.grids.stage import evaluate_grids
-from heatlas.studies.probes.body import with_body
-from heatlas.studies.probes.settings import ProbeConfig
+from heatlas.studies.probes.records import ProbeConfig, with_body
 
 BACKBONES = {
     "founding": Recipe("founding"),

@@ -22,6 +22,7 @@ from heatlas.pipeline.models.families.registry import (
     family_of,
     is_given,
     is_solved,
+    on_backbone,
     parameter_count,
 )
 from heatlas.pipeline.models.inputs import configured_input
@@ -32,7 +33,6 @@ from heatlas.pipeline.run.errors import EXIT_OK, BadInputError, UsageError
 from heatlas.pipeline.run.layout.map_names import map_names, names_of, settings_for
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.plugins import origin
-from heatlas.studies.probes.settings import ProbeConfig
 from heatlas.workflows.commands import Models
 
 _QUICK = (2.0, 137.0)
@@ -82,7 +82,7 @@ class ResourceEstimate:
 def expectations(config: Config, cohort: InputCohort, split: Split, stages: Sequence[str], workers: int) -> list[str]:
     """Sentences on what a run takes from its start, and on what suits its people."""
     timed = [stage for stage in ("registration", "training", "attribution") if stage in stages]
-    if not timed or isinstance(config.model, ProbeConfig) or config.training.device == "cuda":
+    if not timed or on_backbone(config.model) is not None or config.training.device == "cuda":
         return []  # probes need their backbone, and a GPU is elsewhere or cannot be timed beside its workers
     step = None if timed == ["registration"] else measured_step(config)
     labelled = {scan.participant_id for scan in cohort.table.labelled}

@@ -9,6 +9,7 @@ import os
 import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pandas as pd
 
@@ -20,6 +21,7 @@ from heatlas.pipeline.cohort.records import SCANS_TABLE, Scan, ScanTable
 from heatlas.pipeline.evaluation.bench.part import Bench, BenchRequest
 from heatlas.pipeline.evaluation.parts import PARTS, chosen_parts, require_task
 from heatlas.pipeline.explaining.on_demand import SEEN, ExplanationRequest, explainable, show_scans
+from heatlas.pipeline.models.families.registry import on_backbone
 from heatlas.pipeline.run.config.files import with_section
 from heatlas.pipeline.run.config.number_classes import read_class
 from heatlas.pipeline.run.config.settings import Config
@@ -33,7 +35,6 @@ from heatlas.pipeline.run.work.executors import open_executor
 from heatlas.pipeline.run.work.jobs import Outcome, clear_stale_scratch
 from heatlas.pipeline.run.work.progress import open_log
 from heatlas.studies.pages.grids import draw_aggregated
-from heatlas.studies.probes.kept_backbone import on_kept_backbone
 from heatlas.workflows.commands import Evaluate, Explain
 
 LISTED = 5
@@ -121,7 +122,9 @@ def evaluate_command(options: Evaluate) -> int:
     """
     layout = EvaluationLayout(options.out.resolve())
     source, request = read_run_input(layout), request_of(options)
-    config = on_kept_backbone(read_run_config(layout), layout)
+    config = read_run_config(layout)
+    if (backbone := on_backbone(config.model)) is not None:
+        config = replace(config, model=backbone.kept(config.model, layout))
     if options.config is not None:
         config = with_section(config, options.config, "evaluation")
     if not SCANS_TABLE.path(layout).is_file():

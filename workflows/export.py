@@ -32,7 +32,7 @@ from heatlas.pipeline.explaining.shared_reference import (
     mean_volume,
     norms_of_controls,
 )
-from heatlas.pipeline.models.families.registry import is_given
+from heatlas.pipeline.models.families.registry import is_given, on_backbone
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input, from_network
 from heatlas.pipeline.models.storage import LoadedModel, load_model
 from heatlas.pipeline.regions.tables import RELEVANCE_BILATERAL_TABLE
@@ -51,8 +51,6 @@ from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE
 from heatlas.pipeline.run.work.digests import file_digest
 from heatlas.reports.content.run.model_card import model_card
 from heatlas.reports.read.run_record import read_run
-from heatlas.studies.probes.body import with_body
-from heatlas.studies.probes.settings import ProbeConfig
 from heatlas.workflows.commands import Export
 
 FEWEST_CONTROLS = 5
@@ -198,13 +196,13 @@ def nameless(description: Mapping[str, Any], where: str, salt: str) -> dict[str,
 
 def shared_settings(config: Config) -> Config:
     """Settings without paths, and without those that only training and the own machines had use for."""
-    replace = dataclasses.replace
+    replace, backbone = dataclasses.replace, on_backbone(config.model)
     return replace(
         config,
         cohort=replace(config.cohort, without="", table="", freesurfer_folder=""),
         training=replace(config.training, from_run=""),
         registration=replace(config.registration, synthstrip_model="", template=DEFAULT_TEMPLATE),
-        model=with_body(config.model) if isinstance(config.model, ProbeConfig) else config.model,
+        model=config.model if backbone is None else backbone.keyed(config.model),
         regions=replace(config.regions, own_labels=""),
         privacy=PrivacyConfig(),
         objective=ObjectiveConfig(),
@@ -273,8 +271,8 @@ def inference(folds: Iterable[int]) -> dict[str, Any]:
     return {
         "imports": [
             "$import pathlib",
-            "$from heatlas.pipeline.models.ensembles import ensemble_of",
-            "$from heatlas.pipeline.models.ensembles import members_of",
+            "$from heatlas.pipeline.models.contract import ensemble_of",
+            "$from heatlas.pipeline.models.contract import members_of",
         ],
         "bundle_root": ".",
         **loaded,

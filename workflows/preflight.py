@@ -34,7 +34,7 @@ from heatlas.pipeline.cohort.reading import InputCohort, ScanSelection, read_fil
 from heatlas.pipeline.cohort.segmented.images import segmentation_of
 from heatlas.pipeline.cohort.sharing import Manifest, open_disguise
 from heatlas.pipeline.models.families.foreign import ForeignConfig
-from heatlas.pipeline.models.families.registry import family_of, is_given, is_solved
+from heatlas.pipeline.models.families.registry import family_of, is_given, is_solved, on_backbone
 from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.registration.ants_transform import require_ants
 from heatlas.pipeline.registration.images.given_masks import mask_path
@@ -48,8 +48,6 @@ from heatlas.pipeline.run.layout.private_paths import without_home
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE, template_name
 from heatlas.pipeline.statistics.requested import require_names
-from heatlas.studies.probes.body import with_body
-from heatlas.studies.probes.settings import ProbeConfig
 from heatlas.workflows.commands import STAGES, Check, ManifestExport, ManifestImport, Run, Settings
 
 
@@ -114,10 +112,8 @@ def with_backbone(config: Config) -> Config:
 
     UsageError or BadInputError if there is no backbone, or it cannot be read.
     """
-    if not isinstance(config.model, ProbeConfig) or not config.model.backbone:
-        return config
-    found = replace(with_body(config.model), backbone=str(Path(config.model.backbone).resolve()))
-    return replace(config, model=found)
+    backbone = on_backbone(config.model)
+    return config if backbone is None else replace(config, model=backbone.placed(config.model))
 
 
 _CONFIG = "the file of --config"
@@ -334,7 +330,7 @@ def preflight(config: Config, cohort: InputCohort, stages: Sequence[str]) -> Rea
         return Ready(_folds_of_networks(config, stages), (*notes, *_reference_notes(config)))
     split = _split_with_labels(config, cohort)
     notes += _objective_notes(config, cohort, split)
-    starts = config.training.from_run or isinstance(config.model, ProbeConfig)
+    starts = config.training.from_run or on_backbone(config.model) is not None
     if starts and not config.training.networks_of:
         from heatlas.pipeline.training.objectives.known_networks import require_start
 

@@ -13,9 +13,7 @@ from heatlas.pipeline.attribution.method_settings import Setting, build_record
 from heatlas.pipeline.attribution.methods import Method
 from heatlas.pipeline.attribution.network_view import open_parts
 from heatlas.pipeline.attribution.reference.references import Reference
-from heatlas.pipeline.models.attention import PoolsByAttention, attention_layers
-from heatlas.pipeline.models.contract import StagedModel
-from heatlas.pipeline.models.ensembles import members_of
+from heatlas.pipeline.models.contract import PoolsByAttention, StagedModel, attention_layers, members_of
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 
 
@@ -45,7 +43,8 @@ class Entry:
     Parameters
     ----------
     record : type
-        Its settings. A static method ``from_run(surroundings)`` gives those that come from the run.
+        Its settings. A static method ``from_run(surroundings)`` gives those that come from the run, and a static
+        method ``needs_later_stage(network)`` says whether it is defined for a network, but not at its input.
     help : str
         What it shows, in one line.
     usual_stage : {"input", "last", "tokens"}
@@ -82,6 +81,10 @@ class Entry:
     def has_ledger(self) -> bool:
         """Whether the method reports where relevance was lost."""
         return bool(getattr(self.record, "has_ledger", False))
+
+    def needs_later_stage(self, network: nn.Module) -> bool:
+        """Whether it is defined for a network from a later stage on, and not at the input."""
+        return bool(getattr(self.record, "needs_later_stage", lambda _: False)(network))
 
     @property
     def needs_reference(self) -> bool:

@@ -20,7 +20,7 @@ from heatlas.pipeline.attribution.network_view import NetworkView, explaining, p
 from heatlas.pipeline.attribution.records import Attribution
 from heatlas.pipeline.attribution.targets import StartValue
 from heatlas.pipeline.attribution.upsampling import to_input_grid
-from heatlas.pipeline.models.ensembles import Ensemble, members_of
+from heatlas.pipeline.models.contract import Ensemble, members_of
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.work.host import on_host
 

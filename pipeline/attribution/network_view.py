@@ -20,9 +20,8 @@ from torch import Tensor, nn
 from heatlas.pipeline.attribution.graph.linear_maps import run_layer
 from heatlas.pipeline.attribution.numerics import exact_float32
 from heatlas.pipeline.attribution.targets import StartValue, require_explainable, start_values
-from heatlas.pipeline.models.attention import PoolsByAttention
-from heatlas.pipeline.models.contract import StagedModel
-from heatlas.pipeline.models.graph.boundary import Layers, split_at
+from heatlas.pipeline.models.contract import PoolsByAttention, StagedModel
+from heatlas.pipeline.models.graph.tracing import Layers, split_at
 from heatlas.pipeline.run.errors import UsageError
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)

@@ -1,6 +1,6 @@
 """Registry of all attribution methods, by the name used in settings, on the command line and in sidecars.
 
-Add a method here; a test finds methods that are not listed.
+Add a method here, or as a plug-in; a test finds methods that are not listed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from heatlas.pipeline.attribution.reference.expected_gradients import ExpectedGr
 from heatlas.pipeline.attribution.reference.region_swap import RegionShapley, RegionSwap
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.plugins import plugged_in
-from heatlas.studies.inherent.contributions import Inherent
 
 ENTRIES: Sequence[Entry] = (
     Entry(
@@ -104,10 +103,6 @@ ENTRIES: Sequence[Entry] = (
     Entry(
         RegionShapley, "Shapley value of each atlas region, of the evidence relative to the mean control; in logits",
         usual_start="evidence", spelling="Region Shapley",
-    ),
-    Entry(
-        Inherent, "contributions of a network that is one linear map for each scan, less those of controls; exact, in "
-        "logits", usual_start="evidence",
     ),
 )  # fmt: skip
 

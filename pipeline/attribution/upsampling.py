@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from heatlas.pipeline.attribution.graph.planner import carried
 from heatlas.pipeline.attribution.graph.pooling import triple
 from heatlas.pipeline.attribution.network_view import NetworkView
-from heatlas.pipeline.models.dynamic.explanation_mode import DynamicLinear
+from heatlas.pipeline.models.dynamic import DynamicLinear
 from heatlas.pipeline.models.graph.operations import Concatenate, Gate, Sum
 from heatlas.pipeline.models.graph.tracing import trace
 from heatlas.pipeline.run.errors import UsageError

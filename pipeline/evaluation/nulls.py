@@ -27,8 +27,8 @@ from heatlas.pipeline.cohort.people.splits import Fold
 from heatlas.pipeline.cohort.people.tasks import TWO_CLASSES, Task, task_of
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
-from heatlas.pipeline.models.ensembles import members_of
-from heatlas.pipeline.models.families.registry import build_network
+from heatlas.pipeline.models.contract import members_of
+from heatlas.pipeline.models.families.registry import build_network, on_backbone
 from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.models.storage import LoadedModel
 from heatlas.pipeline.run.config.settings import CohortConfig, Config
@@ -40,8 +40,6 @@ from heatlas.pipeline.run.work.seeds import derived_seed, generator
 from heatlas.pipeline.training.batch_statistics import take_constants
 from heatlas.pipeline.training.objectives.known_networks import without_other_runs
 from heatlas.pipeline.training.stage import fold_job, registered_versions
-from heatlas.studies.probes.body import knows_labels
-from heatlas.studies.probes.settings import ProbeConfig
 
 Volume = NDArray[np.float32]
 
@@ -244,14 +242,13 @@ def shuffled_jobs(cohort: JudgedCohort, numbers: Sequence[int], digests: DigestC
 def shuffled_config(config: Config, seed: int) -> Config:
     """The recipe of a run, marked as a control run, with a seed of its own; one training per fold.
 
-    A probe on networks that know the true labels is trained as a whole, from fresh weights.
+    A network on a backbone that knows the true labels is trained as a whole, from fresh weights.
     """
     cohort = dataclasses.replace(config.cohort, shuffle_labels=True)
     alone = without_other_runs(config)  # which would know the true labels
     training = dataclasses.replace(alone.training, repeats=1)
-    model = alone.model
-    if isinstance(model, ProbeConfig) and knows_labels(model):
-        model = dataclasses.replace(model, train_backbone=True)
+    backbone = on_backbone(alone.model)
+    model = alone.model if backbone is None else backbone.for_shuffled(alone.model)
     return dataclasses.replace(alone, cohort=cohort, training=training, model=model, seed=seed)
 
 

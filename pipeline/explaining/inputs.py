@@ -21,7 +21,7 @@ from torch import Tensor, fx, nn
 
 from heatlas.atlases.images import UNREADABLE
 from heatlas.pipeline.attribution.reference.references import Reference
-from heatlas.pipeline.models.families.exchange import is_plain_tensor
+from heatlas.pipeline.models.storage import is_plain_tensor
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.work.host import on_host
 

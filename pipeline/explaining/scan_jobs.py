@@ -15,6 +15,7 @@ from heatlas.pipeline.explaining.controls import ReferencePool
 from heatlas.pipeline.explaining.explained_scan import ScanToExplain, explain_scan
 from heatlas.pipeline.explaining.explanation import Explanation
 from heatlas.pipeline.explaining.networks import Control, Network
+from heatlas.pipeline.models.families.registry import code_of
 from heatlas.pipeline.models.inputs import NetworkInput
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 from heatlas.pipeline.run.config.settings import Config
@@ -46,7 +47,7 @@ class JobMaker:
         explanations: tuple[Explanation, ...],
         outputs: Mapping[str, Path],
     ) -> Job:
-        """A job that explains a scan; its key holds the code of the methods asked for, and of no other method.
+        """A job that explains a scan; its key holds the code of its network and methods, and of no others.
 
         Raises BadInputError if something that is asked compares with controls, and a network was trained without any.
         """
@@ -64,8 +65,9 @@ class JobMaker:
         asked = [explanation.version for explanation in explanations]
         modules = sorted({explanation.module for explanation in explanations})
         key = unit_key(
-            inputs, [identity, asked, list(folds), files.resolution_mm, self.atlas.version], explain_scan, *modules
-        )
+            inputs, [identity, asked, list(folds), files.resolution_mm, self.atlas.version], explain_scan, *modules,
+            *code_of(self.config.model),
+        )  # fmt: skip
         task = ScanToExplain(scan, files, tuple(networks), explanations, self.config.training, self.atlas)
         return Job(self.stage, unit, key, outputs, explain_scan, (task,), on_gpu=True)
 

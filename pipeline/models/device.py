@@ -35,8 +35,8 @@ def require_device(config: TrainingConfig) -> None:
     if torch.version.cuda is None:
         reason = "this PyTorch was built without CUDA. Install requirements-cuda.lock (make install TORCH=cuda), or set"
     elif told:  # which names the version of the driver, in several sentences
-        said = str(told[0].message).partition(". ")[0].removeprefix("CUDA initialization: ")
-        reason = f"{said}. Update the NVIDIA driver to one for CUDA {torch.version.cuda}, or set"
+        message = str(told[0].message).partition(". ")[0].removeprefix("CUDA initialization: ")
+        reason = f"{message}. Update the NVIDIA driver to one for CUDA {torch.version.cuda}, or set"
     else:
         reason = "no usable GPU on this machine. Set"
     raise UsageError(

@@ -1,7 +1,9 @@
 """From a scan in template space to what a network sees, and from a map over that back to template space.
 
 The network sees intensities scaled to [0, 1] inside the scan's own brain mask, with a background of exactly 0, on
-the template grid or on the part of it that holds the brain.
+the template grid or on the part of it that holds the brain. For networks that are trained and tested without some
+regions, voxels are replaced by the same tissue in every scan, as a file says, whenever a scan is read; no copy of a
+scan is written.
 """
 
 from __future__ import annotations
@@ -14,18 +16,45 @@ from typing import Literal
 
 import nibabel as nib
 import numpy as np
+from numpy.typing import NDArray
 
 from heatlas.atlases.brain_box import Box, brain_box
 from heatlas.atlases.images import UNREADABLE
 from heatlas.atlases.spaces import DEFAULT_SPAN, Grid, Span, require_same_grid, template_grid
 from heatlas.atlases.templates import Template, configured_template, span_of
 from heatlas.pipeline.models.families.registry import family_of
-from heatlas.pipeline.models.replaced_tissue import with_tissue
 from heatlas.pipeline.run.config.networks import ModelConfig
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.run.work.registered import require_registered
+
+
+def write_tissue(path: Path, replaced: NDArray[np.bool_], tissue: NDArray[np.floating]) -> None:
+    """Write the voxels to be replaced and what replaces them.
+
+    `path`: NPZ. `replaced`: (D, H, W), on the grid that the network sees. `tissue`: (D, H, W), intensities as the
+    network sees them.
+    """
+    with path.open("wb") as handle:
+        np.savez(
+            handle, shape=replaced.shape, voxels=np.flatnonzero(replaced), values=tissue[replaced].astype(np.float32)
+        )
+
+
+def with_tissue(volume: NDArray[np.float32], path: Path) -> NDArray[np.float32]:
+    """A volume in which the voxels of a file from `write_tissue` are replaced.
+
+    Raises BadInputError if the file is of another grid.
+    """
+    with np.load(path, allow_pickle=False) as file:
+        shape = tuple(file["shape"].tolist())
+        if shape != volume.shape:
+            raise BadInputError(f"{path.name}: tissue on the grid {shape}, the network sees {volume.shape}.")
+        changed = volume.copy()
+        changed.reshape(-1)[file["voxels"]] = file["values"]
+    return changed
+
 
 MARGIN_MM = 2.0
 """Kept around the template's brain at least: a registered brain reaches a little beyond it."""

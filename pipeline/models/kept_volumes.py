@@ -47,10 +47,10 @@ class KeptVolumes:
         """Volumes (B, C, D, H, W) of a slice, of places, or of a mask of scans, on the device."""
         which = chosen if isinstance(chosen, slice) else on_host(chosen).numpy()
         places = np.arange(len(self))[which]
-        found = np.empty((len(places), *self.shape[1:]), np.float16)
+        volumes = np.empty((len(places), *self.shape[1:]), np.float16)
         for row, place in enumerate(places):
-            found[row] = np.load(self.paths[place], mmap_mode="r")
-        return torch.from_numpy(found).to(self.device)
+            volumes[row] = np.load(self.paths[place], mmap_mode="r")
+        return torch.from_numpy(volumes).to(self.device)
 
     @property
     def bytes(self) -> int:

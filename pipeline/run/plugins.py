@@ -2,7 +2,8 @@
 
 A distribution names its record in the group ``heatlas.methods``, ``heatlas.networks``, ``heatlas.atlases`` or
 ``heatlas.parts`` (docs/plugins.md). Each registry asks for those of its group when it is made, in every process. A
-plug-in that cannot be used is left out, and said, so that it never keeps anybody from working.
+plug-in that cannot be used is left out, and said, so that it never keeps anybody from working. The studies of Heatlas
+itself (`heatlas.studies`) come in by the same door, before all others.
 """
 
 from __future__ import annotations
@@ -16,19 +17,21 @@ from typing import Literal, TypeVar
 Record = TypeVar("Record")
 Group = Literal["methods", "networks", "atlases", "parts"]
 PREFIX = "heatlas."
+PROGRAM = "heatlas"
+"""Our own distribution."""
 
 _used: dict[str, str] = {}
 _origin: dict[tuple[str, str], str] = {}
 
 
 def plugged_in(group: Group, kind: type[Record], taken: Collection[str]) -> tuple[Record, ...]:
-    """Records that other distributions add to a registry, in the order of their names.
+    """Records that distributions add to a registry, ours first, then in the order of their names.
 
     `kind`: what a record must be; it has a ``name``. An entry point gives one of them, or a sequence. `taken`: names
     that the registry has; a plug-in cannot replace what they stand for.
     """
     records: dict[str, Record] = {}
-    for point in sorted(metadata.entry_points(group=PREFIX + group), key=lambda one: (_distribution(one), one.name)):
+    for point in sorted(metadata.entry_points(group=PREFIX + group), key=_rank):
         source = _distribution(point)
         try:
             given = point.load()
@@ -44,20 +47,26 @@ def plugged_in(group: Group, kind: type[Record], taken: Collection[str]) -> tupl
                 _left_out(point, f"takes the name {name}, which exists", "Give it another name.")
                 continue
             records[name] = record
-            _origin[group, name] = source
             distribution, version = source.rsplit(" ", 1)
-            _used[distribution] = version
+            if distribution != PROGRAM:
+                _origin[group, name] = source
+                _used[distribution] = version
     return tuple(records.values())
 
 
 def origin(group: Group, name: str) -> str:
     """Distribution and version that added a name to a registry; "heatlas" for the program's own."""
-    return _origin.get((group, name), "heatlas")
+    return _origin.get((group, name), PROGRAM)
 
 
 def plugin_versions() -> dict[str, str]:
-    """Versions of the distributions whose records were added, by name; of registries that were made so far."""
+    """Versions of the other distributions whose records were added, by name; of registries that were made so far."""
     return dict(sorted(_used.items()))
+
+
+def _rank(point: metadata.EntryPoint) -> tuple[bool, str, str]:
+    source = _distribution(point)
+    return source.rsplit(" ", 1)[0] != PROGRAM, source, point.name
 
 
 def _distribution(point: metadata.EntryPoint) -> str:

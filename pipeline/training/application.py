@@ -26,6 +26,7 @@ from heatlas.pipeline.cohort.people.splits import Split
 from heatlas.pipeline.cohort.people.unseen import networks_for, people_of, require_unseen
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.models.device import chosen_device
+from heatlas.pipeline.models.families.registry import code_of
 from heatlas.pipeline.models.inputs import read_channels
 from heatlas.pipeline.models.storage import load_model, require_family
 from heatlas.pipeline.run.columns import described
@@ -182,7 +183,7 @@ def _job(layout: RunLayout, fold: int, scans: tuple[Scan, ...], config: Config, 
         files = layout.scan(scan.participant_id, scan.session_id, config.registration.resolution_mm)
         inputs[scan.name] = digests.joined(files.seen)
     parameters = [[scan.scan_id for scan in scans], fold, config.training.device, config.registration.resolution_mm]
-    key = unit_key(inputs, parameters, ask_network)
+    key = unit_key(inputs, parameters, ask_network, *code_of(config.model))
     outputs = {"table": model.predictions_applied, "columns": model.predictions_applied.with_suffix(".json")}
     task = NetworkTask(layout, fold, scans, config)
     return Job(STAGE, model.folder.name, key, outputs, ask_network, (task,), on_gpu=True)

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from heatlas.pipeline.models.dynamic import DynamicLinear, calibrate, needs_calibration
 from heatlas.pipeline.run.work.host import on_host
-from heatlas.studies.dynamic.calibration import calibrate, needs_calibration
-from heatlas.studies.dynamic.norms import RUNNING, DynamicNorm
 
 MOMENTUM = 0.1
 """PyTorch's default."""
@@ -35,8 +34,7 @@ def prepare_step(model: nn.Module) -> None:
 
 def _counts(module: nn.Module) -> bool:
     """Whether a module has running statistics, and counts its batches."""
-    is_norm = isinstance(module, _BatchNorm) or (isinstance(module, DynamicNorm) and module.kind in RUNNING)
-    return is_norm and module.num_batches_tracked is not None
+    return isinstance(module, _BatchNorm | DynamicLinear) and getattr(module, "num_batches_tracked", None) is not None
 
 
 def take_constants(model: nn.Module, volumes: Tensor) -> None:

@@ -2,7 +2,7 @@
 
 All logits of a dynamic linear network share an offset that one step of training moves by more than the classes differ:
 such a network ranks people well and gives all of them the same class. After training, an offset of each class is fitted
-to people whom the network knows, and added to the constant of its last layer (`pipeline.models.dynamic.logits`), which
+to people whom the network knows, and added to the constant of its last layer (`pipeline.models.dynamic`), which
 the ledger of inherent maps lists. Contributions of voxels stay as they are; ranks and areas by the probability of a
 class only where there are two: that of one of three depends on the offsets of all.
 """
@@ -16,7 +16,7 @@ from scipy.optimize import minimize
 from scipy.special import log_softmax, softmax
 from torch import nn
 
-from heatlas.pipeline.models.dynamic.logits import LogitLayer
+from heatlas.pipeline.models.dynamic import LogitLayer
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.work.host import on_host
 from heatlas.pipeline.training.trainer import batches

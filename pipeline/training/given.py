@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from heatlas.pipeline.cohort.people.splits import PARTS, Fold, Split
 from heatlas.pipeline.cohort.people.tasks import Task, task_of
 from heatlas.pipeline.cohort.people.unseen import known_to_network, people_of
-from heatlas.pipeline.models.contract import StagedModel
-from heatlas.pipeline.models.ensembles import members_of
+from heatlas.pipeline.models.contract import StagedModel, members_of
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input, read_channels
 from heatlas.pipeline.models.storage import LoadedModel, load_model

@@ -14,7 +14,7 @@ from heatlas.pipeline.cohort.people.splits import Fold, require_disjoint
 from heatlas.pipeline.cohort.people.tasks import NUMBER, SEVERAL_CLASSES, TWO_CLASSES, Task, task_of
 from heatlas.pipeline.cohort.people.unseen import require_unseen
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.models.ensembles import members_of
+from heatlas.pipeline.models.contract import members_of
 from heatlas.pipeline.models.inputs import read_channels
 from heatlas.pipeline.models.storage import LoadedModel
 from heatlas.pipeline.run.columns import Form, described

@@ -18,10 +18,16 @@ from heatlas.pipeline.cohort.people.persons import name_of_person
 from heatlas.pipeline.cohort.people.splits import Fold, Split, require_disjoint, require_labels
 from heatlas.pipeline.cohort.people.tasks import Task, task_of
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.models.contract import StagedModel, ensemble_of
 from heatlas.pipeline.models.device import chosen_device
-from heatlas.pipeline.models.ensembles import ensemble_of
-from heatlas.pipeline.models.families.registry import build_network, family_of, is_given, is_solved
+from heatlas.pipeline.models.families.registry import (
+    build_network,
+    code_of,
+    family_of,
+    is_given,
+    is_solved,
+    on_backbone,
+)
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input
 from heatlas.pipeline.models.storage import load_model, save_model
 from heatlas.pipeline.run.cells import REMEDY
@@ -62,9 +68,6 @@ from heatlas.studies.objectives.explanations import (
     unlabelled_scans,
     with_explanations,
 )
-from heatlas.studies.probes.body import with_body
-from heatlas.studies.probes.kept_backbone import keep_backbone
-from heatlas.studies.probes.settings import ProbeConfig
 
 STAGE = "training"
 
@@ -159,8 +162,8 @@ def train_folds(
     family_of(config.model).require_images(spec.channels)
     for fold in split.folds:
         require_disjoint(fold)
-    if isinstance(config.model, ProbeConfig):
-        keep_backbone(layout, config.model, [fold.index for fold in split.folds], digests)
+    if (backbone := on_backbone(config.model)) is not None:
+        backbone.keep(layout, config.model, [fold.index for fold in split.folds], digests)
     versions = registered_versions(layout, scans, config, digests)
     repeats = range(1, config.training.repeats + 1)
     jobs = [fold_job(layout, fold, scans, spec, config, versions, repeat) for repeat in repeats for fold in split.folds]
@@ -221,7 +224,8 @@ def fold_job(
     targets = {scan.name: kind.value(scan.label, scan.name) for scan in own}
     # Their number does not affect a single training, and of a run to start from the weights count, not its place.
     training = dataclasses.replace(config.training, repeats=1, from_run="")
-    network = with_body(config.model) if isinstance(config.model, ProbeConfig) else config.model
+    backbone = on_backbone(config.model)
+    network = config.model if backbone is None else backbone.keyed(config.model)
     parameters = [
         fold,
         targets,
@@ -237,7 +241,7 @@ def fold_job(
         {**{scan.name: versions[scan.name] for scan in own}, **files_of_explanations},
         [*parameters, facts, task.seed],
         train_fold,
-        type(network).__module__,  # of a plug-in
+        *code_of(network),
     )
     files = layout.fold(fold.index, repeat)
     unit = f"{prefix}fold-{fold.index}" + (f"_repeat-{repeat}" if repeat > 1 else "")

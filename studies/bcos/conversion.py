@@ -5,6 +5,7 @@ pooling becomes average pooling; the linear layer behind global pooling becomes 
 first layer takes pairs [v, 1 - v]. Weights stay, so a trained network is a start (Arya, Rao, Böhle & Schiele 2024,
 who raise B from 1 to 2 in this way): its first filters are split into halves, w / 2 and -w / 2, which give the same
 but for a constant. Statistics of normalisations no longer fit, and training takes them anew.
+B-cos ResNet-18, ResNeXt-50 and DenseNet-121 are those of MONAI, converted with fresh weights.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from torch import nn
 
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.family import Shape
+from heatlas.pipeline.models.families.monai import DenseNetConfig, ResNetConfig, densenet, resnet, stages_of_resnet
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.studies.bcos.layers import BcosConv3d
-from heatlas.studies.bcos.parts import head, normalisation, normalised, staged
-from heatlas.studies.bcos.records import BcosConfig
-from heatlas.studies.dynamic.norms import DynamicNorm
+from heatlas.studies.bcos.networks import head, normalisation, normalised, staged
+from heatlas.studies.bcos.records import BcosConfig, BcosDenseNetConfig, BcosResNetConfig, BcosResNeXtConfig
+from heatlas.studies.dynamic import DynamicNorm
 
 KEPT = (nn.AvgPool3d, nn.Identity, nn.Dropout, nn.Dropout3d)
 """Layers that are linear without a constant, or nothing in prediction."""
@@ -68,19 +70,19 @@ def _convert(module: nn.Module, where: str, settings: BcosConfig) -> None:
 def _convolution(layer: nn.Conv3d, settings: BcosConfig) -> nn.Module:
     if layer.padding_mode != "zeros" or isinstance(layer.padding, str):
         raise UsageError(f"a convolution with padding {layer.padding!r} ({layer.padding_mode}) cannot be converted.")
-    made = BcosConv3d(
+    dynamic = BcosConv3d(
         layer.in_channels, layer.out_channels, _three(layer.kernel_size), _three(layer.stride), _three(layer.padding),
         _three(layer.dilation), layer.groups, settings.b,
     )  # fmt: skip
-    made.weight.data.copy_(layer.weight.data)
-    return normalised(made, layer.out_channels, settings) if settings.norm == "none" else made
+    dynamic.weight.data.copy_(layer.weight.data)
+    return normalised(dynamic, layer.out_channels, settings) if settings.norm == "none" else dynamic
 
 
 def _norm(layer: nn.BatchNorm3d, settings: BcosConfig) -> nn.Module:
-    made = normalisation(layer.num_features, settings)
-    if isinstance(made, DynamicNorm) and layer.affine and made.weight.shape == layer.weight.shape:
-        made.weight.data.copy_(layer.weight.data)
-    return made
+    norm = normalisation(layer.num_features, settings)
+    if isinstance(norm, DynamicNorm) and layer.affine and norm.weight.shape == layer.weight.shape:
+        norm.weight.data.copy_(layer.weight.data)
+    return norm
 
 
 def _pooling(layer: nn.MaxPool3d, settings: BcosConfig) -> nn.Module:
@@ -114,3 +116,38 @@ def _split_first(body: nn.Module) -> None:
 def _three(value: tuple[int, ...]) -> tuple[int, int, int]:
     first, second, third = value
     return first, second, third
+
+
+def build_resnet(shape: Shape, settings: BcosResNetConfig, outputs: int) -> StagedModel:
+    """B-cos ResNet-18. Stages: the encoding, the stem, four groups of blocks, the head."""
+    plain = ResNetConfig("resnet18", width=settings.width, stem_stride=settings.stem_stride, **settings.shared)
+    return converted(resnet(shape, plain, outputs), settings, shape)
+
+
+def build_resnext(shape: Shape, settings: BcosResNeXtConfig, outputs: int) -> StagedModel:
+    """B-cos ResNeXt-50: a ResNet-50 whose 3×3×3 convolutions are in groups (Xie et al. 2017). Stages as ResNet-18.
+
+    Patches are normalised within their group. The inner channels of a block are those of ResNet, not twice as many.
+    """
+    from monai.networks.nets.resnet import ResNet, ResNetBottleneck
+    from torch import nn
+
+    net = ResNet(
+        "bottleneck", [3, 4, 6, 3], [64, 128, 256, 512], n_input_channels=1, conv1_t_stride=settings.stem_stride,
+        widen_factor=settings.width, num_classes=outputs,
+    )  # fmt: skip
+    for block in net.modules():
+        if isinstance(block, ResNetBottleneck):
+            conv = block.conv2
+            block.conv2 = nn.Conv3d(
+                conv.in_channels, conv.out_channels, 3, conv.stride, 1, groups=settings.groups, bias=False
+            )
+        elif isinstance(block, nn.ReLU):
+            block.inplace = False
+    return converted(StagedModel(stages_of_resnet(net)), settings, shape)
+
+
+def build_densenet(shape: Shape, settings: BcosDenseNetConfig, outputs: int) -> StagedModel:
+    """B-cos DenseNet-121. Stages: the encoding, the stem, four dense blocks, the head."""
+    plain = DenseNetConfig(first_channels=settings.first_channels, growth=settings.growth)
+    return converted(densenet(shape, plain, outputs), settings, shape)

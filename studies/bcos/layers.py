@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from heatlas.pipeline.models.dynamic.explanation_mode import DynamicLinear
+from heatlas.pipeline.models.dynamic import DynamicLinear
 from heatlas.pipeline.run.errors import UsageError
 
 NORM_EPS = 1e-6

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from importlib import import_module
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from heatlas.pipeline.models.families.family import INHERENT, NO_ATTENTION, Family, Shape, dynamic_family
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
 
 Norm = Literal["none", "batch", "layer", "instance", "group", "position", "all"]
-"""Normalisations of dynamic linear networks; see `studies.dynamic.norms`."""
+"""Normalisations of dynamic linear networks; see `studies.dynamic`."""
 
 
 @dataclass(frozen=True)
@@ -188,24 +187,37 @@ Geometry = Callable[[Any], int]
 
 
 def _family(
-    name: str, settings: type[BcosConfig], place: str, smallest: Geometry, described: Callable[[Any], str],
+    name: str, settings: type[BcosConfig], smallest: Geometry, described: Callable[[Any], str],
     step: Geometry = lambda _: 1,
 ) -> Family:  # fmt: skip
-    """A family whose network is built by the function of a module, ``module.function``.
+    """A family; networks may start from conventional ones.
 
     `step` is the edge of the windows that tile the input without overlap: what does not fill one stays unseen.
     """
-    module, _, function = place.rpartition(".")
-
-    def build(shape: Shape, settings: Any, outputs: int) -> StagedModel:
-        made: StagedModel = getattr(import_module(f"{__package__}.{module}"), function)(shape, settings, outputs)
-        return made
-
     attention = name.startswith("bcos-vit")
-    return dynamic_family(
-        name, settings, build, smallest, described, LAYERS, {"cgw1": BLOCKS} if attention else NO_ATTENTION,
+    family = dynamic_family(
+        name, settings, _build, smallest, described, LAYERS, {"cgw1": BLOCKS} if attention else NO_ATTENTION,
         {"vit-cx": {"noise": 0.0}} if attention else {}, step,
     )  # fmt: skip
+    return replace(family, convert=_converted)
+
+
+def _build(shape: Shape, settings: Any, outputs: int) -> StagedModel:
+    from heatlas.studies.bcos import conversion, networks
+
+    builders: Mapping[str, Callable[..., StagedModel]] = {
+        "bcos-simple": networks.build_simple, "bcos-resnet18": conversion.build_resnet,
+        "bcos-resnext50": conversion.build_resnext, "bcos-densenet121": conversion.build_densenet,
+        "bcos-convnext-tiny": networks.build_convnext, "bcos-vgg11": networks.build_vgg,
+        "bcos-vit": networks.build_vit, "bcos-vit-c": networks.build_vit,
+    }  # fmt: skip
+    return builders[settings.architecture](shape, settings, outputs)
+
+
+def _converted(network: StagedModel, settings: BcosConfig, shape: Shape) -> StagedModel:
+    from heatlas.studies.bcos.conversion import converted
+
+    return converted(network, settings, shape)
 
 
 def _said(network: str, cited: str = "bcos_vit") -> Callable[[Any], str]:
@@ -224,32 +236,32 @@ def _said(network: str, cited: str = "bcos_vit") -> Callable[[Any], str]:
 
 BCOS_FAMILIES: Sequence[Family] = (
     _family(
-        "bcos-simple", BcosSimpleConfig, "simple.build", lambda settings: math.prod(settings.strides) + 1,
+        "bcos-simple", BcosSimpleConfig, lambda settings: math.prod(settings.strides) + 1,
         _said("a stack of {settings.layers} convolutions", "bcos"),
     ),
     _family(
-        "bcos-resnet18", BcosResNetConfig, "of_monai.build_resnet", lambda settings: 16 * settings.stem_stride + 1,
+        "bcos-resnet18", BcosResNetConfig, lambda settings: 16 * settings.stem_stride + 1,
         _said("a residual network of 18 layers [@resnet]"),
     ),
     _family(
-        "bcos-resnext50", BcosResNeXtConfig, "of_monai.build_resnext", lambda settings: 16 * settings.stem_stride + 1,
+        "bcos-resnext50", BcosResNeXtConfig, lambda settings: 16 * settings.stem_stride + 1,
         _said("a ResNeXt of 50 layers [@resnext]"),
     ),
     _family(
-        "bcos-densenet121", BcosDenseNetConfig, "of_monai.build_densenet", lambda _: 61,
+        "bcos-densenet121", BcosDenseNetConfig, lambda _: 61,
         _said("a DenseNet-121 [@densenet]"),
     ),
     _family(
-        "bcos-convnext-tiny", BcosConvNeXtConfig, "convnext.build", lambda _: 64,
+        "bcos-convnext-tiny", BcosConvNeXtConfig, lambda _: 64,
         _said("a ConvNeXt-tiny [@convnext]"), lambda _: 4,
     ),
-    _family("bcos-vgg11", BcosVggConfig, "vgg.build", lambda _: 64, _said("a VGG-11 [@vgg]")),
+    _family("bcos-vgg11", BcosVggConfig, lambda _: 64, _said("a VGG-11 [@vgg]")),
     _family(
-        "bcos-vit", BcosViTConfig, "vit.build", lambda settings: 2 * settings.patch,
+        "bcos-vit", BcosViTConfig, lambda settings: 2 * settings.patch,
         _said("a vision transformer of {settings.depth} blocks [@vit]"), lambda settings: settings.patch,
     ),
     _family(
-        "bcos-vit-c", BcosViTConfig, "vit.build", lambda settings: settings.patch + 1,
+        "bcos-vit-c", BcosViTConfig, lambda settings: settings.patch + 1,
         _said("a vision transformer of {settings.depth} blocks [@vit], one of them a stem of convolutions [@vit_c],"),
     ),
 )  # fmt: skip

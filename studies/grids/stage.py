@@ -16,6 +16,7 @@ from heatlas.pipeline.evaluation.bench.judging import Extent, Judge
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.nulls import REAL
 from heatlas.pipeline.explaining.explanation import Explanation
+from heatlas.pipeline.models.families.registry import code_of
 from heatlas.pipeline.models.storage import load_model
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import BadInputError, UsageError
@@ -93,7 +94,8 @@ class GridJobs(Judge):
             number, dataclasses.astuple(grid), [scan.name for scan in scans], every, cohort.config.seed,
             dataclasses.astuple(cohort.config.evaluation.grids), [asked.version for asked in self.explanations],
         ]  # fmt: skip
-        key = unit_key(inputs, facts, score_grid, *sorted({asked.module for asked in self.explanations}))
+        modules = sorted({asked.module for asked in self.explanations})
+        key = unit_key(inputs, facts, score_grid, *modules, *code_of(cohort.config.model))
         unit = f"{cohort.name}_{grid.kind}-{number:04d}"
         outputs = {name: cohort.layout.grid_file(unit, name) for name in ("scores", "invariance", "pictures")}
         return Job(STAGE, unit, key, outputs, score_grid, (task,), on_gpu=True)

@@ -37,8 +37,8 @@ from heatlas.pipeline.run.config.evaluation import GridsConfig
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.studies.grids.grid_scores import GridMethod
 from heatlas.studies.grids.layout import Kind, Shape
-from heatlas.studies.inherent.contributions import Inherent
-from heatlas.studies.probes.backbone import conventional_stem
+from heatlas.studies.inherent import Inherent
+from heatlas.studies.probes.network import conventional_stem
 
 DEFAULTS = GridsConfig()
 KERNEL_SHARES = (9 / 224, 17 / 224, 33 / 224, 65 / 224, 129 / 224, 257 / 224)

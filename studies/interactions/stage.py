@@ -20,6 +20,7 @@ from heatlas.pipeline.evaluation.bench.judging import CohortMaps, Extent, Judge,
 from heatlas.pipeline.evaluation.bench.part import Bench
 from heatlas.pipeline.evaluation.cohorts import RUN, JudgedCohort
 from heatlas.pipeline.evaluation.nulls import REAL
+from heatlas.pipeline.models.families.registry import code_of
 from heatlas.pipeline.regions.effect_size import NO_SPREAD
 from heatlas.pipeline.registration.volumes.region_volumes import VOLUMES_TABLE
 from heatlas.pipeline.run.columns import Form, described
@@ -203,7 +204,8 @@ class SideJobs(Judge):
             facts = [scan.name, task.target, self.cohort.atlas.version, network.weights_digest, *pairs]
             path = self.cohort.layout.sides_of_scan(self.cohort.name, scan.name)
             outputs = {"sides": path, "columns": path.with_suffix(".json")}
-            unit, key = f"{self.cohort.name}_{scan.name}", unit_key(inputs, facts, score_sides)
+            unit = f"{self.cohort.name}_{scan.name}"
+            key = unit_key(inputs, facts, score_sides, *code_of(self.cohort.config.model))
             jobs.append(Job(STAGE, unit, key, outputs, score_sides, (task,), on_gpu=True))
         return jobs
 

@@ -13,7 +13,7 @@ from heatlas.pipeline.cohort.people.annotated import annotated_people
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.people.tasks import Task, task_of
 from heatlas.pipeline.cohort.records import SCANS_TABLE, Scan, ScanTable
-from heatlas.pipeline.models.families.registry import build_network, family_of
+from heatlas.pipeline.models.families.registry import build_network, family_of, on_backbone
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input
 from heatlas.pipeline.run.config.objectives import ObjectiveConfig
 from heatlas.pipeline.run.config.settings import Config
@@ -33,8 +33,6 @@ from heatlas.studies.objectives.guidance_losses import dilated
 from heatlas.studies.objectives.map_settings import map_settings
 from heatlas.studies.objectives.masks import mask_of, own_masks
 from heatlas.studies.objectives.readable_gradients import guided_alone, readable
-from heatlas.studies.probes.body import backbone_digest
-from heatlas.studies.probes.settings import ProbeConfig
 
 
 def with_explanations(objective: Objective, config: Config, task: Task) -> Objective:
@@ -187,8 +185,8 @@ def facts_of(config: Config, fold: Fold) -> tuple[object, Mapping[str, str]]:
     wanted = config.objective
     start = config.training.from_run
     begun = {"start": _digest(start_of(start, fold).weights)} if start else {}
-    if isinstance(config.model, ProbeConfig):
-        begun["backbone"] = backbone_digest(config.model.backbone, fold.index)
+    if (backbone := on_backbone(config.model)) is not None:
+        begun["backbone"] = backbone.digest(config.model, fold.index)
     if wanted.kind == "task":
         return None, begun
     files = {"mask": Path(wanted.mask)} if wanted.kind == "guided" and wanted.mask else {}

@@ -14,12 +14,11 @@ from torch.nn.modules.dropout import _DropoutNd
 from heatlas.pipeline.attribution.entry import last_spatial_stage
 from heatlas.pipeline.attribution.network_view import placed_layers, split_layers
 from heatlas.pipeline.attribution.upsampling import interpolated
-from heatlas.pipeline.models.attention import PoolsByAttention
-from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.models.contract import PoolsByAttention, StagedModel
+from heatlas.pipeline.models.dynamic import differentiable_weights
 from heatlas.pipeline.run.errors import UsageError
-from heatlas.studies.dynamic.encoding import InputEncoding
-from heatlas.studies.dynamic.linear_map import differentiable_weights
-from heatlas.studies.inherent.contributions import require_dynamic
+from heatlas.studies.dynamic import InputEncoding
+from heatlas.studies.inherent import require_dynamic
 from heatlas.studies.objectives.twice import TwiceDifferentiable, gradients_of_features
 
 MapOf = Callable[[Tensor, Tensor], Tensor]

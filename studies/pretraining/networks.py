@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from heatlas.pipeline.run.config.pretraining import PretrainingConfig
 from heatlas.studies.bcos.layers import BcosLinear
-from heatlas.studies.dynamic.norms import DynamicNorm
+from heatlas.studies.dynamic import DynamicNorm
 
 
 class Flat(nn.Module):

@@ -17,7 +17,7 @@ from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.device import chosen_device
 from heatlas.pipeline.models.families.monai import ViTConfig
-from heatlas.pipeline.models.families.registry import build_network, family_of
+from heatlas.pipeline.models.families.registry import build_network, code_of, family_of
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input
 from heatlas.pipeline.models.storage import save_model
 from heatlas.pipeline.run.config.settings import Config
@@ -42,7 +42,7 @@ from heatlas.studies.pretraining.networks import Pretraining
 from heatlas.studies.pretraining.objectives import pretraining
 from heatlas.studies.pretraining.people import parts_of, tail_people
 from heatlas.studies.pretraining.temperatures import temperature_of
-from heatlas.studies.probes.backbone import kept_stages
+from heatlas.studies.probes.network import kept_stages
 
 STAGE = "pretraining"
 FEATURES = ("features",)
@@ -118,7 +118,9 @@ def pretrain(
         task.seed,
         task.tail,
     ]
-    key = unit_key({scan.name: versions[scan.name] for scan in scans}, parameters, train_backbone)
+    key = unit_key(
+        {scan.name: versions[scan.name] for scan in scans}, parameters, train_backbone, *code_of(config.model)
+    )
     outputs = {name: getattr(layout.backbone, name) for name in ("weights", "description", "history")}
     outputs["history_columns"] = outputs["history"].with_suffix(".json")
     job = Job(STAGE, "backbone", key, outputs, train_backbone, (task, key), on_gpu=True)

@@ -1,14 +1,28 @@
 """A probe: the stages of a backbone, and a head that is trained for the task (Gairola et al. 2025).
 
-Heads with several layers classify each voxel of the last features by 1×1×1 convolutions and average then, as B-cos
-networks do; for one linear layer the order makes no difference. On a dynamic linear backbone no head has a constant, so
-that its maps add up. A head of dynamic layers on a conventional backbone is explained from its features on (Böhle 2024,
-section 5.2.4).
+The backbone, the first stages of a network that was trained before, is kept as it is or trained on. Heads with several
+layers classify each voxel of the last features by 1×1×1 convolutions and average then, as B-cos networks do; for one
+linear layer the order makes no difference. On a dynamic linear backbone no head has a constant, so that its maps add
+up. A head of dynamic layers on a conventional backbone is explained from its features on (Böhle 2024, section 5.2.4).
+
+CA-Stream (Torres Figueroa 2024, thesis, ch. 3) is a query that passes the stages of a backbone and pools its last
+features by attention. A learned query, the same for all scans and classes, attends to the features of each stage in
+turn; what it pools there becomes, after a linear map, the query of the next. The last attention takes the place of the
+global average (GAP) before the linear head. Attention is a class-agnostic CAM: its scores are channels weighted by the
+query. CAM methods explain the last features, before their attention, so that their gradient passes through it: each
+voxel counts by its own part of the logit, and by how much more attention it draws than the others (sections 3.5, 3.6).
+The source keeps the classifier of the backbone and learns a linear map before it. A probe learns its classifier anyway,
+and two linear layers in a row are one, so the linear head is what both are together. Two variants of the source: the
+features phi of a voxel have a key ``K phi`` and a value ``V phi``, linear maps of each stage; and a query for each
+class, so that each has an attention and pooled features of its own, which its logit reads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import ClassVar
 
 import torch
@@ -16,14 +30,214 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from heatlas.pipeline.models.contract import StagedModel
-from heatlas.pipeline.models.dynamic.logits import LogitLayer, bias_of_chance
+from heatlas.pipeline.models.dynamic import LogitLayer, bias_of_chance, dynamic_layers
 from heatlas.pipeline.models.families.family import Architecture, Shape
+from heatlas.pipeline.models.families.registry import build_network
+from heatlas.pipeline.models.inputs import NetworkInput
+from heatlas.pipeline.models.storage import LoadedModel, from_file
+from heatlas.pipeline.run.errors import UsageError
+from heatlas.pipeline.run.layout.run_layout import FoldFiles
 from heatlas.studies.bcos.layers import BcosConv3d
 from heatlas.studies.coda.network import Layers, SumPool, stack
-from heatlas.studies.dynamic.norms import DynamicNorm
-from heatlas.studies.probes.backbone import Backbone, kept_stages
-from heatlas.studies.probes.ca_stream import AttentionStream
-from heatlas.studies.probes.settings import ProbeConfig
+from heatlas.studies.dynamic import DynamicNorm
+from heatlas.studies.probes.records import ProbeConfig, backbone_files, body_of
+
+
+class Backbone(nn.Sequential):
+    """Stages of a network, as one stage.
+
+    `frozen`: weights have no gradients, and the stages stay in evaluation mode whatever the network is set to, so that
+    running statistics stay what they are.
+    """
+
+    was_trained: ClassVar[bool] = True
+    """Its constants are not taken from data again (`pipeline.models.dynamic`)."""
+
+    def __init__(self, stages: Sequence[nn.Module], frozen: bool = True) -> None:
+        super().__init__(*stages)
+        self.frozen = frozen
+        if frozen:
+            self.requires_grad_(False)
+            self.eval()
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether contributions can be followed through it: its layers are dynamic linear."""
+        return bool(dynamic_layers(self))
+
+    def train(self, mode: bool = True) -> Backbone:
+        """Set the mode, unless frozen."""
+        super().train(mode and not self.frozen)
+        return self
+
+
+def conventional_stem(model: StagedModel) -> Backbone | None:
+    """The stem of a hybrid: a conventional backbone below dynamic linear layers. None for any other network."""
+    stem = model.stages[0]
+    return stem if isinstance(stem, Backbone) and not stem.is_dynamic and dynamic_layers(model) else None
+
+
+def features_of_stages(network: StagedModel, volumes: Tensor) -> list[Tensor]:
+    """What each stage but the last gives, without gradients, as long as it has voxels."""
+    features: list[Tensor] = []
+    with torch.no_grad():
+        for stage in network.stages[:-1]:
+            volumes = stage(volumes)
+            if volumes.dim() != 5:
+                break
+            features.append(volumes)
+    return features
+
+
+def kept_stages(network: StagedModel, shape: Shape, count: int = 0) -> tuple[tuple[nn.Module, ...], tuple[int, ...]]:
+    """The first stages of a network, all that give features with voxels unless a number is given; channels after each.
+
+    `shape`: voxels of its input. `count`: 0 for all. Raises UsageError if there are not so many.
+    """
+    weight = next(network.parameters())
+    was_training = network.training
+    empty = torch.zeros(1, 1, *shape, dtype=weight.dtype, device=weight.device)
+    features = features_of_stages(network.eval(), empty)
+    network.train(was_training)
+    if not features or count > len(features):
+        raise UsageError(
+            f"model.stages = {count}: {len(features)} stages of the backbone give features with voxels; keep 1 to "
+            f"{len(features)} of them, or 0 for all."
+            if features
+            else "model.backbone: no stage of the backbone gives features with voxels, so no probe can stand on it."
+        )
+    number = count or len(features)
+    return tuple(network.stages[:number]), tuple(one.shape[1] for one in features[:number])
+
+
+def attention_scores(features: Tensor, query: Tensor) -> Tensor:
+    """``sum_k q_k F^k / sqrt(d)`` of features (B, d, D, H, W) and queries (B, ..., d), (B, ..., D, H, W)."""
+    return torch.einsum("bkxyz,b...k->b...xyz", features, query) / math.sqrt(features.shape[1])
+
+
+def attention(features: Tensor, query: Tensor, keys: Tensor | None = None) -> Tensor:
+    """Softmax of `attention_scores` over voxels, (B, ..., D, H, W); 0 outside `keys`.
+
+    `features`: (B, d, D, H, W). `query`: (B, d), or (B, C, d) for several queries of each volume; 0 gives each voxel
+    the same weight. `keys`: voxels that may be attended to, (B, D, H, W); None for all, which is also what a volume
+    without any gets.
+
+    Examples
+    --------
+    >>> features = torch.tensor([1.0, 3.0]).view(1, 1, 1, 1, 2)
+    >>> attention(features, torch.zeros(1, 1)).tolist()
+    [[[[0.5, 0.5]]]]
+    """
+    scores = attention_scores(features, query)
+    if keys is not None:
+        seen = keys | ~keys.flatten(1).any(1)[:, None, None, None]
+        scores = scores.masked_fill(~(seen if query.dim() == 2 else seen[:, None]), -torch.inf)
+    return scores.flatten(-3).softmax(-1).view_as(scores)
+
+
+def attended(features: Tensor, weights: Tensor) -> Tensor:
+    """Features (B, d, D, H, W) times their attention (B, D, H, W) and the number of voxels.
+
+    Their mean over voxels is the sum of the features weighted by the attention, so global average pooling and a linear
+    layer may follow. With C attentions (B, C, D, H, W) there are C d channels, those of the first attention first.
+    """
+    if weights.dim() == 5:
+        return torch.cat([attended(features, one) for one in weights.unbind(1)], 1)
+    return features * (weights * weights[0].numel())[:, None]
+
+
+class AttentionPooling(nn.Module):
+    """The last attention as a function of the last features alone: the queries, and what may be attended to, stay.
+
+    `query`: (B, d), or (B, C, d), of each volume. `keys`: (B, D, H, W). `values`: the linear map V (d, d) of the
+    features that are pooled; None for the features themselves.
+    """
+
+    def __init__(self, query: Tensor, keys: Tensor, values: Tensor | None = None) -> None:
+        super().__init__()
+        self._query, self._keys, self._values = query, keys, values
+
+    def weights(self, features: Tensor) -> Tensor:
+        """Attention to the voxels of features, (B, D, H, W) or (B, C, D, H, W), in float32 or better."""
+        exact = features.to(self._query.dtype)
+        query = self._query.expand(len(exact), *self._query.shape[1:])
+        return attention(exact, query, self._keys.expand(len(exact), -1, -1, -1))
+
+    def pooled(self, features: Tensor) -> Tensor:
+        """What the queries pool, (B, d) or (B, C, d), in float32 or better."""
+        weights = self.weights(features)
+        return torch.einsum("bkxyz,b...xyz->b...k", self._valued(features.to(weights.dtype)), weights)
+
+    def forward(self, features: Tensor) -> Tensor:
+        return attended(self._valued(features), self.weights(features))
+
+    def _valued(self, features: Tensor) -> Tensor:
+        return features if self._values is None else torch.einsum("jk,bkxyz->bjxyz", self._values, features)
+
+
+class AttentionStream(nn.Module):
+    """The stages of a backbone, and the stream beside them: volumes (B, 1, D, H, W) to attended features.
+
+    `widths`: channels after each of its stages. `first`: stage at which the stream begins. `projected`: whether keys
+    and values of each stage are linear maps of its features. `classes`: queries, one of each class; 0 for one of all.
+    Raises UsageError for a stage that is not there.
+    """
+
+    def __init__(
+        self, body: Backbone, widths: Sequence[int], first: int = 0, projected: bool = False, classes: int = 0
+    ) -> None:
+        super().__init__()
+        if first >= len(widths):
+            raise UsageError(
+                f"model.first_attended = {first}: stages 0 to {len(widths) - 1} of the backbone are kept; choose "
+                "one of them."
+            )
+        self.body, self._first = body, first
+        self.query = nn.Parameter(1 + torch.randn(*([classes] if classes else []), widths[first]))
+        self.projections = nn.ModuleList(
+            nn.Linear(before, after, bias=False)
+            for before, after in zip(widths[first:-1], widths[first + 1 :], strict=True)
+        )
+        own = widths[first:] if projected else ()
+        self.keys, self.values = (nn.ParameterList(torch.empty(d, d) for d in own) for _ in range(2))
+        for weight in (*(one.weight for one in self.projections), *self.keys, *self.values):
+            nn.init.xavier_uniform_(weight)
+
+    def forward(self, volumes: Tensor) -> Tensor:
+        features, pooling = self.before_pooling(volumes)
+        return pooling(features)  # type: ignore[no-any-return]
+
+    def before_pooling(self, volumes: Tensor) -> tuple[Tensor, AttentionPooling]:
+        """Last features (B, d, D, H, W), and their pooling. The background, where a scan is 0, is not attended to.
+
+        The map of the keys is taken of the query, which gives the same scores as that of every voxel.
+        """
+        brain, features = (volumes != 0).float(), volumes
+        wide = torch.promote_types(volumes.dtype, torch.float32)
+        query = self.query.to(wide).expand(len(volumes), *self.query.shape)
+        last = len(self.body) - 1
+        for number, stage in enumerate(self.body):
+            features = stage(features)
+            if number < self._first:
+                continue
+            place, seen = number - self._first, functional.adaptive_max_pool3d(brain, features.shape[2:])[:, 0] > 0
+            values = None
+            if self.keys:
+                query, values = (query @ self.keys[place]).to(wide), self.values[place]
+            pooling = AttentionPooling(query, seen, values)
+            if number < last:
+                query = self.projections[place](pooling.pooled(features)).to(wide)
+        return features, pooling
+
+    def pooling_weights(self, volumes: Tensor, target: int = 0) -> Tensor:
+        """Attention to the voxels of the last features, (B, d, h, w), which sums to 1.
+
+        The same for every class, unless each has a query.
+        """
+        features, pooling = self.before_pooling(volumes)
+        weights = pooling.weights(features)
+        return weights if weights.dim() == 4 else weights[:, target]
+
 
 INITIAL_LOGITS = 0.5
 """Root mean square of the logits of dynamic heads before training."""
@@ -75,25 +289,25 @@ def class_head(channels: int, outputs: int, constants: bool, bias: float) -> lis
 
 def mlp_head(channels: int, hidden: int, outputs: int, layers: int, constants: bool, bias: float) -> list[nn.Module]:
     """1×1×1 convolutions with batch normalisation and ReLU between them, then the average over voxels."""
-    made: list[nn.Module] = []
+    hidden_layers: list[nn.Module] = []
     for _ in range(layers - 1):
         norm = nn.BatchNorm3d(hidden) if constants else DynamicNorm("batch", hidden)
-        made.append(nn.Sequential(nn.Conv3d(channels, hidden, 1, bias=False), norm, nn.ReLU()))
+        hidden_layers.append(nn.Sequential(nn.Conv3d(channels, hidden, 1, bias=False), norm, nn.ReLU()))
         channels = hidden
     last = nn.Conv3d(channels, outputs, 1, bias=constants)
     if last.bias is not None:
         nn.init.constant_(last.bias, bias)
-    return [*made, nn.Sequential(*pooled(last), *_constant(bias, constants))]
+    return [*hidden_layers, nn.Sequential(*pooled(last), *_constant(bias, constants))]
 
 
 def bcos_head(channels: int, hidden: int, outputs: int, layers: int, b: float, bias: float) -> list[nn.Module]:
     """B-cos convolutions of one voxel with uncentred norms between them, then the average over voxels."""
-    made: list[nn.Module] = []
+    hidden_layers: list[nn.Module] = []
     for _ in range(layers - 1):
-        made.append(nn.Sequential(BcosConv3d(channels, hidden, 1, b=b), DynamicNorm("batch", hidden)))
+        hidden_layers.append(nn.Sequential(BcosConv3d(channels, hidden, 1, b=b), DynamicNorm("batch", hidden)))
         channels = hidden
     logits = LogitLayer(bias=bias, initial_size=INITIAL_LOGITS)
-    return [*made, nn.Sequential(*pooled(BcosConv3d(channels, outputs, 1, b=b)), logits)]
+    return [*hidden_layers, nn.Sequential(*pooled(BcosConv3d(channels, outputs, 1, b=b)), logits)]
 
 
 def coda_head(channels: int, hidden: int, outputs: int, bias: float) -> list[nn.Module]:
@@ -124,9 +338,9 @@ def build(network: StagedModel, shape: Shape, settings: ProbeConfig, dynamic: bo
 def backbone_of(probe: StagedModel) -> Backbone:
     """The backbone of a probe, without a stream that passes it."""
     first = probe.stages[0]
-    found = first.body if isinstance(first, AttentionStream) else first
-    assert isinstance(found, Backbone)
-    return found
+    backbone = first.body if isinstance(first, AttentionStream) else first
+    assert isinstance(backbone, Backbone)
+    return backbone
 
 
 def _head(settings: ProbeConfig, channels: int, outputs: int, dynamic: bool) -> Sequence[nn.Module]:
@@ -147,3 +361,32 @@ def _head(settings: ProbeConfig, channels: int, outputs: int, dynamic: bool) -> 
 def _constant(bias: float, constants: bool) -> list[nn.Module]:
     """The logit bias of a head whose layers have none of their own."""
     return [LogitLayer(bias=bias)] if bias and not constants else []
+
+
+def backbone_weights(
+    settings: ProbeConfig, spec: NetworkInput, fold: int, load: Callable[[FoldFiles], LoadedModel]
+) -> Mapping[str, Tensor]:
+    """Weights of the backbone of a probe, by their names in the probe.
+
+    `load`: reads a network, and refuses one that the fold must not build on. Raises UsageError for a folder without a
+    backbone, or another family. Raises BadInputError if it cannot be read.
+    """
+    body, path = body_of(settings), Path(settings.backbone)
+    if path.is_file():
+        network = build_network(body, spec.shape, 1, spec.channels)
+        network.load_state_dict({**network.state_dict(), **from_file(path, network)})
+        return _of_probe(network, spec, settings)
+    files = backbone_files(settings.backbone, fold)
+    loaded = load(files)
+    if dataclasses.replace(loaded.settings, **body.shared) != body:
+        raise UsageError(
+            f"model.backbone: {files.weights}: it is a {loaded.settings.architecture} with other settings than the "
+            f"{body.architecture} in model.body; leave model.body empty."
+        )
+    return _of_probe(loaded.model, spec, settings)
+
+
+def _of_probe(network: StagedModel, spec: NetworkInput, settings: ProbeConfig) -> Mapping[str, Tensor]:
+    stages, _ = kept_stages(network, spec.shape, settings.stages)
+    place = "_stages.0.body" if settings.head == "ca-stream" else "_stages.0"
+    return {f"{place}.{name}": value for name, value in Backbone(stages).state_dict().items()}

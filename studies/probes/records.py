@@ -1,22 +1,272 @@
-"""The family of probes; without torch, see `pipeline.models.families.family`.
+"""Probes without torch (`pipeline.models.families.family`): their settings, where their backbone lies, their family.
 
-Unlike other families it depends on its settings: what a probe takes in, and which methods explain it, follows from its
-backbone and head.
+A probe is a small head on the features of a network that was trained before, its backbone: that of `heatlas pretrain`,
+the networks of a finished run, or a file of weights. A run keeps a copy of it, so that what is trained later does not
+need another folder. Unlike other families that of probes depends on its settings: what a probe takes in, and which
+methods explain it, follows from its backbone and head.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+import json
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from heatlas.pipeline.models.families.family import Family, Shape
+from heatlas.pipeline.models.families.family import Family, OnBackbone, Shape
+from heatlas.pipeline.models.families.monai import ResNetConfig
+from heatlas.pipeline.run.config.files import network_settings
 from heatlas.pipeline.run.config.networks import ModelConfig
-from heatlas.studies.probes.body import body_of, with_body
-from heatlas.studies.probes.settings import ProbeConfig
+from heatlas.pipeline.run.config.ranges import between
+from heatlas.pipeline.run.documents import json_object, read_json
+from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.run.layout.run_layout import FoldFiles, RunLayout
+from heatlas.pipeline.run.work.digests import DigestCache, file_digest
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from heatlas.pipeline.models.contract import StagedModel
+    from heatlas.pipeline.models.inputs import NetworkInput
+    from heatlas.pipeline.models.storage import LoadedModel
+
+
+Head = Literal["linear", "mlp-2", "mlp-3", "bcos-1", "bcos-2", "bcos-3", "coda", "ca-stream"]
+
+
+@dataclass(frozen=True)
+class ProbeConfig(ModelConfig):
+    """A probe on a backbone (``heatlas run --backbone``)."""
+
+    architecture: Literal["probe"] = "probe"
+    backbone: str = ""
+    """Folder of `heatlas pretrain`, or of a finished run of the same people and folds, whose networks are the backbone;
+    or a file of weights (safetensors, or a state_dict of PyTorch) of the network in `body`."""
+    body: str = ""
+    """Architecture and settings of the backbone, as JSON; read from `backbone` where it is empty."""
+    head: Head = "linear"
+    """What is trained: one linear layer after global average pooling, layers of 1×1×1 convolutions before it (MLP,
+    B-cos), dynamic alignment units (CoDA), or one linear layer after pooling by attention (CA-Stream)."""
+    first_attended: Annotated[int, between(0, 63)] = 0
+    """Stage of the backbone, from 0, at which the query of a CA-Stream begins."""
+    projections: bool = False
+    """Of a CA-Stream: linear maps of the keys and the values of each stage."""
+    class_queries: bool = False
+    """Of a CA-Stream: a query for each class, whose logit reads what it pools; its maps differ from class to class."""
+    b: Annotated[float, between(1, 8)] = 2.0
+    """Exponent of B-cos heads."""
+    hidden_channels: Annotated[int, between(0, 4096)] = 0
+    """Channels of the hidden layers; 0 for as many as the backbone has."""
+    stages: Annotated[int, between(0, 64)] = 0
+    """Stages of the backbone that are kept; 0 for all that have voxels."""
+    logit_bias: bool = False
+    """Add log(1 / (C - 1)) to each of the C logits, so that with binary cross-entropy a scan without evidence gives
+    each class the probability 1 / C. Nothing changes for two classes."""
+    train_backbone: bool = False
+    """Train the backbone on (fine-tuning) instead of keeping it as it is."""
+
+    def checks(self) -> list[tuple[bool, str]]:
+        readable = not self.body or _is_object(self.body)
+        streams = self.head == "ca-stream"
+        return [
+            (readable, "model.body must be the JSON object of a network's settings"),
+            *(
+                (streams or not chosen, f'model.{name} is of a CA-Stream: set model.head = "ca-stream", or take it out')
+                for name, chosen in (("projections", self.projections), ("class_queries", self.class_queries))
+            ),
+        ]
+
+    @property
+    def needs_classes(self) -> str:
+        return "model.class_queries" if self.class_queries else ""
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return bool(json_object(text))
+    except ValueError:
+        return False
+
+
+UNTRAINED = ResNetConfig("resnet10")
+"""The backbone of a probe without one, so that its settings can be described."""
+
+
+def backbone_digest(settings: ProbeConfig, fold: int) -> str:
+    """Digest of the weights of a backbone.
+
+    Raises UsageError, BadInputError as `backbone_files`; if they cannot be read.
+    """
+    files = files_of(settings, fold)
+    path = Path(settings.backbone) if files is None else files.weights
+    try:
+        return file_digest(path)
+    except OSError as error:
+        raise BadInputError(f"{path}: cannot be read ({error}); finish the run that makes it.") from error
+
+
+def backbone_files(folder: str, fold: int) -> FoldFiles:
+    """Files of a pre-trained backbone, or else those of the network of a fold of a run.
+
+    Raises UsageError if the folder holds neither.
+    """
+    layout = RunLayout(Path(folder))
+    for files in (layout.backbone, layout.fold(fold)):
+        if files.description.is_file():
+            return files
+    if not layout.root.is_dir():
+        raise UsageError(
+            f"model.backbone: {folder}: no such folder. Put it back there, or give --backbone the copy that a run of "
+            "probes keeps in models/kept_backbone (runs of earlier versions hold no copy)."
+        )
+    raise UsageError(
+        f"model.backbone: {folder}: no backbone there ({layout.backbone.description.relative_to(layout.root)}), and no "
+        f"network of fold {fold}. Make one with `heatlas pretrain`, or name the folder of a finished run."
+    )
+
+
+def knows_labels(settings: ProbeConfig) -> bool:
+    """Whether the backbone learned from labels: the network of a run, or one pre-trained with a schedule by class.
+
+    Raises UsageError as `backbone_files`.
+    """
+    if not settings.backbone or Path(settings.backbone).is_file():
+        return False
+    files = backbone_files(settings.backbone, 0)
+    if files != RunLayout(Path(settings.backbone)).backbone:
+        return True
+    schedule = (
+        read_json(files.description, "Make the backbone again with heatlas pretrain.")
+        .get("pretraining", {})
+        .get("schedule")
+    )
+    return bool(schedule == "by-class")
+
+
+def require_backbone(settings: ProbeConfig, shuffled: bool) -> None:
+    """Refuse settings without a backbone, and for shuffled labels one that knows the true ones; raises UsageError."""
+    if not settings.backbone:
+        raise UsageError(
+            'model.architecture = "probe" needs model.backbone: the folder of `heatlas pretrain` or of a finished run. '
+            "`heatlas run --backbone FOLDER` sets both."
+        )
+    if shuffled and knows_labels(settings):
+        raise UsageError(
+            f"model.backbone: {settings.backbone}: a run on shuffled labels must not stand on networks that know "
+            'the true ones. Name a folder of heatlas pretrain (not with pretraining.schedule = "by-class").'
+        )
+
+
+def on_shuffled_labels(settings: ProbeConfig) -> ProbeConfig:
+    """The recipe for shuffled labels: on networks that know the true ones a probe is trained as a whole."""
+    return replace(settings, train_backbone=True) if knows_labels(settings) else settings
+
+
+def files_of(settings: ProbeConfig, fold: int) -> FoldFiles | None:
+    """Files of the backbone of a fold, as `backbone_files`; None for a file of weights, which says no people."""
+    return None if Path(settings.backbone).is_file() else backbone_files(settings.backbone, fold)
+
+
+def body_of(settings: ProbeConfig) -> ModelConfig:
+    """Architecture and settings of the backbone, with the field of view of the probe; opens no file.
+
+    Raises UsageError if they are not written out (`with_body`), or the backbone is a probe itself.
+    """
+    if settings.body:
+        body = network_settings(json_object(settings.body), "model.body")
+    elif settings.backbone:
+        raise UsageError(
+            f"model.body does not say which network the backbone {settings.backbone} is. Repeat `heatlas run` with "
+            "--backbone, which writes it out."
+        )
+    else:
+        body = UNTRAINED
+    if isinstance(body, ProbeConfig):
+        raise UsageError("model.backbone: a probe cannot be the backbone of another; name the run that it stands on.")
+    return replace(body, **settings.shared)
+
+
+def with_body(settings: ProbeConfig) -> ProbeConfig:
+    """The settings with the backbone written out, and without its place.
+
+    Raises UsageError if the folder has no backbone, the backbone is a probe itself, or a file of weights of an unknown
+    network. Raises BadInputError if its description cannot be read.
+    """
+    if not settings.body and Path(settings.backbone).is_file():
+        raise UsageError(
+            f"model.backbone: {settings.backbone}: a file of weights does not say of which network. Name it in "
+            """model.body, such as body = '{"architecture": "resnet18"}'."""
+        )
+    if not settings.body and settings.backbone:
+        described = _described_body(backbone_files(settings.backbone, 0))
+        settings = replace(settings, body=json.dumps({"architecture": described.architecture, **described.own}))
+    body = body_of(settings)
+    return replace(settings, backbone="", body=json.dumps({"architecture": body.architecture, **body.own}))
+
+
+def placed(settings: ProbeConfig) -> ProbeConfig:
+    """The settings with the backbone written out, and its place from any folder; without a backbone as they are.
+
+    Raises UsageError, BadInputError as `with_body`.
+    """
+    if not settings.backbone:
+        return settings
+    return replace(with_body(settings), backbone=str(Path(settings.backbone).resolve()))
+
+
+def _described_body(files: FoldFiles) -> ModelConfig:
+    remedy = "Train it again."
+    try:
+        values: dict[str, Any] = dict(read_json(files.description, remedy)["architecture"])
+        values.pop("input_shape")
+        return network_settings({"architecture": values.pop("name"), **values}, str(files.description))
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadInputError(f"{files.description}: no readable network ({error}). {remedy}") from error
+
+
+_WEIGHTS = "weights"
+
+
+def keep_backbone(layout: RunLayout, settings: ProbeConfig, folds: Iterable[int], digests: DigestCache) -> None:
+    """Copy the backbone of every fold into the run, unless it is there.
+
+    One that was pre-trained is copied once, a file of weights under a name of its own.
+
+    Raises UsageError if there is none (`backbone_files`).
+    """
+    wanted = _copies(layout.kept_backbone, settings.backbone, folds)
+    for path in layout.kept_backbone.rglob("*"):
+        if path.is_file() and path not in wanted:
+            path.unlink()  # of another backbone that the run stood on before
+    for target, source in wanted.items():
+        if target != source and digests.digest(target) != digests.digest(source):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            temporary = target.with_name(f".{target.name}.tmp")
+            shutil.copyfile(source, temporary)
+            temporary.replace(target)
+
+
+def _copies(kept: Path, backbone: str, folds: Iterable[int]) -> dict[Path, Path]:
+    """Source of each copy."""
+    if Path(backbone).is_file():
+        return {kept / f"{_WEIGHTS}{Path(backbone).suffix}": Path(backbone)}
+    sources: dict[Path, Path] = {}
+    for fold in folds:
+        source = backbone_files(backbone, fold)
+        target = FoldFiles(kept / source.folder.relative_to(backbone))
+        sources |= {target.weights: source.weights, target.description: source.description}
+    return sources
+
+
+def on_kept_backbone(settings: ProbeConfig, layout: RunLayout) -> ProbeConfig:
+    """The settings of the probes of a finished run with the copy of their backbone; unchanged where it has none."""
+    kept = layout.kept_backbone
+    copies = [*kept.glob(f"{_WEIGHTS}.*"), *(kept for _ in kept.glob("models/*/model.json"))]
+    return replace(settings, backbone=str(copies[0])) if copies and settings.backbone else settings
+
 
 RULES = (
     "its rules are defined for ReLU networks, and the head of this probe has dynamic linear layers, which no rule "
@@ -42,69 +292,113 @@ HEADS = {
     "ca-stream": "one linear layer after pooling by a stream of attention [@castream]",
 }  # fmt: skip
 
-Find = Callable[[ModelConfig], Family]
-"""The family of a backbone."""
-
 
 def refused_by(settings: ProbeConfig, body: Family) -> Mapping[str, str]:
     """Methods that are not defined for a head on a backbone of a family."""
-    found = dict(body.refused)
-    found.pop("cam", None)  # which depends on the head alone
+    reasons = dict(body.refused)
+    reasons.pop("cam", None)  # which depends on the head alone
     if settings.head == "linear":
-        return found
+        return reasons
     if settings.head == "ca-stream":
-        found.pop("raw-attention", None)  # which is that of the pooling
+        reasons.pop("raw-attention", None)  # which is that of the pooling
         unruled = dict.fromkeys(("lrp", "deeplift", "inherent"), ATTENTION)
-        return {"rollout": ATTENTION, "cgw1": ATTENTION, **found, "cam": NOT_AVERAGED, **unruled}
-    found = {"cgw1": ONE_LINEAR, **found}
+        return {"rollout": ATTENTION, "cgw1": ATTENTION, **reasons, "cam": NOT_AVERAGED, **unruled}
+    reasons = {"cgw1": ONE_LINEAR, **reasons}
     if settings.head.startswith("mlp"):
-        return {**found, "cam": DEEP_HEAD}
+        return {**reasons, "cam": DEEP_HEAD}
     if body.encoding != "pair":  # the head is explained from the features of the backbone on
-        found.pop("inherent", None)
-    found = {**found, **DYNAMIC_HEAD}
+        reasons.pop("inherent", None)
+    reasons = {**reasons, **DYNAMIC_HEAD}
     hidden = () if settings.head == "bcos-1" else ("grad-cam++", "xgrad-cam", "opti-cam")
-    return {**dict.fromkeys(hidden, SIGNED), **found}
+    return {**dict.fromkeys(hidden, SIGNED), **reasons}
 
 
-def probe_family(settings: ProbeConfig, find: Find) -> Family:
-    """The family of probes as the settings make it.
+def _family_of(settings: ModelConfig) -> Family:
+    from heatlas.pipeline.models.families.registry import family_of  # which loads this module
 
-    `find`: the family of the backbone's settings.
-    """
-    body = find(body_of(settings))
+    return family_of(settings)
+
+
+def _body(settings: ProbeConfig) -> tuple[Family, ModelConfig]:
+    """The family of a backbone, and its settings."""
+    body = body_of(settings)
+    return _family_of(body), body
+
+
+def _resolved(settings: ProbeConfig) -> Family:
+    family, _ = _body(settings)
     return dataclasses.replace(
-        _probes(find), encoding=body.encoding, needs=body.needs, refused=refused_by(settings, body)
+        PROBE, encoding=family.encoding, needs=family.needs, refused=refused_by(settings, family)
     )
 
 
-def _probes(find: Find) -> Family:
-    def build(shape: Shape, settings: ProbeConfig, outputs: int) -> StagedModel:
-        from heatlas.studies.probes.network import build
+def _build(shape: Shape, settings: ProbeConfig, outputs: int) -> StagedModel:
+    from heatlas.studies.probes.network import build
 
-        settings = with_body(settings)
-        body, family = body_of(settings), find(body_of(settings))
-        family.require_fits(shape, body)
-        return build(family.build(shape, body, outputs), shape, settings, family.encoding == "pair", outputs)
-
-    def described(settings: ProbeConfig) -> str:
-        body = body_of(settings)
-        kept = "trained further" if settings.train_backbone else "kept as it was"
-        text = find(body).described(body).removeprefix("was ")
-        head = HEADS[settings.head]
-        head += ", with linear maps of keys and values" * settings.projections
-        head += ", with a query for each class" * settings.class_queries
-        return f"was a probe [@probing], {head}, on a backbone that was {kept}: {text}"
-
-    return Family(
-        "probe", ProbeConfig, build,
-        smallest_side=lambda settings: find(body_of(settings)).smallest_side(body_of(settings)),
-        require_fits=lambda shape, settings: find(body_of(settings)).require_fits(shape, body_of(settings)),
-        described=described,
-        covering_side=lambda side, settings: find(body_of(settings)).covering_side(side, body_of(settings)),
-        seen_side=lambda side, settings: find(body_of(settings)).seen_side(side, body_of(settings)),
-    )  # fmt: skip
+    settings = with_body(settings)
+    family, body = _body(settings)
+    family.require_fits(shape, body)
+    return build(family.build(shape, body, outputs), shape, settings, family.encoding == "pair", outputs)
 
 
-def usual_probe(find: Find) -> Family:
-    """The family with default settings, for lists of all families."""
-    return probe_family(ProbeConfig(), find)
+def _described(settings: ProbeConfig) -> str:
+    family, body = _body(settings)
+    kept = "trained further" if settings.train_backbone else "kept as it was"
+    text = family.described(body).removeprefix("was ")
+    head = HEADS[settings.head]
+    head += ", with linear maps of keys and values" * settings.projections
+    head += ", with a query for each class" * settings.class_queries
+    return f"was a probe [@probing], {head}, on a backbone that was {kept}: {text}"
+
+
+def _smallest(settings: ProbeConfig) -> int:
+    family, body = _body(settings)
+    return family.smallest_side(body)
+
+
+def _require_fits(shape: Shape, settings: ProbeConfig) -> None:
+    family, body = _body(settings)
+    family.require_fits(shape, body)
+
+
+def _covering(side: int, settings: ProbeConfig) -> int:
+    family, body = _body(settings)
+    return family.covering_side(side, body)
+
+
+def _seen(side: int, settings: ProbeConfig) -> int:
+    family, body = _body(settings)
+    return family.seen_side(side, body)
+
+
+def _weights(
+    settings: ProbeConfig, spec: NetworkInput, fold: int, shuffled: bool, load: Callable[[FoldFiles], LoadedModel]
+) -> Mapping[str, Tensor] | None:
+    from heatlas.studies.probes.network import backbone_weights
+
+    return None if shuffled and knows_labels(settings) else backbone_weights(settings, spec, fold, load)
+
+
+PROBE = Family(
+    name="probe",
+    settings=ProbeConfig,
+    build=_build,
+    smallest_side=_smallest,
+    require_fits=_require_fits,
+    described=_described,
+    covering_side=_covering,
+    seen_side=_seen,
+    resolve=_resolved,
+    backbone=OnBackbone(
+        body=body_of,
+        keyed=with_body,
+        placed=placed,
+        require=require_backbone,
+        for_shuffled=on_shuffled_labels,
+        files=files_of,
+        digest=backbone_digest,
+        weights=_weights,
+        keep=keep_backbone,
+        kept=on_kept_backbone,
+    ),
+)

@@ -24,7 +24,7 @@ from heatlas.pipeline.cohort.people.unseen import people_of
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.scores.intervals import DRAWS
-from heatlas.pipeline.models.families.registry import build_network
+from heatlas.pipeline.models.families.registry import build_network, code_of
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input, read_network_volume
 from heatlas.pipeline.models.storage import load_model
 from heatlas.pipeline.run.cells import REMEDY
@@ -38,10 +38,8 @@ from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.run.work.digests import DigestCache, unit_key
 from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
 from heatlas.pipeline.run.work.seeds import derived_seed
-from heatlas.studies.probes.backbone import Backbone, kept_stages
-from heatlas.studies.probes.body import body_of, with_body
-from heatlas.studies.probes.network import backbone_of
-from heatlas.studies.probes.settings import ProbeConfig
+from heatlas.studies.probes.network import Backbone, backbone_of, kept_stages
+from heatlas.studies.probes.records import ProbeConfig, body_of, with_body
 from heatlas.studies.representations.points import (
     FeatureVectors,
     Floats,
@@ -347,7 +345,7 @@ def judge_backbone(
         inputs[scan.name] = f"{digests.joined(one.seen)} {scan.diagnosis} {scan.site}"
     digests.save()
     outputs = dict(zip(("table", "columns"), REPRESENTATIONS_TABLE.files(layout), strict=True))
-    key = unit_key(inputs, [with_body(settings), config.seed], write_judged)
+    key = unit_key(inputs, [with_body(settings), config.seed], write_judged, *code_of(settings))
     job = Job(STAGE, BACKBONE, key, outputs, write_judged, (task,))
     outcomes = run_jobs(layout, [job], executor, "representations")
     if outcomes[0].ok:

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from heatlas.pipeline.explaining.networks import ReferenceScan
-from heatlas.pipeline.models.inputs import read_network_volume
-from heatlas.pipeline.models.replaced_tissue import write_tissue
+from heatlas.pipeline.models.inputs import read_network_volume, write_tissue
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout, FoldFiles
 from heatlas.pipeline.training.stage import FoldTask, train_fold

@@ -16,8 +16,6 @@ from heatlas.pipeline.attribution.reference.references import Reference
 from heatlas.pipeline.attribution.registry import METHODS
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.founding_family import FoundingConfig
-from heatlas.pipeline.models.families.halving import Conv5FC3Config, SFCNConfig
-from heatlas.pipeline.models.families.linear import LinearConfig
 from heatlas.pipeline.models.families.monai import (
     DenseNetConfig,
     EfficientNetConfig,
@@ -25,6 +23,7 @@ from heatlas.pipeline.models.families.monai import (
     SEResNetConfig,
     ViTConfig,
 )
+from heatlas.pipeline.models.families.plain import Conv5FC3Config, LinearConfig, SFCNConfig
 from heatlas.pipeline.models.families.registry import FAMILIES, build_network
 from heatlas.pipeline.run.config.networks import ModelConfig
 from heatlas.pipeline.training.batch_statistics import prepare_step
@@ -38,7 +37,7 @@ from heatlas.studies.bcos.records import (
     BcosViTConfig,
 )
 from heatlas.studies.coda.records import CodaSConfig, CodaSWbConfig
-from heatlas.studies.probes.settings import ProbeConfig
+from heatlas.studies.probes.records import ProbeConfig
 
 SMALL: dict[str, ModelConfig] = {
     "founding": FoundingConfig(channels=(3, 4), pools=(2, 3), hidden_units=5),

@@ -7,10 +7,10 @@ from torch import Tensor
 
 from heatlas.pipeline.attribution.reference.references import Reference
 from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.models.dynamic import calibrate
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.studies.bcos.records import BcosSimpleConfig
 from heatlas.studies.coda.records import CodaSConfig
-from heatlas.studies.dynamic.calibration import calibrate
 
 SHAPE = (6, 8, 7)
 

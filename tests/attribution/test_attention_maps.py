@@ -18,12 +18,12 @@ from heatlas.pipeline.attribution.entry import token_stage
 from heatlas.pipeline.attribution.methods import attribute, require_defined
 from heatlas.pipeline.attribution.network_view import explaining
 from heatlas.pipeline.attribution.registry import METHODS
-from heatlas.pipeline.models.attention import attention_layers
+from heatlas.pipeline.models.contract import attention_layers
 from heatlas.pipeline.models.families.registry import build_network, family_of
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.studies.bcos.records import BcosViTConfig
 from heatlas.studies.probes.network import build
-from heatlas.studies.probes.settings import ProbeConfig
+from heatlas.studies.probes.records import ProbeConfig
 
 EXACT = {"rtol": 1e-10, "atol": 1e-13}
 LAST = SETTINGS.depth + 2

@@ -12,7 +12,7 @@ from heatlas.pipeline.attribution.lrp.methods import Lrp
 from heatlas.pipeline.attribution.methods import attribute
 from heatlas.pipeline.attribution.reference.deeplift import deeplift
 from heatlas.pipeline.attribution.reference.rescale import Multiplied, multiplied, normalised, softmax
-from heatlas.pipeline.models.foreign.open_layers import OpenEncoderLayer
+from heatlas.pipeline.models.foreign.layers import OpenEncoderLayer
 from heatlas.pipeline.run.errors import UsageError
 
 

@@ -30,7 +30,7 @@ from heatlas.pipeline.attribution.perturbation.lime import Lime
 from heatlas.pipeline.attribution.perturbation.masking import Masking
 from heatlas.pipeline.attribution.perturbation.occlusion import RegionLabels, RegionOcclusion
 from heatlas.pipeline.attribution.perturbation.rise import Rise
-from heatlas.pipeline.attribution.registry import ENTRIES, METHODS, find_method
+from heatlas.pipeline.attribution.registry import METHODS, find_method
 from heatlas.pipeline.explaining.explanation import asked_for
 from heatlas.pipeline.models.families.founding import FoundingCNN
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
@@ -43,23 +43,24 @@ USUAL = {"target": "AD", "stage": 0, "start": "logit"}
 
 def methods_of_the_package() -> set[type]:
     found = set()
-    for module in pkgutil.walk_packages(heatlas.pipeline.attribution.__path__, "heatlas.pipeline.attribution."):
-        for _, value in inspect.getmembers(importlib.import_module(module.name), inspect.isclass):
-            own = value.__module__ == module.name and dataclasses.is_dataclass(value)
+    of_core = pkgutil.walk_packages(heatlas.pipeline.attribution.__path__, "heatlas.pipeline.attribution.")
+    for module in (*(one.name for one in of_core), "heatlas.studies.inherent"):
+        for _, value in inspect.getmembers(importlib.import_module(module), inspect.isclass):
+            own = value.__module__ == module and dataclasses.is_dataclass(value)
             if own and isinstance(getattr(value, "name", None), str) and callable(getattr(value, "maps", None)):
                 found.add(value)
     return found
 
 
 def test_every_method_of_the_package_is_listed_once() -> None:
-    listed = [entry.record for entry in ENTRIES]
-    assert len(set(listed)) == len(listed) == len(METHODS)
+    listed = [entry.record for entry in METHODS.values()]
+    assert len(set(listed)) == len(listed)
     assert methods_of_the_package() == set(listed)
 
 
 def test_every_method_is_described_and_has_a_page() -> None:
     page = (Path(__file__).parents[2] / "docs" / "attribution_methods.md").read_text(encoding="utf-8")
-    for entry in ENTRIES:
+    for entry in METHODS.values():
         assert entry.help
         assert f"`{entry.name}`" in page
 

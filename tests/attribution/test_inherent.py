@@ -14,20 +14,15 @@ from torch import Tensor, nn
 from heatlas.pipeline.attribution.gradient.gradients import InputTimesGradient
 from heatlas.pipeline.attribution.methods import attribute, require_defined
 from heatlas.pipeline.models.contract import StagedModel
-from heatlas.pipeline.models.dynamic.explanation_mode import dynamic_layers
-from heatlas.pipeline.models.dynamic.logits import LogitLayer
+from heatlas.pipeline.models.dynamic import LogitLayer, calibrate, dynamic_layers, dynamic_weights
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.studies.bcos.layers import BcosConv3d
+from heatlas.studies.bcos.networks import Positions
 from heatlas.studies.bcos.records import BcosViTConfig
-from heatlas.studies.bcos.vit import Positions
-from heatlas.studies.coda.dau import CodaConv3d
-from heatlas.studies.coda.network import SumPool
-from heatlas.studies.dynamic.calibration import calibrate
-from heatlas.studies.dynamic.encoding import InputEncoding
-from heatlas.studies.dynamic.linear_map import dynamic_weights
-from heatlas.studies.inherent.contributions import Inherent, contrast, contributions
-from heatlas.studies.inherent.ledger import balances, inherent_ledger
+from heatlas.studies.coda.network import CodaConv3d, SumPool
+from heatlas.studies.dynamic import InputEncoding
+from heatlas.studies.inherent import Inherent, balances, contrast, contributions, inherent_ledger
 
 
 def sums(values: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from outside_contrast import ATLAS, CONFIG, LABELLED, SPLIT, OutsideRun, make_ru
 
 from heatlas.pipeline.attribution.gradient.integrated_gradients import IntegratedGradients
 from heatlas.pipeline.attribution.methods import attribute
-from heatlas.pipeline.attribution.registry import ENTRIES, METHODS
+from heatlas.pipeline.attribution.registry import METHODS
 from heatlas.pipeline.explaining.explained_scan import explain_scan
 from heatlas.pipeline.explaining.requested import explanations_of_run, require_explained
 from heatlas.pipeline.explaining.stage import explain_scans
@@ -34,7 +34,7 @@ from heatlas.pipeline.run.work import digests
 from heatlas.pipeline.run.work.digests import DigestCache, code_digest
 from heatlas.pipeline.statistics.comparison.rankings import rankings_of_run
 from heatlas.pipeline.statistics.data.values import RelevanceValues
-from heatlas.studies.probes.settings import ProbeConfig
+from heatlas.studies.probes.records import ProbeConfig
 from heatlas.workflows.preflight import require_settings
 
 NAME = "integratedGradientsSteps8"
@@ -209,7 +209,7 @@ CHANGED = {
 def test_maps_are_stale_when_code_changes_that_makes_them(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def keys() -> dict[str, str]:
         digests._modules_digest.cache_clear()
-        return {entry.name: code_digest(explain_scan, entry.record.__module__) for entry in ENTRIES}
+        return {entry.name: code_digest(explain_scan, entry.record.__module__) for entry in METHODS.values()}
 
     before, read = keys(), digests._module_code
     monkeypatch.setattr(digests, "_module_code", lambda name: read(name) + "changed" * (name == module))
@@ -217,7 +217,9 @@ def test_maps_are_stale_when_code_changes_that_makes_them(module: str, monkeypat
     monkeypatch.undo()
     digests._modules_digest.cache_clear()
     changed = {name for name in before if after[name] != before[name]}
-    of_its_module = {entry.name for entry in ENTRIES if entry.record.__module__ == METHODS["cam"].record.__module__}
+    of_its_module = {
+        entry.name for entry in METHODS.values() if entry.record.__module__ == METHODS["cam"].record.__module__
+    }
     assert changed == (of_its_module if CHANGED[module] == {"cam"} else CHANGED[module])
 
 

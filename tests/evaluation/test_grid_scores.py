@@ -33,7 +33,7 @@ from heatlas.pipeline.evaluation.bench.part import Bench, BenchRequest
 from heatlas.pipeline.evaluation.parts import chosen_parts
 from heatlas.pipeline.explaining.requested import explanations_of_run
 from heatlas.pipeline.models.contract import StagedModel
-from heatlas.pipeline.models.dynamic.logits import bias_of_chance
+from heatlas.pipeline.models.dynamic import bias_of_chance, calibrate
 from heatlas.pipeline.models.families.monai import ViTConfig
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.models.graph.tracing import is_piecewise_linear
@@ -43,7 +43,6 @@ from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.studies.coda.network import build
 from heatlas.studies.coda.records import CodaConfig
-from heatlas.studies.dynamic.calibration import calibrate
 from heatlas.studies.grids.directions import GRIDS_TABLE, summary_of_grids
 from heatlas.studies.grids.grid_scores import GRID_COLUMNS, LARGEST, GridMethod, grid_scores, network_of
 from heatlas.studies.grids.job import picture
@@ -62,9 +61,9 @@ from heatlas.studies.grids.studies import (
     stem_depths,
 )
 from heatlas.studies.grids.tables import EDGES, aggregated, bin_edges, invariance_table
-from heatlas.studies.inherent.contributions import Inherent
+from heatlas.studies.inherent import Inherent
 from heatlas.studies.probes.network import build as build_probe
-from heatlas.studies.probes.settings import ProbeConfig
+from heatlas.studies.probes.records import ProbeConfig
 
 SCANS = scans(8)
 GRIDS = (

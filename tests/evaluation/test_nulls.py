@@ -32,7 +32,7 @@ from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.layout.map_names import map_label
 from heatlas.pipeline.training.batch_statistics import take_constants
 from heatlas.studies.bcos.records import BcosSimpleConfig
-from heatlas.studies.inherent.contributions import Inherent
+from heatlas.studies.inherent import Inherent
 
 
 def people(first: int, second: int) -> tuple[list[str], list[str]]:

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from heatlas.pipeline.models.dynamic import Value, dynamic_weights
 from heatlas.pipeline.run.errors import UsageError
-from heatlas.studies.dynamic.linear_map import Value, dynamic_weights
-from heatlas.studies.dynamic.norms import RUNNING, DynamicNorm
+from heatlas.studies.dynamic import RUNNING, DynamicNorm
 
 FACTORS = ("weight", "running_var")
 """Names of parameters and statistics that multiply."""

@@ -10,14 +10,21 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from heatlas.pipeline.models.contract import StagedModel
-from heatlas.pipeline.models.dynamic.explanation_mode import explanation_mode, forget
-from heatlas.pipeline.models.dynamic.logits import LogitLayer
+from heatlas.pipeline.models.dynamic import (
+    LogitLayer,
+    calibrate,
+    differentiable_weights,
+    dynamic_weights,
+    explanation_mode,
+    forget,
+)
 from heatlas.pipeline.models.families.monai import EfficientNetConfig, ResNetConfig
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.training.batch_statistics import prepare_step
 from heatlas.studies.bcos.conversion import converted
 from heatlas.studies.bcos.layers import BcosConv3d
+from heatlas.studies.bcos.networks import Positions, sines_of_places
 from heatlas.studies.bcos.records import (
     BCOS_FAMILIES,
     BcosConfig,
@@ -29,10 +36,7 @@ from heatlas.studies.bcos.records import (
     BcosVggConfig,
     BcosViTConfig,
 )
-from heatlas.studies.bcos.vit import Positions, sines_of_places
-from heatlas.studies.dynamic.calibration import calibrate
-from heatlas.studies.dynamic.encoding import InputEncoding
-from heatlas.studies.dynamic.linear_map import differentiable_weights, dynamic_weights
+from heatlas.studies.dynamic import InputEncoding
 
 TINY: dict[str, BcosConfig] = {
     "bcos-simple": BcosSimpleConfig(channels=(3, 4), strides=(2, 1), norm="none", max_out=2),

@@ -10,7 +10,7 @@ from explicit_matrices import matrix_of, patches
 from torch import Tensor, nn
 from torch.nn import functional
 
-from heatlas.pipeline.models.dynamic.explanation_mode import explanation_mode
+from heatlas.pipeline.models.dynamic import explanation_mode
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.studies.bcos.layers import BcosConv3d, BcosLinear, bcos_scale, unit_rows
 

@@ -27,9 +27,8 @@ from heatlas.pipeline.models.families.registry import build_network, family_of
 from heatlas.pipeline.run.config.settings import CohortConfig, Config
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.studies.objectives.maps_in_training import explained_batch
-from heatlas.studies.probes.ca_stream import attended, attention, attention_scores
-from heatlas.studies.probes.network import backbone_of
-from heatlas.studies.probes.settings import ProbeConfig
+from heatlas.studies.probes.network import attended, attention, attention_scores, backbone_of
+from heatlas.studies.probes.records import ProbeConfig
 
 SHAPE = (16, 14, 20)
 BODY = json.dumps({"architecture": "founding", "channels": [3, 4, 5], "pools": [1, 2, 1], "hidden_units": 4})

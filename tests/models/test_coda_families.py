@@ -12,8 +12,14 @@ from torch import Tensor, nn
 from heatlas.pipeline.attribution.methods import attribute
 from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.models.contract import StagedModel
-from heatlas.pipeline.models.dynamic.explanation_mode import explanation_mode, forget
-from heatlas.pipeline.models.dynamic.logits import LogitLayer
+from heatlas.pipeline.models.dynamic import (
+    LogitLayer,
+    calibrate,
+    dynamic_weights,
+    explanation_mode,
+    forget,
+    needs_calibration,
+)
 from heatlas.pipeline.models.families.family import Shape
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.run.config.settings import CohortConfig, TrainingConfig
@@ -26,12 +32,9 @@ from heatlas.pipeline.training.objectives.weight_penalty import (
     with_weight_penalty,
     wrong_classes,
 )
-from heatlas.studies.coda.embedding import require_voxel_level
-from heatlas.studies.coda.network import PUBLISHED, Layers, stack
+from heatlas.studies.coda.network import PUBLISHED, Layers, require_voxel_level, stack
 from heatlas.studies.coda.records import CodaConfig, CodaSConfig, CodaSWbConfig
-from heatlas.studies.dynamic.calibration import calibrate, needs_calibration
-from heatlas.studies.dynamic.linear_map import dynamic_weights
-from heatlas.studies.inherent.contributions import Inherent
+from heatlas.studies.inherent import Inherent
 
 NARROW = {"units": (3, 4), "ranks": (2, 3, 2), "kernels": (3, 3, 1), "strides": (2, 1, 1)}
 TINY: dict[str, CodaConfig] = {

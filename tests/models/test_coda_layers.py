@@ -8,11 +8,9 @@ from bias_guard import bias_terms
 from explicit_matrices import matrix_of, patches
 from torch import Tensor
 
-from heatlas.pipeline.models.dynamic.explanation_mode import explanation_mode
+from heatlas.pipeline.models.dynamic import differentiable_weights, dynamic_weights, explanation_mode
 from heatlas.pipeline.run.errors import UsageError
-from heatlas.studies.coda.dau import CodaConv3d, bounding_scale
-from heatlas.studies.coda.network import PUBLISHED, stack
-from heatlas.studies.dynamic.linear_map import differentiable_weights, dynamic_weights
+from heatlas.studies.coda.network import PUBLISHED, CodaConv3d, bounding_scale, stack
 
 BOUNDS = ["l2", "sq", "wb"]
 

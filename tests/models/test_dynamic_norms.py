@@ -11,15 +11,22 @@ from bias_guard import bias_of, bias_terms, require_bias_free
 from explicit_matrices import matrix_of
 from torch import Tensor, nn
 
-from heatlas.pipeline.models.dynamic.explanation_mode import DynamicLinear, explanation_mode
-from heatlas.pipeline.models.dynamic.logits import LogitLayer, bias_of_chance
+from heatlas.pipeline.models.dynamic import (
+    DynamicLinear,
+    LogitLayer,
+    Scaled,
+    bias_of_chance,
+    calibrate,
+    differentiable_weights,
+    dynamic_weights,
+    explanation_mode,
+    needs_calibration,
+    root_mean_square,
+)
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.training.batch_statistics import prepare_step
 from heatlas.studies.bcos.layers import BcosConv3d
-from heatlas.studies.dynamic.calibration import Scaled, calibrate, needs_calibration, root_mean_square
-from heatlas.studies.dynamic.encoding import InputEncoding, decoded
-from heatlas.studies.dynamic.linear_map import differentiable_weights, dynamic_weights
-from heatlas.studies.dynamic.norms import DynamicNorm
+from heatlas.studies.dynamic import DynamicNorm, InputEncoding, decoded
 
 
 def volume() -> Tensor:

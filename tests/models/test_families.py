@@ -19,7 +19,7 @@ from heatlas.pipeline.attribution.methods import attribute
 from heatlas.pipeline.attribution.reference.references import Reference
 from heatlas.pipeline.attribution.registry import METHODS
 from heatlas.pipeline.models.families.founding_family import FoundingConfig
-from heatlas.pipeline.models.families.halving import Conv5FC3Config, SFCNConfig
+from heatlas.pipeline.models.families.plain import Conv5FC3Config, SFCNConfig
 from heatlas.pipeline.models.families.registry import BUILT, FAMILIES, build_network, parameter_count
 from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.run.config.networks import NETWORKS

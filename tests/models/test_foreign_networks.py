@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from heatlas.pipeline.models.families.foreign import FOREIGN, ForeignConfig, made, with_weights
 from heatlas.pipeline.models.foreign.adapted import OutputForm, adapted
-from heatlas.pipeline.models.foreign.open_layers import with_open_layers
-from heatlas.pipeline.models.graph.boundary import split_at, staged
+from heatlas.pipeline.models.foreign.layers import with_open_layers
+from heatlas.pipeline.models.graph.tracing import split_at, staged
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 
 VOLUME = torch.rand((1, 1, 8, 9, 10), generator=torch.Generator().manual_seed(1))

@@ -11,8 +11,7 @@ from torch.nn import functional
 
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.founding import FoundingCNN
-from heatlas.pipeline.models.families.founding_family import FoundingConfig
-from heatlas.pipeline.models.families.founding_geometry import output_shape, seen_shape, smallest_side
+from heatlas.pipeline.models.families.founding_family import FoundingConfig, output_shape, seen_shape, smallest_side
 from heatlas.pipeline.run.errors import BadInputError
 from tests.models.explicit_matrices import matrix_of, product
 

@@ -14,8 +14,7 @@ from heatlas.atlases.brain_box import Box
 from heatlas.atlases.spaces import template_grid
 from heatlas.atlases.templates import load_template
 from heatlas.pipeline.models import kept_volumes
-from heatlas.pipeline.models.families.founding_family import FoundingConfig
-from heatlas.pipeline.models.families.founding_geometry import seen_shape
+from heatlas.pipeline.models.families.founding_family import FoundingConfig, seen_shape
 from heatlas.pipeline.models.inputs import (
     NetworkInput,
     configured_input,

@@ -14,7 +14,7 @@ from heatlas.pipeline.attribution.methods import attribute
 from heatlas.pipeline.attribution.network_view import explaining
 from heatlas.pipeline.attribution.registry import METHODS
 from heatlas.pipeline.models.contract import StagedModel
-from heatlas.pipeline.models.dynamic.logits import LogitLayer
+from heatlas.pipeline.models.dynamic import Gain, LogitLayer, calibrate, needs_calibration
 from heatlas.pipeline.models.families.founding_family import FoundingConfig
 from heatlas.pipeline.models.families.monai import ResNetConfig
 from heatlas.pipeline.models.families.registry import build_network, family_of
@@ -24,12 +24,9 @@ from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.studies.bcos.layers import BcosConv3d
 from heatlas.studies.bcos.records import BcosSimpleConfig
-from heatlas.studies.dynamic.calibration import Gain, calibrate, needs_calibration
-from heatlas.studies.inherent.contributions import Inherent
-from heatlas.studies.probes.backbone import Backbone, kept_stages
-from heatlas.studies.probes.body import body_of, with_body
-from heatlas.studies.probes.network import UnitProjection
-from heatlas.studies.probes.settings import ProbeConfig
+from heatlas.studies.inherent import Inherent
+from heatlas.studies.probes.network import Backbone, UnitProjection, kept_stages
+from heatlas.studies.probes.records import ProbeConfig, body_of, with_body
 
 SHAPE = (18, 17, 19)
 RESNET = json.dumps({"architecture": "resnet10", "width": 0.05, "stem_stride": 1})

@@ -13,21 +13,18 @@ import torch
 from torch import nn
 
 from heatlas.atlases.brain_box import Box
-from heatlas.pipeline.cohort.people.splits import Fold
 from heatlas.pipeline.models.contract import StagedModel
-from heatlas.pipeline.models.families.exchange import from_file, to_monai
 from heatlas.pipeline.models.families.founding import FoundingCNN
 from heatlas.pipeline.models.families.founding_family import FoundingConfig
 from heatlas.pipeline.models.families.monai import DenseNetConfig, ResNetConfig
 from heatlas.pipeline.models.families.registry import BUILT, FAMILIES, build_network
 from heatlas.pipeline.models.inputs import NetworkInput
-from heatlas.pipeline.models.storage import load_model, require_family, save_model
+from heatlas.pipeline.models.storage import from_file, load_model, require_family, save_model, to_monai
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import FoldFiles
-from heatlas.pipeline.training.objectives.known_networks import backbone_weights
 from heatlas.studies.bcos.records import BcosSimpleConfig
-from heatlas.studies.probes.body import with_body
-from heatlas.studies.probes.settings import ProbeConfig
+from heatlas.studies.probes.network import backbone_weights
+from heatlas.studies.probes.records import ProbeConfig, with_body
 from tests.attribution.every_method import SMALL
 
 SPEC = NetworkInput(4.0, Box((3, 8, 5), (31, 40, 33)))
@@ -230,7 +227,7 @@ def test_a_probe_can_stand_on_a_file(tmp_path):
     safetensors.torch.save_file(theirs().state_dict(), path)
     body = json.dumps({"architecture": "resnet10", **RESNET.own})
     settings = ProbeConfig(backbone=str(path), body=body)
-    found = backbone_weights(settings, spec, Fold(0, ("a",), ("b",), ("c",)))
+    found = backbone_weights(settings, spec, 0, load_model)
     probe = build_network(settings, spec.shape, 2)
     probe.load_state_dict({**probe.state_dict(), **found})
     assert torch.equal(probe.stages[0][0][0].weight, theirs().conv1.weight)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import heatlas
-from heatlas.pipeline.models.attention import attention_layers, kept_attention
+from heatlas.pipeline.models.contract import attention_layers, kept_attention
 from heatlas.pipeline.models.families.monai import ViTConfig
 from heatlas.pipeline.models.families.registry import FAMILIES, build_network
 from heatlas.pipeline.run.config.files import load_config

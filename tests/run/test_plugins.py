@@ -36,7 +36,9 @@ from heatlas.pipeline.run.work.digests import code_digest
 from heatlas.pipeline.run.work.provenance import package_versions, plugin_versions
 from heatlas.workflows.estimates import described
 
-assert origin("methods", "gradient-power") == "heatlas-example 0.1" and origin("methods", "lrp") == "heatlas"
+assert origin("methods", "gradient-power") == "heatlas-example 0.1"
+assert {origin("methods", name) for name in ("lrp", "inherent")} == {origin("networks", "probe")} == {"heatlas"}
+assert list(METHODS)[-2:] == ["inherent", "gradient-power"]  # our own plug-ins come first
 network = StagedModel([nn.Sequential(nn.Flatten(), nn.Linear(60, 2))]).eval()
 method = find_method("gradient-power").build({"power": 3}, None)
 found = attribute(network, torch.rand(1, 1, 3, 4, 5), 1, method).values

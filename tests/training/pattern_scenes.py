@@ -4,13 +4,11 @@ import torch
 from torch import Tensor, nn
 
 from heatlas.pipeline.models.contract import StagedModel
-from heatlas.pipeline.models.dynamic.logits import LogitLayer, bias_of_chance
+from heatlas.pipeline.models.dynamic import LogitLayer, bias_of_chance, dynamic_weights
 from heatlas.pipeline.training.objectives.off_target import binary_cross_entropy
 from heatlas.pipeline.training.objectives.weight_penalty import mean_absolute_weights
-from heatlas.studies.coda.dau import Bound
-from heatlas.studies.coda.network import Layers, SumPool, stack
-from heatlas.studies.dynamic.encoding import InputEncoding
-from heatlas.studies.dynamic.linear_map import dynamic_weights
+from heatlas.studies.coda.network import Bound, Layers, SumPool, stack
+from heatlas.studies.dynamic import InputEncoding
 
 CLASSES, SIDE, BOX = 4, 8, 4
 RANK, CHANNELS = 8, 12

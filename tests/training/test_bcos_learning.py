@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from heatlas.pipeline.cohort.people.tasks import task_of
+from heatlas.pipeline.models.dynamic import calibrate, dynamic_weights
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.run.config.settings import CohortConfig, TrainingConfig
 from heatlas.pipeline.training.objectives.of_task import objective_of
@@ -18,8 +19,6 @@ from heatlas.pipeline.training.trainer import Resumption, train
 from heatlas.pipeline.training.volumes import STORED, LabelledVolumes
 from heatlas.studies.bcos.records import BcosSimpleConfig
 from heatlas.studies.coda.records import CodaSWbConfig
-from heatlas.studies.dynamic.calibration import calibrate
-from heatlas.studies.dynamic.linear_map import dynamic_weights
 from tests.training.pattern_scenes import CLASSES, SIDE, alignment, scenes, trained_coda
 
 

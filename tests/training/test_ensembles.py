@@ -20,8 +20,8 @@ from heatlas.pipeline.attribution.registry import METHODS
 from heatlas.pipeline.attribution.targets import start_values
 from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.evaluation.nulls import layers_with_parameters, randomised
-from heatlas.pipeline.models.ensembles import Ensemble, ensemble_of, members_of
-from heatlas.pipeline.models.families.halving import SFCNConfig
+from heatlas.pipeline.models.contract import Ensemble, ensemble_of, members_of
+from heatlas.pipeline.models.families.plain import SFCNConfig
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.models.inputs import read_network_volume
 from heatlas.pipeline.models.storage import load_model

@@ -15,7 +15,7 @@ from heatlas.pipeline.attribution.methods import attribute
 from heatlas.pipeline.attribution.reference.references import Reference
 from heatlas.pipeline.attribution.registry import METHODS
 from heatlas.pipeline.cohort.people.tasks import task_of
-from heatlas.pipeline.models.families.linear import LinearConfig
+from heatlas.pipeline.models.families.plain import LinearConfig
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.config.settings import Config

@@ -15,14 +15,14 @@ from heatlas.pipeline.attribution.methods import attribute
 from heatlas.pipeline.attribution.reference.expected_gradients import IntegratedGradientsFromMean
 from heatlas.pipeline.attribution.reference.references import Reference
 from heatlas.pipeline.models.contract import StagedModel
-from heatlas.pipeline.models.dynamic.explanation_mode import explanation_mode
+from heatlas.pipeline.models.dynamic import explanation_mode
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.training.objectives.of_task import classification
 from heatlas.pipeline.training.objectives.records import Batch, Context
 from heatlas.studies.bcos.records import BcosSimpleConfig
-from heatlas.studies.inherent.contributions import Inherent
+from heatlas.studies.inherent import Inherent
 from heatlas.studies.objectives.distillation import (
     Distillation,
     distillation_loss,

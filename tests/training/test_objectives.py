@@ -14,7 +14,7 @@ from torch import nn
 from heatlas.pipeline.attribution.methods import attribute
 from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.models.contract import StagedModel
-from heatlas.pipeline.models.dynamic.logits import LogitLayer
+from heatlas.pipeline.models.dynamic import LogitLayer
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.run.config.settings import AugmentationConfig, CohortConfig, TrainingConfig
 from heatlas.pipeline.training.age_gap import with_corrected_gaps
@@ -32,7 +32,7 @@ from heatlas.pipeline.training.parallel import in_processes
 from heatlas.pipeline.training.trainer import Resumption, train
 from heatlas.pipeline.training.volumes import STORED, LabelledVolumes
 from heatlas.studies.bcos.records import BcosSimpleConfig
-from heatlas.studies.inherent.contributions import Inherent
+from heatlas.studies.inherent import Inherent
 
 SHAPE = (12, 14, 10)
 PLAIN = TrainingConfig(learning_rate=1e-2, max_epochs=2, min_epochs=1, patience=2, batch_size=6)

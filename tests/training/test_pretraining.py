@@ -33,9 +33,8 @@ from heatlas.studies.pretraining.stage import (
     _history,
     _objective,
 )
-from heatlas.studies.probes.backbone import kept_stages
-from heatlas.studies.probes.body import knows_labels
-from heatlas.studies.probes.settings import ProbeConfig
+from heatlas.studies.probes.network import kept_stages
+from heatlas.studies.probes.records import ProbeConfig, knows_labels
 
 MODEL = ViTConfig(patch=4, dim=12, depth=2, heads=2)
 SHAPE = (9, 12, 8)

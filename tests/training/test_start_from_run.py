@@ -10,7 +10,7 @@ import torch
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.evaluation.nulls import shuffled_config
-from heatlas.pipeline.models.ensembles import ensemble_of
+from heatlas.pipeline.models.contract import ensemble_of
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.models.storage import save_model

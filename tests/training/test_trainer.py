@@ -21,7 +21,7 @@ from heatlas.pipeline.training.numerics import repeatable
 from heatlas.pipeline.training.objectives.of_task import class_weights, classification
 from heatlas.pipeline.training.objectives.records import Context
 from heatlas.pipeline.training.trainer import Resumption, batches, channels_last, parameter_groups, train
-from heatlas.studies.bcos.convnext import LayerScale
+from heatlas.studies.bcos.networks import LayerScale
 from tests.training.planted import QUICK, planted_volumes, small_network
 
 

@@ -31,7 +31,7 @@ from heatlas.pipeline.training.objectives.records import Batch, Context, Objecti
 from heatlas.pipeline.training.parallel import ALONE, Ranks, device_of_rank, require_devices, synchronised
 from heatlas.pipeline.training.trainer import Resumption, Trained, train
 from heatlas.pipeline.training.volumes import LabelledVolumes
-from heatlas.studies.coda import dau
+from heatlas.studies.coda import network as coda
 from heatlas.studies.objectives.distillation import frozen
 from heatlas.studies.objectives.explanations import distillation_of, with_explanations
 from heatlas.studies.pretraining.masked import MaskedAutoencoder, masked_autoencoding
@@ -413,7 +413,7 @@ def test_alignment_of_coda_computes_in_float32_on_either(monkeypatch, is_cuda, k
 
     monkeypatch.setattr(torch, "autocast", autocast)
     x: Any = types.SimpleNamespace(is_cuda=is_cuda)
-    layer = dau.CodaConv3d.__new__(dau.CodaConv3d)
+    layer = coda.CodaConv3d.__new__(coda.CodaConv3d)
     nn.Module.__init__(layer)
     with pytest.raises(Stopped):
         layer.forward(x)

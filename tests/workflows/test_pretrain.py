@@ -24,8 +24,7 @@ from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.training.objectives.known_networks import weights_to_start_from
 from heatlas.studies.objectives.explanations import facts_of
 from heatlas.studies.pretraining.stage import COLUMNS, PRETRAINING_TABLE
-from heatlas.studies.probes.body import knows_labels
-from heatlas.studies.probes.kept_backbone import on_kept_backbone
+from heatlas.studies.probes.records import knows_labels, on_kept_backbone
 from heatlas.studies.representations.table import (
     REPRESENTATIONS_TABLE,
     SITE,
@@ -150,7 +149,7 @@ def test_a_finished_run_needs_its_backbone_no_longer(folder, probed, tmp_path):
             task_of(config.cohort),
             Split.read(layout.root / "splits.tsv").folds[0],
         )
-        own = on_kept_backbone(config, layout)
+        own = dataclasses.replace(config, model=on_kept_backbone(config.model, layout))
         kept = weights_to_start_from(own, task, spec, fold)  # as evaluate starts networks on other labels
         trained = load_model(layout.fold(0)).model.state_dict()
         assert kept
@@ -159,8 +158,9 @@ def test_a_finished_run_needs_its_backbone_no_longer(folder, probed, tmp_path):
         digests = [facts_of(one, fold)[1]["backbone"] for one in (own, replace_backbone(own, folder / "elsewhere"))]
         assert digests[0] == digests[1]
         shutil.rmtree(layout.kept_backbone)  # a run of an earlier version
+        without_copy = dataclasses.replace(config, model=on_kept_backbone(config.model, layout))
         with pytest.raises(UsageError, match=r"backbone: no such folder\. .*earlier versions hold no copy"):
-            weights_to_start_from(on_kept_backbone(config, layout), task, spec, fold)
+            weights_to_start_from(without_copy, task, spec, fold)
         without = "\n".join(line for line in layout.config.read_text().split("\n") if not line.startswith("body"))
         layout.config.write_text(without)
         layout.settings.write_text(without)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from heatlas.pipeline.attribution.network_view import NetworkView
-from heatlas.pipeline.models.attention import attention_layers, kept_attention
+from heatlas.pipeline.models.contract import attention_layers, kept_attention
 from heatlas.pipeline.run.errors import UsageError
 
 

@@ -23,7 +23,7 @@ from heatlas.pipeline.attribution.method_settings import CheckedSettings
 from heatlas.pipeline.attribution.network_view import NetworkView
 from heatlas.pipeline.attribution.perturbation.masking import Masking, mixed
 from heatlas.pipeline.attribution.upsampling import to_input_grid
-from heatlas.pipeline.models.attention import attention_layers
+from heatlas.pipeline.models.contract import attention_layers
 from heatlas.pipeline.run.config.ranges import Count, Probability, Seed, at_least
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.work.host import on_host

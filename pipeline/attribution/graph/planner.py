@@ -23,7 +23,6 @@ from heatlas.pipeline.attribution.graph.supported import (
     require_private_in_place,
 )
 from heatlas.pipeline.attribution.network_view import split_layers
-from heatlas.pipeline.models.graph.boundary import is_in
 from heatlas.pipeline.models.graph.operations import (
     ACTIVATIONS,
     NORMALISATIONS,
@@ -38,7 +37,7 @@ from heatlas.pipeline.models.graph.operations import (
     Shifted,
     Sum,
 )
-from heatlas.pipeline.models.graph.tracing import Operation, Program, trace
+from heatlas.pipeline.models.graph.tracing import Operation, Program, is_in, trace
 from heatlas.pipeline.run.errors import UsageError
 
 BatchNormMode = Literal["auto", "fold", "identity"]

@@ -8,8 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
-from heatlas.pipeline.models.graph.operations import KNOWN, Concatenate, Gate, Moved, Reshape, Sum
-from heatlas.pipeline.models.graph.rewriting import reads_shape
+from heatlas.pipeline.models.graph.operations import KNOWN, Concatenate, Gate, Moved, Reshape, Sum, reads_shape
 from heatlas.pipeline.models.graph.tracing import Operation, Program
 from heatlas.pipeline.run.errors import UsageError
 

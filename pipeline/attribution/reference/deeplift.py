@@ -37,7 +37,6 @@ from heatlas.pipeline.attribution.reference.rescale import (
     softmax,
 )
 from heatlas.pipeline.attribution.targets import StartValue, require_explainable, start_values
-from heatlas.pipeline.models.graph.boundary import require_crossed
 from heatlas.pipeline.models.graph.operations import (
     ACTIVATIONS,
     NORMALISATIONS,
@@ -47,7 +46,7 @@ from heatlas.pipeline.models.graph.operations import (
     Scaled,
     Shifted,
 )
-from heatlas.pipeline.models.graph.tracing import Operation, Program
+from heatlas.pipeline.models.graph.tracing import Operation, Program, require_crossed
 from heatlas.pipeline.run.errors import UsageError
 
 OTHERS = (*ACTIVATIONS, *NORMALISATIONS, Product, Scaled, Shifted, MatrixProduct, nn.Softmax, nn.ConstantPad3d,

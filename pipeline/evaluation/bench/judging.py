@@ -30,6 +30,7 @@ from heatlas.pipeline.evaluation.scores.overlap import ratio_of
 from heatlas.pipeline.explaining.controls import ReferencePool, controls_of
 from heatlas.pipeline.explaining.explanation import Explanation
 from heatlas.pipeline.explaining.networks import Network
+from heatlas.pipeline.models.families.registry import code_of
 from heatlas.pipeline.models.storage import load_model
 from heatlas.pipeline.regions.effect_size import hedges_g
 from heatlas.pipeline.run.errors import BadInputError
@@ -212,7 +213,7 @@ class Judge:
             [[null.name, null.changed, null.layers, null.seed] for null in networks], cohort.config.seed,
         ]  # fmt: skip
         modules = sorted({asked.module for asked in self.explanations})
-        key = unit_key(inputs, facts, judge_scan, *modules)
+        key = unit_key(inputs, facts, judge_scan, *modules, *code_of(cohort.config.model))
         return Job(STAGE, f"{cohort.name}_{scan.name}", key, outputs, judge_scan, (task,), on_gpu=True)
 
     def _files(self, scan: Scan) -> ScanFiles:

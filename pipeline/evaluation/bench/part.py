@@ -45,8 +45,6 @@ from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
 from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.jobs import Outcome, record_failures
-from heatlas.studies.inherent.contributions import Inherent
-from heatlas.studies.probes.backbone import conventional_stem
 
 
 def _nothing(*_: Any) -> None:
@@ -283,7 +281,7 @@ class Bench:
     def _require_defined(self) -> None:
         """Refuse methods that are not defined for the network, before anything is planted or trained.
 
-        Inherent maps of hybrids, which are not defined at the input, may be asked by parts with stages of their own.
+        What is defined from a later stage of the network on may be asked by parts with stages of their own.
         """
         explanations, spec = self.explanations(self.config), configured_input(self.config)
         conditional = [asked for asked in explanations if hasattr(asked.entry.record, "require")]
@@ -292,8 +290,8 @@ class Bench:
                 self.config.model, spec.shape, len(task_of(self.config.cohort).outputs), spec.channels
             ).eval()
             parts = self.request.parts
-            if parts and all(part.at_stages for part in parts) and conventional_stem(network) is not None:
-                conditional = [asked for asked in conditional if asked.entry.name != Inherent.name]
+            if parts and all(part.at_stages for part in parts):
+                conditional = [asked for asked in conditional if not asked.entry.needs_later_stage(network)]
             require_all_defined(network, spec, PackedAtlas.of(self.atlas), conditional)
 
     def explanations(self, config: Config) -> tuple[Explanation, ...]:

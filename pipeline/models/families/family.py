@@ -6,7 +6,7 @@ import what they need.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,7 +14,13 @@ from heatlas.pipeline.run.config.networks import ModelConfig
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from heatlas.pipeline.models.contract import StagedModel
+    from heatlas.pipeline.models.inputs import NetworkInput
+    from heatlas.pipeline.models.storage import LoadedModel
+    from heatlas.pipeline.run.layout.run_layout import FoldFiles, RunLayout
+    from heatlas.pipeline.run.work.digests import DigestCache
 
 Shape = tuple[int, int, int]
 
@@ -66,6 +72,48 @@ def _all_seen(side: int, _: Any) -> int:
 
 
 @dataclass(frozen=True)
+class OnBackbone:
+    """What a family says of the trained network that each of its networks stands on (probes).
+
+    Parameters
+    ----------
+    body : callable
+        ``body(settings)``: settings of the backbone; opens no file.
+    keyed : callable
+        ``keyed(settings)``: with the backbone written out and without its place, for receipts and exports.
+    placed : callable
+        ``placed(settings)``: with the backbone written out and its place from any folder, for a run.
+    require : callable
+        ``require(settings, shuffled)``: refuse a missing backbone, and one that knows the true labels where those of
+        the run are shuffled.
+    for_shuffled : callable
+        ``for_shuffled(settings)``: the recipe for shuffled labels.
+    files : callable
+        ``files(settings, fold)``: those of the backbone of a fold; None where there are weights alone.
+    digest : callable
+        ``digest(settings, fold)``: of the weights of the backbone of a fold, for receipts.
+    weights : callable
+        ``weights(settings, spec, fold, shuffled, load)``: of the backbone, by their names in the network; None where
+        it must start from fresh ones. `load` reads a network, and refuses one that the fold must not build on.
+    keep : callable
+        ``keep(layout, settings, folds, digests)``: copy the backbones into the run before it trains.
+    kept : callable
+        ``kept(settings, layout)``: with the copy that a finished run keeps.
+    """
+
+    body: Callable[[Any], ModelConfig]
+    keyed: Callable[[Any], ModelConfig]
+    placed: Callable[[Any], ModelConfig]
+    require: Callable[[Any, bool], None]
+    for_shuffled: Callable[[Any], ModelConfig]
+    files: Callable[[Any, int], FoldFiles | None]
+    digest: Callable[[Any, int], str]
+    weights: Callable[[Any, NetworkInput, int, bool, Callable[[FoldFiles], LoadedModel]], Mapping[str, Tensor] | None]
+    keep: Callable[[RunLayout, Any, Sequence[int], DigestCache], None]
+    kept: Callable[[Any, RunLayout], ModelConfig]
+
+
+@dataclass(frozen=True)
 class Family:
     """A family of networks.
 
@@ -109,6 +157,13 @@ class Family:
         Settings that a method needs here and that are not its defaults.
     several_images : bool
         Whether it takes several images as channels.
+    resolve : callable or None
+        ``resolve(settings)``: the family as the settings make it, if it depends on them.
+    convert : callable or None
+        ``convert(network, settings, shape)``: a network of the family with the weights of a conventional one, if
+        training may start from such.
+    backbone : OnBackbone or None
+        Of a family whose networks stand on trained ones.
     """
 
     name: str
@@ -127,6 +182,9 @@ class Family:
     refused: Mapping[str, str] = field(default_factory=dict)
     needs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     several_images: bool = False
+    resolve: Callable[[Any], Family] | None = None
+    convert: Callable[[StagedModel, Any, Shape], StagedModel] | None = None
+    backbone: OnBackbone | None = None
 
     def require_images(self, images: int) -> None:
         """Refuse several images as channels where the family takes one; raises `UsageError`."""

@@ -78,8 +78,8 @@ def code_of_others(sentence: str) -> Iterator[None]:
     except (KeyboardInterrupt, HeatlasError):
         raise
     except BaseException as error:  # SystemExit too, which would end this program without a word
-        said = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        raise BadInputError(sentence.replace("{}", said)) from error
+        raised = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise BadInputError(sentence.replace("{}", raised)) from error
 
 
 def _is_object(text: str) -> bool:
@@ -130,15 +130,15 @@ def with_weights(network: nn.Module, path: Path) -> nn.Module:
     Raises BadInputError if the file cannot be read safely, or its weights are not those of the network; lists what
     differs.
     """
-    from heatlas.pipeline.models.families.exchange import PARALLEL, read_weights
+    from heatlas.pipeline.models.storage import PARALLEL, read_weights
 
     given = {name.removeprefix(PARALLEL): value for name, value in read_weights(path).items()}
-    own = network.state_dict()
-    missing = [name for name in own if name not in given and not name.endswith("num_batches_tracked")]
-    unexpected = [name for name in given if name not in own]
+    state = network.state_dict()
+    missing = [name for name in state if name not in given and not name.endswith("num_batches_tracked")]
+    unexpected = [name for name in given if name not in state]
     shapes = [
         f"{name} {tuple(given[name].shape)}, not {tuple(value.shape)}"
-        for name, value in own.items()
+        for name, value in state.items()
         if name in given and given[name].shape != value.shape
     ]
     differing = [
@@ -150,7 +150,7 @@ def with_weights(network: nn.Module, path: Path) -> nn.Module:
         raise BadInputError(
             f"{path}: not the weights of this network ({'; '.join(differing)}). Check model.network and arguments."
         )
-    network.load_state_dict({**own, **given})
+    network.load_state_dict({**state, **given})
     return network
 
 

@@ -14,8 +14,7 @@ from torch import nn
 
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.family import Architecture
-from heatlas.pipeline.models.families.founding_family import FoundingConfig
-from heatlas.pipeline.models.families.founding_geometry import KERNEL, output_shape
+from heatlas.pipeline.models.families.founding_family import KERNEL, FoundingConfig, output_shape
 
 
 class FoundingCNN(StagedModel):

@@ -1,15 +1,20 @@
-"""The family of the founding network; without torch, see `pipeline.models.families.family`."""
+"""The family of the founding network, and how many voxels its blocks leave and which of its input reach a feature.
+
+Without torch, so that ``heatlas check`` can ask in a moment whether a network fits a grid; the network itself is in
+`pipeline.models.families.founding`.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from heatlas.pipeline.models.families import founding_geometry as geometry
 from heatlas.pipeline.models.families.family import HIDDEN_LAYER, NO_ATTENTION, NOT_INHERENT, Family, Shape
 from heatlas.pipeline.run.config.networks import ModelConfig
 from heatlas.pipeline.run.config.ranges import Count, Counts, Fraction
+from heatlas.pipeline.run.errors import BadInputError, UsageError
 
 if TYPE_CHECKING:
     from heatlas.pipeline.models.contract import StagedModel
@@ -61,15 +66,126 @@ def _and(words: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
+KERNEL = 3
+"""Edge of the convolutions, which have no padding."""
+MOST_WEIGHTS = 1_000_000_000
+"""The founding network has 0.7 million. With gradients and Adam's two moments a thousand million take 16 GB."""
+
+
+def require_fits(shape: tuple[int, int, int], settings: FoundingConfig) -> None:
+    """Refuse a grid that is too small for the blocks, and a network too large for any memory."""
+    count = weight_count(shape, settings.channels, settings.pools, settings.hidden_units, classes=2)
+    if count > MOST_WEIGHTS:
+        raise UsageError(
+            f"model: these channels, pools and hidden_units make {count:,} weights; at most {MOST_WEIGHTS:,} are "
+            "trained here. Lower model.hidden_units or model.channels, or raise model.pools."
+        )
+
+
+def output_shape(input_shape: Sequence[int], pools: Sequence[int]) -> tuple[int, ...]:
+    """Voxels per axis after the blocks: each takes ``KERNEL - 1`` voxels, then divides by its pool, rounding down.
+
+    Raises BadInputError if nothing is left along an axis.
+
+    Examples
+    --------
+    >>> output_shape((193, 229, 193), (2, 3, 2, 3))
+    (4, 5, 4)
+    """
+    shape = tuple(input_shape)
+    for number, pool in enumerate(pools, start=1):
+        reduced = tuple((side - KERNEL + 1) // pool for side in shape)
+        if min(reduced) < 1:
+            raise BadInputError(
+                f"model: a grid of {_times(input_shape)} voxels is too small for founding with pools {tuple(pools)}: "
+                f"block {number} receives {_times(shape)} and would give "
+                f"{_times([max(side, 0) for side in reduced])}. Each side must have at least "
+                f"{smallest_side(pools)} voxels; choose a finer resolution or smaller model.pools."
+            )
+        shape = reduced
+    return shape
+
+
+def weight_count(
+    input_shape: Sequence[int], channels: Sequence[int], pools: Sequence[int], hidden_units: int, classes: int
+) -> int:
+    """Weights and biases of the founding network, those of batch normalisation among them.
+
+    Raises as `output_shape`.
+
+    Examples
+    --------
+    >>> weight_count((193, 229, 193), (8, 16, 32, 64), (2, 3, 2, 3), 128, 2)
+    728898
+    """
+    features = channels[-1] * math.prod(output_shape(input_shape, pools))
+    filters = sum(after * (before * KERNEL**3 + 3) for before, after in zip((1, *channels[:-1]), channels, strict=True))
+    return filters + (features + 1) * hidden_units + (hidden_units + 1) * classes
+
+
+def seen_shape(input_shape: Sequence[int], pools: Sequence[int]) -> tuple[int, ...]:
+    """Voxels per axis, counted from the first, that reach a feature.
+
+    Pooling rounds down, so the last voxels of an axis may fall beside every window: 7 of 193 on the founding grid.
+
+    Examples
+    --------
+    >>> seen_shape((193, 229, 193), (2, 3, 2, 3))
+    (186, 222, 186)
+    """
+    return tuple(seen_side(side, pools) for side in input_shape)
+
+
+def seen_side(side: int, pools: Sequence[int]) -> int:
+    """Voxels of an axis of `side` voxels, counted from the first, that reach a feature; see `seen_shape`."""
+    return _receptive_side(output_shape((side,), pools)[0], pools)
+
+
+def smallest_side(pools: Sequence[int]) -> int:
+    """Fewest voxels per axis that leave one voxel after the last block.
+
+    Examples
+    --------
+    >>> smallest_side((2, 3, 2, 3))
+    78
+    """
+    return _receptive_side(1, pools)
+
+
+def covering_side(side: int, pools: Sequence[int]) -> int:
+    """Fewest voxels, at least `side`, of which every one reaches a feature.
+
+    Examples
+    --------
+    >>> covering_side(180, (2, 3, 2, 3)), covering_side(186, (2, 3, 2, 3))
+    (186, 186)
+    """
+    features = 1
+    while _receptive_side(features, pools) < side:
+        features += 1
+    return _receptive_side(features, pools)
+
+
+def _receptive_side(side: int, pools: Sequence[int]) -> int:
+    """Voxels of the input below `side` voxels after the last block."""
+    for pool in reversed(pools):
+        side = side * pool + KERNEL - 1
+    return side
+
+
+def _times(shape: Sequence[int]) -> str:
+    return "x".join(str(side) for side in shape)
+
+
 FOUNDING = Family(
     name="founding",
     settings=FoundingConfig,
     build=_founding,
-    smallest_side=lambda settings: geometry.smallest_side(settings.pools),
-    require_fits=geometry.require_fits,
+    smallest_side=lambda settings: smallest_side(settings.pools),
+    require_fits=require_fits,
     described=_founding_text,
-    covering_side=lambda side, settings: geometry.covering_side(side, settings.pools),
-    seen_side=lambda side, settings: geometry.seen_side(side, settings.pools),
+    covering_side=lambda side, settings: covering_side(side, settings.pools),
+    seen_side=lambda side, settings: seen_side(side, settings.pools),
     refused={**HIDDEN_LAYER, **NO_ATTENTION, **NOT_INHERENT},
     several_images=True,
 )

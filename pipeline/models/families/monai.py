@@ -180,7 +180,7 @@ def _vit(shape: Shape, settings: ViTConfig, outputs: int, images: int = 1) -> St
 
 def _staged(stages: Sequence[nn.Module], shape: Shape, settings: ModelConfig, net: nn.Module) -> StagedModel:
     from heatlas.pipeline.models.contract import StagedModel
-    from heatlas.pipeline.models.families.exchange import names_in
+    from heatlas.pipeline.models.storage import names_in
 
     for stage in stages:
         for module in stage.modules():

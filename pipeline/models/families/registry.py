@@ -1,4 +1,4 @@
-"""All families of networks by name; a new one is one record in a list here.
+"""All families of networks by name; a new one is one record in a list here, or a plug-in.
 
 `heatlas.pipeline` imports this module, so that the settings of every family are known wherever a configuration is read.
 """
@@ -8,18 +8,13 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from heatlas.pipeline.models.families.family import Family, Shape
+from heatlas.pipeline.models.families.family import Family, OnBackbone, Shape
 from heatlas.pipeline.models.families.foreign import FOREIGN
 from heatlas.pipeline.models.families.founding_family import FOUNDING
-from heatlas.pipeline.models.families.halving import HALVING_FAMILIES
-from heatlas.pipeline.models.families.linear import LINEAR
 from heatlas.pipeline.models.families.monai import MONAI_FAMILIES
+from heatlas.pipeline.models.families.plain import HALVING_FAMILIES, LINEAR
 from heatlas.pipeline.run.config.networks import NETWORKS, ModelConfig
 from heatlas.pipeline.run.plugins import plugged_in
-from heatlas.studies.bcos.records import BCOS_FAMILIES
-from heatlas.studies.coda.records import CODA_FAMILIES
-from heatlas.studies.probes.records import probe_family, usual_probe
-from heatlas.studies.probes.settings import ProbeConfig
 
 if TYPE_CHECKING:
     from heatlas.pipeline.models.contract import StagedModel
@@ -32,13 +27,33 @@ FAMILIES: dict[str, Family] = {}
 
 def add_family(family: Family) -> None:
     """Make a family known here, and its settings to whatever reads a configuration."""
-    FAMILIES[family.name] = family
     NETWORKS[family.name] = family.settings
+    FAMILIES[family.name] = family
+    if family.resolve is not None:  # as its default settings make it, for lists of all families
+        FAMILIES[family.name] = family.resolve(family.settings(architecture=family.name))
 
 
 def family_of(settings: ModelConfig) -> Family:
-    """The family of a network's settings; that of probes depends on the backbone."""
-    return probe_family(settings, family_of) if isinstance(settings, ProbeConfig) else FAMILIES[settings.architecture]
+    """The family of a network's settings, as they make it."""
+    family = FAMILIES[settings.architecture]
+    return family if family.resolve is None else family.resolve(settings)
+
+
+def on_backbone(settings: ModelConfig) -> OnBackbone | None:
+    """What the family says of the backbones of its networks, if they stand on some; no backbone need be known."""
+    return FAMILIES[settings.architecture].backbone
+
+
+def code_of(settings: ModelConfig) -> tuple[str, ...]:
+    """Modules that make networks of these settings, for the key of any work that builds or asks such a network.
+
+    Nothing in the program imports those of a plug-in, so its key would not hold their code.
+    """
+    build, backbone = FAMILIES[settings.architecture].build, on_backbone(settings)
+    modules = {type(settings).__module__, str(getattr(build, "func", build).__module__)}  # of functools.partial
+    if backbone is not None:
+        modules |= {*code_of(backbone.body(settings))}
+    return tuple(sorted(modules))
 
 
 def is_solved(settings: ModelConfig) -> bool:
@@ -47,13 +62,12 @@ def is_solved(settings: ModelConfig) -> bool:
 
 
 OWN = (
-    FOUNDING, LINEAR, *HALVING_FAMILIES, *MONAI_FAMILIES, *BCOS_FAMILIES, *CODA_FAMILIES,
+    FOUNDING, LINEAR, *HALVING_FAMILIES, *MONAI_FAMILIES,
 )  # fmt: skip
 for _family in OWN:
     add_family(_family)
-for _family in plugged_in("networks", Family, (*FAMILIES, "probe", FOREIGN.name)):
+for _family in plugged_in("networks", Family, (*FAMILIES, FOREIGN.name)):
     add_family(_family)
-add_family(usual_probe(family_of))  # which stands on one of the others
 BUILT = tuple(FAMILIES)
 """Names of the families that are built and trained here."""
 add_family(FOREIGN)

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from torch.fx import wrap
 from torch.nn import functional
 
-from heatlas.pipeline.models.attention import AttentionWeights
-from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.models.contract import AttentionWeights, StagedModel
 from heatlas.pipeline.models.families.family import Architecture, Shape
 from heatlas.pipeline.models.families.monai import ViTConfig
 

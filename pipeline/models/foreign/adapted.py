@@ -20,12 +20,10 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from heatlas.pipeline.models.contract import StagedModel
-from heatlas.pipeline.models.families.exchange import names_in
 from heatlas.pipeline.models.families.foreign import code_of_others
-from heatlas.pipeline.models.foreign.open_layers import with_open_layers
-from heatlas.pipeline.models.foreign.watched import draws, stops
-from heatlas.pipeline.models.graph.boundary import staged
-from heatlas.pipeline.models.graph.tracing import LayerTracer
+from heatlas.pipeline.models.foreign.layers import draws, stops, with_open_layers
+from heatlas.pipeline.models.graph.tracing import LayerTracer, staged
+from heatlas.pipeline.models.storage import names_in
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 
 Meaning = Literal["auto", "logits", "softmax", "log-softmax", "sigmoid"]

@@ -1,12 +1,21 @@
-"""Kinds of operations: modules that stand for functions and methods of tensors, and the kinds that methods know."""
+"""Operations of a traced network: the kinds that methods know, as modules that stand for functions of tensors.
+
+A function or a method of a tensor becomes the equivalent module; attention that runs as one operation, and functions
+that give several parts, become operations that have rules. Values that are shapes, or made of shapes and weights alone,
+do not depend on the volumes.
+"""
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor, nn
+import operator
+from collections.abc import Sequence
+from typing import Any
 
-from heatlas.pipeline.models.dynamic.explanation_mode import DynamicLinear
-from heatlas.pipeline.models.dynamic.logits import LogitLayer
+import torch
+import torch.nn.functional as F
+from torch import Tensor, fx, nn
+
+from heatlas.pipeline.models.dynamic import DynamicLinear, LogitLayer
 
 
 class AxesMean(nn.Module):
@@ -91,3 +100,221 @@ class Shifted(AsCalled):
 
 class MatrixProduct(AsCalled):
     """A product of matrices that both depend on the volumes, as of attention weights and values."""
+
+
+SEVERAL = ("chunk", "split", "unbind", torch.chunk, torch.split, torch.unbind)
+"""Give several parts of a value."""
+_FUSED = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale")
+
+
+def constants_of(graph: fx.Graph) -> frozenset[str]:
+    """Values of a graph that are shapes, or made of shapes and of weights alone."""
+    constants: set[str] = set()
+    for node in graph.nodes:
+        is_constant = node.op != "placeholder" and all(one.name in constants for one in node.all_input_nodes)
+        if is_constant or reads_shape(node):
+            constants.add(node.name)
+    return frozenset(constants)
+
+
+def reads_shape(node: fx.Node) -> bool:
+    """Whether an operation reads only the shape of a value; ``x.data`` has its values."""
+    return node.target in ("size", "dim") or (
+        node.target is getattr and node.args[1] in ("shape", "ndim", "dtype", "device")
+    )
+
+
+def with_parts(graph: fx.Graph) -> None:
+    """Write ``x.chunk(3)[1]`` as one operation, of which the value is a tensor."""
+    for node in list(graph.nodes):
+        source = node.args[0] if node.target is operator.getitem else None
+        if not isinstance(source, fx.Node) or source.target not in SEVERAL or not isinstance(node.args[1], int):
+            continue
+        with graph.inserting_before(node):
+            name = str(getattr(source.target, "__name__", source.target))
+            part = graph.call_function(part_of, (name, node.args[1], *source.args), dict(source.kwargs))
+        part.meta = dict(node.meta)
+        node.replace_all_uses_with(part)
+        graph.erase_node(node)
+        if not source.users:
+            graph.erase_node(source)
+
+
+def part_of(method: str, number: int, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """One of the parts that a method of a value gives."""
+    return getattr(x, method)(*args, **kwargs)[number]  # type: ignore[no-any-return]
+
+
+def with_open_attention(graph: fx.Graph) -> None:
+    """Write fused attention, unless it is masked, as products of matrices and a softmax."""
+    for node in list(graph.nodes):
+        if node.target is not F.scaled_dot_product_attention:
+            continue
+        given = {**dict(zip(_FUSED, node.args, strict=False)), **node.kwargs}
+        if set(given) - set(_FUSED) or any(given.get(name) for name in _FUSED[3:6]):
+            continue
+        q, k, v = (given[name] for name in _FUSED[:3])
+        with graph.inserting_before(node):
+            scale = given.get("scale")
+            if scale is None:
+                scale = graph.call_function(operator.pow, (graph.call_method("size", (q, -1)), -0.5))
+            scores = graph.call_function(torch.matmul, (q, graph.call_method("transpose", (k, -2, -1))))
+            weights = graph.call_function(torch.softmax, (graph.call_function(operator.mul, (scores, scale)), -1))
+            product = graph.call_function(torch.matmul, (weights, v))
+        for new in (scores, weights, product):
+            new.meta = dict(node.meta)
+        node.replace_all_uses_with(product)
+        graph.erase_node(node)
+
+
+FUNCTIONS: dict[Any, tuple[type[nn.Module], tuple[str, ...]]] = {
+    F.relu6: (nn.ReLU6, ()), F.leaky_relu: (nn.LeakyReLU, ("negative_slope",)), F.elu: (nn.ELU, ("alpha",)),
+    F.selu: (nn.SELU, ()), F.silu: (nn.SiLU, ()), F.gelu: (nn.GELU, ("approximate",)),
+    F.softplus: (nn.Softplus, ("beta", "threshold")), F.tanh: (nn.Tanh, ()), torch.tanh: (nn.Tanh, ()),
+    "tanh": (nn.Tanh, ()), F.softmax: (nn.Softmax, ("dim",)), torch.softmax: (nn.Softmax, ("dim",)),
+    "softmax": (nn.Softmax, ("dim",)), F.sigmoid: (nn.Sigmoid, ()), torch.sigmoid: (nn.Sigmoid, ()),
+    "sigmoid": (nn.Sigmoid, ()),
+}  # fmt: skip
+"""Activations and softmaxes called as functions, the equivalent modules, and their arguments by place."""
+MOVES = (
+    "permute", "transpose", "unsqueeze", "expand", "repeat", "select", "narrow", "swapaxes", "movedim",
+    "roll", "unflatten", "mT", operator.getitem, torch.permute, torch.transpose, torch.unsqueeze, torch.roll,
+    torch.movedim, torch.swapaxes, torch.unflatten,
+)  # fmt: skip
+PRODUCTS = (operator.matmul, torch.matmul, torch.bmm, torch.einsum, "matmul", "bmm")
+SUMS = (operator.add, operator.iadd, torch.add, "add")
+TIMES = (operator.mul, operator.imul, torch.mul, "mul")
+DIVISIONS = (operator.truediv, operator.itruediv, torch.div, "div")
+DIFFERENCES = (operator.sub, operator.isub, torch.sub, "sub")
+RESHAPES = ("view", "reshape", "flatten", "contiguous", "squeeze", torch.flatten, torch.reshape, torch.squeeze)
+
+
+def function_module(node: fx.Node, modules: dict[str, nn.Module], constants: frozenset[str]) -> nn.Module | None:
+    """Module equivalent of a function or tensor method; None if unknown, or without any value of the volumes."""
+    target = node.target
+    if node.name in constants:
+        return None
+    if target in ("relu", F.relu, torch.relu):
+        return nn.ReLU()
+    if target in FUNCTIONS:
+        return _with_settings(node, *FUNCTIONS[target])
+    if target in (torch.cat, torch.concat):
+        dim = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else 0)
+        return Concatenate() if dim == 1 and set(node.kwargs) <= {"dim", "tensors"} else None
+    if target is F.pad:
+        return _padding(node)
+    if target in ("mean", torch.mean):
+        return _mean(node)
+    return _arithmetic(node, modules, constants) or _moved(node, constants) or _pooling_function(node)
+
+
+def _arithmetic(node: fx.Node, modules: dict[str, nn.Module], constants: frozenset[str]) -> nn.Module | None:
+    """Sums and products, of two values of the volumes or of one and a constant."""
+    target = node.target
+    linear = _with_constants(node, constants)
+    if linear is not None:
+        return linear
+    two = len(tensor_arguments(node)) == 2 == len([n for n in tensor_arguments(node) if n.name not in constants])
+    if not two:
+        return None
+    if target in TIMES and gated(node, modules):
+        return Gate()
+    if target in PRODUCTS:
+        return MatrixProduct()
+    if node.kwargs:
+        return None
+    return Sum() if target in SUMS else Product() if target in TIMES else None
+
+
+def _moved(node: fx.Node, constants: frozenset[str]) -> nn.Module | None:
+    if node.target in RESHAPES:
+        return Reshape()
+    if node.target == "expand_as" or (node.target in (*MOVES, part_of) and len(_changing(node, constants)) == 1):
+        return Moved()
+    return None
+
+
+def _padding(node: fx.Node) -> nn.Module | None:
+    sides = node.args[1]
+    plain = isinstance(sides, Sequence) and len(sides) == 6 and not any(isinstance(side, fx.Node) for side in sides)
+    with_zeros = node.args[2:3] in ((), ("constant",)) and not node.kwargs.get("value")
+    return nn.ConstantPad3d(tuple(sides), 0.0) if plain and with_zeros else None  # type: ignore[arg-type]
+
+
+def _mean(node: fx.Node) -> nn.Module | None:
+    given = {**dict(zip(("dim", "keepdim"), node.args[1:], strict=False)), **node.kwargs}
+    axes = given.get("dim")
+    axes = (axes,) if isinstance(axes, int) else axes
+    if not isinstance(axes, Sequence) or 0 in axes or not all(isinstance(axis, int) for axis in axes):
+        return None
+    spatial = {axis % 5 for axis in axes} == {2, 3, 4}  # type: ignore[operator]
+    return (SpatialMean if spatial else AxesMean)(tuple(axes), bool(given.get("keepdim")))  # type: ignore[arg-type]
+
+
+def _with_settings(node: fx.Node, kind: type[nn.Module], names: Sequence[str]) -> nn.Module:
+    settings = {**dict(zip(names, node.args[1:], strict=False)), **node.kwargs}
+    return kind(**{name: value for name, value in settings.items() if name in names})
+
+
+def _changing(node: fx.Node, constants: frozenset[str]) -> list[fx.Node]:
+    """Inputs of an operation that depend on the volumes."""
+    return [one for one in node.all_input_nodes if one.name not in constants]
+
+
+def _with_constants(node: fx.Node, constants: frozenset[str]) -> nn.Module | None:
+    """A value times or plus what does not depend on the volumes; None for any other operation."""
+    changing = _changing(node, constants)
+    if len(changing) != 1 or tensor_arguments(node).count(changing[0]) != 1 or set(node.kwargs) - {"other"}:
+        return None
+    first = node.args[:1] == (changing[0],)
+    if node.target in TIMES or (node.target in DIVISIONS and first):
+        return Scaled()
+    return Shifted() if node.target in SUMS or (node.target in DIFFERENCES and first) else None
+
+
+def _pooling_function(node: fx.Node) -> nn.Module | None:
+    """Module equivalent of a functional pooling; the arguments have the same names."""
+    kinds: dict[Any, tuple[type[nn.Module], tuple[str, ...]]] = {
+        F.max_pool3d: (nn.MaxPool3d, ("kernel_size", "stride", "padding", "dilation", "ceil_mode")),
+        F.avg_pool3d: (
+            nn.AvgPool3d,
+            ("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override"),
+        ),
+        F.adaptive_avg_pool3d: (nn.AdaptiveAvgPool3d, ("output_size",)),
+    }
+    if node.target not in kinds:
+        return None
+    kind, names = kinds[node.target]
+    settings = {**dict(zip(names, node.args[1:], strict=False)), **node.kwargs}
+    if any(isinstance(value, fx.Node) for name, value in settings.items() if name in names):
+        return None  # a window as large as the volume is unknown without a volume
+    return _with_settings(node, kind, names)
+
+
+def tensor_arguments(node: fx.Node) -> list[fx.Node]:
+    """Arguments that are values of the graph, in order and with repetitions; for `torch.cat` those in its list."""
+    nodes: list[fx.Node] = []
+    for argument in (*node.args, *node.kwargs.values()):
+        nodes += [item for item in (argument if isinstance(argument, Sequence) else [argument])
+                  if isinstance(item, fx.Node)]  # fmt: skip
+    return nodes
+
+
+def gated(node: fx.Node, modules: dict[str, nn.Module]) -> list[fx.Node]:
+    """The features and the gate of a product, in this order; empty if neither factor is a gate."""
+    factors = tensor_arguments(node)
+    if len(factors) != 2:
+        return []
+    gates = [_is_gate(factor, modules) for factor in factors]
+    if gates.count(True) != 1:
+        return []
+    return factors if gates[1] else factors[::-1]
+
+
+def _is_gate(node: fx.Node, modules: dict[str, nn.Module]) -> bool:
+    """Whether a value is the output of a gating function, possibly reshaped."""
+    while node.op == "call_method" and node.target in ("view", "reshape", "unsqueeze"):
+        node = node.all_input_nodes[0]
+    if node.op == "call_module":
+        return isinstance(modules[str(node.target)], GATES)
+    return node.target in (torch.sigmoid, F.sigmoid, "sigmoid", torch.softmax, F.softmax)

@@ -40,7 +40,7 @@ class ScanFiles:
 
     `root`: the run folder. `participant_id`: with its ``sub-`` prefix. `session_id`: with its ``ses-`` prefix; None
     where the dataset has no sessions. `resolution_mm`: voxel size in template space; part of the file names. `tissue`:
-    voxels that are replaced when a network reads the scan (`pipeline.models.replaced_tissue`). `suffix`, `label`: what
+    voxels that are replaced when a network reads the scan (`pipeline.models.inputs`). `suffix`, `label`: what
     the image is, as `pipeline.run.config.settings.CohortConfig` has it; part of its name. `further`: suffixes of images
     of further kinds. `template`: as in the settings of the run; its name is part of the file names.
     """

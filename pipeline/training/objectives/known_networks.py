@@ -17,11 +17,9 @@ from heatlas.pipeline.cohort.people.persons import known_among
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.people.tasks import Task, task_of
 from heatlas.pipeline.cohort.people.unseen import known_to_network
-from heatlas.pipeline.models.contract import StagedModel
-from heatlas.pipeline.models.dynamic.logits import LogitLayer
-from heatlas.pipeline.models.ensembles import members_of
-from heatlas.pipeline.models.families.exchange import from_file
-from heatlas.pipeline.models.families.registry import build_network, family_of
+from heatlas.pipeline.models.contract import StagedModel, members_of
+from heatlas.pipeline.models.dynamic import LogitLayer
+from heatlas.pipeline.models.families.registry import build_network, family_of, on_backbone
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input
 from heatlas.pipeline.models.storage import RETRAIN, LoadedModel, load_model
 from heatlas.pipeline.run.config.objectives import ObjectiveConfig
@@ -30,11 +28,6 @@ from heatlas.pipeline.run.documents import read_json
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.layout.run_layout import FoldFiles, RunLayout
 from heatlas.pipeline.run.plain_text import counted
-from heatlas.studies.bcos.conversion import converted
-from heatlas.studies.bcos.records import BcosConfig
-from heatlas.studies.probes.backbone import Backbone, kept_stages
-from heatlas.studies.probes.body import backbone_files, body_of, knows_labels
-from heatlas.studies.probes.settings import ProbeConfig
 
 
 def fold_of_run(folder: str, fold: Fold) -> FoldFiles:
@@ -107,44 +100,16 @@ def people_before(config: Config, fold: Fold) -> list[str]:
 
     Those of a file of weights are not known.
 
-    Raises UsageError, BadInputError as `backbone_files`; if the network cannot be read.
+    Raises UsageError, BadInputError if there is no such network, or it cannot be read.
     """
-    settings, files = config.model, list[FoldFiles]()
+    below, files = on_backbone(config.model), list[FoldFiles]()
     if config.training.from_run:
         files.append(start_of(config.training.from_run, fold))
-    if isinstance(settings, ProbeConfig) and not Path(settings.backbone).is_file():
-        files.append(backbone_files(settings.backbone, fold.index))
+    if below is not None and (backbone := below.files(config.model, fold.index)) is not None:
+        files.append(backbone)
     return sorted(
         {name for one in files for name in known_to_network(load_model(one).description, str(one.description))}
     )
-
-
-def backbone_weights(settings: ProbeConfig, spec: NetworkInput, fold: Fold) -> Mapping[str, Tensor]:
-    """Weights of the backbone of a probe, by their names in the probe.
-
-    Raises UsageError for a folder without a backbone, for another grid or family, or if it was trained with test
-    participants of the fold. Raises BadInputError if it cannot be read.
-    """
-    body, path = body_of(settings), Path(settings.backbone)
-    if path.is_file():
-        network = build_network(body, spec.shape, 1, spec.channels)
-        network.load_state_dict({**network.state_dict(), **from_file(path, network)})
-        return _of_probe(network, spec, settings)
-    files = backbone_files(settings.backbone, fold.index)
-    loaded = load_model(files, torch.device("cpu"))
-    _require_usable("model.backbone", files, loaded, spec, fold)
-    if dataclasses.replace(loaded.settings, **body.shared) != body:
-        raise UsageError(
-            f"model.backbone: {files.weights}: it is a {loaded.settings.architecture} with other settings than the "
-            f"{body.architecture} in model.body; leave model.body empty."
-        )
-    return _of_probe(loaded.model, spec, settings)
-
-
-def _of_probe(network: StagedModel, spec: NetworkInput, settings: ProbeConfig) -> Mapping[str, Tensor]:
-    stages, _ = kept_stages(network, spec.shape, settings.stages)
-    place = "_stages.0.body" if settings.head == "ca-stream" else "_stages.0"
-    return {f"{place}.{name}": value for name, value in Backbone(stages).state_dict().items()}
 
 
 def weights_to_start_from(config: Config, task: Task, spec: NetworkInput, fold: Fold) -> Mapping[str, Tensor] | None:
@@ -160,9 +125,14 @@ def weights_to_start_from(config: Config, task: Task, spec: NetworkInput, fold: 
     """
     folder, settings = config.training.from_run, config.model
     if not folder:
-        if not isinstance(settings, ProbeConfig) or (config.cohort.shuffle_labels and knows_labels(settings)):
-            return None
-        return backbone_weights(settings, spec, fold)
+
+        def load(backbone: FoldFiles) -> LoadedModel:
+            loaded = load_model(backbone)
+            _require_usable("model.backbone", backbone, loaded, spec, fold)
+            return loaded
+
+        below, shuffled = on_backbone(settings), config.cohort.shuffle_labels
+        return None if below is None else below.weights(settings, spec, fold.index, shuffled, load)
     files = start_of(folder, fold)
     loaded = load_model(files)
     _require_usable("training.from_run", files, loaded, spec, fold)
@@ -173,8 +143,9 @@ def weights_to_start_from(config: Config, task: Task, spec: NetworkInput, fold: 
     last = f"_stages.{len(network.stages) - 1}." if loaded.classes != task.outputs else None
     wanted = _without_stage(network.state_dict(), last)
     try:
-        if theirs != settings.architecture and isinstance(settings, BcosConfig) and isinstance(start, StagedModel):
-            start = converted(start, settings, spec.shape)
+        convert = family_of(settings).convert
+        if theirs != settings.architecture and convert is not None and isinstance(start, StagedModel):
+            start = convert(start, settings, spec.shape)
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from error
     for layer in start.modules():
@@ -205,16 +176,8 @@ def without_other_runs(config: Config) -> Config:
 
 def require_start(config: Config, split: Split) -> None:
     """Refuse before any work starts what no fold can start from; raises as `weights_to_start_from`."""
-    if isinstance(config.model, ProbeConfig) and not config.model.backbone:
-        raise UsageError(
-            'model.architecture = "probe" needs model.backbone: the folder of `heatlas pretrain` or of a finished run. '
-            "`heatlas run --backbone FOLDER` sets both."
-        )
-    if config.cohort.shuffle_labels and isinstance(config.model, ProbeConfig) and knows_labels(config.model):
-        raise UsageError(
-            f"model.backbone: {config.model.backbone}: a run on shuffled labels must not stand on networks that know "
-            'the true ones. Name a folder of heatlas pretrain (not with pretraining.schedule = "by-class").'
-        )
+    if (below := on_backbone(config.model)) is not None:
+        below.require(config.model, config.cohort.shuffle_labels)
     if config.training.from_run and config.cohort.shuffle_labels:
         raise UsageError(
             "training.from_run: a run on shuffled labels must not start from networks that know the true ones. Leave "

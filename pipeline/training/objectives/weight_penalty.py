@@ -13,11 +13,9 @@ import torch
 from torch import nn
 
 from heatlas.pipeline.models.contract import StagedModel
-from heatlas.pipeline.models.dynamic.explanation_mode import dynamic_layers
-from heatlas.pipeline.models.dynamic.logits import LogitLayer
+from heatlas.pipeline.models.dynamic import LogitLayer, differentiable_weights, dynamic_layers
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.training.objectives.records import Batch, Context, Logged, Objective
-from heatlas.studies.dynamic.linear_map import differentiable_weights
 
 
 def wrong_classes(targets: torch.Tensor, classes: int) -> torch.Tensor:

@@ -4,30 +4,130 @@ B-cos and CoDA networks compute ``logit - b = W(x) x``. The contribution of a va
 contribution of a voxel the sum over its pair [v, 1 - v]. Nothing is estimated, and nothing of the network is left
 out; see Böhle, Fritz & Schiele 2021, 2022. Relative to controls a map is that of the scan less the mean of theirs: it
 adds up to the evidence of the scan less the mean evidence of the controls.
+
+The ledger of a map: a value is what voxels contribute plus what each layer adds by itself. For a bias-free network the
+only constant is the logit bias, and vision transformers add positions. Networks with biases or running means, and
+hybrids on a conventional stem, have more; they are listed by layer, so that nothing is hidden in a rest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from heatlas.pipeline.attribution.entry import RunContext
+from heatlas.pipeline.attribution.entry import Entry, RunContext
 from heatlas.pipeline.attribution.gradient.gradients import channel_sum
-from heatlas.pipeline.attribution.lrp.ledger import Ledger
+from heatlas.pipeline.attribution.lrp.ledger import Ledger, LedgerEntry
 from heatlas.pipeline.attribution.method_settings import CheckedSettings
 from heatlas.pipeline.attribution.network_view import NetworkView
 from heatlas.pipeline.attribution.reference.references import Reference, features_of, fitting, mean_value
-from heatlas.pipeline.models.dynamic.explanation_mode import dynamic_layers
+from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.models.dynamic import Value, dynamic_layers, dynamic_weights, explanation_mode
 from heatlas.pipeline.run.errors import UsageError
-from heatlas.studies.coda.embedding import require_voxel_level
-from heatlas.studies.dynamic.encoding import InputEncoding
-from heatlas.studies.dynamic.linear_map import Value, dynamic_weights
-from heatlas.studies.inherent.ledger import balances, inherent_ledger
-from heatlas.studies.probes.backbone import Backbone
+from heatlas.studies.bcos.networks import Positions
+from heatlas.studies.coda.network import require_voxel_level
+from heatlas.studies.dynamic import InputEncoding
+from heatlas.studies.probes.network import Backbone, conventional_stem
+
+
+@dataclass(frozen=True)
+class InherentLedger:
+    """Where a value comes from; every number is float64 of shape (B,).
+
+    `value`: what is explained. `positive`, `negative`: sums of the contributions above and below 0. `shares`: what the
+    constants of each layer add to the value, by name of the layer, from the input on.
+    """
+
+    value: Tensor
+    positive: Tensor
+    negative: Tensor
+    shares: Mapping[str, Tensor]
+
+    @property
+    def constants(self) -> Mapping[str, Tensor]:
+        """Shares of the layers that add something."""
+        return {name: share for name, share in self.shares.items() if bool((share != 0).any())}
+
+    @property
+    def contributions(self) -> Tensor:
+        return self.positive + self.negative
+
+    @property
+    def residual(self) -> Tensor:
+        """Value less contributions and constants: rounding, or constants that no layer owns."""
+        return self.value - self.contributions - sum(self.constants.values(), torch.zeros_like(self.value))
+
+
+def inherent_ledger(model: nn.Module, value: Value, features: Tensor) -> InherentLedger:
+    """Contributions of features, and of the constants of every layer, to a value.
+
+    With dynamic factors held, a network is a sum over paths from its input and from the constants of its layers. The
+    constant of a layer is its answer to nothing, and what it adds is this times the gradient behind the layer.
+
+    `model`: in evaluation mode; holds all modules that `value` runs through. `value`: what is explained, (B,), of
+    features (B, ...).
+    """
+    passed: dict[str, tuple[nn.Module, Tensor, Tensor]] = {}
+
+    def watch(name: str) -> Callable[[nn.Module, Any, Tensor], None]:
+        def hook(module: nn.Module, given: tuple[Tensor, ...], answer: Tensor) -> None:
+            passed[name] = (module, given[0], answer)
+
+        return hook
+
+    with torch.inference_mode(False), torch.enable_grad(), explanation_mode(model), ExitStack() as hooks:
+        for name, module in model.named_modules():
+            if _may_add(module):
+                hooks.callback(module.register_forward_hook(watch(name)).remove)
+        leaf = features.detach().clone().requires_grad_()
+        answer = value(leaf)
+        behind = [answer_of for _, _, answer_of in passed.values()]
+        slopes = torch.autograd.grad(answer.sum(), [leaf, *behind], allow_unused=True)
+        with torch.no_grad():
+            shares = {
+                name: _per_volume(module.forward(torch.zeros_like(given)) * slope)
+                for (name, (module, given, _)), slope in zip(passed.items(), slopes[1:], strict=True)
+                if slope is not None
+            }
+    contributions = (slopes[0] * features).detach().double().flatten(1)
+    return InherentLedger(
+        answer.detach().double(),
+        contributions.clamp(min=0).sum(1),
+        contributions.clamp(max=0).sum(1),
+        shares,
+    )
+
+
+def balances(found: InherentLedger) -> Ledger:
+    """The ledger as balances of layers, output first, as LRP has them: the value loses the share of each on its way.
+
+    Rounding is the residual of the last.
+    """
+    left, entries = found.value, []
+    nothing = torch.zeros_like(left)
+    for name, share in reversed(list(found.shares.items())):
+        entries.append(LedgerEntry(name, left, left - share, share, nothing, nothing))
+        left = left - share
+    if entries:
+        entries[-1] = replace(entries[-1], relevance_out=found.contributions)
+    return Ledger(found.value, found.contributions, tuple(entries))
+
+
+def _may_add(module: nn.Module) -> bool:
+    """Whether a module is a layer that keeps numbers of its own, or adds positions."""
+    if isinstance(module, Positions):
+        return True
+    has_numbers = any(True for _ in module.parameters()) or any(True for _ in module.buffers())
+    return has_numbers and not any(True for _ in module.children())
+
+
+def _per_volume(values: Tensor) -> Tensor:
+    return values.double().flatten(1).sum(1)
 
 
 def contributions(model: nn.Module, value: Value, features: Tensor) -> Tensor:
@@ -73,6 +173,11 @@ class Inherent(CheckedSettings):
         """The controls of the network."""
         return {"reference": surroundings.reference}
 
+    @staticmethod
+    def needs_later_stage(network: StagedModel) -> bool:
+        """Whether the network is a hybrid: dynamic linear layers on a conventional backbone."""
+        return conventional_stem(network) is not None
+
     def require(self, view: NetworkView) -> None:
         """Refuse a network that is no dynamic linear one, and a value that is not linear in the logits."""
         require_dynamic(view.model, view.at_input)
@@ -84,13 +189,13 @@ class Inherent(CheckedSettings):
     def maps(self, view: NetworkView) -> Tensor:
         """Maps (B, 1, d, h, w) that sum to the value less that of the reference, or less the logit bias."""
         self.require(view)
-        found = _of(view, view.features)
+        contributed = _of(view, view.features)
         if self.compare == "nothing":
-            return found
+            return contributed
         reference = fitting(self.reference, view.volumes, self.name)
         version = sum(weight._version for weight in view.model.parameters())  # changes with weights changed in place
         question = (self.name, view.target, view.start, view.stage)
-        return found - reference.remembered(question, (view.model, version), lambda: _mean_map(reference, view))
+        return contributed - reference.remembered(question, (view.model, version), lambda: _mean_map(reference, view))
 
     def ledger(self, view: NetworkView) -> Ledger:
         """Contributions of the scan alone and constants of every layer, which add up to its value."""
@@ -144,3 +249,9 @@ def _from_pairs(view: NetworkView, features: Tensor) -> tuple[Value, Tensor]:
     encoding, rest = view.after[0][1], replace(view, after=view.after[1:])
     with torch.no_grad():
         return rest.score, encoding(features)
+
+
+INHERENT = Entry(
+    Inherent, "contributions of a network that is one linear map for each scan, less those of controls; exact, in "
+    "logits", usual_start="evidence",
+)  # fmt: skip
