@@ -22,8 +22,8 @@ from heatlas.pipeline.attribution.ensembles import RunningMean
 from heatlas.pipeline.attribution.entry import RunContext
 from heatlas.pipeline.attribution.lrp.ledger import LEDGER_TABLE, LOSSES, sum_per_volume
 from heatlas.pipeline.attribution.methods import attribute_all
+from heatlas.pipeline.attribution.network_view import start_values
 from heatlas.pipeline.attribution.records import Attribution
-from heatlas.pipeline.attribution.targets import start_values
 from heatlas.pipeline.cohort.people.unseen import require_unseen
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.explaining.explanation import PREDICTED, Explanation

@@ -11,9 +11,8 @@ import pandas as pd
 
 from heatlas.atlases.labels import Atlas
 from heatlas.pipeline.attribution.method_settings import read_settings, typed_settings
-from heatlas.pipeline.attribution.network_view import split_layers
+from heatlas.pipeline.attribution.network_view import StartValue, split_layers
 from heatlas.pipeline.attribution.registry import find_method
-from heatlas.pipeline.attribution.targets import StartValue
 from heatlas.pipeline.cohort.candidates import participant_named
 from heatlas.pipeline.cohort.people.persons import known_among
 from heatlas.pipeline.cohort.people.splits import PARTS, SPLITS_TABLE, Split

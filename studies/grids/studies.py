@@ -24,12 +24,11 @@ from heatlas.pipeline.attribution.gradient.integrated_gradients import Integrate
 from heatlas.pipeline.attribution.gradient.smoothing import Averaged, SmoothGrad
 from heatlas.pipeline.attribution.lrp.methods import Lrp
 from heatlas.pipeline.attribution.methods import Method, attribute
-from heatlas.pipeline.attribution.network_view import split_layers
+from heatlas.pipeline.attribution.network_view import StartValue, split_layers
 from heatlas.pipeline.attribution.perturbation.masking import Masking
 from heatlas.pipeline.attribution.perturbation.occlusion import Occlusion
 from heatlas.pipeline.attribution.perturbation.rise import Rise
 from heatlas.pipeline.attribution.reference.expected_gradients import IntegratedGradientsFromMean
-from heatlas.pipeline.attribution.targets import StartValue
 from heatlas.pipeline.explaining.explanation import Explanation
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.graph.tracing import is_piecewise_linear

@@ -14,13 +14,13 @@ from zennit_oracle import stub_torchvision, zennit_lrp_beta
 
 from heatlas.pipeline.attribution.gradient.guided_backprop import guided_backprop
 from heatlas.pipeline.attribution.methods import attribute
+from heatlas.pipeline.attribution.network_view import start_values
 from heatlas.pipeline.attribution.reference.deeplift import DeepLift
 from heatlas.pipeline.attribution.reference.expected_gradients import (
     ExpectedGradients,
     IntegratedGradientsFromMean,
     stratified_alphas,
 )
-from heatlas.pipeline.attribution.targets import start_values
 
 pytestmark = pytest.mark.oracle
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from heatlas.pipeline.attribution.gradient.integrated_gradients import path_integral
 from heatlas.pipeline.attribution.methods import attribute, require_defined
+from heatlas.pipeline.attribution.network_view import start_values
 from heatlas.pipeline.attribution.perturbation.occlusion import RegionLabels
 from heatlas.pipeline.attribution.reference import expected_gradients
 from heatlas.pipeline.attribution.reference.deeplift import DeepLift, deeplift
@@ -31,7 +32,6 @@ from heatlas.pipeline.attribution.reference.expected_gradients import (
 )
 from heatlas.pipeline.attribution.reference.references import Reference
 from heatlas.pipeline.attribution.reference.region_swap import RegionShapley, RegionSwap
-from heatlas.pipeline.attribution.targets import start_values
 from heatlas.pipeline.explaining.explained_scan import is_evidence
 from heatlas.pipeline.models.graph.operations import ACTIVATIONS
 from heatlas.pipeline.run.errors import BadInputError, UsageError

@@ -13,9 +13,8 @@ from heatlas.pipeline.attribution.lrp.composites import Composite, composite, fo
 from heatlas.pipeline.attribution.lrp.relevance import lrp
 from heatlas.pipeline.attribution.method_settings import CheckedSettings
 from heatlas.pipeline.attribution.methods import described
-from heatlas.pipeline.attribution.network_view import NetworkView
+from heatlas.pipeline.attribution.network_view import NetworkView, StartValue
 from heatlas.pipeline.attribution.records import Attribution
-from heatlas.pipeline.attribution.targets import StartValue
 from heatlas.pipeline.run.config.ranges import at_least, naming
 
 

@@ -25,9 +25,8 @@ from heatlas.pipeline.attribution.graph.tape import Tape, record_forward
 from heatlas.pipeline.attribution.lrp.composites import Composite
 from heatlas.pipeline.attribution.lrp.ledger import Ledger, sum_per_volume
 from heatlas.pipeline.attribution.lrp.propagation import propagate
-from heatlas.pipeline.attribution.numerics import exact_float32
+from heatlas.pipeline.attribution.network_view import StartValue, exact_float32, require_explainable, start_values
 from heatlas.pipeline.attribution.records import Attribution
-from heatlas.pipeline.attribution.targets import StartValue, require_explainable, start_values
 from heatlas.pipeline.run.errors import UsageError
 
 

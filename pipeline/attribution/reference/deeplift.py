@@ -23,8 +23,14 @@ from heatlas.pipeline.attribution.graph.supported import is_linear, labelled, re
 from heatlas.pipeline.attribution.graph.tape import Values
 from heatlas.pipeline.attribution.method_settings import CheckedSettings
 from heatlas.pipeline.attribution.methods import described
-from heatlas.pipeline.attribution.network_view import NetworkView, require_unchanging
-from heatlas.pipeline.attribution.numerics import exact_float32
+from heatlas.pipeline.attribution.network_view import (
+    NetworkView,
+    StartValue,
+    exact_float32,
+    require_explainable,
+    require_unchanging,
+    start_values,
+)
 from heatlas.pipeline.attribution.records import Attribution
 from heatlas.pipeline.attribution.reference.references import Reference, fitting
 from heatlas.pipeline.attribution.reference.rescale import (
@@ -36,7 +42,6 @@ from heatlas.pipeline.attribution.reference.rescale import (
     normalised,
     softmax,
 )
-from heatlas.pipeline.attribution.targets import StartValue, require_explainable, start_values
 from heatlas.pipeline.models.graph.boundary import require_crossed
 from heatlas.pipeline.models.graph.operations import (
     ACTIVATIONS,

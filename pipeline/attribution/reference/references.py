@@ -14,8 +14,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from heatlas.pipeline.attribution.network_view import NetworkView
-from heatlas.pipeline.attribution.targets import start_values
+from heatlas.pipeline.attribution.network_view import NetworkView, start_values
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.work.host import on_host
 

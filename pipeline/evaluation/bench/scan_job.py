@@ -19,10 +19,9 @@ from torch import Tensor
 
 from heatlas.pipeline.attribution.entry import RunContext
 from heatlas.pipeline.attribution.methods import attribute_all
-from heatlas.pipeline.attribution.numerics import exact_float32
+from heatlas.pipeline.attribution.network_view import exact_float32, start_values
 from heatlas.pipeline.attribution.perturbation.masking import AIR
 from heatlas.pipeline.attribution.records import Attribution
-from heatlas.pipeline.attribution.targets import start_values
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.evaluation.marker import marker
 from heatlas.pipeline.evaluation.nulls import NO_NETWORK, REAL, image_maps, randomised
