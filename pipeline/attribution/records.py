@@ -39,7 +39,7 @@ class Attribution:
         method that draws no points.
     sign : Tensor or None
         (B,), of relevance: -1 where the map as a whole is turned, so that negative values speak for the target; see
-        `pipeline.attribution.lrp.composites`. None where positive values always do, and for the mean of several
+        `pipeline.attribution.lrp.rules`. None where positive values always do, and for the mean of several
         networks.
     members : Tensor or None
         (M, B, 1, D, H, W), the maps of the members of an ensemble, of methods relative to controls; None for all

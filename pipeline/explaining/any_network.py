@@ -278,7 +278,7 @@ def lrp(
     network, image
         As of `heatlas.explain`.
     rules : {"founding", "focus", "composite"}
-        The β-rule everywhere, or a composite of rules; see `pipeline.attribution.lrp.composites`.
+        The β-rule everywhere, or a composite of rules; see `pipeline.attribution.lrp.rules`.
     beta : float
         Of the β-rule.
     batch_norm : {"auto", "fold", "identity"}

@@ -15,7 +15,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from heatlas.pipeline.attribution.lrp.contributions import Messages
+from heatlas.pipeline.attribution.lrp.rules import Messages
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.work.host import on_host
 

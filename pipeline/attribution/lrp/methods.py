@@ -9,8 +9,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from torch import Tensor, nn
 
 from heatlas.pipeline.attribution.graph.planner import BatchNormMode
-from heatlas.pipeline.attribution.lrp.composites import Composite, composite, focus, founding
 from heatlas.pipeline.attribution.lrp.relevance import lrp
+from heatlas.pipeline.attribution.lrp.rules import Composite, composite, focus, founding
 from heatlas.pipeline.attribution.method_settings import CheckedSettings
 from heatlas.pipeline.attribution.methods import described
 from heatlas.pipeline.attribution.network_view import NetworkView, StartValue
@@ -22,7 +22,7 @@ from heatlas.pipeline.run.config.ranges import at_least, naming
 class Lrp(CheckedSettings):
     """Layer-wise relevance propagation; relevance summed over the channels of the stage.
 
-    `rules`: see `pipeline.attribution.lrp.composites`. Bounds of zB are [0, 1] inside the brain and 0 outside, voxel by
+    `rules`: see `pipeline.attribution.lrp.rules`. Bounds of zB are [0, 1] inside the brain and 0 outside, voxel by
     voxel. `beta`: of the β-rule (*founding*); one map per value. `gamma`, `epsilon`: for the rules that have them.
     `bias`: whether biases stand in the denominators and absorb relevance, as in the literature (not for *founding*).
     `batch_norm`: folded into the convolution before it, or passed; ``auto`` folds where the network allows it. Maps

@@ -14,9 +14,16 @@ from heatlas.pipeline.attribution.graph.planner import LOCAL, RelevancePlan, Wei
 from heatlas.pipeline.attribution.graph.pooling import MaxPool, gather, scatter
 from heatlas.pipeline.attribution.graph.tape import Record, Tape
 from heatlas.pipeline.attribution.lrp.attention import back, product_relevance, softmax_relevance
-from heatlas.pipeline.attribution.lrp.composites import UNWEIGHTED, Composite
-from heatlas.pipeline.attribution.lrp.contributions import Contributors, Messages, Rule, merge_copies, products
 from heatlas.pipeline.attribution.lrp.ledger import LedgerEntry, Losses, constant_entry, sum_per_volume
+from heatlas.pipeline.attribution.lrp.rules import (
+    UNWEIGHTED,
+    Composite,
+    Contributors,
+    Messages,
+    Rule,
+    merge_copies,
+    products,
+)
 from heatlas.pipeline.attribution.lrp.winners import sparse_pays, winner_messages, winner_sums
 from heatlas.pipeline.models.graph.operations import Concatenate, Moved, Sum
 from heatlas.pipeline.run.errors import UsageError
@@ -32,7 +39,7 @@ def propagate(
 
     `seed`: (B, K), relevance of the outputs. Returns, for each composite, relevance at the boundary, the balance of
     each step that redistributes relevance, and the sign (B,) of the relevance that speaks for the output
-    (`pipeline.attribution.lrp.composites`). Raises UsageError if relevance bypasses the boundary on another path.
+    (`pipeline.attribution.lrp.rules`). Raises UsageError if relevance bypasses the boundary on another path.
     """
     at: dict[str, Relevance] = {plan.program.result: [seed] * len(composites)}
     entries: list[list[LedgerEntry]] = [[] for _ in composites]
