@@ -14,10 +14,8 @@ from typing import ClassVar, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from heatlas.pipeline.attribution.ensembles import RunningMean
-from heatlas.pipeline.attribution.lrp.ledger import Ledger
 from heatlas.pipeline.attribution.network_view import NetworkView, StartValue, explaining, pooling_before, split_layers
-from heatlas.pipeline.attribution.records import Attribution
+from heatlas.pipeline.attribution.records import Attribution, Ledger, RunningMean
 from heatlas.pipeline.attribution.upsampling import to_input_grid
 from heatlas.pipeline.models.ensembles import Ensemble, members_of
 from heatlas.pipeline.run.errors import BadInputError, UsageError

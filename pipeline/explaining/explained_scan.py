@@ -18,12 +18,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from heatlas.atlases.images import write_template_image
-from heatlas.pipeline.attribution.ensembles import RunningMean
 from heatlas.pipeline.attribution.entry import RunContext
-from heatlas.pipeline.attribution.lrp.ledger import LEDGER_TABLE, LOSSES, sum_per_volume
 from heatlas.pipeline.attribution.methods import attribute_all
 from heatlas.pipeline.attribution.network_view import start_values
-from heatlas.pipeline.attribution.records import Attribution
+from heatlas.pipeline.attribution.records import LEDGER_TABLE, LOSSES, Attribution, RunningMean, sum_per_volume
 from heatlas.pipeline.cohort.people.unseen import require_unseen
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.explaining.explanation import PREDICTED, Explanation
@@ -54,7 +52,7 @@ EVIDENCE_ACCOUNT = (
 class ScanToExplain:
     """All that a worker needs to explain one scan.
 
-    `networks`: None has seen the participant. With several, the maps are means; see `pipeline.attribution.ensembles`.
+    `networks`: None has seen the participant. With several, the maps are means; see `pipeline.attribution.records`.
     Each with the controls that it compares the scan with. `training`: for the device, which the worker chooses: it may
     see a GPU where the process that makes the jobs sees none. `atlas`: regions that the maps are summed over.
     """

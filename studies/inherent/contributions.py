@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from heatlas.pipeline.attribution.entry import RunContext
 from heatlas.pipeline.attribution.gradient.gradients import channel_sum
-from heatlas.pipeline.attribution.lrp.ledger import Ledger
 from heatlas.pipeline.attribution.method_settings import CheckedSettings
 from heatlas.pipeline.attribution.network_view import NetworkView
+from heatlas.pipeline.attribution.records import Ledger
 from heatlas.pipeline.attribution.reference.references import Reference, features_of, fitting, mean_value
 from heatlas.pipeline.models.dynamic.explanation_mode import dynamic_layers
 from heatlas.pipeline.run.errors import UsageError

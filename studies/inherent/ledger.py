@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from heatlas.pipeline.attribution.lrp.ledger import Ledger, LedgerEntry
+from heatlas.pipeline.attribution.records import Ledger, LedgerEntry
 from heatlas.pipeline.models.dynamic.explanation_mode import explanation_mode
 from heatlas.studies.bcos.vit import Positions
 from heatlas.studies.dynamic.linear_map import Value

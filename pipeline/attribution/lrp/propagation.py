@@ -14,7 +14,6 @@ from heatlas.pipeline.attribution.graph.planner import LOCAL, RelevancePlan, Wei
 from heatlas.pipeline.attribution.graph.pooling import MaxPool, gather, scatter
 from heatlas.pipeline.attribution.graph.tape import Record, Tape
 from heatlas.pipeline.attribution.lrp.attention import back, product_relevance, softmax_relevance
-from heatlas.pipeline.attribution.lrp.ledger import LedgerEntry, Losses, constant_entry, sum_per_volume
 from heatlas.pipeline.attribution.lrp.rules import (
     UNWEIGHTED,
     Composite,
@@ -25,6 +24,7 @@ from heatlas.pipeline.attribution.lrp.rules import (
     products,
 )
 from heatlas.pipeline.attribution.lrp.winners import sparse_pays, winner_messages, winner_sums
+from heatlas.pipeline.attribution.records import LedgerEntry, Losses, constant_entry, sum_per_volume
 from heatlas.pipeline.models.graph.operations import Concatenate, Moved, Sum
 from heatlas.pipeline.run.errors import UsageError
 

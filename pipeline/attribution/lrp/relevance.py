@@ -22,11 +22,10 @@ from torch import Tensor, nn
 from heatlas.pipeline.attribution.graph.linear_maps import FullyConnected
 from heatlas.pipeline.attribution.graph.planner import BatchNormMode, RelevancePlan, Weights, plan_relevance
 from heatlas.pipeline.attribution.graph.tape import Tape, record_forward
-from heatlas.pipeline.attribution.lrp.ledger import Ledger, sum_per_volume
 from heatlas.pipeline.attribution.lrp.propagation import propagate
 from heatlas.pipeline.attribution.lrp.rules import Composite
 from heatlas.pipeline.attribution.network_view import StartValue, exact_float32, require_explainable, start_values
-from heatlas.pipeline.attribution.records import Attribution
+from heatlas.pipeline.attribution.records import Attribution, Ledger, sum_per_volume
 from heatlas.pipeline.run.errors import UsageError
 
 
