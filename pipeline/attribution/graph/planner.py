@@ -50,7 +50,7 @@ normalisations by the spread of the values themselves, by the identity rule of A
 What was padded is cut off. A factor that does not depend on the volume changes nothing either, and what is added to a
 value (positions of tokens) is left out like a bias."""
 PRODUCTS = (MatrixProduct, Product)
-"""Both factors get half of the relevance; `pipeline.attribution.lrp.attention`."""
+"""Both factors get half of the relevance; `pipeline.attribution.lrp.propagation`."""
 LOCAL = (*PRODUCTS, nn.Softmax, Moved)
 """Operations whose relevance goes back through their derivative at the values of the volume."""
 FOLLOWERS = (
