@@ -23,7 +23,7 @@ from heatlas.pipeline.attribution.gradient.smoothing import (
     SmoothInputTimesGradient,
     SmoothIntegratedGradients,
 )
-from heatlas.pipeline.attribution.lrp.methods import Lrp
+from heatlas.pipeline.attribution.lrp.relevance import Lrp
 from heatlas.pipeline.attribution.perturbation.lime import Lime
 from heatlas.pipeline.attribution.perturbation.occlusion import Occlusion, RegionOcclusion
 from heatlas.pipeline.attribution.perturbation.rise import Rise

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from heatlas.pipeline.attribution.entry import RunContext, last_spatial_stage
 from heatlas.pipeline.attribution.gradient.integrated_gradients import IntegratedGradients
 from heatlas.pipeline.attribution.gradient.smoothing import Averaged, SmoothGrad
-from heatlas.pipeline.attribution.lrp.methods import Lrp
+from heatlas.pipeline.attribution.lrp.relevance import Lrp
 from heatlas.pipeline.attribution.methods import Method, attribute
 from heatlas.pipeline.attribution.network_view import StartValue, split_layers
 from heatlas.pipeline.attribution.perturbation.masking import Masking

@@ -24,7 +24,7 @@ from heatlas.pipeline.attribution.cam.opti_cam import OptiCam
 from heatlas.pipeline.attribution.entry import RunContext, last_spatial_stage
 from heatlas.pipeline.attribution.gradient.integrated_gradients import IntegratedGradients
 from heatlas.pipeline.attribution.gradient.smoothing import SmoothGrad
-from heatlas.pipeline.attribution.lrp.methods import Lrp
+from heatlas.pipeline.attribution.lrp.relevance import Lrp
 from heatlas.pipeline.attribution.method_settings import CheckedSettings, build_record, read_settings, settable
 from heatlas.pipeline.attribution.perturbation.lime import Lime
 from heatlas.pipeline.attribution.perturbation.masking import Masking

@@ -22,8 +22,7 @@ from heatlas.pipeline.attribution.gradient.smoothing import (
     SmoothInputTimesGradient,
     SmoothIntegratedGradients,
 )
-from heatlas.pipeline.attribution.lrp.methods import Lrp
-from heatlas.pipeline.attribution.lrp.relevance import lrp
+from heatlas.pipeline.attribution.lrp.relevance import Lrp, lrp
 from heatlas.pipeline.attribution.lrp.rules import composite, focus, founding
 from heatlas.pipeline.attribution.method_settings import build_record, settable
 from heatlas.pipeline.attribution.methods import Method, attribute

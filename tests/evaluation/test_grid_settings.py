@@ -12,7 +12,7 @@ from heatlas.pipeline.attribution.cam.weighted_maps import GradCam, LayerCam
 from heatlas.pipeline.attribution.gradient.gradients import Gradient, InputTimesGradient
 from heatlas.pipeline.attribution.gradient.guided_backprop import GuidedBackprop
 from heatlas.pipeline.attribution.gradient.integrated_gradients import IntegratedGradients
-from heatlas.pipeline.attribution.lrp.methods import Lrp
+from heatlas.pipeline.attribution.lrp.relevance import Lrp
 from heatlas.pipeline.attribution.methods import Method, attribute
 from heatlas.pipeline.attribution.perturbation.occlusion import Occlusion
 from heatlas.pipeline.attribution.reference.deeplift import DeepLift
