@@ -33,7 +33,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from heatlas.pipeline.attribution.graph.linear_maps import run_layer
+from heatlas.pipeline.attribution.graph.layers import run_layer
 from heatlas.pipeline.models.attention import PoolsByAttention
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.graph.boundary import Layers, split_at

@@ -14,8 +14,8 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from heatlas.pipeline.attribution.graph.layers import triple
 from heatlas.pipeline.attribution.graph.planner import carried
-from heatlas.pipeline.attribution.graph.pooling import triple
 from heatlas.pipeline.attribution.network_view import NetworkView
 from heatlas.pipeline.models.dynamic.explanation_mode import DynamicLinear
 from heatlas.pipeline.models.graph.operations import Concatenate, Gate, Sum

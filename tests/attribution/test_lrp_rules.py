@@ -28,7 +28,7 @@ from lrp_rules_brute_force import (
 from lrp_toys import CONVOLUTIONS, SHAPE, everywhere, staged, toy_network, toy_volumes
 from torch import nn
 
-from heatlas.pipeline.attribution.graph.linear_maps import Convolution
+from heatlas.pipeline.attribution.graph.layers import Convolution
 from heatlas.pipeline.attribution.lrp.relevance import lrp
 from heatlas.pipeline.attribution.lrp.rules import (
     BetaRule,

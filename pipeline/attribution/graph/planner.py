@@ -13,9 +13,16 @@ from typing import Literal, get_args
 
 from torch import Tensor, nn
 
-from heatlas.pipeline.attribution.graph.batch_norm import folded
-from heatlas.pipeline.attribution.graph.linear_maps import Averaging, Convolution, FullyConnected, LinearMap
-from heatlas.pipeline.attribution.graph.pooling import AdaptiveMaxPool, MaxPool, triple
+from heatlas.pipeline.attribution.graph.layers import (
+    AdaptiveMaxPool,
+    Averaging,
+    Convolution,
+    FullyConnected,
+    LinearMap,
+    MaxPool,
+    folded,
+    triple,
+)
 from heatlas.pipeline.attribution.graph.supported import (
     labelled,
     require_evaluation_mode,

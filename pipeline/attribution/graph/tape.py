@@ -15,9 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from heatlas.pipeline.attribution.graph.linear_maps import run_layer
+from heatlas.pipeline.attribution.graph.layers import MaxPool, run_layer
 from heatlas.pipeline.attribution.graph.planner import LOCAL, PlannedStep, RelevancePlan
-from heatlas.pipeline.attribution.graph.pooling import MaxPool
 from heatlas.pipeline.models.graph.operations import AsCalled, Concatenate, Gate, Product, Scaled, Shifted, Sum
 from heatlas.pipeline.models.graph.tracing import Operation, Program
 from heatlas.pipeline.run.errors import BadInputError, UsageError

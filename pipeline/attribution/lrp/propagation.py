@@ -17,9 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from heatlas.pipeline.attribution.graph.linear_maps import Averaging, Convolution, paired
+from heatlas.pipeline.attribution.graph.layers import Averaging, Convolution, MaxPool, gather, paired, scatter
 from heatlas.pipeline.attribution.graph.planner import LOCAL, RelevancePlan, Weights
-from heatlas.pipeline.attribution.graph.pooling import MaxPool, gather, scatter
 from heatlas.pipeline.attribution.graph.tape import Record, Tape
 from heatlas.pipeline.attribution.lrp.rules import (
     UNWEIGHTED,

@@ -22,7 +22,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from heatlas.pipeline.attribution.graph.linear_maps import FullyConnected
+from heatlas.pipeline.attribution.graph.layers import FullyConnected
 from heatlas.pipeline.attribution.graph.planner import BatchNormMode, RelevancePlan, Weights, plan_relevance
 from heatlas.pipeline.attribution.graph.tape import Tape, record_forward
 from heatlas.pipeline.attribution.lrp.propagation import propagate

@@ -51,7 +51,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from heatlas.pipeline.attribution.graph.linear_maps import LinearMap, paired
+from heatlas.pipeline.attribution.graph.layers import LinearMap, paired
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.work.host import on_host
 
@@ -121,7 +121,7 @@ def products(x: Tensor, weight: Tensor, linear: LinearMap) -> Contributors:
 
     Examples
     --------
-    >>> from heatlas.pipeline.attribution.graph.linear_maps import FullyConnected
+    >>> from heatlas.pipeline.attribution.graph.layers import FullyConnected
     >>> products(torch.tensor([[1.0, -2.0]]), torch.eye(2), FullyConnected()).x.tolist()
     [[1.0, 0.0, 0.0, 2.0]]
     """
