@@ -18,8 +18,14 @@ import torch
 from torch import Tensor, nn
 
 from heatlas.pipeline.attribution.entry import RunContext
-from heatlas.pipeline.attribution.graph.planner import boundary_value, max_pool, traced
-from heatlas.pipeline.attribution.graph.supported import is_linear, labelled, require_known
+from heatlas.pipeline.attribution.graph.planner import (
+    boundary_value,
+    is_linear,
+    labelled,
+    max_pool,
+    require_known,
+    traced,
+)
 from heatlas.pipeline.attribution.graph.tape import Values
 from heatlas.pipeline.attribution.method_settings import CheckedSettings
 from heatlas.pipeline.attribution.methods import described
