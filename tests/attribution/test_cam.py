@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from heatlas.pipeline.attribution.cam.fake_cam import FakeCam
-from heatlas.pipeline.attribution.cam.opti_cam import OptiCam
-from heatlas.pipeline.attribution.cam.score_cam import AblationCam, ScoreCam
+from heatlas.pipeline.attribution.cam.masked_volumes import AblationCam, OptiCam, ScoreCam
 from heatlas.pipeline.attribution.cam.weighted_maps import (
     Cam,
     GradCam,

@@ -20,7 +20,7 @@ import heatlas.pipeline.attribution
 from heatlas.atlases.brain_box import Box
 from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.spaces import template_grid
-from heatlas.pipeline.attribution.cam.opti_cam import OptiCam
+from heatlas.pipeline.attribution.cam.masked_volumes import OptiCam
 from heatlas.pipeline.attribution.entry import RunContext, last_spatial_stage
 from heatlas.pipeline.attribution.gradient.integrated_gradients import IntegratedGradients
 from heatlas.pipeline.attribution.gradient.smoothing import SmoothGrad

@@ -7,7 +7,7 @@ import torch
 from grid_toys import CELL, CLASSES, LAYOUT, flattened, grid_map, pooled, scans
 from torch import Tensor, nn
 
-from heatlas.pipeline.attribution.cam.score_cam import AblationCam, ScoreCam
+from heatlas.pipeline.attribution.cam.masked_volumes import AblationCam, ScoreCam
 from heatlas.pipeline.attribution.cam.weighted_maps import GradCam, LayerCam
 from heatlas.pipeline.attribution.gradient.gradients import Gradient, InputTimesGradient
 from heatlas.pipeline.attribution.gradient.guided_backprop import GuidedBackprop

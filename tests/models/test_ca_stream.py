@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from heatlas.pipeline.attribution.attention.rollout import RawAttention
-from heatlas.pipeline.attribution.cam.score_cam import drop_of_score, increase_of_score
+from heatlas.pipeline.attribution.cam.masked_volumes import drop_of_score, increase_of_score
 from heatlas.pipeline.attribution.cam.weighted_maps import feature_gradient
 from heatlas.pipeline.attribution.methods import attribute
 from heatlas.pipeline.attribution.network_view import explaining
