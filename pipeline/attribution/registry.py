@@ -10,9 +10,16 @@ from collections.abc import Mapping, Sequence
 from heatlas.pipeline.attribution.attention.beyond_attention import Cgw1
 from heatlas.pipeline.attribution.attention.rollout import RawAttention, Rollout
 from heatlas.pipeline.attribution.attention.vit_cx import ViTCX
-from heatlas.pipeline.attribution.cam.fake_cam import FakeCam
 from heatlas.pipeline.attribution.cam.masked_volumes import AblationCam, OptiCam, ScoreCam
-from heatlas.pipeline.attribution.cam.weighted_maps import Cam, GradCam, GradCamPlusPlus, HiResCam, LayerCam, XGradCam
+from heatlas.pipeline.attribution.cam.weighted_maps import (
+    Cam,
+    FakeCam,
+    GradCam,
+    GradCamPlusPlus,
+    HiResCam,
+    LayerCam,
+    XGradCam,
+)
 from heatlas.pipeline.attribution.entry import Entry
 from heatlas.pipeline.attribution.gradient.gradients import Gradient, InputTimesGradient
 from heatlas.pipeline.attribution.gradient.guided_backprop import GuidedBackprop

@@ -15,10 +15,10 @@ from model_snapshot import snapshot
 from torch import Tensor, nn
 from torch.nn import functional
 
-from heatlas.pipeline.attribution.cam.fake_cam import FakeCam
 from heatlas.pipeline.attribution.cam.masked_volumes import AblationCam, OptiCam, ScoreCam
 from heatlas.pipeline.attribution.cam.weighted_maps import (
     Cam,
+    FakeCam,
     GradCam,
     GradCamPlusPlus,
     HiResCam,

@@ -194,7 +194,7 @@ CHANGED = {
     "heatlas.pipeline.attribution.gradient.guided_backprop": {"guided-backpropagation"},
     "heatlas.pipeline.attribution.perturbation.rise": {"rise"},
     "heatlas.pipeline.attribution.perturbation.lime": {"lime"},
-    "heatlas.pipeline.attribution.cam.gap_head": {"cam"},
+    "heatlas.pipeline.attribution.cam.weighted_maps": {"cam"},
     "heatlas.pipeline.attribution.network_view": set(METHODS),
     "heatlas.pipeline.regions.region_sums": set(METHODS),
     "heatlas.pipeline.attribution.registry": set(),
