@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from heatlas.pipeline.attribution.cam.map_range import by_max, by_range, normalised
+from heatlas.pipeline.attribution.cam.channel_maps import by_max, by_range, normalised
 from heatlas.pipeline.attribution.cam.masked_volumes import (
     AblationCam,
     OptiCam,

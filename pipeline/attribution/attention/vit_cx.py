@@ -17,8 +17,7 @@ from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 from torch import Tensor
 
-from heatlas.pipeline.attribution.cam.channel_maps import ratio
-from heatlas.pipeline.attribution.cam.map_range import by_range
+from heatlas.pipeline.attribution.cam.channel_maps import by_range, ratio
 from heatlas.pipeline.attribution.method_settings import CheckedSettings
 from heatlas.pipeline.attribution.network_view import NetworkView
 from heatlas.pipeline.attribution.perturbation.masking import Masking, mixed

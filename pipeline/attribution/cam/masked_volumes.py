@@ -23,12 +23,14 @@ import torch
 from torch import Tensor
 
 from heatlas.pipeline.attribution.cam.channel_maps import (
+    Normalisation,
+    by_range,
     channel_pairs,
+    normalised,
     require_channels,
     require_nonnegative,
     weighted_sum,
 )
-from heatlas.pipeline.attribution.cam.map_range import Normalisation, by_range, normalised
 from heatlas.pipeline.attribution.method_settings import CheckedSettings
 from heatlas.pipeline.attribution.network_view import NetworkView
 from heatlas.pipeline.attribution.perturbation.masking import Masking, mixed
