@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from heatlas.pipeline.attribution.attention.beyond_attention import Cgw1
-from heatlas.pipeline.attribution.attention.rollout import RawAttention, Rollout
-from heatlas.pipeline.attribution.attention.vit_cx import ViTCX
+from heatlas.pipeline.attribution.attention import Cgw1, RawAttention, Rollout, ViTCX
 from heatlas.pipeline.attribution.cam.masked_volumes import AblationCam, OptiCam, ScoreCam
 from heatlas.pipeline.attribution.cam.weighted_maps import (
     Cam,

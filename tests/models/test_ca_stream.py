@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from heatlas.pipeline.attribution.attention.rollout import RawAttention
+from heatlas.pipeline.attribution.attention import RawAttention
 from heatlas.pipeline.attribution.cam.masked_volumes import drop_of_score, increase_of_score
 from heatlas.pipeline.attribution.cam.weighted_maps import feature_gradient
 from heatlas.pipeline.attribution.methods import attribute
