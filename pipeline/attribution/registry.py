@@ -21,7 +21,11 @@ from heatlas.pipeline.attribution.cam.weighted_maps import (
 from heatlas.pipeline.attribution.entry import Entry
 from heatlas.pipeline.attribution.gradient.gradients import Gradient, InputTimesGradient
 from heatlas.pipeline.attribution.gradient.guided_backprop import GuidedBackprop
-from heatlas.pipeline.attribution.gradient.integrated_gradients import IntegratedGradients
+from heatlas.pipeline.attribution.gradient.paths import (
+    ExpectedGradients,
+    IntegratedGradients,
+    IntegratedGradientsFromMean,
+)
 from heatlas.pipeline.attribution.gradient.smoothing import (
     SmoothGrad,
     SmoothInputTimesGradient,
@@ -32,7 +36,6 @@ from heatlas.pipeline.attribution.perturbation.lime import Lime
 from heatlas.pipeline.attribution.perturbation.occlusion import Occlusion, RegionOcclusion
 from heatlas.pipeline.attribution.perturbation.rise import Rise
 from heatlas.pipeline.attribution.reference.deeplift import DeepLift
-from heatlas.pipeline.attribution.reference.expected_gradients import ExpectedGradients, IntegratedGradientsFromMean
 from heatlas.pipeline.attribution.reference.region_swap import RegionShapley, RegionSwap
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.plugins import plugged_in

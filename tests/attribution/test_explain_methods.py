@@ -22,7 +22,7 @@ from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.spaces import template_grid
 from heatlas.pipeline.attribution.cam.masked_volumes import OptiCam
 from heatlas.pipeline.attribution.entry import RunContext, last_spatial_stage
-from heatlas.pipeline.attribution.gradient.integrated_gradients import IntegratedGradients
+from heatlas.pipeline.attribution.gradient.paths import IntegratedGradients
 from heatlas.pipeline.attribution.gradient.smoothing import SmoothGrad
 from heatlas.pipeline.attribution.lrp.relevance import Lrp
 from heatlas.pipeline.attribution.method_settings import CheckedSettings, build_record, read_settings, settable

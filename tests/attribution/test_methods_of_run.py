@@ -14,7 +14,7 @@ import pytest
 import torch
 from outside_contrast import ATLAS, CONFIG, LABELLED, SPLIT, OutsideRun, make_run
 
-from heatlas.pipeline.attribution.gradient.integrated_gradients import IntegratedGradients
+from heatlas.pipeline.attribution.gradient.paths import IntegratedGradients
 from heatlas.pipeline.attribution.methods import attribute
 from heatlas.pipeline.attribution.registry import ENTRIES, METHODS
 from heatlas.pipeline.explaining.explained_scan import explain_scan
