@@ -33,7 +33,7 @@ from heatlas.pipeline.attribution.gradient.smoothing import (
 )
 from heatlas.pipeline.attribution.lrp.relevance import Lrp
 from heatlas.pipeline.attribution.perturbation.lime import Lime
-from heatlas.pipeline.attribution.perturbation.occlusion import Occlusion, RegionOcclusion
+from heatlas.pipeline.attribution.perturbation.masking import Occlusion, RegionOcclusion
 from heatlas.pipeline.attribution.perturbation.rise import Rise
 from heatlas.pipeline.attribution.reference.deeplift import DeepLift
 from heatlas.pipeline.attribution.reference.region_swap import RegionShapley, RegionSwap

@@ -27,8 +27,7 @@ from heatlas.pipeline.attribution.gradient.smoothing import SmoothGrad
 from heatlas.pipeline.attribution.lrp.relevance import Lrp
 from heatlas.pipeline.attribution.method_settings import CheckedSettings, build_record, read_settings, settable
 from heatlas.pipeline.attribution.perturbation.lime import Lime
-from heatlas.pipeline.attribution.perturbation.masking import Masking
-from heatlas.pipeline.attribution.perturbation.occlusion import RegionLabels, RegionOcclusion
+from heatlas.pipeline.attribution.perturbation.masking import Masking, RegionLabels, RegionOcclusion
 from heatlas.pipeline.attribution.perturbation.rise import Rise
 from heatlas.pipeline.attribution.registry import ENTRIES, METHODS, find_method
 from heatlas.pipeline.explaining.explanation import asked_for

@@ -15,7 +15,7 @@ from outside_contrast import ATLAS, BOX, GRID, save_network, untrained, write_sc
 
 from heatlas.pipeline.attribution.cam.weighted_maps import GradCam
 from heatlas.pipeline.attribution.methods import attribute
-from heatlas.pipeline.attribution.perturbation.occlusion import Occlusion
+from heatlas.pipeline.attribution.perturbation.masking import Occlusion
 from heatlas.pipeline.attribution.records import LEDGER_TABLE
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.records import Scan

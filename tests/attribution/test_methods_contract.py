@@ -27,7 +27,7 @@ from heatlas.pipeline.attribution.lrp.rules import composite, focus, founding
 from heatlas.pipeline.attribution.method_settings import build_record, settable
 from heatlas.pipeline.attribution.methods import Method, attribute
 from heatlas.pipeline.attribution.network_view import NetworkView
-from heatlas.pipeline.attribution.perturbation.occlusion import RegionLabels
+from heatlas.pipeline.attribution.perturbation.masking import RegionLabels
 from heatlas.pipeline.attribution.registry import METHODS as REGISTERED
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 

@@ -28,7 +28,7 @@ from heatlas.pipeline.attribution.gradient.paths import (
 )
 from heatlas.pipeline.attribution.methods import attribute, require_defined
 from heatlas.pipeline.attribution.network_view import start_values
-from heatlas.pipeline.attribution.perturbation.occlusion import RegionLabels
+from heatlas.pipeline.attribution.perturbation.masking import RegionLabels
 from heatlas.pipeline.attribution.reference.deeplift import DeepLift, deeplift
 from heatlas.pipeline.attribution.reference.references import Reference
 from heatlas.pipeline.attribution.reference.region_swap import RegionShapley, RegionSwap

@@ -18,7 +18,7 @@ from heatlas.pipeline.attribution.gradient.paths import (
 )
 from heatlas.pipeline.attribution.lrp.relevance import Lrp
 from heatlas.pipeline.attribution.methods import Method, attribute
-from heatlas.pipeline.attribution.perturbation.occlusion import Occlusion
+from heatlas.pipeline.attribution.perturbation.masking import Occlusion
 from heatlas.pipeline.attribution.reference.deeplift import DeepLift
 from heatlas.pipeline.attribution.reference.references import Reference
 from heatlas.pipeline.models.contract import StagedModel

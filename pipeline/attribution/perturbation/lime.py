@@ -22,8 +22,7 @@ from torch import Tensor
 
 from heatlas.pipeline.attribution.method_settings import CheckedSettings
 from heatlas.pipeline.attribution.network_view import NetworkView
-from heatlas.pipeline.attribution.perturbation.masking import AIR, Masking, masked_scores
-from heatlas.pipeline.attribution.perturbation.occlusion import painted
+from heatlas.pipeline.attribution.perturbation.masking import AIR, Masking, masked_scores, painted
 from heatlas.pipeline.run.config.ranges import Count, Seed, above, at_least
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.work.host import on_host

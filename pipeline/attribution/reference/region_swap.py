@@ -24,8 +24,7 @@ from heatlas.pipeline.attribution.entry import RunContext
 from heatlas.pipeline.attribution.method_settings import CheckedSettings
 from heatlas.pipeline.attribution.methods import Drawn
 from heatlas.pipeline.attribution.network_view import NetworkView
-from heatlas.pipeline.attribution.perturbation.masking import masked_scores
-from heatlas.pipeline.attribution.perturbation.occlusion import RegionLabels, painted
+from heatlas.pipeline.attribution.perturbation.masking import RegionLabels, masked_scores, painted
 from heatlas.pipeline.attribution.reference.references import Reference, fitting, value_of_mean
 from heatlas.pipeline.run.config.ranges import Count, Seed
 from heatlas.pipeline.run.errors import BadInputError, UsageError
