@@ -32,9 +32,8 @@ from heatlas.pipeline.attribution.gradient.smoothing import (
     SmoothIntegratedGradients,
 )
 from heatlas.pipeline.attribution.lrp.relevance import Lrp
-from heatlas.pipeline.attribution.perturbation.lime import Lime
 from heatlas.pipeline.attribution.perturbation.masking import Occlusion, RegionOcclusion
-from heatlas.pipeline.attribution.perturbation.rise import Rise
+from heatlas.pipeline.attribution.perturbation.random_masks import Lime, Rise
 from heatlas.pipeline.attribution.reference.deeplift import DeepLift
 from heatlas.pipeline.attribution.reference.region_swap import RegionShapley, RegionSwap
 from heatlas.pipeline.run.errors import UsageError

@@ -26,7 +26,7 @@ from heatlas.pipeline.attribution.lrp.relevance import Lrp
 from heatlas.pipeline.attribution.methods import Method, attribute
 from heatlas.pipeline.attribution.network_view import StartValue, split_layers
 from heatlas.pipeline.attribution.perturbation.masking import Masking, Occlusion
-from heatlas.pipeline.attribution.perturbation.rise import Rise
+from heatlas.pipeline.attribution.perturbation.random_masks import Rise
 from heatlas.pipeline.explaining.explanation import Explanation
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.graph.tracing import is_piecewise_linear

@@ -26,9 +26,8 @@ from heatlas.pipeline.attribution.gradient.paths import IntegratedGradients
 from heatlas.pipeline.attribution.gradient.smoothing import SmoothGrad
 from heatlas.pipeline.attribution.lrp.relevance import Lrp
 from heatlas.pipeline.attribution.method_settings import CheckedSettings, build_record, read_settings, settable
-from heatlas.pipeline.attribution.perturbation.lime import Lime
 from heatlas.pipeline.attribution.perturbation.masking import Masking, RegionLabels, RegionOcclusion
-from heatlas.pipeline.attribution.perturbation.rise import Rise
+from heatlas.pipeline.attribution.perturbation.random_masks import Lime, Rise
 from heatlas.pipeline.attribution.registry import ENTRIES, METHODS, find_method
 from heatlas.pipeline.explaining.explanation import asked_for
 from heatlas.pipeline.models.families.founding import FoundingCNN

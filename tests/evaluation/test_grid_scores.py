@@ -26,7 +26,7 @@ from heatlas.pipeline.attribution.lrp.relevance import Lrp
 from heatlas.pipeline.attribution.methods import attribute
 from heatlas.pipeline.attribution.network_view import NetworkView, explaining
 from heatlas.pipeline.attribution.perturbation.masking import Occlusion
-from heatlas.pipeline.attribution.perturbation.rise import Rise
+from heatlas.pipeline.attribution.perturbation.random_masks import Rise
 from heatlas.pipeline.attribution.reference.references import Reference
 from heatlas.pipeline.cohort.people.splits import Split
 from heatlas.pipeline.evaluation.bench.part import Bench, BenchRequest
