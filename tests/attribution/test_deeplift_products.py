@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from heatlas.pipeline.attribution.lrp.relevance import Lrp
 from heatlas.pipeline.attribution.methods import attribute
-from heatlas.pipeline.attribution.reference.deeplift import deeplift
-from heatlas.pipeline.attribution.reference.rescale import Multiplied, multiplied, normalised, softmax
+from heatlas.pipeline.attribution.reference.deeplift import Multiplied, deeplift, multiplied, normalised, softmax
 from heatlas.pipeline.models.foreign.open_layers import OpenEncoderLayer
 from heatlas.pipeline.run.errors import UsageError
 
