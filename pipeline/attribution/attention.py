@@ -33,9 +33,9 @@ from torch import Tensor, nn
 
 from heatlas.pipeline.attribution.cam.channel_maps import by_range, ratio
 from heatlas.pipeline.attribution.method_settings import CheckedSettings
+from heatlas.pipeline.attribution.methods import to_input_grid
 from heatlas.pipeline.attribution.network_view import NetworkView
 from heatlas.pipeline.attribution.perturbation.masking import Masking, mixed
-from heatlas.pipeline.attribution.upsampling import to_input_grid
 from heatlas.pipeline.models.attention import attention_layers, kept_attention
 from heatlas.pipeline.models.families.vit import OnTokens, TransformerBlock
 from heatlas.pipeline.run.config.ranges import Count, Probability, Seed, at_least

@@ -23,10 +23,9 @@ from heatlas.pipeline.attribution.cam.masked_volumes import (
     mixture,
     optimised_weights,
 )
-from heatlas.pipeline.attribution.methods import attribute
+from heatlas.pipeline.attribution.methods import attribute, to_input_grid
 from heatlas.pipeline.attribution.network_view import explaining
 from heatlas.pipeline.attribution.perturbation.masking import Masking
-from heatlas.pipeline.attribution.upsampling import to_input_grid
 from heatlas.pipeline.run.errors import UsageError
 
 

@@ -32,9 +32,9 @@ from heatlas.pipeline.attribution.cam.channel_maps import (
     weighted_sum,
 )
 from heatlas.pipeline.attribution.method_settings import CheckedSettings
+from heatlas.pipeline.attribution.methods import to_input_grid
 from heatlas.pipeline.attribution.network_view import NetworkView
 from heatlas.pipeline.attribution.perturbation.masking import Masking, mixed
-from heatlas.pipeline.attribution.upsampling import to_input_grid
 from heatlas.pipeline.run.config.ranges import Count, above, at_least
 
 
