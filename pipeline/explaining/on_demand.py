@@ -25,9 +25,8 @@ from heatlas.pipeline.explaining.explanation import PREDICTED, Explanation, aske
 from heatlas.pipeline.explaining.requested import require_listed, usual_start
 from heatlas.pipeline.explaining.scan_jobs import JobMaker, require_all_defined
 from heatlas.pipeline.models.storage import LoadedModel, load_model, require_family
-from heatlas.pipeline.regions.metrics import density
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
-from heatlas.pipeline.regions.tables import RELEVANCE_BILATERAL_TABLE, RELEVANCE_TABLE, SPREADS, bilateral_sums
+from heatlas.pipeline.regions.tables import RELEVANCE_BILATERAL_TABLE, RELEVANCE_TABLE, SPREADS, bilateral_sums, density
 from heatlas.pipeline.run.cells import REMEDY
 from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.config.settings import Config

@@ -34,7 +34,6 @@ from heatlas.pipeline.cohort.people.unseen import networks_that_answered
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.regions.audit import RELEVANCE_AUDIT_TABLE
 from heatlas.pipeline.regions.channels import RELEVANCE_CHANNELS_TABLE
-from heatlas.pipeline.regions.metrics import density, gain
 from heatlas.pipeline.regions.partial_sums import PARTIAL_TABLE, add_part
 from heatlas.pipeline.regions.ranking import (
     BETA_OVERLAP_TABLE,
@@ -52,6 +51,8 @@ from heatlas.pipeline.regions.tables import (
     SPREADS,
     bilateral_rows,
     bilateral_sums,
+    density,
+    gain,
     predictions_of,
 )
 from heatlas.pipeline.run.config.settings import Config, GainReference
