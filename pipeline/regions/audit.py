@@ -28,8 +28,7 @@ from heatlas.atlases.regions import RegionTable
 from heatlas.atlases.spaces import Grid, require_same_grid
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
-from heatlas.pipeline.regions.packed_labels import REST, PackedLabels, labels_in
-from heatlas.pipeline.regions.region_sums import ordered_total
+from heatlas.pipeline.regions.region_sums import REST, PackedLabels, labels_in, ordered_total
 from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.errors import BadInputError

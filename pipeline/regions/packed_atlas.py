@@ -16,8 +16,7 @@ from heatlas.atlases.labels import Atlas
 from heatlas.atlases.regions import RegionTable
 from heatlas.atlases.spaces import Grid, require_same_grid
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.regions.packed_labels import PackedLabels, labels_in, pack_labels
-from heatlas.pipeline.regions.region_sums import device_labels, device_region_sums
+from heatlas.pipeline.regions.region_sums import PackedLabels, device_labels, device_region_sums, labels_in, pack_labels
 from heatlas.pipeline.regions.tables import RELEVANCE_TABLE, scan_rows
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.work.digests import canonical_json, text_digest

@@ -4,11 +4,18 @@ nilearn's `NiftiLabelsMasker` gives the same sums (it is the oracle of the tests
 network's box; everything outside it is 0. Scatter-adds (`Tensor.index_add`, `torch.bincount`) are no use: on a GPU
 their order of addition changes from call to call. Here the labelled voxels are gathered region by region into rows of
 fixed length, rows are added, then the rows of a region: two dense sums, of one order on any call, in float64.
+
+A label volume packed to travel with jobs. Regions are keyed by label number, never by position.
+
+Every region of the table keeps its row, one without a voxel has a sum of 0 over 0 voxels, and what lies in no region is
+a row of its own (`REST`), so that the rows add to the total of a map.
 """
 
 from __future__ import annotations
 
 import functools
+import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,9 +24,53 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from heatlas.atlases.brain_box import Box
-from heatlas.pipeline.regions.packed_labels import PackedLabels, unpack_rows
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.work.host import on_host
+
+REST = 0
+"""Number that stands for the unlabelled rest; no atlas uses it for a region."""
+
+
+@dataclass(frozen=True)
+class PackedLabels:
+    """A label volume small enough to travel with a job: about 0.3 MB for 1 mm, against 34 MB."""
+
+    shape: tuple[int, ...]
+    numbers: tuple[int, ...]
+    compressed: bytes
+
+
+def pack_labels(labels: NDArray[np.integer], numbers: Sequence[int]) -> PackedLabels:
+    """Compress a label volume.
+
+    `labels`: 0 = unlabelled. `numbers`: all regions of the table, in the order wanted, whether they have voxels or not.
+    Raises BadInputError if a voxel has a label that no region of the table has.
+    """
+    known = np.array([REST, *numbers])
+    unknown = np.setdiff1d(np.unique(labels), known)
+    if unknown.size:
+        raise BadInputError(
+            f"the atlas has label {', '.join(map(str, unknown[:5]))} without a row in its region table. Add the row."
+        )
+    if len(set(known.tolist())) != len(known):
+        raise BadInputError("the region table names a label number twice, or uses 0, which means unlabelled.")
+    lookup = np.zeros(known.max() + 1, np.uint16)
+    lookup[known] = np.arange(len(known))
+    rows = lookup[labels].ravel(order="F")
+    return PackedLabels(tuple(labels.shape), tuple(known.tolist()), zlib.compress(rows.tobytes(), 1))
+
+
+def unpack_rows(packed: PackedLabels) -> NDArray[np.uint16]:
+    """The label volume with each voxel's place in ``packed.numbers`` for its label."""
+    return np.frombuffer(zlib.decompress(packed.compressed), np.uint16).reshape(packed.shape, order="F")
+
+
+def labels_in(packed: PackedLabels, box: Box | None) -> NDArray[np.int64]:
+    """Label numbers in a part of the grid; None for all of it."""
+    rows = unpack_rows(packed)
+    inside = rows if box is None else box.crop(rows)
+    return np.ascontiguousarray(np.asarray(packed.numbers, np.int64)[inside])
+
 
 ROW = 512
 """Voxels per row: with 136 regions padding adds few per cent, and a whole brain is a few thousand rows."""
@@ -89,7 +140,7 @@ def device_region_sums(maps: Tensor, labels: DeviceLabels) -> Tensor:
 
     Examples
     --------
-    >>> from heatlas.pipeline.regions.packed_labels import pack_labels
+    >>> from heatlas.pipeline.regions.region_sums import pack_labels
     >>> packed = pack_labels(np.array([[[0, 7, 7, 2]]]), [2, 5, 7])
     >>> labels = lay_out_labels(packed, None, torch.device("cpu"))
     >>> sums = device_region_sums(torch.tensor([[[[1.0, 2.0, 3.0, 4.0]]]]), labels)
