@@ -30,8 +30,7 @@ from heatlas.pipeline.models.device import chosen_device
 from heatlas.pipeline.models.inputs import from_network, read_channels
 from heatlas.pipeline.models.storage import LoadedModel
 from heatlas.pipeline.regions.audit import write_audit_table
-from heatlas.pipeline.regions.channels import write_channel_table
-from heatlas.pipeline.regions.packed_atlas import PackedAtlas, write_region_table
+from heatlas.pipeline.regions.packed_atlas import PackedAtlas, write_channel_table, write_region_table
 from heatlas.pipeline.run.config.settings import TrainingConfig
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.scan_files import ScanFiles, sidecar
