@@ -33,8 +33,8 @@ from heatlas.atlases.spaces import Grid
 from heatlas.pipeline.cohort.people.unseen import networks_that_answered
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.regions.audit import RELEVANCE_AUDIT_TABLE
+from heatlas.pipeline.regions.maps import PARTIAL_TABLE, add_part
 from heatlas.pipeline.regions.packed_atlas import RELEVANCE_CHANNELS_TABLE
-from heatlas.pipeline.regions.partial_sums import PARTIAL_TABLE, add_part
 from heatlas.pipeline.regions.ranking import (
     BETA_OVERLAP_TABLE,
     FINGERPRINTS_TABLE,

@@ -35,8 +35,8 @@ from heatlas.pipeline.explaining.stage import (
     EVIDENCE_TABLE,
 )
 from heatlas.pipeline.regions.audit import RELEVANCE_AUDIT_TABLE
+from heatlas.pipeline.regions.maps import PARTIAL_TABLE
 from heatlas.pipeline.regions.packed_atlas import RELEVANCE_CHANNELS_TABLE
-from heatlas.pipeline.regions.partial_sums import PARTIAL_TABLE
 from heatlas.pipeline.regions.ranking import BETA_OVERLAP_TABLE, FINGERPRINTS_TABLE
 from heatlas.pipeline.regions.stage import MAPS_STAGE, RELEVANCE_APPLIED_BILATERAL_TABLE, RELEVANCE_APPLIED_TABLE
 from heatlas.pipeline.regions.tables import RELEVANCE_BILATERAL_TABLE, RELEVANCE_TABLE
