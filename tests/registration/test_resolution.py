@@ -13,7 +13,7 @@ from heatlas.atlases.spaces import Grid
 from heatlas.atlases.templates import load_template
 from heatlas.pipeline.registration.ants_transform import Volume
 from heatlas.pipeline.registration.images.preparation import around_brain, closest_ras, coarsen
-from heatlas.pipeline.registration.quality.flags import MIN_COHORT
+from heatlas.pipeline.registration.quality.outliers import MIN_COHORT
 from heatlas.pipeline.registration.quality.side_images import sides_of, without_warp, write_asymmetry
 from heatlas.pipeline.registration.quality.sides import Halves, asymmetry, compare_sides, halves_of, side_scores
 

@@ -9,8 +9,13 @@ import pandas as pd
 
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.registration.quality.decisions import FLAGGED_TABLE, decide
-from heatlas.pipeline.registration.quality.flags import MIN_COHORT, OUTLYING, flag_reasons
-from heatlas.pipeline.registration.quality.local_outliers import region_reasons, worst_regions
+from heatlas.pipeline.registration.quality.outliers import (
+    MIN_COHORT,
+    OUTLYING,
+    flag_reasons,
+    region_reasons,
+    worst_regions,
+)
 from heatlas.pipeline.registration.quality.sides import DIVIDED_SHARE, MIRRORED_SCORE, Sides
 from heatlas.pipeline.run.config.settings import RegistrationConfig
 from heatlas.pipeline.run.layout.run_layout import RunLayout

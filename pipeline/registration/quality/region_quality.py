@@ -19,7 +19,6 @@ from heatlas.atlases.regions import RegionTable
 from heatlas.atlases.templates import Template, load_template
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.registration.ants_transform import read_affine, read_displacement
-from heatlas.pipeline.registration.quality.local_outliers import region_distances
 from heatlas.pipeline.registration.quality.local_quality import (
     RegionVoxels,
     inverse_error,
@@ -28,6 +27,7 @@ from heatlas.pipeline.registration.quality.local_quality import (
     region_percentiles,
     region_voxels,
 )
+from heatlas.pipeline.registration.quality.outliers import region_distances
 from heatlas.pipeline.registration.quality.side_images import write_asymmetry
 from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.declared import Table

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.ndimage
 
-from heatlas.pipeline.registration.quality.flags import MIN_COHORT
+from heatlas.pipeline.registration.quality.outliers import MIN_COHORT
 
 VOXEL_MM = 4.0
 SMOOTHING_MM = 4.0
