@@ -40,7 +40,7 @@ from heatlas.pipeline.regions.packed_atlas import RELEVANCE_CHANNELS_TABLE
 from heatlas.pipeline.regions.ranking import BETA_OVERLAP_TABLE, FINGERPRINTS_TABLE
 from heatlas.pipeline.regions.stage import MAPS_STAGE, RELEVANCE_APPLIED_BILATERAL_TABLE, RELEVANCE_APPLIED_TABLE
 from heatlas.pipeline.regions.tables import RELEVANCE_BILATERAL_TABLE, RELEVANCE_TABLE
-from heatlas.pipeline.registration.quality.decisions import FLAGGED_TABLE
+from heatlas.pipeline.registration.quality.doubt import FLAGGED_TABLE
 from heatlas.pipeline.registration.quality.region_quality import REGION_QUALITY_TABLE
 from heatlas.pipeline.registration.stage import REGISTRATION_TABLE
 from heatlas.pipeline.registration.volumes.region_volumes import TEST_RETEST_TABLE, VOLUMES_TABLE
