@@ -9,13 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.spatial.transform import Rotation
 
-from heatlas.pipeline.registration.quality.local_quality import (
-    inverse_error,
-    local_correlation,
-    region_means,
-    region_percentiles,
-    region_voxels,
-)
 from heatlas.pipeline.registration.quality.measures import (
     QUALITY_COLUMNS,
     assess,
@@ -32,6 +25,13 @@ from heatlas.pipeline.registration.quality.outliers import (
     region_distances,
     region_reasons,
     worst_regions,
+)
+from heatlas.pipeline.registration.quality.region_quality import (
+    inverse_error,
+    local_correlation,
+    region_means,
+    region_percentiles,
+    region_voxels,
 )
 
 WHOLE_SHAPE = (7, 9, 11)
