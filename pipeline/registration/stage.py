@@ -21,8 +21,7 @@ from heatlas.pipeline.registration.quality.region_quality import (
     measure_regions,
     region_quality_job,
 )
-from heatlas.pipeline.registration.quality.side_images import sides_of
-from heatlas.pipeline.registration.quality.sides import Sides
+from heatlas.pipeline.registration.quality.sides import Sides, sides_of
 from heatlas.pipeline.registration.scan_jobs import registration_job
 from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.config.settings import RegionsConfig, RegistrationConfig

@@ -29,7 +29,7 @@ from heatlas.atlases.templates import Template, load_template
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.registration.ants_transform import read_affine, read_displacement
 from heatlas.pipeline.registration.quality.outliers import region_distances
-from heatlas.pipeline.registration.quality.side_images import write_asymmetry
+from heatlas.pipeline.registration.quality.sides import write_asymmetry
 from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.layout.run_layout import RunLayout
