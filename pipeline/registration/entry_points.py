@@ -15,7 +15,7 @@ import numpy as np
 from heatlas.atlases.spaces import Grid
 from heatlas.atlases.templates import Template
 from heatlas.pipeline.cohort.bids.derivatives import template_space_problem
-from heatlas.pipeline.registration.ants_transform import Volume
+from heatlas.pipeline.registration.ants_transform import Volume, on_grid
 from heatlas.pipeline.registration.images.brain_extraction import (
     STRIPPED_LITRES,
     BrainMask,
@@ -24,7 +24,6 @@ from heatlas.pipeline.registration.images.brain_extraction import (
     litres,
     nonzero_brain,
 )
-from heatlas.pipeline.registration.images.preparation import on_grid
 from heatlas.pipeline.registration.images.t1w import T1wImage
 from heatlas.pipeline.registration.quality.measures import correlation, dice, outside_share
 from heatlas.pipeline.run.config.image_kinds import T1W, ImageKind

@@ -22,8 +22,7 @@ from heatlas.pipeline.cohort.people.annotated import guided_people, training_par
 from heatlas.pipeline.cohort.people.splits import Split
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.cohort.segmented.images import labels_of_scans, n_longitudinal, region_numbers, t1w_of
-from heatlas.pipeline.registration.ants_transform import Interpolation, Transforms, Volume, resample
-from heatlas.pipeline.registration.images.preparation import closest_ras
+from heatlas.pipeline.registration.ants_transform import Interpolation, Transforms, Volume, closest_ras, resample
 from heatlas.pipeline.registration.images.t1w import load_labels, voxel_to_world
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import BadInputError

@@ -2,7 +2,7 @@
 
 Registration runs on the box of the template that contains the brain (`atlases.brain_box`); outside it the displacement
 and the registered brain are 0. Images are interpolated once, from the data as acquired; only the copy used to estimate
-the transform is coarser (`pipeline.registration.images.preparation`).
+the transform is coarser (`pipeline.registration.ants_transform`).
 """
 
 from __future__ import annotations
@@ -20,6 +20,10 @@ from heatlas.atlases.templates import Template
 from heatlas.pipeline.registration.ants_transform import (
     Transforms,
     Volume,
+    around_brain,
+    closest_ras,
+    coarsen,
+    correct_bias_field,
     read_affine,
     read_displacement,
     register,
@@ -27,7 +31,6 @@ from heatlas.pipeline.registration.ants_transform import (
 )
 from heatlas.pipeline.registration.entry_points import stated_brain
 from heatlas.pipeline.registration.images.brain_extraction import BrainMask, find_brain
-from heatlas.pipeline.registration.images.preparation import around_brain, closest_ras, coarsen, correct_bias_field
 from heatlas.pipeline.registration.images.t1w import load_t1w
 from heatlas.pipeline.registration.quality.measures import assess
 from heatlas.pipeline.registration.through_t1w import CarriedImage, carry, worst_of

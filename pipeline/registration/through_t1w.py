@@ -20,11 +20,14 @@ from heatlas.pipeline.registration.ants_transform import (
     HEADERS,
     Transforms,
     Volume,
+    around_brain,
+    closest_ras,
+    coarsen,
+    correct_bias_field,
     read_affine,
     register_rigidly,
     resample,
 )
-from heatlas.pipeline.registration.images.preparation import around_brain, closest_ras, coarsen, correct_bias_field
 from heatlas.pipeline.registration.images.t1w import load_t1w
 from heatlas.pipeline.registration.quality.measures import mutual_information, rotation_angle
 from heatlas.pipeline.run.config.image_kinds import ImageKind

@@ -25,13 +25,14 @@ from heatlas.pipeline.registration.ants_transform import (
     TO_4MM,
     RegistrationError,
     Volume,
+    coarsen,
+    correct_bias_field,
     iterations,
     read_affine,
     read_displacement,
     require_one_thread,
     resample,
 )
-from heatlas.pipeline.registration.images.preparation import coarsen, correct_bias_field
 from heatlas.pipeline.registration.scan import RegisteredScan, register_image
 from heatlas.pipeline.run.config.settings import RegistrationConfig
 

@@ -11,8 +11,7 @@ import scipy.ndimage
 
 from heatlas.atlases.spaces import Grid
 from heatlas.atlases.templates import load_template
-from heatlas.pipeline.registration.ants_transform import Volume
-from heatlas.pipeline.registration.images.preparation import around_brain, closest_ras, coarsen
+from heatlas.pipeline.registration.ants_transform import Volume, around_brain, closest_ras, coarsen
 from heatlas.pipeline.registration.quality.outliers import MIN_COHORT
 from heatlas.pipeline.registration.quality.sides import (
     Halves,
