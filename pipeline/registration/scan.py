@@ -77,7 +77,7 @@ def register_image(
     `path`: t1-weighted NIfTI image; only read. `template`: on the grid of the result. `prefix`: start of the names of
     the transform files, in a folder that exists. `entry`: ``brain`` for an image that is declared brain-extracted
     (`pipeline.cohort.records.Scan.entry`). `mask_path`: path of a mask of this scan, existing or not
-    (`pipeline.registration.images.given_masks`). `others`: images that are registered through the scan
+    (`pipeline.registration.images.brain_extraction`). `others`: images that are registered through the scan
     (`pipeline.registration.through_t1w`); only read. Raises BadInputError if the image or its mask cannot be used.
     Raises RegistrationError if no transform is found.
     """

@@ -15,8 +15,7 @@ from heatlas.atlases.images import write_template_image
 from heatlas.atlases.templates import configured_template
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.registration.entry_points import PlacedScan, place_beside, place_in_template, placed_brain
-from heatlas.pipeline.registration.images.brain_extraction import sidecar_of
-from heatlas.pipeline.registration.images.given_masks import mask_path
+from heatlas.pipeline.registration.images.brain_extraction import mask_path, sidecar_of
 from heatlas.pipeline.registration.images.t1w import load_t1w
 from heatlas.pipeline.registration.quality.measures import mutual_information
 from heatlas.pipeline.registration.scan import RegisteredScan, register_image

@@ -12,7 +12,7 @@ from typing import Any
 from heatlas.atlases.catalogue import find_atlas
 from heatlas.atlases.templates import configured_template
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.registration.images.synthstrip import require_synthstrip
+from heatlas.pipeline.registration.images.brain_extraction import require_synthstrip
 from heatlas.pipeline.registration.quality.doubt import DOUBT_COLUMNS, add_doubt
 from heatlas.pipeline.registration.quality.measures import QUALITY_COLUMNS
 from heatlas.pipeline.registration.quality.region_quality import (
