@@ -18,7 +18,7 @@ from heatlas.pipeline.registration.quality.doubt import FLAGGED_TABLE, MIRRORED,
 from heatlas.pipeline.registration.quality.outliers import flag_reasons
 from heatlas.pipeline.registration.settled import settle_scans
 from heatlas.pipeline.registration.stage import REGISTRATION_TABLE, register_scans, table_row
-from heatlas.pipeline.registration.volumes.region_volumes import (
+from heatlas.pipeline.registration.volumes import (
     VOLUMES_TABLE,
     gather_volumes,
     hippocampal_volumes,

@@ -43,7 +43,7 @@ from heatlas.pipeline.regions.tables import RELEVANCE_BILATERAL_TABLE, RELEVANCE
 from heatlas.pipeline.registration.quality.doubt import FLAGGED_TABLE
 from heatlas.pipeline.registration.quality.region_quality import REGION_QUALITY_TABLE
 from heatlas.pipeline.registration.stage import REGISTRATION_TABLE
-from heatlas.pipeline.registration.volumes.region_volumes import TEST_RETEST_TABLE, VOLUMES_TABLE
+from heatlas.pipeline.registration.volumes import TEST_RETEST_TABLE, VOLUMES_TABLE
 from heatlas.pipeline.run.cells import REMEDY, first_wrong
 from heatlas.pipeline.run.columns import DescribedColumn, Form, column_of
 from heatlas.pipeline.run.config.settings import Config
