@@ -19,6 +19,7 @@ from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.spaces import template_grid
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.registration.ants_transform import read_displacement
+from heatlas.pipeline.registration.scan import SMALLEST_DETERMINANT, jacobian_determinant, log_jacobian
 from heatlas.pipeline.registration.volumes import (
     VOLUMES_TABLE,
     hippocampal_volumes,
@@ -28,7 +29,6 @@ from heatlas.pipeline.registration.volumes import (
     tissue_volumes,
     volume_stability,
 )
-from heatlas.pipeline.registration.volumes.jacobian import SMALLEST_DETERMINANT, jacobian_determinant, log_jacobian
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table, write_json
 from heatlas.pipeline.run.work.digests import DigestCache
