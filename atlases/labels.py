@@ -23,10 +23,8 @@ from nibabel.spatialimages import SpatialImage
 from numpy.typing import NDArray
 
 from heatlas.atlases.catalogue import AtlasSource, find_atlas
-from heatlas.atlases.images import UNREADABLE
 from heatlas.atlases.regions import Region, RegionTable
-from heatlas.atlases.resampling import resample_labels
-from heatlas.atlases.spaces import Grid
+from heatlas.atlases.spaces import UNREADABLE, Grid, resample_labels
 from heatlas.atlases.templates import template_on
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.tables import MISSING

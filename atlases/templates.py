@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from heatlas.atlases.carriers import locate
-from heatlas.atlases.images import UNREADABLE
-from heatlas.atlases.spaces import DEFAULT_SPAN, Grid, Span, template_grid
+from heatlas.atlases.spaces import DEFAULT_SPAN, UNREADABLE, Grid, Span, template_grid
 from heatlas.pipeline.run.config.settings import RegistrationConfig
 from heatlas.pipeline.run.documents import read_json
 from heatlas.pipeline.run.errors import BadInputError, MissingDataError

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heatlas.atlases.images import write_template_image
+from heatlas.atlases.spaces import write_template_image
 from heatlas.pipeline.attribution.entry import RunContext
 from heatlas.pipeline.attribution.methods import attribute_all
 from heatlas.pipeline.attribution.network_view import start_values

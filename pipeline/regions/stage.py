@@ -28,8 +28,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from heatlas.atlases.images import write_template_image
-from heatlas.atlases.spaces import Grid
+from heatlas.atlases.spaces import Grid, write_template_image
 from heatlas.pipeline.cohort.people.unseen import networks_that_answered
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.regions.audit import RELEVANCE_AUDIT_TABLE

@@ -13,9 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heatlas.atlases.brain_box import Box
-from heatlas.atlases.images import UNREADABLE, write_template_image
-from heatlas.atlases.resampling import resample_labels
-from heatlas.atlases.spaces import Grid, require_same_grid, template_grid
+from heatlas.atlases.spaces import (
+    UNREADABLE,
+    Grid,
+    require_same_grid,
+    resample_labels,
+    template_grid,
+    write_template_image,
+)
 from heatlas.atlases.templates import span_of
 from heatlas.pipeline.cohort.images.headers import kind_of, read_raw_header
 from heatlas.pipeline.cohort.people.annotated import guided_people, training_part

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from heatlas.atlases.images import write_template_image
+from heatlas.atlases.spaces import write_template_image
 from heatlas.atlases.templates import configured_template
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.registration.entry_points import PlacedScan, place_beside, place_in_template, placed_brain

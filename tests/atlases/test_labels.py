@@ -10,8 +10,7 @@ from heatlas.atlases.brain_box import brain_box
 from heatlas.atlases.catalogue import atlas_names, find_atlas
 from heatlas.atlases.labels import load_atlas, mean_x_mm, read_labels
 from heatlas.atlases.regions import neuromorphometrics
-from heatlas.atlases.resampling import resample_labels
-from heatlas.atlases.spaces import Grid, template_grid
+from heatlas.atlases.spaces import Grid, resample_labels, template_grid
 from heatlas.atlases.templates import load_template
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from label_volumes import label_volumes_mm3
 from nilearn.image import resample_img
 
-from heatlas.atlases.resampling import resample_labels
-from heatlas.atlases.spaces import Grid
+from heatlas.atlases.spaces import Grid, resample_labels
 from heatlas.pipeline.run.errors import BadInputError
 
 ORIENTATIONS = ["".join(p) for axes in itertools.permutations(["RL", "AP", "SI"]) for p in itertools.product(*axes)]

@@ -15,7 +15,7 @@ from hypothesis.extra.numpy import arrays
 from scipy.ndimage import distance_transform_edt
 from toy_run import GRID, SCANS, toy_atlas, toy_brain, toy_maps, write_toy_run
 
-from heatlas.atlases.images import write_template_image
+from heatlas.atlases.spaces import write_template_image
 from heatlas.pipeline.regions.audit import (
     RELEVANCE_AUDIT_TABLE,
     Compartments,

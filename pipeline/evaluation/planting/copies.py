@@ -17,9 +17,8 @@ import nibabel as nib
 import numpy as np
 from numpy.typing import NDArray
 
-from heatlas.atlases.images import UNREADABLE, write_template_image
 from heatlas.atlases.labels import Atlas
-from heatlas.atlases.spaces import Grid, require_same_grid
+from heatlas.atlases.spaces import UNREADABLE, Grid, require_same_grid, write_template_image
 from heatlas.pipeline.cohort.demo.people import CHANGES, PlantedChange
 from heatlas.pipeline.cohort.people.persons import name_of_person
 from heatlas.pipeline.cohort.people.splits import Fold, Split

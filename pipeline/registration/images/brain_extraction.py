@@ -45,8 +45,7 @@ import nibabel as nib
 import numpy as np
 import scipy.ndimage
 
-from heatlas.atlases.resampling import resample_labels
-from heatlas.atlases.spaces import Grid
+from heatlas.atlases.spaces import Grid, resample_labels
 from heatlas.pipeline.cohort.bids.derivatives import read_sidecar
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.registration.images.t1w import T1wImage, load_labels

@@ -16,7 +16,7 @@ import nibabel as nib
 import numpy as np
 from nibabel.openers import ImageOpener
 
-from heatlas.atlases.images import UNREADABLE
+from heatlas.atlases.spaces import UNREADABLE
 from heatlas.pipeline.cohort.images.headers import MAX_VOXELS, is_compressed, kind_of, read_raw_header
 from heatlas.pipeline.cohort.images.orientation import Orientation, by, choose_orientation
 from heatlas.pipeline.run.errors import BadInputError
