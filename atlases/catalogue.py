@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from heatlas.atlases.carriers import locate
-from heatlas.atlases.foreign_tables import read_cat12_table, read_dseg_table
-from heatlas.atlases.regions import RegionTable, neuromorphometrics
+from heatlas.atlases.regions import RegionTable, neuromorphometrics, read_cat12_table, read_dseg_table
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.plugins import plugged_in
 from heatlas.pipeline.run.tables import MISSING, read_table
