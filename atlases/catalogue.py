@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from heatlas.atlases.carriers import locate
 from heatlas.atlases.regions import RegionTable, neuromorphometrics, read_cat12_table, read_dseg_table
+from heatlas.atlases.templates import locate
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.plugins import plugged_in
 from heatlas.pipeline.run.tables import MISSING, read_table

@@ -20,8 +20,8 @@ import nibabel as nib
 import numpy as np
 from numpy.typing import NDArray
 
-from heatlas.atlases.brain_box import Box
 from heatlas.atlases.spaces import UNREADABLE, Grid, require_same_grid
+from heatlas.atlases.templates import Box
 from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.errors import BadInputError

@@ -15,10 +15,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heatlas.atlases.brain_box import Box
 from heatlas.atlases.labels import Atlas
 from heatlas.atlases.regions import RegionTable
 from heatlas.atlases.spaces import Grid, require_same_grid
+from heatlas.atlases.templates import Box
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.regions.region_sums import PackedLabels, device_labels, device_region_sums, labels_in, pack_labels
 from heatlas.pipeline.regions.tables import RELEVANCE_TABLE, scan_rows

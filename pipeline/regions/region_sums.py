@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heatlas.atlases.brain_box import Box
+from heatlas.atlases.templates import Box
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.work.host import on_host
 

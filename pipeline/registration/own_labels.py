@@ -12,7 +12,6 @@ import nibabel as nib
 import numpy as np
 from numpy.typing import NDArray
 
-from heatlas.atlases.brain_box import Box
 from heatlas.atlases.spaces import (
     UNREADABLE,
     Grid,
@@ -21,7 +20,7 @@ from heatlas.atlases.spaces import (
     template_grid,
     write_template_image,
 )
-from heatlas.atlases.templates import span_of
+from heatlas.atlases.templates import Box, span_of
 from heatlas.pipeline.cohort.images.headers import kind_of, read_raw_header
 from heatlas.pipeline.cohort.people.annotated import guided_people, training_part
 from heatlas.pipeline.cohort.people.splits import Split

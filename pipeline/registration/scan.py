@@ -1,6 +1,6 @@
 """One scan, from its file to arrays in template space.
 
-Registration runs on the box of the template that contains the brain (`atlases.brain_box`); outside it the displacement
+Registration runs on the box of the template that contains the brain (`atlases.templates`); outside it the displacement
 and the registered brain are 0. Images are interpolated once, from the data as acquired; only the copy used to estimate
 the transform is coarser (`pipeline.registration.ants_transform`).
 
@@ -22,9 +22,8 @@ from pathlib import Path
 import numpy as np
 import scipy.ndimage
 
-from heatlas.atlases.brain_box import brain_box
 from heatlas.atlases.spaces import Grid
-from heatlas.atlases.templates import Template
+from heatlas.atlases.templates import Template, brain_box
 from heatlas.pipeline.registration.ants_transform import (
     CENTRES,
     HEADERS,

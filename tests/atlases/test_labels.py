@@ -6,12 +6,11 @@ import pytest
 from atlas_grids import oblique, oriented
 from label_volumes import label_volumes_mm3
 
-from heatlas.atlases.brain_box import brain_box
 from heatlas.atlases.catalogue import atlas_names, find_atlas
 from heatlas.atlases.labels import load_atlas, mean_x_mm, read_labels
 from heatlas.atlases.regions import neuromorphometrics
 from heatlas.atlases.spaces import Grid, resample_labels, template_grid
-from heatlas.atlases.templates import load_template
+from heatlas.atlases.templates import brain_box, load_template
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 
 CAT12, SPM12 = "neuromorphometrics-cat12", "neuromorphometrics-spm12"

@@ -17,9 +17,9 @@ from range_ends import ends
 from torch import nn
 
 import heatlas.pipeline.attribution
-from heatlas.atlases.brain_box import Box
 from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.spaces import template_grid
+from heatlas.atlases.templates import Box
 from heatlas.pipeline.attribution.cam.masked_volumes import OptiCam
 from heatlas.pipeline.attribution.entry import RunContext, last_spatial_stage
 from heatlas.pipeline.attribution.gradient.paths import IntegratedGradients

@@ -12,8 +12,7 @@ import pytest
 import scipy.ndimage
 from registration_phantom import BALL_MM, BALL_RADIUS_MM, TEMPLATE_TO_SCAN
 
-from heatlas.atlases.brain_box import brain_box
-from heatlas.atlases.templates import Template
+from heatlas.atlases.templates import Template, brain_box
 from heatlas.pipeline.registration import ants_transform
 from heatlas.pipeline.registration.ants_transform import (
     AFFINE,

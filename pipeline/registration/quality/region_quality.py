@@ -21,11 +21,10 @@ import numpy as np
 import pandas as pd
 import scipy.ndimage
 
-from heatlas.atlases.brain_box import Box, brain_box
 from heatlas.atlases.catalogue import find_atlas
 from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.regions import RegionTable
-from heatlas.atlases.templates import Template, load_template
+from heatlas.atlases.templates import Box, Template, brain_box, load_template
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.registration.ants_transform import read_affine, read_displacement
 from heatlas.pipeline.registration.quality.outliers import region_distances

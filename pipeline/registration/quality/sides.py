@@ -22,9 +22,8 @@ import nibabel as nib
 import numpy as np
 import scipy.ndimage
 
-from heatlas.atlases.brain_box import brain_box
 from heatlas.atlases.spaces import Grid, template_grid
-from heatlas.atlases.templates import load_template, span_of, template_on
+from heatlas.atlases.templates import brain_box, load_template, span_of, template_on
 from heatlas.pipeline.registration.ants_transform import Volume, on_grid, read_displacement
 from heatlas.pipeline.registration.quality.outliers import MIN_COHORT
 from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE
