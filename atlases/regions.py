@@ -1,4 +1,4 @@
-"""Region tables: what an atlas's label numbers stand for.
+"""Region tables: what an atlas's label numbers stand for, in our own table and in those of others.
 
 ``tables/neuromorphometrics.tsv`` is this project's own table of SPM12's 136 Neuromorphometrics numbers; CAT12 uses the
 same numbers for the same structures and leaves out the vessels (63, 64). Its 68 bilateral groups are those of the
@@ -15,14 +15,10 @@ Basal forebrain is the only pair numbered left first (75 left, 76 right), which 
 contradicts itself there. The lobes follow the BrainCOLOR protocol that the labels were drawn by, with the insula apart
 and the parietal operculum in the parietal lobe.
 
-Region tables written by others: CAT12's (in ``deepmriprep``) and those of BIDS (``*_dseg.tsv``).
-
-Such tables give a number and a name; the side is part of the name, in one of a few habits. It is read here, and
-checked against the image where the labels are loaded (`atlases.labels`).
-
-Names of FreeSurfer's labels: those of ``aparc+aseg`` with the atlas of Desikan and Killiany.
-
-From FreeSurferColorLUT.txt of FreeSurfer, whose other thousand labels this segmentation does not hold.
+Tables written by others, CAT12's (in ``deepmriprep``) and those of BIDS (``*_dseg.tsv``), give a number and a name; the
+side is part of the name, in one of a few habits. It is read here, and checked against the image where the labels are
+loaded (`atlases.labels`). The names of FreeSurfer's labels are those of ``aparc+aseg`` with the atlas of Desikan and
+Killiany, from FreeSurferColorLUT.txt, whose other thousand labels this segmentation does not hold.
 """
 
 from __future__ import annotations

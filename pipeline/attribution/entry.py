@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from torch import nn
 
-from heatlas.atlases.templates import Box
+from heatlas.atlases.spaces import Box
 from heatlas.pipeline.attribution.method_settings import Setting, build_record
 from heatlas.pipeline.attribution.methods import Method
 from heatlas.pipeline.attribution.network_view import open_parts

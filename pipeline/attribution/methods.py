@@ -1,9 +1,7 @@
-"""Entry point of all methods: `attribute`.
+"""From a method to its map on the grid of the input: `attribute`.
 
 A *method* is a small frozen record of its settings that makes maps of a `NetworkView`. Its formula is in pure functions
 beside it; precision, checks and upsampling to the input's grid are handled here for all methods.
-
-Upsampling of maps from a later layer to the grid of the input, aligned with receptive fields.
 
 A value of a feature map belongs to the centre of its receptive field. With unpadded convolutions and pooling that
 rounds down, these centres are not spread evenly over the volume: resizing the map to the volume (as usual for CAM)

@@ -4,23 +4,17 @@ Words: the *boundary* splits the network in two, ``rest(pre(volumes)) == model(v
 w) are the values at the boundary; at boundary 0 they are the volumes. A method explains the *score* of the target as a
 function of the features, so one formula serves the input and every stage (ML-Att; Rao, Böhle & Schiele 2022).
 
+The score is the logit of the target (default), its softmax probability, as in the founding study, or its *evidence*:
+the logit minus the mean of the other logits, which maps relative to a reference explain. For two classes evidence is
+the log odds, and does not change if a constant is added to all logits; for regression it is the output. LRP is linear
+in its start value: a negative logit, as many controls have for the patient class, gives the negative of the map for a
+positive logit, and the map sums to the negative logit.
+
+Everything is computed in full float32. On NVIDIA cards since Ampere, PyTorch uses TF32 (10-bit mantissa) for float32
+convolutions by default, which breaks conservation in the third digit and changes max-pool winners.
+
 A stage that pools by attention (CA-Stream) ends, for a boundary right after it, before its attention, whose query
 depends on the volume: there the rest is that of the volume explained.
-
-What is explained: the output and its value.
-
-All methods share this module, so that they explain the same thing. Relevance starts from the logit of the target
-(default) or from its softmax probability, as in the founding study. LRP is linear in its start value: a negative logit,
-as many controls have for the patient class, gives the negative of the map for a positive logit, and the map sums to the
-negative logit.
-
-Maps relative to a reference explain the *evidence*: the logit of the target minus the mean of the other logits. For two
-classes it is the log odds, and does not change if a constant is added to all logits. For regression it is the output.
-
-Full float32 precision.
-
-On NVIDIA cards since Ampere, PyTorch uses TF32 (10-bit mantissa) for float32 convolutions by default, which breaks
-conservation in the third digit and changes max-pool winners. Autocast lowers precision too.
 """
 
 from __future__ import annotations

@@ -1,21 +1,17 @@
-"""Result of an attribution method.
+"""What a method answers: maps with their start values, the ledger of relevance, and the mean over networks.
 
-The conservation ledger: where relevance went, layer by layer.
-
-Relevance is propagated from the output of the network to its input. For each layer with weights
+**Ledger.** Relevance is propagated from the output of the network to its input. For each layer with weights
 
 relevance_in = relevance_out + absorbed_by_bias + lost_no_contribution + stabiliser + residual
 
 with a residual due to rounding only. All sums are float64.
 
-The mean of the maps of several networks that explain one scan: of different folds, or members of an ensemble.
-
+**Mean.** Networks of different folds, or members of an ensemble, explain one scan together by the mean of their maps.
 The start value of the mean map is the mean over networks of what is explained (the logit, or the probability).
 Relevance is linear in what it starts from, so the mean of the maps explains the mean of the start values: as if the
 networks were one whose last layer averages. (The softmax of the mean logits is another quantity, and is not explained.)
-Ledgers are averaged too, so that every account still adds up: mean start value = sum of the mean map + mean losses.
-
-Of maps without sign, such as guided backpropagation, the mean is that of the magnitudes, not the magnitude of the mean
+Ledgers are averaged too, so that every account still adds up: mean start value = sum of the mean map + mean losses. Of
+maps without sign, such as guided backpropagation, the mean is that of the magnitudes, not the magnitude of the mean
 gradient: networks whose gradients have opposite signs are both susceptible.
 """
 
@@ -29,7 +25,6 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from heatlas.pipeline.attribution.lrp.rules import Messages
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.work.host import on_host
 
@@ -54,21 +49,6 @@ LOSSES = ("absorbed_by_bias", "lost_no_contribution", "stabiliser")
 
 
 @dataclass(frozen=True)
-class Losses:
-    """Relevance that a layer did not pass on, float64 of shape (B,); None for zero."""
-
-    bias: Tensor | None = None
-    lost: Tensor | None = None
-    stabiliser: Tensor | None = None
-
-    @classmethod
-    def of(cls, message: Messages) -> Losses:
-        """Losses of a message, summed over units."""
-        parts = (message.bias, message.lost, message.stabiliser)
-        return cls(*(None if part is None else sum_per_volume(part) for part in parts))
-
-
-@dataclass(frozen=True)
 class LedgerEntry:
     """Balance of one layer; every value is float64 of shape (B,), one number per volume."""
 
@@ -80,11 +60,11 @@ class LedgerEntry:
     stabiliser: Tensor
 
     @classmethod
-    def of(cls, layer: str, above: Tensor, below: Tensor, losses: Losses) -> LedgerEntry:
-        """Balance of a layer from the relevance at its units and at its inputs."""
+    def of(cls, layer: str, above: Tensor, below: Tensor, losses: Sequence[Tensor | None]) -> LedgerEntry:
+        """Balance of a layer from the relevance at its units, at its inputs, and its `LOSSES`, (B,); None for zero."""
         relevance_in = sum_per_volume(above)
         nothing = torch.zeros_like(relevance_in)
-        lost = [nothing if loss is None else loss for loss in (losses.bias, losses.lost, losses.stabiliser)]
+        lost = [nothing if loss is None else loss for loss in losses]
         return cls(layer, relevance_in, sum_per_volume(below), *lost)
 
     @property

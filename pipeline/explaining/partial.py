@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heatlas.atlases.templates import Box
+from heatlas.atlases.spaces import Box
 from heatlas.pipeline.explaining.explained_scan import (
     ExplainedScan,
     ScanToExplain,

@@ -15,8 +15,8 @@ from typing import Literal
 import nibabel as nib
 import numpy as np
 
-from heatlas.atlases.spaces import DEFAULT_SPAN, UNREADABLE, Grid, Span, require_same_grid, template_grid
-from heatlas.atlases.templates import Box, Template, brain_box, configured_template, span_of
+from heatlas.atlases.spaces import DEFAULT_SPAN, UNREADABLE, Box, Grid, Span, require_same_grid, template_grid
+from heatlas.atlases.templates import Template, brain_box, configured_template, span_of
 from heatlas.pipeline.models.families.registry import family_of
 from heatlas.pipeline.models.replaced_tissue import with_tissue
 from heatlas.pipeline.run.config.networks import ModelConfig

@@ -17,8 +17,7 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 
-from heatlas.atlases.spaces import DEFAULT_SPAN
-from heatlas.atlases.templates import Box
+from heatlas.atlases.spaces import DEFAULT_SPAN, Box
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.ensembles import ensemble_of, members_of
 from heatlas.pipeline.models.families.family import Family

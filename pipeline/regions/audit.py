@@ -23,8 +23,7 @@ from skimage.filters import threshold_multiotsu
 from torch import Tensor
 
 from heatlas.atlases.regions import RegionTable
-from heatlas.atlases.spaces import UNREADABLE, Grid, require_same_grid
-from heatlas.atlases.templates import Box
+from heatlas.atlases.spaces import UNREADABLE, Box, Grid, require_same_grid
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 from heatlas.pipeline.regions.region_sums import REST, PackedLabels, labels_in, ordered_total

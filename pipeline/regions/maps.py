@@ -1,6 +1,4 @@
-"""Relevance maps as files: read one on a known grid.
-
-Sums of maps over some scans each: what a run keeps that keeps no maps of single scans.
+"""Relevance maps as files: one of a scan, read on a known grid, and sums over scans where single ones are not kept.
 
 A mean map is put together from such sums, as it is from single maps: a *part* is a file that holds the sum of the maps
 of its scans, be it one (a relevance map) or several (a partial sum). Partial sums are float64 and cover the network's
@@ -20,8 +18,7 @@ import nibabel as nib
 import numpy as np
 from numpy.typing import NDArray
 
-from heatlas.atlases.spaces import UNREADABLE, Grid, require_same_grid
-from heatlas.atlases.templates import Box
+from heatlas.atlases.spaces import UNREADABLE, Box, Grid, require_same_grid
 from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.errors import BadInputError

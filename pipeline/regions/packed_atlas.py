@@ -1,7 +1,4 @@
-"""An atlas as it travels with jobs, and the region table of one scan.
-
-Maps of networks that see several kinds of images: how much lies in each kind, region by region.
-"""
+"""An atlas as it travels with jobs, and what is written of one scan: sums over regions, and by kind of image."""
 
 from __future__ import annotations
 
@@ -17,8 +14,7 @@ from torch import Tensor
 
 from heatlas.atlases.labels import Atlas
 from heatlas.atlases.regions import RegionTable
-from heatlas.atlases.spaces import Grid, require_same_grid
-from heatlas.atlases.templates import Box
+from heatlas.atlases.spaces import Box, Grid, require_same_grid
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.regions.region_sums import PackedLabels, device_labels, device_region_sums, labels_in, pack_labels
 from heatlas.pipeline.regions.tables import RELEVANCE_TABLE, scan_rows

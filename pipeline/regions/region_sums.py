@@ -1,14 +1,13 @@
-"""Region sums where the maps are made: on the device, before anything is written.
+"""Sums of maps over the regions of an atlas, where the maps are made: on the device, before anything is written.
+
+A label volume travels with jobs, packed. Regions are keyed by label number, never by position: every region of the
+table keeps its row, one without a voxel has a sum of 0 over 0 voxels, and what lies in no region is a row of its own
+(`REST`), so that the rows add to the total of a map.
 
 nilearn's `NiftiLabelsMasker` gives the same sums (it is the oracle of the tests) but drops empty labels. Maps cover the
 network's box; everything outside it is 0. Scatter-adds (`Tensor.index_add`, `torch.bincount`) are no use: on a GPU
 their order of addition changes from call to call. Here the labelled voxels are gathered region by region into rows of
 fixed length, rows are added, then the rows of a region: two dense sums, of one order on any call, in float64.
-
-A label volume packed to travel with jobs. Regions are keyed by label number, never by position.
-
-Every region of the table keeps its row, one without a voxel has a sum of 0 over 0 voxels, and what lies in no region is
-a row of its own (`REST`), so that the rows add to the total of a map.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heatlas.atlases.templates import Box
+from heatlas.atlases.spaces import Box
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.work.host import on_host
 

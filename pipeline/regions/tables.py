@@ -1,7 +1,4 @@
-"""Tables of region relevance: per scan, over all scans, and by bilateral group with gain.
-
-The three region metrics of Böhle et al. (2019): sum, density, gain.
-"""
+"""Tables of region relevance (per scan, over all scans, by bilateral group), and the metrics of Böhle et al. (2019)."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""ANTs: estimate the transform from template to scan, and resample images.
+"""ANTs: prepare images, estimate the transform from template to scan, and resample.
 
 ITK uses millimetres to the left, back and up (LPS); everything outside this module is RAS. Importing ANTs takes seconds
 and only workers need it, so functions that use it import it themselves.
-
-Prepare an image for registration: axis order, margin, resolution and bias field.
 """
 
 from __future__ import annotations

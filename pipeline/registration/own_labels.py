@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 
 from heatlas.atlases.spaces import (
     UNREADABLE,
+    Box,
     Grid,
     require_same_grid,
     resample_labels,
     template_grid,
     write_template_image,
 )
-from heatlas.atlases.templates import Box, span_of
+from heatlas.atlases.templates import span_of
 from heatlas.pipeline.cohort.images.headers import kind_of, read_raw_header
 from heatlas.pipeline.cohort.people.annotated import guided_people, training_part
 from heatlas.pipeline.cohort.people.splits import Split

@@ -4,12 +4,8 @@ Registration runs on the box of the template that contains the brain (`atlases.t
 and the registered brain are 0. Images are interpolated once, from the data as acquired; only the copy used to estimate
 the transform is coarser (`pipeline.registration.ants_transform`).
 
-An image of another kind (FLAIR, T2w, PET) to template space, through the T1-weighted image of its session.
-
-A rigid map takes the image to the T1-weighted one; the transforms of that one take both to the template. The image is
-interpolated once, by all maps together. The brain is that of the T1-weighted image.
-
-Local volume change of a displacement field.
+An image of another kind (FLAIR, T2w, PET) comes through the T1-weighted image of its session: a rigid map takes it to
+that one, whose transforms take both to the template, and whose brain is that of both.
 """
 
 from __future__ import annotations

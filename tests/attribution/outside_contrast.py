@@ -14,8 +14,7 @@ import torch
 from torch import nn
 
 from heatlas.atlases.labels import load_atlas
-from heatlas.atlases.spaces import template_grid
-from heatlas.atlases.templates import Box
+from heatlas.atlases.spaces import Box, template_grid
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.cohort.records import Scan

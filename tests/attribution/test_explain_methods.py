@@ -18,8 +18,7 @@ from torch import nn
 
 import heatlas.pipeline.attribution
 from heatlas.atlases.labels import load_atlas
-from heatlas.atlases.spaces import template_grid
-from heatlas.atlases.templates import Box
+from heatlas.atlases.spaces import Box, template_grid
 from heatlas.pipeline.attribution.cam.masked_volumes import OptiCam
 from heatlas.pipeline.attribution.entry import RunContext, last_spatial_stage
 from heatlas.pipeline.attribution.gradient.paths import IntegratedGradients

@@ -15,7 +15,7 @@ import torch
 from lrp_toys import lrp_beta
 from outside_contrast import CONFIG, CONVERTER, LABELLED, SPLIT, STRANGER, OutsideRun, make_run
 
-from heatlas.atlases.templates import Box
+from heatlas.atlases.spaces import Box
 from heatlas.pipeline.attribution.gradient.guided_backprop import guided_backprop
 from heatlas.pipeline.attribution.records import LOSSES, Attribution
 from heatlas.pipeline.cohort.people.splits import Fold, Split

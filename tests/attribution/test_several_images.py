@@ -12,8 +12,7 @@ import torch
 from every_method import SMALL, built
 from torch import nn
 
-from heatlas.atlases.spaces import template_grid
-from heatlas.atlases.templates import Box
+from heatlas.atlases.spaces import Box, template_grid
 from heatlas.pipeline.attribution.methods import attribute, attribute_all
 from heatlas.pipeline.attribution.records import RunningMean
 from heatlas.pipeline.attribution.registry import METHODS

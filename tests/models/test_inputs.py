@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from heatlas.atlases.spaces import template_grid
-from heatlas.atlases.templates import Box, load_template
+from heatlas.atlases.spaces import Box, template_grid
+from heatlas.atlases.templates import load_template
 from heatlas.pipeline.models import kept_volumes
 from heatlas.pipeline.models.families.founding_family import FoundingConfig
 from heatlas.pipeline.models.families.founding_geometry import seen_shape

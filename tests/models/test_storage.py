@@ -12,7 +12,7 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from heatlas.atlases.templates import Box
+from heatlas.atlases.spaces import Box
 from heatlas.pipeline.cohort.people.splits import Fold
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.exchange import from_file, to_monai

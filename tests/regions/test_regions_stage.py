@@ -25,7 +25,7 @@ from toy_run import (
     write_toy_table,
 )
 
-from heatlas.atlases.templates import Box
+from heatlas.atlases.spaces import Box
 from heatlas.pipeline.regions.maps import PARTIAL_TABLE, write_sums
 from heatlas.pipeline.regions.stage import aggregate_relevance
 from heatlas.pipeline.regions.tables import RELEVANCE_BILATERAL_TABLE, RELEVANCE_TABLE, SPREADS

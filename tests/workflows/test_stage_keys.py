@@ -37,7 +37,7 @@ KEYS: dict[str, tuple[tuple[Callable[..., Any], ...], set[str]]] = {
         (explain_scan,),
         {FoundingCNN.__module__, "heatlas.pipeline.regions.region_sums", "heatlas.atlases.spaces"},
     ),
-    "mean maps": ((average_maps,), {"heatlas.pipeline.regions.maps", "heatlas.pipeline.regions.maps"}),
+    "mean maps": ((average_maps,), {"heatlas.pipeline.regions.maps"}),
     "statistics": (
         (analyse, evaluate_planted, evaluate_effects),
         {

@@ -1,9 +1,4 @@
-"""Shared parts of class activation maps: weighted sums of feature maps, and checks of the boundary.
-
-Normalise maps to [0, 1], one volume at a time, so that they can serve as masks.
-
-Stretching a constant map would amplify rounding errors to a full mask, so a range within rounding error counts as zero.
-"""
+"""What class activation maps share: weighted sums of feature maps, maps as masks, and checks of the boundary."""
 
 from __future__ import annotations
 

@@ -1,15 +1,14 @@
-"""Gradient-free class activation maps: channel weights from showing or removing each channel.
+"""Class activation maps whose channel weights come from what the network says of changed volumes.
 
 Score-CAM shows the volume only where a channel is active and measures the score; Ablation-CAM removes a channel from
 the features and measures the drop. Both run the network once per channel and volume, `batch` of them at a time, without
 hooks or changes to the model.
 
-Opti-CAM (Zhang, Torres et al. 2024): the mixture of feature maps that, used as a mask, maximises the score.
-
-For each volume, Adam maximises the score of the volume masked with ``S(u) = sum_k softmax(u)_k A^k`` over one weight
-per channel. The features are those of the unmasked volume and stay fixed; the gradient passes through softmax,
-upsampling, normalisation, mask and the whole network. Objectives of a batch are summed, not averaged, and Adam works
-element by element, so the result for a volume does not depend on its batch.
+Opti-CAM (Zhang, Torres et al. 2024) finds the mixture of feature maps that, used as a mask, maximises the score. For
+each volume, Adam maximises the score of the volume masked with ``S(u) = sum_k softmax(u)_k A^k`` over one weight per
+channel. The features are those of the unmasked volume and stay fixed; the gradient passes through softmax, upsampling,
+normalisation, mask and the whole network. Objectives of a batch are summed, not averaged, and Adam works element by
+element, so the result for a volume does not depend on its batch.
 """
 
 from __future__ import annotations

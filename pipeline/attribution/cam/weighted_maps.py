@@ -1,16 +1,9 @@
-"""Class activation maps weighted by gradients or by the linear head.
+"""Class activation maps weighted by gradients or by the linear head, and Fake-CAM, the control of their metrics.
 
 All sum the feature maps ``A^k`` at a boundary with weights derived from the gradient ``g = dy/dA`` of the score y. With
 global average pooling and a linear head right after the boundary g is constant in space, and CAM divided by the number
-of voxels, Grad-CAM, XGrad-CAM and HiRes-CAM agree (up to the ReLU). With any other head they differ. Maps keep the
-resolution of the boundary and the units of the formula; they are not scaled to [0, 1].
-
-Heads with global average pooling and one linear layer, the only ones that CAM is defined for.
-
-There are two equivalent forms: pooling then linear, or a 1x1x1 convolution then pooling. For both the logit is ``sum_k
-W_ck mean(A^k) + b_c``.
-
-Fake-CAM (Poppi et al. 2021): a constant map, to expose metrics that reward it.
+of voxels, Grad-CAM, XGrad-CAM and HiRes-CAM agree (up to the ReLU). With any other head they differ, and CAM is not
+defined. Maps keep the resolution of the boundary and the units of the formula; they are not scaled to [0, 1].
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Integrated gradients (Sundararajan, Taly & Yan 2017): the gradient integrated from a baseline to the volume.
+"""Gradients gathered on the way to a volume: integrated gradients from a baseline, expected gradients from controls.
 
-The map is ``(x - b) * mean over the path of the gradient at b + alpha (x - b)``, alpha from 0 to 1. It is *complete*:
-it sums to ``score(x) - score(b)``. It therefore explains a difference, and depends on the baseline `b`.
+Integrated gradients (Sundararajan, Taly & Yan 2017) are
+``(x - b) * mean over the path of the gradient at b + alpha (x - b)``, alpha from 0 to 1. The map is *complete*: it sums
+to ``score(x) - score(b)``. It therefore explains a difference, and depends on the baseline `b`.
 
 The integral uses the midpoint rule. Along the path the gradient of a network of ReLU and max-pooling is piecewise
 constant, so rules of higher order bring nothing: on 24 small random networks like the founding CNN the median error at
@@ -9,14 +10,10 @@ constant, so rules of higher order bring nothing: on 24 small random networks li
 (trapezoid). The midpoint rule also avoids the end points: at a baseline of zeros every ReLU behind a bias-free layer is
 at its kink, where the gradient is a convention.
 
-Gradients gathered on the way from controls to a volume: expected gradients, and integrated gradients from the mean.
-
-Expected gradients (Erion et al. 2021) are integrated gradients averaged over the baselines of a reference:
-``mean over r and alpha of (x - r) * gradient at r + alpha (x - r)``. In expectation they sum to
-``score(x) - mean over r of score(r)``; with few points per reference they miss it by a sampling error.
-
-What they must sum to is known without any point, so the sum of a point's contribution (the slope of the score on its
-path) is a control variate of known mean: `PathSample.controlled` weights the points so that their slopes have that
+Expected gradients (Erion et al. 2021) are integrated gradients averaged over the baselines of a reference. In
+expectation they sum to ``score(x) - mean over r of score(r)``; with few points per reference they miss it by a sampling
+error. What they must sum to is known without any point, so the sum of a point's contribution (the slope of the score on
+its path) is a control variate of known mean: `PathSample.controlled` weights the points so that their slopes have that
 mean, and the map adds up. That takes the sampling error of the sum away, not that of single regions; so the error of
 the plain mean is kept beside the map.
 

@@ -1,21 +1,18 @@
-"""The linear operation of a layer, without bias: forward, and transposed.
+"""What single layers do to relevance: linear maps forward and transposed, folded normalisation, max-pooling.
 
-Rules use a layer only through these two directions; geometry (stride, padding, dilation, groups) is handled here. Where
-nothing is skipped, the transposed convolution is a convolution with flipped weights: on a CPU that takes half the time
-of PyTorch's derivative with respect to the input. Otherwise it is that derivative, which unlike ``conv_transpose3d``
-needs no output padding and is up to 2.5 times faster for few input channels.
-
-Batch normalisation in LRP: folded into the preceding convolution, or passed through as identity.
+Rules use a layer with weights only through two directions of its linear map, without bias; geometry (stride, padding,
+dilation, groups) is handled here. Where nothing is skipped, the transposed convolution is a convolution with flipped
+weights: on a CPU that takes half the time of PyTorch's derivative with respect to the input. Otherwise it is that
+derivative, which unlike ``conv_transpose3d`` needs no output padding and is up to 2.5 times faster for few input
+channels.
 
 In evaluation mode ``BN(W x + b) = γ/σ (W x + b - μ) + β_BN`` is linear, so convolution and normalisation are one
 convolution with weights ``W γ/σ`` and bias ``(b - μ) γ/σ + β_BN``. The β-rule is invariant to positive factors per
-channel: folding and identity give the same map if every γ > 0, and differ where a γ is negative, since the unit's
-positive contributions then *decrease* its activation before the sign change.
+channel: folding and passing as identity give the same map if every γ > 0, and differ where a γ is negative, since the
+unit's positive contributions then *decrease* its activation before the sign change.
 
-Max-pooling for LRP: all relevance goes to the winner of each window.
-
-The winners are those of the forward pass that is explained: a second pass with different rounding could choose another
-winner and move relevance by a whole receptive field.
+Max-pooling gives all relevance to the winner of each window: that of the forward pass that is explained, since a second
+pass with different rounding could choose another winner and move relevance by a whole receptive field.
 """
 
 from __future__ import annotations

@@ -2,9 +2,7 @@
 
 A *plan* groups the operations of a model into *steps*. A step begins where relevance is redistributed (a layer with
 weights, an average pooling, a sum, a concatenation) and includes the following normalisation, ReLU, dropout and, if one
-comes next, max-pooling. Unknown operations are refused by name; nothing is approximated.
-
-Operations and options that attribution supports; all others are refused by name.
+comes next, max-pooling. Unknown operations and options are refused by name; nothing is approximated.
 """
 
 from __future__ import annotations

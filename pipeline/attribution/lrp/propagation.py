@@ -1,11 +1,9 @@
 """Backward pass of LRP: relevance of the inputs of each step from that of its output, for several rules at once.
 
-Relevance through attention, by the rules of AttnLRP (Achtibat et al. 2024).
-
-A softmax is expanded to first order (Deep Taylor): an input gets its own value times what its derivative hands back,
-and the rest is a constant, which absorbs its share. A product of two values that both depend on the volume (queries and
-keys, attention weights and values) gives each factor half, in proportion to its contributions. Neither depends on the
-rules of layers with weights.
+Attention follows the rules of AttnLRP (Achtibat et al. 2024). A softmax is expanded to first order (Deep Taylor): an
+input gets its own value times what its derivative hands back, and the rest is a constant, which absorbs its share. A
+product of two values that both depend on the volume (queries and keys, attention weights and values) gives each factor
+half, in proportion to its contributions. Neither depends on the rules of layers with weights.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ from heatlas.pipeline.attribution.lrp.rules import (
     products,
 )
 from heatlas.pipeline.attribution.lrp.winners import sparse_pays, winner_messages, winner_sums
-from heatlas.pipeline.attribution.records import LedgerEntry, Losses, constant_entry, sum_per_volume
+from heatlas.pipeline.attribution.records import LedgerEntry, constant_entry, sum_per_volume
 from heatlas.pipeline.models.graph.operations import Concatenate, Moved, Sum
 from heatlas.pipeline.run.errors import UsageError
 
@@ -71,6 +69,8 @@ def back(value: Tensor, leaves: Sequence[Tensor], message: Tensor) -> list[Tenso
 
 Relevance = list[Tensor]
 """One tensor per rule."""
+Losses = tuple[Tensor | None, Tensor | None, Tensor | None]
+"""Relevance that a layer did not pass on, (B,), in the order of `pipeline.attribution.records.LOSSES`."""
 
 
 def propagate(
@@ -125,7 +125,7 @@ def _step_back(
         parts = [_through_unweighted(record, r, c.unweighted) for r, c in zip(relevance, composites, strict=True)]
         by_input = [[below[place] for below, _ in parts] for place in range(len(record.inputs))]
         return by_input, _accounts(
-            record, relevance, [sum_inputs(below) for below, _ in parts], [Losses.of(message) for _, message in parts]
+            record, relevance, [sum_inputs(below) for below, _ in parts], [_losses(message) for _, message in parts]
         )
     if isinstance(step.head, Concatenate):
         sizes = [a.shape[1] for a in record.inputs]
@@ -211,7 +211,7 @@ def _through_weights(
     record: Record, weights: Weights, relevance: Relevance, rules: Sequence[Rule]
 ) -> tuple[Relevance, list[LedgerEntry]]:
     below: Relevance = [relevance[0]] * len(rules)
-    losses: list[Losses] = [Losses()] * len(rules)
+    losses: list[Losses] = [(None, None, None)] * len(rules)
     for group in _groups(record, weights, rules):
         layer = _SharedLayer(record, weights, group.contributors)
         positive, negative = layer.sums(group.with_negative)
@@ -221,7 +221,7 @@ def _through_weights(
         ) -> Iterator[Messages]:
             for place in group.places:  # one at a time, so that only their losses stay in memory
                 message = rules[place].messages(positive, negative, weights.bias, relevance[place])
-                losses[place] = Losses.of(message)
+                losses[place] = _losses(message)
                 yield message
 
         for place, answer in zip(group.places, layer.hand_down(messages(), len(group.places)), strict=True):
@@ -296,11 +296,11 @@ def _through_local(record: Record, relevance: Relevance) -> tuple[list[Relevance
         if isinstance(head, nn.Softmax):
             found = softmax_relevance(leaves[0].detach(), local.detach(), r, head.dim or 0)
             parts.append([found])
-            losses.append(Losses(bias=sum_per_volume(r) - sum_per_volume(found)))
+            losses.append((sum_per_volume(r) - sum_per_volume(found), None, None))
         else:
             messages = UNWEIGHTED.messages(local.detach(), None, None, r)
             parts.append(product_relevance(local, leaves, messages.positive))
-            losses.append(Losses.of(messages))
+            losses.append(_losses(messages))
     by_input = [[below[place] for below in parts] for place in range(len(leaves))]
     return by_input, _accounts(record, relevance, [sum_inputs(below) for below in parts], losses)
 
@@ -326,3 +326,11 @@ def _accounts(record: Record, relevance: Relevance, below: Relevance, losses: Se
         LedgerEntry.of(record.step.name, above, under, lost)
         for above, under, lost in zip(relevance, below, losses, strict=True)
     ]
+
+
+def _losses(message: Messages) -> Losses:
+    """Losses of a message, summed over units."""
+    bias, lost, stabiliser = (
+        None if part is None else sum_per_volume(part) for part in (message.bias, message.lost, message.stabiliser)
+    )
+    return bias, lost, stabiliser

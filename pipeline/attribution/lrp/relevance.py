@@ -9,8 +9,6 @@ tape and one set of contribution sums serve all rules.
 From the evidence, relevance starts at one unit that is the difference of the outputs: the last layer has the weights of
 the target less the mean of all others (Montavon et al. 2019, on how classes are told apart). Its map does not
 level off where the probability nears 1, and a constant added to all logits changes nothing.
-
-LRP as a method of the registry; maps for several β come from one pass.
 """
 
 from __future__ import annotations

@@ -1,27 +1,19 @@
-"""The LRP rules, as records of their settings; `pipeline.attribution.lrp.rules` defines the terms.
+"""How LRP treats a layer: contributions, the rules that divide relevance by them, and rules by kind of layer.
 
-Each rule defines the contributions (plain products, except for zB) and how the relevance of a unit is divided between
-positive and negative ones.
-
-Sources: Bach et al. 2015 (ε, αβ); Montavon et al. 2017, 2019 (z+, zB, γ); Böhle et al. 2019 (β, one-signed units);
-Anders et al. 2021 (γ for both signs of the output).
-
-Building blocks of LRP rules: contributions, and the messages that redistribute relevance.
-
-Words: a *unit* j of a layer sums the *contributions* ``z_ij = x_i w_ij`` of its inputs i, and a bias ``b_j``. ``z+_j``
-is the sum of its positive contributions, ``z-_j`` (<= 0) of its negative ones. Every rule gives each positive
+**Terms.** A *unit* j of a layer sums the *contributions* ``z_ij = x_i w_ij`` of its inputs i, and a bias ``b_j``.
+``z+_j`` is the sum of its positive contributions, ``z-_j`` (<= 0) of its negative ones. Every rule gives each positive
 contribution the same *message* ``s+_j`` per unit of contribution, and each negative one ``s-_j``::
 
     R_ij = z_ij s+_j  where z_ij > 0,    z_ij s-_j  where z_ij < 0
 
-A rule is therefore defined by its contributions and the two messages. Relevance that is not passed on is accounted for:
-absorbed by the bias, taken by the stabiliser, or lost in units without a usable contribution.
+A rule is therefore defined by its contributions (plain products, except for zB) and the two messages. Relevance that is
+not passed on is accounted for: absorbed by the bias, taken by the stabiliser, or lost in units without a usable
+contribution. Sources: Bach et al. 2015 (ε, αβ); Montavon et al. 2017, 2019 (z+, zB, γ); Böhle et al. 2019 (β,
+one-signed units); Anders et al. 2021 (γ for both signs of the output).
 
-Composites: LRP rules by kind of layer.
-
-Three from the literature: *founding* (β everywhere; Böhle et al. 2019), *focus* (ε on linear layers, z+ on
-convolutions, zB on the first) and *composite* (ε, γ, zB); the last two from Rao, Böhle & Schiele 2022 after Montavon et
-al. 2019.
+**Composites** are rules by kind of layer, three from the literature: *founding* (β everywhere; Böhle et al. 2019),
+*focus* (ε on linear layers, z+ on convolutions, zB on the first) and *composite* (ε, γ, zB); the last two from Rao,
+Böhle & Schiele 2022 after Montavon et al. 2019.
 
 **Biases.** The β-rule leaves them out of its denominators, and so do *focus* and *composite* here by default, so that
 relevance is lost only in units without a contribution. In the literature (and in zennit) they stand in the denominators

@@ -1,22 +1,18 @@
-"""Value of hidden voxels: one object for every method and metric that hides part of a volume.
+"""Hiding a part of a volume: the value of hidden voxels, and occlusion, the drop of the score that it causes.
 
-A hidden voxel must have *some* value, and the map depends on it. The default is **air**. Volumes are scaled to [0, 1]
-inside the brain with a background of exactly 0, so air is 0, and hiding means "no tissue here", which the network knows
-from outside the head. In z-scored volumes 0 is *mean tissue*: multiplication by a mask there inserts grey matter
-instead of removing it; set `baseline` to the scaled value of air.
-
+A hidden voxel must have *some* value, and the map depends on it; `Masking` is one object for every method and metric.
+The default is **air**. Volumes are scaled to [0, 1] inside the brain with a background of exactly 0, so air is 0, and
+hiding means "no tissue here", which the network knows from outside the head. In z-scored volumes 0 is *mean tissue*:
+multiplication by a mask there inserts grey matter instead of removing it; set `baseline` to the scaled value of air.
 With `keep` between 0 (hidden) and 1 (shown), ``masked = b + keep (x - b)``. This commutes with affine scaling, so
 masking scaled volumes with scaled air equals masking raw intensities with air.
 
-Occlusion (Zeiler & Fergus 2014): drop of the score when a part of the volume is hidden.
-
-A *drop* is the score of the volume minus its score with one part hidden, in units of the score. Parts are boxes that
-slide over the grid (`Occlusion`) or the regions of an atlas (`RegionOcclusion`). Both maps are drops **per voxel**: the
-drop of a part is divided evenly among its voxels, so that parts of different size are comparable and, where parts do
-not overlap, the sum of the map over a part is its drop. For a linear score that is the mean (the sum) of ``w (x -
-baseline)`` over the part.
-
-A part in which the volume equals the baseline cannot change the score; its drop is 0 and needs no evaluation.
+Occlusion (Zeiler & Fergus 2014): a *drop* is the score of the volume minus its score with one part hidden, in units of
+the score. Parts are boxes that slide over the grid (`Occlusion`) or the regions of an atlas (`RegionOcclusion`). Both
+maps are drops **per voxel**: the drop of a part is divided evenly among its voxels, so that parts of different size are
+comparable and, where parts do not overlap, the sum of the map over a part is its drop. For a linear score that is the
+mean (the sum) of ``w (x - baseline)`` over the part. A part in which the volume equals the baseline cannot change the
+score; its drop is 0 and needs no evaluation.
 """
 
 from __future__ import annotations

@@ -1,21 +1,19 @@
-"""RISE (Petsiuk, Das & Saenko 2018): mean score over random masks, weighted by how much they show a voxel.
+"""Random masks: RISE averages the score over them, LIME fits a linear model to it.
 
-A mask starts as a coarse grid of cells, each shown with probability p, is upsampled trilinearly to the volume and
-shifted at random by up to one cell, so every voxel is shown with the mean weight p. The map is ``sum of score mask / (M
-p)``, an estimate of the score given that the voxel is shown.
+RISE (Petsiuk, Das & Saenko 2018) is the mean score over random masks, weighted by how much they show a voxel. A mask
+starts as a coarse grid of cells, each shown with probability p, is upsampled trilinearly to the volume and shifted at
+random by up to one cell, so every voxel is shown with the mean weight p. The map is ``sum of score mask / (M p)``, an
+estimate of the score given that the voxel is shown. The mean score is an offset of the whole map, multiplied by the
+random coverage of a voxel by the M masks: a relative error of about ``sqrt((1 - p) / (p M))``, 9 % for the usual p =
+0.1 and M = 1000. Since the expected coverage p is known, this part of the noise can be removed without changing the
+estimate (`control_variate`).
 
-The estimate is noisy. The mean score is an offset of the whole map, multiplied by the random coverage of a voxel by the
-M masks: a relative error of about ``sqrt((1 - p) / (p M))``, 9 % for the usual p = 0.1 and M = 1000. Since the expected
-coverage p is known, this part of the noise can be removed without changing the estimate (`control_variate`).
-
-LIME (Ribeiro, Singh & Guestrin 2016): a local linear model of the score in supervoxels of one volume.
-
-The brain is divided into supervoxels. Random samples of the volume show some and hide the others; a linear model,
-fitted to their scores with more weight on samples near the whole volume, gives each supervoxel a coefficient: the
-change of the score when it is shown. Check the R² of the fit, which says how well a linear model describes the network.
-The settings are those of the reference implementation for images: half of the supervoxels shown, a Gaussian kernel of
-width 0.25 on the cosine distance, ridge 1 on 0/1 features with a free intercept. The fit is a closed form in float64.
-Supervoxels come from scikit-image's SLIC, which supports masked volumes.
+LIME (Ribeiro, Singh & Guestrin 2016) divides the brain into supervoxels, by scikit-image's SLIC, which supports masked
+volumes. Random samples of the volume show some and hide the others; a linear model, fitted to their scores with more
+weight on samples near the whole volume, gives each supervoxel a coefficient: the change of the score when it is shown.
+Check the R² of the fit, which says how well a linear model describes the network. The settings are those of the
+reference implementation for images: half of the supervoxels shown, a Gaussian kernel of width 0.25 on the cosine
+distance, ridge 1 on 0/1 features with a free intercept. The fit is a closed form in float64.
 """
 
 from __future__ import annotations

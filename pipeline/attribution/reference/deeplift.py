@@ -1,20 +1,15 @@
-"""DeepLIFT with the rescale rule, relative to controls: one backward pass, no sampling.
-
-The map is ``multiplier * (x - r)`` and sums to ``score(x) - score(r)`` up to rounding; see
-`pipeline.attribution.reference.deeplift`. The network's operations run one after the other for the volume and for the
-reference, so no hook is set and the model is not touched. A product of two values (squeeze and excitation, attention, a
-normalisation by the spread of the values themselves) has no chord of one variable: each factor gets its Shapley value,
-and the sum stays exact. What no rule is defined for is refused by name.
-
-The rescale rule of DeepLIFT (Shrikumar, Greenside & Kundaje 2017) for single operations.
+"""DeepLIFT with the rescale rule (Shrikumar, Greenside & Kundaje 2017), relative to controls: one backward pass.
 
 Between a volume x and a reference r, an activation f turns the difference ``x - r`` into ``f(x) - f(r)``. The rule
 hands a multiplier back through the slope of that chord, ``(f(x) - f(r)) / (x - r)``, instead of the slope at x; linear
-operations keep their own. So multipliers times differences add up to the difference of the output, in one backward
-pass and without sampling.
+operations keep their own. So the map, ``multiplier * (x - r)``, adds up to ``score(x) - score(r)`` up to rounding,
+without sampling. The chord of a smooth activation over a short difference is lost in rounding; there the slope in the
+middle stands for it, which differs by a term of third order.
 
-The chord of a smooth activation over a short difference is lost in rounding; there the slope in the middle stands for
-it, which differs by a term of third order.
+The network's operations run one after the other for the volume and for the reference, so no hook is set and the model
+is not touched. A product of two values (squeeze and excitation, attention, a normalisation by the spread of the values
+themselves) has no chord of one variable: each factor gets its Shapley value, and the sum stays exact. What no rule is
+defined for is refused by name.
 """
 
 from __future__ import annotations

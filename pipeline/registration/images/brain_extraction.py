@@ -6,7 +6,7 @@ method         what it does
 auto           nothing for a stripped image; else a mask given beside the scan; else deepbet
 given-mask     the mask given beside the scan or by ``mask_pattern``; a scan without one fails
 deepbet        always deepbet
-synthstrip     always the user's ``mri_synthstrip`` (`pipeline.registration.images.brain_extraction`)
+synthstrip     always the user's ``mri_synthstrip`` (`synthstrip_mask`)
 template-mask  finds the brain as ``auto`` does to drive the registration, then keeps what lies under the template's
                mask, as in the founding study
 none           treats the image as stripped
@@ -18,15 +18,12 @@ The founding study registered whole heads. The template available here is a brai
 deepbet (Fisch et al. 2024, doi:10.1002/hbm.26606) is the default rather than HD-BET or SynthStrip because its weights
 come with the package, so nothing is downloaded, and it runs on a CPU in seconds.
 
-Brain masks given with the scans: their paths, and how they are read.
-
 A mask belongs to a scan by its BIDS name beside it, ``sub-01_T1w.nii.gz`` and ``sub-01_desc-brain_mask.nii.gz``, or by
 a pattern in the settings, such as ``derivatives/masks/{participant_id}/{name}_desc-brain_mask.nii.gz``.
 
-SynthStrip (Hoopes et al. 2022, doi:10.1016/j.neuroimage.2022.119474), if the user has installed it.
-
-Its weights come with FreeSurfer, whose licence does not allow redistribution, so the user's command ``mri_synthstrip``
-is called with the weights file named in the settings.
+The weights of SynthStrip (Hoopes et al. 2022, doi:10.1016/j.neuroimage.2022.119474) come with FreeSurfer, whose licence
+does not allow redistribution, so the user's command ``mri_synthstrip`` is called with the weights file named in the
+settings.
 """
 
 from __future__ import annotations

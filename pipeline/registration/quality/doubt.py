@@ -1,7 +1,4 @@
-"""Columns of ``registration.tsv`` on registrations in doubt and the decisions about them.
-
-Decisions on scans whose registration is in doubt: keep, drop, or ask a person.
-"""
+"""Scans whose registration is in doubt: why, and what is decided of them (keep, drop, or ask a person)."""
 
 from __future__ import annotations
 

@@ -1,14 +1,12 @@
-"""Which registrations are in doubt, and why: absolute limits, and outliers of the cohort.
+"""What is wrong with a registration, as a whole and by region: absolute limits, and outliers of the cohort.
 
 *Outliers* need a cohort: a number more than 3.5 robust standard deviations (1.4826 x median absolute deviation) from
 the median, on the bad side (Iglewicz & Hoaglin 1993). *Limits* hold for every scan. They are exceeded only by images
 that are not an adult head (fruit, a mis-scaled head) or by grossly failed registrations, whatever the preparation of
-the images: after an affine map of rough brains, good scans correlate by 0.3. Below `MIN_COHORT` scans,
-limits are all there is.
+the images: after an affine map of rough brains, good scans correlate by 0.3. Below `MIN_COHORT` scans, limits are all
+there is.
 
 A flag is a reason to look, not a verdict; `RegistrationConfig.flagged` says what happens to flagged scans.
-
-Regions in which a scan fits the template worse than the other scans of its cohort.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Tables of local registration quality: one unit of work per registered scan, gathered for the group.
-
-Registration quality of a scan in each region of an atlas.
+"""Registration quality of a scan in each region of an atlas: one unit of work per scan, gathered for the group.
 
 A registration can be good overall and wrong in one place. Each region has three measures: the correlation of scan and
 template in and around the region, to include its borders; the inconsistency of warp and inverse warp; and the extremes
@@ -24,7 +22,8 @@ import scipy.ndimage
 from heatlas.atlases.catalogue import find_atlas
 from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.regions import RegionTable
-from heatlas.atlases.templates import Box, Template, brain_box, load_template
+from heatlas.atlases.spaces import Box
+from heatlas.atlases.templates import Template, brain_box, load_template
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.registration.ants_transform import read_affine, read_displacement
 from heatlas.pipeline.registration.quality.outliers import region_distances

@@ -6,8 +6,6 @@ asymmetric template would give all scans its asymmetry. Each scan is first moved
 degree is a larger difference between the sides than any anatomy.
 
 The scans are compared with each other only. If all are mirrored, they look alike, and nothing is found.
-
-The asymmetry of each registered scan as a file, and what the scans of a run say of each other's sides.
 """
 
 from __future__ import annotations
