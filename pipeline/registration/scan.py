@@ -221,7 +221,7 @@ class RegisteredScan:
 
     t1w: np.ndarray  # (X, Y, Z) on the full template grid, float32, intensities of the scan; 0 outside `brain_mask`
     brain_mask: np.ndarray  # (X, Y, Z), bool, the mask of the scan (the template's for ``template-mask``)
-    # (X, Y, Z), float32; see `pipeline.registration.scan.log_jacobian`. Outside the box, where the
+    # (X, Y, Z), float32; see `log_jacobian`. Outside the box, where the
     # displacement is 0, it is the logarithm of the affine part alone
     log_jacobian: np.ndarray
     grid: Grid  # the template grid
@@ -248,7 +248,7 @@ def register_image(
     the transform files, in a folder that exists. `entry`: ``brain`` for an image that is declared brain-extracted
     (`pipeline.cohort.records.Scan.entry`). `mask_path`: path of a mask of this scan, existing or not
     (`pipeline.registration.images.brain_extraction`). `others`: images that are registered through the scan
-    (`pipeline.registration.scan`); only read. Raises BadInputError if the image or its mask cannot be used.
+    (`carry`); only read. Raises BadInputError if the image or its mask cannot be used.
     Raises RegistrationError if no transform is found.
     """
     image = load_t1w(path)

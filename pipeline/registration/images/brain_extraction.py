@@ -166,7 +166,7 @@ def find_brain(
 ) -> BrainMask:
     """Brain mask of a scan by one of the methods of `RegistrationConfig.brain_extraction`; its size must be possible.
 
-    `given` is the path of a mask of this scan, existing or not (`pipeline.registration.images.brain_extraction.mask_path`).
+    `given` is the path of a mask of this scan, existing or not (`mask_path`).
     """
     exists = given is not None and given.is_file()
     if method == "given-mask" and not exists:

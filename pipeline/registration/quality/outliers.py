@@ -160,7 +160,7 @@ def region_distances(correlations: np.ndarray) -> np.ndarray:
 
     Fisher's transform evens out the spread of `correlations`, (scans, regions), NaN where a region has no voxel. The
     robust standard deviation of a region is at least the median over regions, since some of 134 are small by chance.
-    The overall deviation of a scan, from noise or contrast, is subtracted; `pipeline.registration.quality.outliers` checks
+    The overall deviation of a scan, from noise or contrast, is subtracted; `flag_reasons` checks
     it. All are NaN below `MIN_COHORT` scans.
     """
     distances = np.full(correlations.shape, np.nan)
