@@ -64,7 +64,7 @@ def atlas_names() -> tuple[str, ...]:
 
 @functools.cache
 def _plugged() -> dict[str, PluggedAtlas]:
-    return {one.name: one for one in plugged_in("atlases", PluggedAtlas, _catalogue())}
+    return {atlas.name: atlas for atlas in plugged_in("atlases", PluggedAtlas, _catalogue())}
 
 
 def find_atlas(name: str) -> AtlasSource:

@@ -175,10 +175,10 @@ def split_side(name: str) -> tuple[Hemisphere, str]:
     if schaefer:
         return _SIDES[schaefer[1].lower()], name
     for pattern in (_SIDE_FIRST, _SIDE_LAST):
-        found = pattern.search(name)
-        if found:
-            structure = name[: found.start()] + name[found.end() :]
-            return _SIDES[found[1].lower()], structure[0].upper() + structure[1:]
+        match = pattern.search(name)
+        if match:
+            structure = name[: match.start()] + name[match.end() :]
+            return _SIDES[match[1].lower()], structure[0].upper() + structure[1:]
     return "both", name[0].upper() + name[1:]
 
 

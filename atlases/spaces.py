@@ -253,6 +253,20 @@ def template_grid(resolution_mm: float, span: Span = DEFAULT_SPAN) -> Grid:
     return Grid((x, y, z), affine)
 
 
+def read_brain(path: Path, grid: Grid) -> NDArray[np.bool_]:
+    """A brain mask that registration has written on a grid of template space; voxels above 0.5 are brain."""
+    try:
+        image = nib.nifti1.Nifti1Image.from_filename(path)
+        values = np.asanyarray(image.dataobj)
+    except UNREADABLE as error:
+        raise BadInputError(f"{path}: cannot be read ({error}); run the registration again.") from error
+    require_same_grid(Grid.of(image), grid, path.name)
+    brain: NDArray[np.bool_] = np.ascontiguousarray(values > 0.5)
+    if not brain.any():
+        raise BadInputError(f"{path}: the brain mask is empty; check the registration of this scan.")
+    return brain
+
+
 @dataclass(frozen=True)
 class ResampledLabels:
     """Labels on a new grid, and what the new grid could not hold."""

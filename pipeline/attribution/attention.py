@@ -21,7 +21,7 @@ the rest; a place is worth the mean over the masks that show it.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar, Literal
 
@@ -85,10 +85,10 @@ def rollout_matrix(attention: Sequence[Tensor]) -> Tensor:
     >>> rollout_matrix([torch.tensor([[[[0.0, 1.0], [1.0, 0.0]]]])]).tolist()
     [[[0.5, 0.5], [0.5, 0.5]]]
     """
-    one = torch.eye(attention[0].shape[-1], dtype=attention[0].dtype, device=attention[0].device)
-    product = one
+    identity = torch.eye(attention[0].shape[-1], dtype=attention[0].dtype, device=attention[0].device)
+    product = identity
     for weights in attention:
-        product = (weights.mean(1) + one) / 2 @ product
+        product = (weights.mean(1) + identity) / 2 @ product
     return product
 
 
@@ -174,7 +174,7 @@ def by_sum(a: Tensor, b: Tensor, relevance: Tensor) -> tuple[Tensor, Tensor]:
     sums = [part.sum((1, 2), keepdim=True) for part in parts]
     whole, size = relevance.sum((1, 2), keepdim=True), sums[0].abs() + sums[1].abs()
     first, second = (
-        part * divided(divided(own.abs(), size) * whole, own) for part, own in zip(parts, sums, strict=True)
+        part * divided(divided(total.abs(), size) * whole, total) for part, total in zip(parts, sums, strict=True)
     )
     return first, second
 
@@ -222,19 +222,19 @@ def _joined(heads: Tensor) -> Tensor:
     return heads.transpose(1, 2).flatten(2)
 
 
-def backward(made: Pass, relevance: Tensor) -> tuple[Tensor, Tensor]:
+def backward(steps: Pass, relevance: Tensor) -> tuple[Tensor, Tensor]:
     """Relevance of a block's attention weights (B, heads, N, N) and of its input, from that of its output."""
-    block, attn = made.block, made.block.attn
-    around, through = by_sum(made.middle, made.answer, relevance)
-    through = by_positive_shares(made.hidden, block.mlp.linear2.weight, through)
-    through = by_positive_shares(made.normed_middle, block.mlp.linear1.weight, through)
-    around, through = by_sum(made.x, made.attended, around + through)
-    through = by_positive_shares(_joined(made.read), attn.out_proj.weight, through)
+    block, attn = steps.block, steps.block.attn
+    around, through = by_sum(steps.middle, steps.answer, relevance)
+    through = by_positive_shares(steps.hidden, block.mlp.linear2.weight, through)
+    through = by_positive_shares(steps.normed_middle, block.mlp.linear1.weight, through)
+    around, through = by_sum(steps.x, steps.attended, around + through)
+    through = by_positive_shares(_joined(steps.read), attn.out_proj.weight, through)
     of_heads = through.view(*through.shape[:2], attn.heads, -1).transpose(1, 2)
-    of_weights, of_values = by_product(made.attention, made.values, of_heads)
-    of_queries, of_keys = by_product(made.queries, made.keys.transpose(2, 3), of_weights)
+    of_weights, of_values = by_product(steps.attention, steps.values, of_heads)
+    of_queries, of_keys = by_product(steps.queries, steps.keys.transpose(2, 3), of_weights)
     parts = torch.stack([of_queries, of_keys.transpose(2, 3), of_values], dim=2)  # (B, heads, 3, N, C / heads)
-    through = by_positive_shares(made.normed, attn.qkv.weight, parts.permute(0, 3, 2, 1, 4).flatten(2))
+    through = by_positive_shares(steps.normed, attn.qkv.weight, parts.permute(0, 3, 2, 1, 4).flatten(2))
     return of_weights, around + through
 
 
@@ -267,19 +267,19 @@ def relevant_attention(layers: Sequence[nn.Module], features: Tensor, target: in
         x, passes = features.detach().requires_grad_(), []
         for block in blocks:
             assert isinstance(block, TransformerBlock)
-            made, x = forward(block, x)
-            passes.append(made)
+            steps, x = forward(block, x)
+            passes.append(steps)
         last = norm(x)
-        gradients = torch.autograd.grad(linear(last.mean(1))[:, target].sum(), [made.attention for made in passes])
+        gradients = torch.autograd.grad(linear(last.mean(1))[:, target].sum(), [steps.attention for steps in passes])
     with torch.no_grad():
         row = linear.weight[target]
         gained = (last * row).clamp(min=0)  # the mean and the linear layer are one linear map of all tokens
         relevance = divided(gained, gained.sum((1, 2), keepdim=True))
-        found = []
-        for made, gradient in zip(reversed(passes), reversed(gradients), strict=True):
-            of_weights, relevance = backward(made, relevance)
-            found.append((gradient * of_weights).clamp(min=0).mean(1))
-    return found[::-1]
+        maps = []
+        for steps, gradient in zip(reversed(passes), reversed(gradients), strict=True):
+            of_weights, relevance = backward(steps, relevance)
+            maps.append((gradient * of_weights).clamp(min=0).mean(1))
+    return maps[::-1]
 
 
 @dataclass(frozen=True)
@@ -354,18 +354,18 @@ def causal_scores(
     """
     generator = torch.Generator().manual_seed(seed)
     x = view.volumes[volume : volume + 1]
-    own = view.own_score[volume]
-    found = []
+    whole = view.own_score[volume]
+    worths = []
     for chunk in torch.split(masks, batch):
         keep = to_input_grid(chunk.unsqueeze(1), view)
         shown = mixed(x, keep, masking.hidden(x))
         if not noise:
-            found.append(view.score_of(shown))
+            worths.append(view.score_of(shown))
             continue
         drawn = [torch.randn(x.shape[1:], generator=generator, dtype=x.dtype) for _ in range(len(chunk))]
         added = noise * torch.stack(drawn).to(x) * (1 - keep)
-        found.append(view.score_of(shown + added) - view.score_of(x + added) + own)
-    return torch.cat(found)
+        worths.append(view.score_of(shown + added) - view.score_of(x + added) + whole)
+    return torch.cat(worths)
 
 
 @dataclass(frozen=True)
@@ -401,10 +401,9 @@ class ViTCX(CheckedSettings):
         if self.score == "probability":
             view = replace(view, start="probability")
             view = replace(view, own_score=view.score(view.features))
-        return torch.stack(list(self._each(view)))
-
-    def _each(self, view: NetworkView) -> Iterator[Tensor]:
+        maps = []
         for volume, features in enumerate(view.features):
             masks = merged_masks(features, self.threshold)
             worth = causal_scores(view, volume, masks, self.masking, self.noise, self.seed, self.batch)
-            yield ratio(torch.einsum("m,mdhw->dhw", worth, masks), masks.sum(0)).unsqueeze(0)
+            maps.append(ratio(torch.einsum("m,mdhw->dhw", worth, masks), masks.sum(0)).unsqueeze(0))
+        return torch.stack(maps)

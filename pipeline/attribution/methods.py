@@ -78,17 +78,17 @@ def _after(name: str, layer: nn.Module, centres: Centres) -> Centres:
 def _after_block(name: str, block: nn.Module, centres: Centres) -> Centres:
     """Like `_after`, for a block with branches, whose outputs must have the same centres."""
     program = trace(block)
-    found, features = {program.source: centres}, carried(program)
+    centres_of, features = {program.source: centres}, carried(program)
     for operation in program.operations:
         if operation.value not in features:
             continue
-        module, before = operation.module, [found[value] for value in operation.inputs if value in found]
+        module, before = operation.module, [centres_of[value] for value in operation.inputs if value in centres_of]
         where = f"{name}.{operation.name}"
         if module is None or (isinstance(module, Sum | Concatenate) and len(set(before)) != 1):
             raise _unknown(where, module or block)
         joins = isinstance(module, Sum | Concatenate | Gate)
-        found[operation.value] = before[0] if joins else _after(where, module, before[0])
-    return found[program.result]
+        centres_of[operation.value] = before[0] if joins else _after(where, module, before[0])
+    return centres_of[program.result]
 
 
 def _unknown(name: str, layer: nn.Module) -> UsageError:
@@ -220,12 +220,12 @@ def require_defined(
     the method, with the layers it found and the remedy.
     """
     if isinstance(method, Conditional):
-        model, own = members_of(model)[0], for_member(method, 0)
-        assert isinstance(own, Conditional)
+        model, member_method = members_of(model)[0], for_member(method, 0)
+        assert isinstance(member_method, Conditional)
         weight = next(model.parameters())
         empty = torch.zeros((1, channels, *shape), dtype=weight.dtype, device=weight.device)
         with explaining(model, empty, 0, stage, start) as view:
-            own.require(view)
+            member_method.require(view)
 
 
 def attribute(
@@ -284,7 +284,8 @@ def attribute_all(
         return _of_ensemble(answers_of_members(model, volumes, target, method, stage, start, at_input_grid))
     if len(volumes) > 1 and stage != 0 and pooling_before(split_layers(model, stage)[0]) is not None:
         each = [
-            attribute_all(model, one, target, method, stage, start, at_input_grid) for one in torch.split(volumes, 1)
+            attribute_all(model, volume, target, method, stage, start, at_input_grid)
+            for volume in torch.split(volumes, 1)
         ]
         return tuple(_joined(answers) for answers in zip(*each, strict=True))
     if isinstance(method, Propagation) and stage == 0:  # has its own pass through the network
@@ -299,15 +300,15 @@ def attribute_all(
         if isinstance(method, Propagation):
             answers = list(method.answers(model, volumes, target, start, stage))
         else:
-            made = method.drawn(view) if isinstance(method, Sampled) else Drawn(method.maps(view))
+            drawn = method.drawn(view) if isinstance(method, Sampled) else Drawn(method.maps(view))
             with torch.no_grad():
                 of_reference = method.reference_value(view) if isinstance(method, Relative) else None
             settings = described(method, stage, start)
             ledger = method.ledger(view) if isinstance(method, Accounted) else None
             answers = [
                 Attribution(
-                    made.values.detach(), method.name, target, view.own_score, settings, ledger, of_reference,
-                    made.errors, made.sampling_error,
+                    drawn.values.detach(), method.name, target, view.own_score, settings, ledger, of_reference,
+                    drawn.errors, drawn.sampling_error,
                 )
             ]  # fmt: skip
         answers = [one_channel(_finite(answer), view.at_input) for answer in answers]
@@ -327,16 +328,16 @@ def answers_of_members(
 ) -> Iterator[tuple[Attribution, ...]]:
     """What `attribute_all` answers for each member of an ensemble, one after the other; for any other network once."""
     for number, member in enumerate(members_of(model)):
-        own = for_member(method, number) if isinstance(model, Ensemble) else method
-        yield attribute_all(member, volumes, target, own, stage, start, at_input_grid)
+        member_method = for_member(method, number) if isinstance(model, Ensemble) else method
+        yield attribute_all(member, volumes, target, member_method, stage, start, at_input_grid)
 
 
 def _of_ensemble(answers: Iterator[tuple[Attribution, ...]]) -> tuple[Attribution, ...]:
     """The means over members; maps on a reference, which are few, keep those of the members beside them."""
     means: list[RunningMean] = []
-    for made in answers:
-        means = means or [RunningMean() for _ in made]
-        for mean, answer in zip(means, made, strict=True):
+    for member_answers in answers:
+        means = means or [RunningMean() for _ in member_answers]
+        for mean, answer in zip(means, member_answers, strict=True):
             kept = None if answer.reference_value is None else answer.values[None]
             mean.add(replace(answer, members=kept))
     return tuple(mean.result() for mean in means)
@@ -350,12 +351,12 @@ def for_member(method: Method, number: int) -> Method:
 
 def _joined(answers: Sequence[Attribution]) -> Attribution:
     """One answer of several volumes, from those of each alone."""
-    values, starts = (torch.cat([getattr(one, name) for one in answers]) for name in ("values", "start_value"))
+    values, starts = (torch.cat([getattr(answer, name) for answer in answers]) for name in ("values", "start_value"))
     return replace(answers[0], values=values, start_value=starts, channels=None)
 
 
 def _finite(answer: Attribution) -> Attribution:
-    broken = [index for index, one in enumerate(answer.values) if not bool(on_host(torch.isfinite(one).all()))]
+    broken = [index for index, values in enumerate(answer.values) if not bool(on_host(torch.isfinite(values).all()))]
     if broken:
         raise BadInputError(
             f"{answer.method}: the map of volume {broken[0]} of the batch is not finite (NaN or infinity): the network "

@@ -197,8 +197,8 @@ def explaining(
                 after = ((f"{before[0][0]}.attention", pooling.before_pooling(volumes)[1]), *after)
                 before = placed_layers(before)
             features = _run_watched(before, volumes).detach()
-            own = start_values(_run_watched(after, features), target, start)  # refuses a wrong target early
-        yield NetworkView(volumes, features, target, start, before, after, model, stage, own, pooling)
+            score = start_values(_run_watched(after, features), target, start)  # refuses a wrong target early
+        yield NetworkView(volumes, features, target, start, before, after, model, stage, score, pooling)
 
 
 def pooling_before(layers: Layers) -> PoolsByAttention | None:

@@ -17,9 +17,9 @@ gradient: networks whose gradients have opposite signs are both susceptible.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import pandas as pd
 import torch
@@ -182,14 +182,10 @@ class RunningMean:
 
     def __init__(self) -> None:
         self._first: Attribution | None = None
-        self._total: torch.Tensor | None = None
-        self._start_values: list[torch.Tensor] = []
-        self._ledgers: list[Ledger] = []
-        self._references: list[torch.Tensor] = []
-        self._errors: list[torch.Tensor] = []
-        self._sampling: list[torch.Tensor] = []
-        self._members: list[torch.Tensor] = []
-        self._channels: torch.Tensor | None = None
+        self._total: Tensor | None = None
+        self._channels: Tensor | None = None
+        names = ("start_value", "ledger", "reference_value", "errors", "sampling_error", "members")
+        self._parts: dict[str, list[Any]] = {name: [] for name in names}
 
     def add(self, attribution: Attribution) -> None:
         """Add the answer of one more network; of the same volume, method and target."""
@@ -198,42 +194,37 @@ class RunningMean:
         else:
             # One map is kept at a time: the first moves into the sum.
             self._total = self._first.values.double() if self._total is None else self._total
-            self._first = dataclasses.replace(self._first, values=self._first.values[:0])
+            self._first = replace(self._first, values=self._first.values[:0])
             self._total = self._total + attribution.values.double()
-        self._start_values.append(attribution.start_value)
-        if attribution.ledger is not None:
-            self._ledgers.append(attribution.ledger)
-        if attribution.reference_value is not None:
-            self._references.append(attribution.reference_value)
-        if attribution.errors is not None:
-            self._errors.append(attribution.errors)
-        if attribution.sampling_error is not None:
-            self._sampling.append(attribution.sampling_error)
-        if attribution.members is not None:
-            self._members.append(attribution.members)
+        for name, parts in self._parts.items():
+            if getattr(attribution, name) is not None:
+                parts.append(getattr(attribution, name))
         if attribution.channels is not None:
-            own = attribution.channels.double()
-            self._channels = own if self._channels is None else self._channels + own
+            channels = attribution.channels.double()
+            self._channels = channels if self._channels is None else self._channels + channels
 
     def result(self) -> Attribution:
         """The mean, in the precision of the maps; of one network its own answer."""
         assert self._first is not None
         if self._total is None:
             return self._first
-        values = (self._total / len(self._start_values)).to(self._first.values.dtype)
-        ledger = _mean_ledger(self._ledgers, values) if self._ledgers else None
-        reference = _mean(self._references) if self._references else None
-        errors = torch.stack(self._errors).norm(dim=0) / len(self._errors) if self._errors else None
-        sampling = _mean(self._sampling) if self._sampling else None
-        return dataclasses.replace(
-            self._first, values=values, start_value=_mean(self._start_values), ledger=ledger, reference_value=reference,
-            errors=errors, sampling_error=sampling, sign=None,
-            channels=None if self._channels is None else (self._channels / len(self._start_values)).to(values.dtype),
-            members=torch.cat(self._members) if self._members else None,
-        )  # fmt: skip
+        parts, count, dtype = self._parts, len(self._parts["start_value"]), self._first.values.dtype
+        values = (self._total / count).to(dtype)
+        return replace(
+            self._first,
+            values=values,
+            start_value=_mean(parts["start_value"]),
+            ledger=_mean_ledger(parts["ledger"], values) if parts["ledger"] else None,
+            reference_value=_mean(parts["reference_value"]) if parts["reference_value"] else None,
+            errors=torch.stack(parts["errors"]).norm(dim=0) / len(parts["errors"]) if parts["errors"] else None,
+            sampling_error=_mean(parts["sampling_error"]) if parts["sampling_error"] else None,
+            sign=None,
+            channels=None if self._channels is None else (self._channels / count).to(dtype),
+            members=torch.cat(parts["members"]) if parts["members"] else None,
+        )
 
 
-def _mean_ledger(ledgers: Sequence[Ledger], values: torch.Tensor) -> Ledger:
+def _mean_ledger(ledgers: Sequence[Ledger], values: Tensor) -> Ledger:
     numbers = [field.name for field in fields(LedgerEntry) if field.name != "layer"]
     entries = tuple(
         LedgerEntry(layers[0].layer, **{name: _mean([getattr(layer, name) for layer in layers]) for name in numbers})
@@ -243,5 +234,5 @@ def _mean_ledger(ledgers: Sequence[Ledger], values: torch.Tensor) -> Ledger:
     return Ledger(start_value, sum_per_volume(values), entries)
 
 
-def _mean(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+def _mean(tensors: Sequence[Tensor]) -> Tensor:
     return torch.stack([tensor.double() for tensor in tensors]).mean(0).to(tensors[0].dtype)

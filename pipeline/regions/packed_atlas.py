@@ -78,9 +78,12 @@ def write_region_table(
         raise BadInputError(f"{scan.name}: {error} (maps: {', '.join(maps)})") from error
     identity = {"participant_id": scan.participant_id, "session_id": scan.session_id, "scan_id": scan.scan_id}
     of_maps, of_errors = (
-        dict(zip(*one, strict=True)) for one in ((maps, sums[: len(maps)]), (errors, sums[len(maps) :]))
+        dict(zip(*pair, strict=True)) for pair in ((maps, sums[: len(maps)]), (errors, sums[len(maps) :]))
     )
-    of_members = {name: on_host(device_region_sums(own, labels)).numpy() for name, own in (members or {}).items()}
+    of_members = {
+        name: on_host(device_region_sums(maps_of_members, labels)).numpy()
+        for name, maps_of_members in (members or {}).items()
+    }
     rows = scan_rows(identity, of_maps, labels, atlas.regions, evidence, of_errors, of_members)
     RELEVANCE_TABLE.write(path, rows)
 
@@ -135,8 +138,8 @@ def write_channel_table(
     for name, channels in maps.items():
         labels = device_labels(atlas.labels, box, channels.device)
         sums = on_host(device_region_sums(channels, labels)).numpy()
-        for image, own in zip(images, sums, strict=True):
-            blocks.append(scan_rows(identity, {name: own}, labels, atlas.regions).assign(image=image))
+        for image, sums_of_image in zip(images, sums, strict=True):
+            blocks.append(scan_rows(identity, {name: sums_of_image}, labels, atlas.regions).assign(image=image))
     columns = list(RELEVANCE_CHANNELS_TABLE.meanings)
     rows = pd.concat(blocks, ignore_index=True)[columns] if blocks else pd.DataFrame(columns=columns)
     RELEVANCE_CHANNELS_TABLE.write(path, rows)
@@ -158,13 +161,13 @@ def shares_of_kinds(table: pd.DataFrame, labels: Mapping[str, str]) -> pd.DataFr
     >>> shares_of_kinds(table, {"1": "AD"})[["image", "sum", "share"]].values.tolist()
     [['T1w', 1.0, 0.25], ['FLAIR', -3.0, 0.75]]
     """
-    own = table[table["scan_id"].isin(list(labels))]
-    own = own.assign(label=own["scan_id"].map(labels), size=own["sum"].abs())
+    rows = table[table["scan_id"].isin(list(labels))]
+    rows = rows.assign(label=rows["scan_id"].map(labels), size=rows["sum"].abs())
     keys = ["map", "image", "label", "participant_id", "scan_id"]
-    scans = own.groupby(keys, sort=False)[["sum", "size"]].sum().reset_index()
+    scans = rows.groupby(keys, sort=False)[["sum", "size"]].sum().reset_index()
     whole = scans.groupby(["map", "scan_id"])["size"].transform("sum")
     scans["share"] = np.divide(scans["size"], whole, out=np.full(len(scans), np.nan), where=whole.to_numpy() > 0)
     people = scans.groupby(keys[:4], sort=False)[["sum", "share"]].mean().reset_index()
     groups = people.groupby(keys[:3], sort=False)
-    found = groups[["sum", "share"]].mean().assign(n=groups.size()).reset_index()
-    return found[list(SHARES)]
+    means = groups[["sum", "share"]].mean().assign(n=groups.size()).reset_index()
+    return means[list(SHARES)]

@@ -45,18 +45,18 @@ def pack_labels(labels: NDArray[np.integer], numbers: Sequence[int]) -> PackedLa
     `labels`: 0 = unlabelled. `numbers`: all regions of the table, in the order wanted, whether they have voxels or not.
     Raises BadInputError if a voxel has a label that no region of the table has.
     """
-    known = np.array([REST, *numbers])
-    unknown = np.setdiff1d(np.unique(labels), known)
+    listed = np.array([REST, *numbers])
+    unknown = np.setdiff1d(np.unique(labels), listed)
     if unknown.size:
         raise BadInputError(
             f"the atlas has label {', '.join(map(str, unknown[:5]))} without a row in its region table. Add the row."
         )
-    if len(set(known.tolist())) != len(known):
+    if len(set(listed.tolist())) != len(listed):
         raise BadInputError("the region table names a label number twice, or uses 0, which means unlabelled.")
-    lookup = np.zeros(known.max() + 1, np.uint16)
-    lookup[known] = np.arange(len(known))
+    lookup = np.zeros(listed.max() + 1, np.uint16)
+    lookup[listed] = np.arange(len(listed))
     rows = lookup[labels].ravel(order="F")
-    return PackedLabels(tuple(labels.shape), tuple(known.tolist()), zlib.compress(rows.tobytes(), 1))
+    return PackedLabels(tuple(labels.shape), tuple(listed.tolist()), zlib.compress(rows.tobytes(), 1))
 
 
 def unpack_rows(packed: PackedLabels) -> NDArray[np.uint16]:
@@ -114,9 +114,9 @@ def lay_out_labels(packed: PackedLabels, box: Box | None, device: torch.device) 
     rows = np.full((len(counts), max(int(n_rows.max(initial=0)), 1)), len(voxels), np.int64)
     first = 0
     for region in np.flatnonzero(counts):
-        own, last = order[ends[region] - counts[region] : ends[region]], first + n_rows[region]
-        voxels[first:last].reshape(-1)[: len(own)] = own
-        filled[first:last].reshape(-1)[: len(own)] = True
+        places, last = order[ends[region] - counts[region] : ends[region]], first + n_rows[region]
+        voxels[first:last].reshape(-1)[: len(places)] = places
+        filled[first:last].reshape(-1)[: len(places)] = True
         rows[region, : n_rows[region]] = np.arange(first, last)
         first = last
     on_device = (torch.from_numpy(array).to(device) for array in (voxels, filled, rows))

@@ -187,7 +187,10 @@ def _map_jobs(
             parts = [_own_part(layout, scan, outcome_of[scan.scan_id], name, config) for scan in scans]
         else:
             parts = _partial_sums(layout, scans, config)
-        outputs = outputs_of(groups, {group: layout.group_map(group, name) for group in groups})
+        outputs = {}
+        for group in groups:
+            path = layout.group_map(group, name)
+            outputs |= {group: path, f"{group}_sidecar": sidecar(path)}
         space = [list(grid.shape), grid.affine.tolist()]
         parameters = [name, [[part.sources, part.outcome] for part in parts], groups, space]
         key = unit_key(versions, parameters, average_maps)
@@ -297,15 +300,6 @@ def average_maps(outputs: Mapping[str, Path], task: MapsToAverage) -> Mapping[st
         write_template_image(outputs[group], total / counts[f"scans_{group}"], task.grid, "mean relevance map")
         write_json(outputs[f"{group}_sidecar"], _facts(group, task.map_name, members))
     return counts
-
-
-def outputs_of(groups: Mapping[str, Any], paths: Mapping[str, Path]) -> dict[str, Path]:
-    """Outputs of `average_maps`, by short name."""
-    outputs = {}
-    for group in groups:
-        outputs[group] = paths[group]
-        outputs[f"{group}_sidecar"] = sidecar(paths[group])
-    return outputs
 
 
 def _facts(group: str, map_name: str, members: Sequence[MapSum]) -> dict[str, Any]:

@@ -236,14 +236,14 @@ def predictions_of(scan_ids: Sequence[str], predictions: pd.DataFrame) -> pd.Dat
     missing = [name for name in PREDICTION_COLUMNS if name not in predictions.columns]
     if missing:
         raise BadInputError(f"predictions.tsv: column {', '.join(missing)} is missing. Run training again.")
-    own = predictions[predictions["scan_id"].isin(list(scan_ids))].reset_index(drop=True)
-    lonely = sorted(set(scan_ids) - set(own["scan_id"]))
+    rows = predictions[predictions["scan_id"].isin(list(scan_ids))].reset_index(drop=True)
+    lonely = sorted(set(scan_ids) - set(rows["scan_id"]))
     if lonely:
         raise BadInputError(f"predictions.tsv: scan {lonely[0]} has no row. Run training again.")
-    twice = own["scan_id"][own["scan_id"].duplicated()]
+    twice = rows["scan_id"][rows["scan_id"].duplicated()]
     if len(twice):
         raise BadInputError(f"predictions.tsv: scan {twice.iloc[0]} has two rows. Run training again.")
-    unknown = sorted(set(own["outcome"]) - {*OUTCOMES, ALL})
+    unknown = sorted(set(rows["outcome"]) - {*OUTCOMES, ALL})
     if unknown:
         raise BadInputError(f"predictions.tsv: outcome {unknown[0]!r}; known are {', '.join(OUTCOMES)}.")
-    return own
+    return rows

@@ -115,7 +115,7 @@ def worst_of(qualities: Sequence[Mapping[str, float]]) -> dict[str, float]:
     {'t1w_mutual_information': 1.1, 't1w_shift_mm': 1.0}
     """
     return {
-        name: (min if name == "t1w_mutual_information" else max)(one[name] for one in qualities)
+        name: (min if name == "t1w_mutual_information" else max)(quality[name] for quality in qualities)
         for name in (qualities[0] if qualities else ())
     }
 
@@ -279,12 +279,12 @@ def register_image(
     for other, kind in others:
         head = closest_ras(Volume(image.data, image.affine))
         rigid = prefix.with_name(f"{prefix.name}rigid_{kind.suffix}_")
-        found = carry(
+        image_carried = carry(
             other, kind, head, whole_mask, transforms, box.grid(template.grid), config.bias_correction, seed, rigid
         )
-        inside = box.paste(np.where(keep, found.values, np.float32(0)), template.grid.shape)
-        carried.append(dataclasses.replace(found, values=inside))
-    quality |= worst_of([one.quality for one in carried])
+        inside = box.paste(np.where(keep, image_carried.values, np.float32(0)), template.grid.shape)
+        carried.append(dataclasses.replace(image_carried, values=inside))
+    quality |= worst_of([carried_image.quality for carried_image in carried])
     volume_change = log_jacobian(np.ones(template.grid.shape, dtype=np.float32), linear)
     volume_change[box.slices] = log_jacobian(determinant, linear)
     return RegisteredScan(

@@ -38,11 +38,11 @@ def class_weights(view: NetworkView, method: str) -> Tensor:
             return second.weight[view.target].detach()
         if isinstance(first, nn.Conv3d) and _is_pointwise(first) and _pools_all(second, view.features.shape[2:]):
             return first.weight[view.target].detach().flatten()
-    found = ", ".join(f"{name} ({type(layer).__name__})" for name, layer in layers[:SHOWN])
+    names = ", ".join(f"{name} ({type(layer).__name__})" for name, layer in layers[:SHOWN])
     more = f" and {len(layers) - SHOWN} more" if len(layers) > SHOWN else ""
     raise UsageError(
         f"{method} needs global average pooling and one linear layer right after the boundary, but found "
-        f"{found}{more}. Choose the stage right before such a pooling; where there is none, use grad-cam, which "
+        f"{names}{more}. Choose the stage right before such a pooling; where there is none, use grad-cam, which "
         "equals CAM up to scale and ReLU for such a head and works for any."
     )
 

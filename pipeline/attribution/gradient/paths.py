@@ -71,7 +71,9 @@ class IntegratedGradients(CheckedSettings):
         baseline = self.masking.hidden_features(view)
         path = path_integral(view.score, view.features, baseline, self.steps, self.batch)
         with torch.no_grad():
-            ends = [in_batches(view.score, a, self.batch) for a in (view.features, baseline)]
+            ends = [
+                torch.cat([view.score(part) for part in torch.split(a, self.batch)]) for a in (view.features, baseline)
+            ]
         require_complete(self.name, path, ends[0], ends[1], self.tolerance, f"raise steps (now {self.steps})")
         return path.attributions
 
@@ -148,11 +150,6 @@ def completeness_delta(attributions: Tensor, score: Tensor, score_of_baseline: T
     [0.5]
     """
     return attributions.flatten(1).sum(1) - (score - score_of_baseline)
-
-
-def in_batches(score: Score, features: Tensor, batch: int) -> Tensor:
-    """Score, (B,), of features, `batch` of them evaluated at once."""
-    return torch.cat([score(part) for part in torch.split(features, batch)])
 
 
 MOST = 4
@@ -250,8 +247,8 @@ def sample_paths(score: Score, volume: Tensor, references: Tensor, alphas: Tenso
             total += contribution / len(points)
             # The first is taken off, so that little of the covariance is lost in rounding.
             weighted += contribution * ((slopes[-1] - slopes[0]) / len(points))
-    known = torch.stack(slopes)
-    return PathSample(total, weighted - total * (known.mean() - known[0]), known)
+    all_slopes = torch.stack(slopes)
+    return PathSample(total, weighted - total * (all_slopes.mean() - all_slopes[0]), all_slopes)
 
 
 @dataclass(frozen=True)
@@ -302,8 +299,8 @@ class ExpectedGradients(CheckedSettings):
         reference = fitting(self.reference, view.volumes, self.name)
         baselines, base = features_of(reference.volumes, view), mean_value(reference, view)
         maps, missed = [], []
-        for volume, own, of_reference in zip(view.features, view.own_score, base, strict=True):
-            wanted = float(on_host(own.double() - of_reference.double()))
+        for volume, score, of_reference in zip(view.features, view.own_score, base, strict=True):
+            wanted = float(on_host(score.double() - of_reference.double()))
             more = 1
             while True:
                 points = stratified_alphas(len(reference.people), more * self.alphas * reference.controls, self.seed)
@@ -313,11 +310,11 @@ class ExpectedGradients(CheckedSettings):
                 more *= 2
             path = sample.path(sample.controlled(wanted) if self.control_variate else sample.mean)
             require_complete(
-                self.name, path, own[None], of_reference[None], self.tolerance,
+                self.name, path, score[None], of_reference[None], self.tolerance,
                 f"raise alphas (now {more * self.alphas} for each control)",
             )  # fmt: skip
             maps.append(path.attributions)
-            missed.append((sample.slopes.mean() - wanted).to(own)[None])
+            missed.append((sample.slopes.mean() - wanted).to(score)[None])
         return Drawn(torch.cat(maps), sampling_error=torch.cat(missed))
 
     def reference_value(self, view: NetworkView) -> Tensor:

@@ -82,7 +82,7 @@ class Convolution:
         return F.conv3d(x, weight, None, self.stride, self.padding, self.dilation, self.groups)
 
     def transpose(self, y: Tensor, weight: Tensor, input_shape: Sequence[int]) -> Tensor:
-        if y.device.type == "cpu" and not any(one - 1 for one in self.stride) and self.groups == 1:
+        if y.device.type == "cpu" and all(stride == 1 for stride in self.stride) and self.groups == 1:
             reach = [step * (size - 1) for step, size in zip(self.dilation, weight.shape[2:], strict=True)]
             padding = [whole - own for whole, own in zip(reach, self.padding, strict=True)]
             if min(padding) >= 0:

@@ -81,11 +81,11 @@ def require_known(operation: Operation, others: tuple[type[nn.Module], ...] = ()
     `others`: modules that the method supports besides `KNOWN`. Raises UsageError, naming the operation.
     """
     module = operation.module
-    known: tuple[type[nn.Module], ...] = (*KNOWN, *(kind for kind in others if kind not in KNOWN))
-    kinds: tuple[type[nn.Module], ...] = (*known, Sum, Concatenate, Gate, Reshape, Moved)
+    supported: tuple[type[nn.Module], ...] = (*KNOWN, *(kind for kind in others if kind not in KNOWN))
+    kinds: tuple[type[nn.Module], ...] = (*supported, Sum, Concatenate, Gate, Reshape, Moved)
     kind = next((kind for kind in kinds if isinstance(module, kind)), None)
     if module is None or kind is None or type(module).forward is not kind.forward:
-        named = ", ".join(kind.__name__ for kind in known if kind.__module__ != Sum.__module__)
+        named = ", ".join(kind.__name__ for kind in supported if kind.__module__ != Sum.__module__)
         raise UsageError(
             f"layer {labelled(operation)} has no rule in this method; known are {named}, sums, means, concatenation of "
             "channels, gates, and changes of shape. Methods that use only outputs and gradients take any network, such "
@@ -151,15 +151,6 @@ def _unsupported_option(module: nn.Module) -> str:
     if isinstance(module, nn.Flatten) and (module.start_dim != 1 or module.end_dim != -1):
         return "must flatten everything but the batch (start_dim=1, end_dim=-1)"
     return ""
-
-
-def require_evaluation_mode(operation: Operation) -> None:
-    """Refuse a layer that behaves differently than in prediction.
-
-    Raises UsageError, naming the layer.
-    """
-    if isinstance(operation.module, MODAL) and operation.module.training:
-        raise UsageError(f"layer {labelled(operation)} is in training mode; call model.eval() first.")
 
 
 BatchNormMode = Literal["auto", "fold", "identity"]
@@ -251,7 +242,8 @@ def traced(model: nn.Module) -> tuple[Program, dict[str, Operation]]:
         raise UsageError(f"model ({type(model).__name__}) has no layer with weights between volumes and output.")
     for operation in program.operations:
         require_private_in_place(operation, program)
-        require_evaluation_mode(operation)
+        if isinstance(operation.module, MODAL) and operation.module.training:
+            raise UsageError(f"layer {labelled(operation)} is in training mode; call model.eval() first.")
     return program, carrying
 
 
@@ -297,7 +289,7 @@ def plan_relevance(model: nn.Module, batch_norm: BatchNormMode, stage: int | str
 
 def carried(program: Program) -> dict[str, Operation]:
     """Operations that carry relevance, by output value: all that lead to the result, except through a gate."""
-    by_value = {one.value: one for one in program.operations if one.value not in program.constants}
+    by_value = {op.value: op for op in program.operations if op.value not in program.constants}
     carrying: dict[str, Operation] = {}
     waiting = [program.result]
     while waiting:
@@ -355,7 +347,7 @@ def _weights(module: nn.Module | None, norm: nn.BatchNorm3d | None, first: bool)
 
 def _norm_to_fold(chain: Sequence[Operation]) -> nn.BatchNorm3d | None:
     """The normalisation right after the convolution at the start of a chain; any other is refused."""
-    found = None
+    norm = None
     for place, operation in enumerate(chain):
         if isinstance(operation.module, nn.BatchNorm3d):
             if place != 1 or not isinstance(chain[0].module, nn.Conv3d):
@@ -363,8 +355,8 @@ def _norm_to_fold(chain: Sequence[Operation]) -> nn.BatchNorm3d | None:
                     f"layer {labelled(operation)} does not follow a Conv3d directly (and alone) and cannot be folded "
                     "into one; use batch_norm = 'identity', or put the normalisation between convolution and ReLU."
                 )
-            found = operation.module
-    return found
+            norm = operation.module
+    return norm
 
 
 def boundary_value(model: nn.Module, program: Program, stage: int | str) -> str:
@@ -377,13 +369,13 @@ def boundary_value(model: nn.Module, program: Program, stage: int | str) -> str:
     name = stage
     if isinstance(stage, int):
         name = split_layers(model, stage)[0][-1][0]
-    found = [operation.value for operation in program.operations if is_in(operation, str(name))]
-    if not found:
+    values = [operation.value for operation in program.operations if is_in(operation, str(name))]
+    if not values:
         names = ", ".join(operation.name for operation in program.operations)
         raise UsageError(f"stage {stage!r}: no such layer; the model has {names}.")
-    if found[-1] == program.result:
+    if values[-1] == program.result:
         raise UsageError(f"stage {stage!r} is the output itself; name an earlier layer.")
-    return found[-1]
+    return values[-1]
 
 
 def _past_normalisation(program: Program, value: str) -> str:

@@ -44,8 +44,8 @@ def softmax_relevance(x: Tensor, s: Tensor, relevance: Tensor, dim: int) -> Tens
     >>> softmax_relevance(x, torch.softmax(x, 0), torch.tensor([0.0, 1.0]), 0)
     tensor([-0.5000,  0.5000])
     """
-    found = x * (relevance - s * relevance.sum(dim, keepdim=True))
-    return torch.where(torch.isfinite(x), found, 0)
+    shares = x * (relevance - s * relevance.sum(dim, keepdim=True))
+    return torch.where(torch.isfinite(x), shares, 0)
 
 
 def product_relevance(product: Tensor, factors: Sequence[Tensor], message: Tensor) -> list[Tensor]:
@@ -157,17 +157,17 @@ def _speaking_signs(record: Record, relevance: Relevance, composites: Sequence[C
     β lies between -1 and 0; then that of the positive contributions counts.
     """
     signs = []
-    for one, composite in zip(_shaped(record, relevance), composites, strict=True):
+    for relevance_of, composite in zip(_shaped(record, relevance), composites, strict=True):
         if record.step.weights is None:
-            whole = one if record.winners is None else scatter(one, record.winners, record.unit_shape)
-            found = composite.unweighted.messages(*_unweighted_sums(record), None, whole)
+            whole = relevance_of if record.winners is None else scatter(relevance_of, record.winners, record.unit_shape)
+            messages = composite.unweighted.messages(*_unweighted_sums(record), None, whole)
         else:
             weights, rule = record.step.weights, _rule_of(record.step.weights, composite)
             contributors = rule.contributors(record.inputs[0], weights.weight, weights.linear)
             sums = _SharedLayer(record, weights, contributors).sums(with_negative=True)
-            found = rule.messages(*sums, weights.bias, one)
-        positive = found.positive.flatten(1).sum(1)
-        negative = torch.zeros_like(positive) if found.negative is None else found.negative.flatten(1).sum(1)
+            messages = rule.messages(*sums, weights.bias, relevance_of)
+        positive = messages.positive.flatten(1).sum(1)
+        negative = torch.zeros_like(positive) if messages.negative is None else messages.negative.flatten(1).sum(1)
         signs.append(torch.where(torch.where(positive == 0, negative, positive) < 0, -1.0, 1.0).to(positive))
     return signs
 
@@ -193,17 +193,17 @@ class _Group:
 
 
 def _groups(record: Record, weights: Weights, rules: Sequence[Rule]) -> list[_Group]:
-    found: dict[object, list[int]] = {}
+    places_of: dict[object, list[int]] = {}
     for place, rule in enumerate(rules):
         plain = rule.contributors is products
-        found.setdefault("products" if plain else id(rule), []).append(place)
+        places_of.setdefault("products" if plain else id(rule), []).append(place)
     return [
         _Group(
             rules[places[0]].contributors(record.inputs[0], weights.weight, weights.linear),
             places,
             any(rules[place].uses_negative for place in places),
         )
-        for places in found.values()
+        for places in places_of.values()
     ]
 
 
@@ -291,12 +291,12 @@ def _through_local(record: Record, relevance: Relevance) -> tuple[list[Relevance
     if isinstance(head, Moved):
         return [[back(local, leaves, r.reshape(local.shape))[0] for r in relevance]], []
     parts, losses = [], []
-    for one in relevance:
-        r = one.reshape(local.shape)
+    for relevance_of in relevance:
+        r = relevance_of.reshape(local.shape)
         if isinstance(head, nn.Softmax):
-            found = softmax_relevance(leaves[0].detach(), local.detach(), r, head.dim or 0)
-            parts.append([found])
-            losses.append((sum_per_volume(r) - sum_per_volume(found), None, None))
+            passed = softmax_relevance(leaves[0].detach(), local.detach(), r, head.dim or 0)
+            parts.append([passed])
+            losses.append((sum_per_volume(r) - sum_per_volume(passed), None, None))
         else:
             messages = UNWEIGHTED.messages(local.detach(), None, None, r)
             parts.append(product_relevance(local, leaves, messages.positive))

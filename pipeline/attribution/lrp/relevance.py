@@ -107,7 +107,9 @@ def last_layer(plan: RelevancePlan) -> Weights:
     Raises UsageError if something else gives them: a sum or a mean, or an activation after the layer.
     """
     last = plan.steps[-1]
-    unchanged = all(isinstance(one.module, (nn.Dropout, nn.Dropout3d, nn.Identity)) for one in last.operations[1:])
+    unchanged = all(
+        isinstance(operation.module, (nn.Dropout, nn.Dropout3d, nn.Identity)) for operation in last.operations[1:]
+    )
     weights = last.weights if last.value == plan.program.result and unchanged else None
     if weights is None or not isinstance(weights.linear, FullyConnected):
         raise UsageError(
@@ -166,12 +168,12 @@ class Lrp(CheckedSettings):
         self, model: nn.Module, volumes: Tensor, target: int, start: StartValue, stage: int | str
     ) -> Sequence[Attribution]:
         """Relevance (B, C, d, h, w) for each β, with its ledger down to the stage."""
-        rules = [one._composite(volumes) for one in self.singles()]
-        found = lrp(model, volumes, target, rules, start, self.batch_norm, stage)
-        done: Any = found[0].parameters["batch_norm"]
+        rules = [single._composite(volumes) for single in self.singles()]
+        attributions = lrp(model, volumes, target, rules, start, self.batch_norm, stage)
+        done: Any = attributions[0].parameters["batch_norm"]
         return [
-            replace(answer, method=self.name, parameters=described(replace(one, batch_norm=done), stage, start))
-            for one, answer in zip(self.singles(), found, strict=True)
+            replace(answer, method=self.name, parameters=described(replace(single, batch_norm=done), stage, start))
+            for single, answer in zip(self.singles(), attributions, strict=True)
         ]
 
     def maps(self, view: NetworkView) -> Tensor:

@@ -282,9 +282,9 @@ class GammaRule:
         offset = bias.expand_as(positive) if self.bias and bias is not None else torch.zeros_like(positive)
         sign = torch.sign(positive + negative + offset)
         favoured = 1 + self.gamma
-        one = torch.ones((), dtype=positive.dtype, device=positive.device)
-        for_positive, for_negative = torch.where(sign > 0, favoured, one), torch.where(sign < 0, favoured, one)
-        supply = offset * torch.where(offset * sign > 0, favoured, one)
+        unit = torch.ones((), dtype=positive.dtype, device=positive.device)
+        for_positive, for_negative = torch.where(sign > 0, favoured, unit), torch.where(sign < 0, favoured, unit)
+        supply = offset * torch.where(offset * sign > 0, favoured, unit)
         total = for_positive * positive + for_negative * negative + supply
         sound = (sign != 0) & (total.abs() > contribution_floor(relevance.dtype))
         message = torch.where(sound, relevance / total, 0)

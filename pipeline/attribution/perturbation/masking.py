@@ -276,8 +276,8 @@ class RegionOcclusion(CheckedSettings):
         return region_drops(view, self.regions.labels.to(view.volumes.device), self.masking, self.batch)
 
     def maps(self, view: NetworkView) -> Tensor:
-        found = self.drops(view)
-        return painted(self.regions.labels.to(found.drops.device), found.numbers, found.drops / found.voxels)
+        drops = self.drops(view)
+        return painted(self.regions.labels.to(drops.drops.device), drops.numbers, drops.drops / drops.voxels)
 
 
 def painted(labels: Tensor, numbers: tuple[int, ...], values: Tensor) -> Tensor:

@@ -256,8 +256,8 @@ class Lime(CheckedSettings):
 
     def _fit(self, view: NetworkView, number: int, brain: NDArray[np.bool_], hidden: Tensor) -> LocalFit:
         volume = on_host(view.volumes[number, 0].double()).numpy()
-        own = torch.from_numpy(supervoxels(volume, brain, self.segments, self.compactness))
-        cut, shown = own.to(view.volumes.device), samples(self.samples, int(own.max()), self.seed)
+        parts = torch.from_numpy(supervoxels(volume, brain, self.segments, self.compactness))
+        cut, shown = parts.to(view.volumes.device), samples(self.samples, int(parts.max()), self.seed)
         # air belongs to no supervoxel and is never hidden
         keeps = (torch.cat([torch.ones(1), row.float()]).to(view.features)[cut] for row in shown)
         scores = torch.cat([scores for _, scores in masked_scores(view, number, keeps, hidden, self.batch)])

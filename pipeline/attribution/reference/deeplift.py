@@ -109,7 +109,7 @@ class Rescaled(torch.autograd.Function):
         by_channel = isinstance(ctx.module, nn.PReLU) and ctx.module.num_parameters > 1
         if by_channel or len(there) > x.numel() // SPARSE:
             return multiplier * chord_slope(ctx.module, x, r, y, s, shortest), None, None, None
-        few, x_few, r_few, y_few, s_few = (one.reshape(-1)[there] for one in (multiplier, x, r, y, s))
+        few, x_few, r_few, y_few, s_few = (values.reshape(-1)[there] for values in (multiplier, x, r, y, s))
         answer = x.new_zeros(x.numel())
         answer[there] = few * chord_slope(ctx.module, x_few, r_few, y_few, s_few, shortest)
         return answer.view_as(x), None, None, None
@@ -137,10 +137,10 @@ class RescaledMaxPool(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, multiplier: Tensor) -> tuple[Tensor, None, None, None, None]:
-        y, s, of_x, of_r, own, theirs = ctx.saved_tensors
+        y, s, of_x, of_r, of_winner, of_winner_r = ctx.saved_tensors
         top = torch.maximum(y, s)
-        added = torch.where(own == 0, multiplier, multiplier * (top - s) / own)
-        taken = torch.where(theirs == 0, 0.0, multiplier * (y - top) / theirs)
+        added = torch.where(of_winner == 0, multiplier, multiplier * (top - s) / of_winner)
+        taken = torch.where(of_winner_r == 0, 0.0, multiplier * (y - top) / of_winner_r)
         moved = scatter(added, of_x, ctx.shape)
         moved.view(*ctx.shape[:2], -1).scatter_add_(2, of_r.flatten(2), taken.flatten(2))
         return moved, None, None, None, None
@@ -189,7 +189,7 @@ def normalised(module: nn.Module, x: Tensor, r: Tensor) -> tuple[Tensor, Tensor]
     `module`: without running statistics. `x`, `r`: (B, C, ...) and (1, C, ...). Returns tensors shaped like x and r;
     derivatives of the first are those multipliers.
     """
-    (centred, centred_r), eps = (_centred(module, one) for one in (x, r)), float(module.eps)  # type: ignore[arg-type]
+    (centred, centred_r), eps = (_centred(module, values) for values in (x, r)), float(module.eps)  # type: ignore[arg-type]
     squares = Multiplied.apply(centred, centred, centred_r, centred_r)  # type: ignore[no-untyped-call]
     v, v_r = squares.mean(-1, keepdim=True), centred_r.square().mean(-1, keepdim=True)
     root, root_r = (v.detach() + eps).sqrt(), (v_r + eps).sqrt()
@@ -224,7 +224,7 @@ def multiplied(product: Callable[[Tensor, Tensor], Tensor], a: Tensor, b: Tensor
 
 def is_flat(module: nn.Module, x: Tensor, r: Tensor) -> bool:
     """Whether only `eps` keeps the spread of a reference from 0, somewhere where that of the volume is larger."""
-    v, v_r = (_centred(module, one).square().mean(-1) for one in (x, r))
+    v, v_r = (_centred(module, values).square().mean(-1) for values in (x, r))
     eps = float(module.eps)  # type: ignore[arg-type]
     return bool(on_host(((v_r < eps) & (v > 100 * eps)).any()))
 
@@ -242,7 +242,9 @@ def _centred(module: nn.Module, x: Tensor) -> Tensor:
 def _with_weights(module: Any, x: Tensor) -> Tensor:
     weight, bias = module.weight, module.bias
     if not isinstance(module, nn.LayerNorm):
-        weight, bias = (None if one is None else one.view(-1, *[1] * (x.dim() - 2)) for one in (weight, bias))
+        weight, bias = (
+            None if parameter is None else parameter.view(-1, *[1] * (x.dim() - 2)) for parameter in (weight, bias)
+        )
     scaled = x if weight is None else x * weight
     return scaled if bias is None else scaled + bias
 
@@ -309,63 +311,63 @@ def deeplift(
     boundary = boundary_value(model, program, stage)
     require_crossed(program, boundary, stage)
     with torch.inference_mode(False), torch.enable_grad(), exact_float32(volumes.device):
-        volumes, reference = (one.clone() if one.is_inference() else one for one in (volumes, reference))
+        volumes, reference = (images.clone() if images.is_inference() else images for images in (volumes, reference))
         leaf = volumes.detach().requires_grad_(boundary == program.source)
-        own, theirs = Values(program, leaf), Values(program, reference.detach())
+        values, of_reference = Values(program, leaf), Values(program, reference.detach())
         base = reference.detach()
         for operation in program.operations:
             with torch.set_grad_enabled(leaf.requires_grad):
-                value, value_of_reference = _run(operation, own, theirs)
+                value, value_of_reference = _run(operation, values, of_reference)
             if operation.value == boundary:
                 leaf, base = value.detach().requires_grad_(), value_of_reference
-                own.give(boundary, leaf)
-        explained = start_values(own[program.result], target, start)
+                values.give(boundary, leaf)
+        explained = start_values(values[program.result], target, start)
         (multiplier,) = torch.autograd.grad(explained.sum(), leaf)
-        of_reference = start_values(theirs[program.result], target, start)
-    return multiplier * (leaf.detach() - base), explained.detach(), of_reference
+        reference_value = start_values(of_reference[program.result], target, start)
+    return multiplier * (leaf.detach() - base), explained.detach(), reference_value
 
 
-def _run(operation: Operation, own: Values, theirs: Values) -> tuple[Tensor, Tensor]:
+def _run(operation: Operation, at_x: Values, at_r: Values) -> tuple[Tensor, Tensor]:
     """Run one operation for the volumes and for the reference; that of the volumes by the rescale rule."""
     module = operation.module
     pool = None if module is None else max_pool(module)
     if isinstance(module, Gate | Product):
-        (a, b), (a_r, b_r) = ([values[name] for name in operation.inputs] for values in (own, theirs))
-        return _given(operation, own, theirs, Multiplied.apply(a, b, a_r, b_r), a_r * b_r)  # type: ignore[no-untyped-call]
+        (a, b), (a_r, b_r) = ([values[name] for name in operation.inputs] for values in (at_x, at_r))
+        return _given(operation, at_x, at_r, Multiplied.apply(a, b, a_r, b_r), a_r * b_r)  # type: ignore[no-untyped-call]
     if isinstance(module, MatrixProduct):
-        (a, b), (a_r, b_r) = ([values[name] for name in operation.inputs] for values in (own, theirs))
+        (a, b), (a_r, b_r) = ([values[name] for name in operation.inputs] for values in (at_x, at_r))
 
         def product(*factors: Tensor) -> Tensor:
-            return own.called(operation, factors)  # type: ignore[no-any-return]
+            return at_x.called(operation, factors)  # type: ignore[no-any-return]
 
-        return _given(operation, own, theirs, multiplied(product, a, b, a_r, b_r), product(a_r, b_r))
+        return _given(operation, at_x, at_r, multiplied(product, a, b, a_r, b_r), product(a_r, b_r))
     if isinstance(module, nn.Softmax):
         (name,) = operation.inputs
-        return _given(operation, own, theirs, *softmax(own[name], theirs[name], module.dim or 0))
+        return _given(operation, at_x, at_r, *softmax(at_x[name], at_r[name], module.dim or 0))
     if isinstance(module, NORMALISATIONS) and getattr(module, "running_mean", None) is None:
         (name,) = operation.inputs
-        if is_flat(module, own[name], theirs[name]):
+        if is_flat(module, at_x[name], at_r[name]):
             warnings.warn(
                 f"deeplift: the reference is constant before layer {labelled(operation)}, which divides by its spread; "
                 "single voxels may get huge values of both signs. Take images of controls as the reference.",
                 stacklevel=2,
             )
-        return _given(operation, own, theirs, *normalised(module, own[name], theirs[name]))
+        return _given(operation, at_x, at_r, *normalised(module, at_x[name], at_r[name]))
     if pool is None and not isinstance(module, ACTIVATIONS):
-        value = own.run(operation)
+        value = at_x.run(operation)
         with torch.no_grad():
-            return value, theirs.run(operation)
+            return value, at_r.run(operation)
     (name,) = operation.inputs
-    x, r = own[name], theirs[name]
+    x, r = at_x[name], at_r[name]
     with torch.no_grad():
         s, *of_r = [torch.as_tensor(module(r))] if pool is None else pool.apply(r)  # type: ignore[misc]
     rule, settings = (Rescaled, module) if pool is None else (RescaledMaxPool, pool)
     value = rule.apply(x, r, s, *of_r, settings)  # type: ignore[no-untyped-call]
-    return _given(operation, own, theirs, value, s)
+    return _given(operation, at_x, at_r, value, s)
 
 
-def _given(operation: Operation, own: Values, theirs: Values, value: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
-    for values, given in ((own, value), (theirs, s)):
+def _given(operation: Operation, at_x: Values, at_r: Values, value: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
+    for values, given in ((at_x, value), (at_r, s)):
         values.give(operation.value, given)
         for node in operation.node.all_input_nodes:
             values.used(node.name)
@@ -406,8 +408,8 @@ class DeepLift(CheckedSettings):
         baselines = [reference.mean] if self.compare == "mean" else list(torch.split(reference.volumes, 1))
         total, of_references = None, []
         for baseline in baselines:
-            found, explained, of_reference = deeplift(model, volumes, baseline, target, start, stage)
-            total = found if total is None else total + found
+            contributions, explained, of_reference = deeplift(model, volumes, baseline, target, start, stage)
+            total = contributions if total is None else total + contributions
             of_references.append(of_reference)
         assert total is not None
         settings, base = described(self, stage, start), torch.cat(of_references).mean().expand(len(volumes))

@@ -56,8 +56,8 @@ def players(labels: Tensor, volume: Tensor, mean: Tensor) -> Tensor:
     """Labels (D, H, W) of the regions in which a volume (1, D, H, W) differs from the mean control; 0 elsewhere."""
     differs = (volume != mean[0]).any(dim=0)
     changed = torch.unique(labels[differs & (labels != 0)])
-    own = torch.where(torch.isin(labels, changed), labels, torch.zeros_like(labels))
-    return torch.where(differs & (labels == 0), torch.full_like(labels, REST), own)
+    in_regions = torch.where(torch.isin(labels, changed), labels, torch.zeros_like(labels))
+    return torch.where(differs & (labels == 0), torch.full_like(labels, REST), in_regions)
 
 
 def shapley_orders(count: int, pairs: int, seed: int) -> Tensor:
@@ -99,7 +99,7 @@ class OfRegions(CheckedSettings):
                      for place in range(len(view.features)))  # fmt: skip
 
     def maps(self, view: NetworkView) -> Tensor:
-        return torch.cat([_painted(found, found.evidence) for found in self.evidence(view)]).to(view.features)
+        return torch.cat([_painted(evidence, evidence.evidence) for evidence in self.evidence(view)]).to(view.features)
 
     def reference_value(self, view: NetworkView) -> Tensor:
         """Score of the mean control, (B,)."""
@@ -150,10 +150,13 @@ class RegionShapley(OfRegions):
 
     def drawn(self, view: NetworkView) -> Drawn:
         """Maps, and the standard errors shared out over the same voxels; None with a single pair of orders."""
-        found = self.evidence(view)
+        regions = self.evidence(view)
         maps, errors = (
-            torch.cat([_painted(one, of) for one, of in zip(found, values, strict=True)]).to(view.features)
-            for values in ([one.evidence for one in found], [one.standard_error for one in found])
+            torch.cat([_painted(evidence, of) for evidence, of in zip(regions, values, strict=True)]).to(view.features)
+            for values in (
+                [evidence.evidence for evidence in regions],
+                [evidence.standard_error for evidence in regions],
+            )
         )
         return Drawn(maps, errors if self.pairs > 1 else None)
 
@@ -187,11 +190,11 @@ def _prepared(
         raise UsageError(f"{name} replaces regions of the volume; explain at stage 0.")
     if regions is None:
         raise UsageError(f"{name} replaces atlas regions and was given none; set its regions.")
-    grid, own = tuple(view.volumes.shape[-3:]), tuple(regions.labels.shape)
-    if own != grid:
+    grid, label_grid = tuple(view.volumes.shape[-3:]), tuple(regions.labels.shape)
+    if label_grid != grid:
         raise BadInputError(
-            f"labels of {regions.name!r} have the grid {own}, the volumes {grid}; load the atlas on the grid of the "
-            "volumes."
+            f"labels of {regions.name!r} have the grid {label_grid}, the volumes {grid}; load the atlas on the grid of "
+            "the volumes."
         )
     return fitting(reference, view.volumes, name).mean, regions.labels.to(view.volumes.device).long()
 
@@ -210,12 +213,12 @@ def _growing(labels: Tensor, index: Tensor, order: Tensor) -> Iterator[Tensor]:
 def _scores(view: NetworkView, place: int, keeps: Iterator[Tensor], mean: Tensor, batch: int) -> Tensor:
     """Scores (M,) of one volume with what each mask does not keep taken from the mean control."""
     hidden = mean.expand_as(view.features)
-    found = [scores for _, scores in masked_scores(view, place, keeps, hidden, batch)]
-    return torch.cat(found) if found else view.features.new_zeros(0)
+    chunks = [scores for _, scores in masked_scores(view, place, keeps, hidden, batch)]
+    return torch.cat(chunks) if chunks else view.features.new_zeros(0)
 
 
-def _painted(found: RegionEvidence, of_regions: Tensor) -> Tensor:
+def _painted(evidence: RegionEvidence, of_regions: Tensor) -> Tensor:
     """A number of each region, shared out evenly over its voxels."""
-    if not found.numbers:
-        return torch.zeros_like(found.labels, dtype=of_regions.dtype)[None, None]
-    return painted(found.labels, found.numbers, (of_regions / found.voxels)[None])
+    if not evidence.numbers:
+        return torch.zeros_like(evidence.labels, dtype=of_regions.dtype)[None, None]
+    return painted(evidence.labels, evidence.numbers, (of_regions / evidence.voxels)[None])

@@ -51,9 +51,9 @@ def decide(
     """
     if policy != "ask":
         return dict.fromkeys(flags, policy)
-    known = _read_decisions(file)
+    earlier = _read_decisions(file)
     doubtful = [scan for scan in scans if scan.name in flags]
-    decisions = {scan.name: known.get((scan.name, flags[scan.name]), "") for scan in doubtful}
+    decisions = {scan.name: earlier.get((scan.name, flags[scan.name]), "") for scan in doubtful}
     if doubtful or file.is_file():
         rows = [
             (scan.participant_id, scan.session_id, scan.scan_id, flags[scan.name], figures.get(scan.name),
@@ -89,14 +89,14 @@ def _read_decisions(file: Path) -> dict[tuple[str, str], str]:
         return {}
     columns = ("participant_id", "session_id", "flags", "decision")
     table = read_table(file, columns, columns).astype(object)
-    found = {}
+    decisions = {}
     for line, row in enumerate(table.where(table.notna(), "").to_dict("records"), start=2):
         name = "_".join(part for part in (row["participant_id"], row["session_id"]) if part)
         decision = row["decision"].strip().lower()
         if decision not in ("", KEEP, DROP):
             raise BadInputError(f"{file}: line {line}, column decision: {row['decision']!r}; write keep or drop.")
-        found[name, row["flags"]] = decision
-    return found
+        decisions[name, row["flags"]] = decision
+    return decisions
 
 
 MIRRORED, AS_OTHERS, NOT_KNOWN = "mirrored", "as the others", "not known: "

@@ -83,7 +83,7 @@ def flag_reasons(quality: pd.DataFrame, ages: Sequence[float | None] | None = No
     for row, age in enumerate(ages or ()):
         if age is not None and age < ADULT_YEARS:
             reasons[row].append(f"aged {age:g}: the template is the brain of adults")
-    return [tuple(found) for found in reasons]
+    return [tuple(of_scan) for of_scan in reasons]
 
 
 def robust_distance(values: np.ndarray, smallest_spread: float) -> np.ndarray:
@@ -99,28 +99,28 @@ def robust_distance(values: np.ndarray, smallest_spread: float) -> np.ndarray:
 
 def _reasons_of(measure: QualityMeasure, values: np.ndarray, warped: np.ndarray) -> dict[int, str]:
     """Reasons by row, one per number; limits take precedence over outliers."""
-    known = np.flatnonzero(np.isfinite(values))
-    found: dict[int, str] = {}
-    if len(known) >= MIN_COHORT:
-        median = np.median(values[known])
-        compared = np.log1p(values[known]) if measure.ratio else values[known]
+    measured = np.flatnonzero(np.isfinite(values))
+    reasons: dict[int, str] = {}
+    if len(measured) >= MIN_COHORT:
+        median = np.median(values[measured])
+        compared = np.log1p(values[measured]) if measure.ratio else values[measured]
         distances = robust_distance(compared, measure.smallest_spread)
-        for row, distance in zip(known, distances, strict=True):
+        for row, distance in zip(measured, distances, strict=True):
             beyond = {"low": -distance, "high": distance, "both": abs(distance)}[measure.bad]
             if beyond > OUTLYING:
                 side = "below" if distance < 0 else "above"
-                found[int(row)] = (
+                reasons[int(row)] = (
                     f"{measure.words} {_short(values[row])} is far {side} the others (median {_short(median)} of "
-                    f"{len(known)} scans)"
+                    f"{len(measured)} scans)"
                 )
-    alone = len(known) < MIN_COHORT
-    for row in known:
+    alone = len(measured) < MIN_COHORT
+    for row in measured:
         high = min(measure.high, measure.high_alone) if alone and warped[row] else measure.high
         if values[row] < measure.low:
-            found[int(row)] = f"{measure.words} {_short(values[row])} is below {_short(measure.low)}"
+            reasons[int(row)] = f"{measure.words} {_short(values[row])} is below {_short(measure.low)}"
         elif values[row] > high:
-            found[int(row)] = f"{measure.words} {_short(values[row])} is above {_short(high)}"
-    return found
+            reasons[int(row)] = f"{measure.words} {_short(values[row])} is above {_short(high)}"
+    return reasons
 
 
 def _stretched(quality: pd.DataFrame) -> dict[int, str]:
@@ -164,15 +164,15 @@ def region_distances(correlations: np.ndarray) -> np.ndarray:
     it. All are NaN below `MIN_COHORT` scans.
     """
     distances = np.full(correlations.shape, np.nan)
-    known = np.isfinite(correlations).all(axis=0)
-    if len(correlations) < MIN_COHORT or not known.any():
+    measured = np.isfinite(correlations).all(axis=0)
+    if len(correlations) < MIN_COHORT or not measured.any():
         return distances
-    values = np.arctanh(np.clip(correlations[:, known], -0.999, 0.999))
+    values = np.arctanh(np.clip(correlations[:, measured], -0.999, 0.999))
     away = values - np.median(values, axis=0)
     spread = ROBUST_SD * np.median(np.abs(away), axis=0)
     spread = np.maximum(spread, max(float(np.median(spread)), 1e-3))
     away /= spread
-    distances[:, known] = away - np.median(away, axis=1, keepdims=True)
+    distances[:, measured] = away - np.median(away, axis=1, keepdims=True)
     return distances
 
 

@@ -64,7 +64,7 @@ def region_voxels(labels: np.ndarray, numbers: Iterable[int], margin: int = 0) -
     """
     boxes = scipy.ndimage.find_objects(labels)
     places = np.arange(labels.size, dtype=np.int32).reshape(labels.shape)
-    found: dict[int, np.ndarray] = {}
+    places_of: dict[int, np.ndarray] = {}
     for number in map(int, numbers):
         box = boxes[number - 1] if 0 < number <= len(boxes) else None
         if box is None:
@@ -73,9 +73,9 @@ def region_voxels(labels: np.ndarray, numbers: Iterable[int], margin: int = 0) -
         inside = labels[around] == number
         if margin:
             inside = scipy.ndimage.binary_dilation(inside, iterations=margin)
-        found[number] = places[around][inside]
-    voxels = np.concatenate([*found.values()]) if found else np.zeros(0, dtype=np.int32)
-    return RegionVoxels(tuple(found), np.array([len(part) for part in found.values()], dtype=int), voxels)
+        places_of[number] = places[around][inside]
+    voxels = np.concatenate([*places_of.values()]) if places_of else np.zeros(0, dtype=np.int32)
+    return RegionVoxels(tuple(places_of), np.array([len(part) for part in places_of.values()], dtype=int), voxels)
 
 
 def local_correlation(first: np.ndarray, second: np.ndarray, regions: RegionVoxels) -> dict[int, float]:
@@ -85,8 +85,8 @@ def local_correlation(first: np.ndarray, second: np.ndarray, regions: RegionVoxe
     a, b = (_centred(image.ravel()[regions.voxels].astype(np.float64), regions) for image in (first, second))
     products = [np.add.reduceat(product, regions.starts) for product in (a * b, a * a, b * b)]
     scale = np.sqrt(products[1] * products[2])
-    known = scale > 1e-9 * regions.counts
-    return regions.by_number(np.where(known, np.clip(products[0] / np.where(known, scale, 1), -1, 1), 0.0))
+    varies = scale > 1e-9 * regions.counts
+    return regions.by_number(np.where(varies, np.clip(products[0] / np.where(varies, scale, 1), -1, 1), 0.0))
 
 
 def _centred(values: np.ndarray, regions: RegionVoxels) -> np.ndarray:
@@ -198,16 +198,11 @@ def gather_region_quality(layout: RunLayout, scans: Sequence[Scan], resolution_m
         identity = {"participant_id": scan.participant_id, "session_id": scan.session_id, "scan_id": scan.scan_id}
         tables.append(SCAN_QUALITY_TABLE.read(path).assign(**identity))
     whole = pd.concat(tables, ignore_index=True) if tables else REGION_QUALITY_TABLE.frame()
-    return REGION_QUALITY_TABLE.write(layout, whole.assign(distance=_distances(whole)))
-
-
-def _distances(table: pd.DataFrame) -> pd.Series:
-    """`region_distances` of the rows of a table of many scans, each with the same regions."""
-    if table.empty:
-        return pd.Series(dtype=float)
-    regions = table["region"].nunique()
-    found = region_distances(table["correlation"].astype(float).to_numpy().reshape(-1, regions))
-    return pd.Series(found.ravel().round(3), table.index)
+    distances: Any = np.nan
+    if len(whole):  # each scan has the same regions
+        correlations = whole["correlation"].astype(float).to_numpy().reshape(-1, whole["region"].nunique())
+        distances = region_distances(correlations).ravel().round(3)
+    return REGION_QUALITY_TABLE.write(layout, whole.assign(distance=distances))
 
 
 def measure_one(
@@ -240,7 +235,9 @@ def measure_one(
         row: dict[str, Any] = dict.fromkeys(SCAN_QUALITY_TABLE.meanings)
         row.update(region=region.number, name=region.name, hemisphere=region.hemisphere, group=region.group)
         # Further digits depend on the order of summation.
-        row.update({name: round(found[region.number], 4) for name, found in numbers.items() if region.number in found})
+        row.update(
+            {name: round(values[region.number], 4) for name, values in numbers.items() if region.number in values}
+        )
         rows.append(row | {"voxels": int(row["voxels"] or 0)})
     write_asymmetry(outputs["asymmetry"], given["t1w"], resolution_mm, given.get("inverse_warp"), template)
     SCAN_QUALITY_TABLE.write(outputs["regions"], rows)

@@ -93,16 +93,16 @@ def asymmetry(values: np.ndarray, halves: Halves) -> np.ndarray:
 
 def _midline(values: np.ndarray, halves: Halves) -> np.ndarray:
     """Offset in mm, and slopes along y and z, of the plane about which an image is most symmetric; least squares."""
-    found = np.zeros(3)
+    plane = np.zeros(3)
     small = np.array([0.5, 0.005, 0.005])
     for _ in range(STEPS):
         # From both sides, so that a mirrored image goes the mirrored way
         slopes = [
-            (_difference(values, halves, found + step) - _difference(values, halves, found - step)) / (2 * step.max())
+            (_difference(values, halves, plane + step) - _difference(values, halves, plane - step)) / (2 * step.max())
             for step in small * np.eye(3)
         ]
-        found = found + np.linalg.lstsq(np.stack(slopes, 1), -_difference(values, halves, found), rcond=None)[0]
-    return found if (np.abs(found) < FARTHEST).all() else np.zeros(3)
+        plane = plane + np.linalg.lstsq(np.stack(slopes, 1), -_difference(values, halves, plane), rcond=None)[0]
+    return plane if (np.abs(plane) < FARTHEST).all() else np.zeros(3)
 
 
 def _difference(values: np.ndarray, halves: Halves, plane: np.ndarray) -> np.ndarray:
@@ -127,17 +127,17 @@ def side_scores(asymmetries: Sequence[np.ndarray], signs: np.ndarray | None = No
         return np.zeros(0)
     turned = np.ones(len(asymmetries)) if signs is None else signs
     total, squares = np.zeros(len(asymmetries[0])), np.zeros(len(asymmetries[0]))
-    for one, sign in zip(asymmetries, turned, strict=True):
-        total += sign * one
-        squares += one.astype(np.float64) ** 2
+    for values, sign in zip(asymmetries, turned, strict=True):
+        total += sign * values
+        squares += values.astype(np.float64) ** 2
     spread = np.sqrt(np.maximum(squares / len(asymmetries) - (total / len(asymmetries)) ** 2, 0))
     # Half the median as the least, so that a place that is the same in all scans by chance does not decide
     spread = np.maximum(spread, max(0.5 * float(np.median(spread)), 1e-9))
     scores = []
     for raw, sign in zip(asymmetries, turned, strict=True):
-        one, others = raw / spread, (total - sign * raw) / spread
-        length = float(np.linalg.norm(others) * np.linalg.norm(one))
-        scores.append(float(others @ one) / length if length > 1e-9 else 0.0)
+        values, others = raw / spread, (total - sign * raw) / spread
+        length = float(np.linalg.norm(others) * np.linalg.norm(values))
+        scores.append(float(others @ values) / length if length > 1e-9 else 0.0)
     return np.array(scores)
 
 
