@@ -102,7 +102,7 @@ def _placed(source: AtlasSource, grid: Grid) -> Atlas:
     labels, native = read_labels(source.image)
     regions = _match(source, labels)
     _require_sides(source.image, labels, native, regions)
-    on_grid = resample_labels(labels, native, grid).labels
+    on_grid = resample_labels(labels, native, grid)
     if source.carried:
         on_grid = np.where(template_on(grid).brain_mask, on_grid, 0).astype(np.int32)
     on_grid.flags.writeable = False

@@ -267,20 +267,11 @@ def read_brain(path: Path, grid: Grid) -> NDArray[np.bool_]:
     return brain
 
 
-@dataclass(frozen=True)
-class ResampledLabels:
-    """Labels on a new grid, and what the new grid could not hold."""
-
-    labels: NDArray[np.int32]  # on the target grid, 0 = unlabelled
-    # Labels inside the target's field of view that fell between its voxels: structures thinner than the voxel distance
-    lost: tuple[int, ...]
-
-
-def resample_labels(labels: NDArray[np.integer], source: Grid, target: Grid) -> ResampledLabels:
+def resample_labels(labels: NDArray[np.integer], source: Grid, target: Grid) -> NDArray[np.int32]:
     """Carry a label image to another grid by nearest neighbour.
 
     Each target voxel takes the label of the source voxel that holds its centre, so no number arises that was not
-    there, and volumes are kept up to sampling error.
+    there, and volumes are kept up to sampling error. Structures thinner than the target's voxels may fall between.
 
     `source`, `target`: any orientation, also oblique; the same world space. Raises BadInputError if the target's field
     of view misses a label altogether, which means that the two are not in one space or the target is cropped too
@@ -289,7 +280,7 @@ def resample_labels(labels: NDArray[np.integer], source: Grid, target: Grid) -> 
     if labels.shape != source.shape:
         raise BadInputError(f"labels of shape {labels.shape} cannot lie on the grid {source}.")
     to_source = np.linalg.inv(source.affine) @ target.affine
-    moved = ndimage.affine_transform(
+    moved: NDArray[np.int32] = ndimage.affine_transform(
         labels.astype(np.int32, copy=False),
         to_source[:3, :3],
         to_source[:3, 3],
@@ -298,18 +289,14 @@ def resample_labels(labels: NDArray[np.integer], source: Grid, target: Grid) -> 
         mode="grid-constant",  # "constant" would drop half a voxel at the border
         cval=0,
     )
-    missing = set(_present(labels)) - set(_present(moved))
+    missing = set(np.unique(labels).tolist()) - set(np.unique(moved).tolist()) - {0}
     outside = sorted(missing - _seen(labels, source, target, missing))
     if outside:
         raise BadInputError(
             f"labels {', '.join(map(str, outside))} lie outside the field of view of {target}; labels are on {source}. "
             "Check that both are in one space."
         )
-    return ResampledLabels(moved, tuple(sorted(missing)))
-
-
-def _present(labels: NDArray[np.integer]) -> list[int]:
-    return [int(number) for number in np.unique(labels) if number != 0]
+    return moved
 
 
 def _seen(labels: NDArray[np.integer], source: Grid, target: Grid, numbers: set[int]) -> set[int]:

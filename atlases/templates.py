@@ -136,7 +136,11 @@ class TemplateSource:
             (self.brain_mask.astype(np.uint8), _MASK_DIGEST, "brain mask"),
             (self.t1w, _BRAIN_DIGEST, "intensities"),
         )
-        differ = [what for values, digest, what in parts if _digest_of(values) != digest]
+        differ = [
+            what
+            for values, digest, what in parts
+            if hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest() != digest
+        ]
         if self.grid != template_grid(1.0):
             differ = ["grid", *differ]
         if not differ:
@@ -298,10 +302,6 @@ def _credit(folder: Path, name: str) -> str:
     if name == DEFAULT_TEMPLATE:
         return _DEFAULT_CREDIT
     return told or "given by the user; credit and licence are those of its authors."
-
-
-def _digest_of(values: NDArray[np.generic]) -> str:
-    return hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()
 
 
 def sample_brain(

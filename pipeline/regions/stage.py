@@ -184,7 +184,11 @@ def _map_jobs(
     jobs = []
     for name in map_names:
         if kept == "all":
-            parts = [_own_part(layout, scan, outcome_of[scan.scan_id], name, config) for scan in scans]
+            parts = []
+            for scan in scans:
+                path = _files(layout, scan, config).relevance_map(name)
+                source = path.relative_to(layout.root).as_posix()
+                parts.append(MapSum(path, outcome_of[scan.scan_id], (source,), (scan.participant_id,)))
         else:
             parts = _partial_sums(layout, scans, config)
         outputs = {}
@@ -197,11 +201,6 @@ def _map_jobs(
         task = MapsToAverage(name, tuple(parts), groups, grid)
         jobs.append(Job(MAPS_STAGE, name, key, outputs, average_maps, (task,)))
     return jobs
-
-
-def _own_part(layout: RunLayout, scan: Scan, outcome: str, map_name: str, config: Config) -> MapSum:
-    path = _files(layout, scan, config).relevance_map(map_name)
-    return MapSum(path, outcome, (path.relative_to(layout.root).as_posix(),), (scan.participant_id,))
 
 
 def _partial_sums(layout: RunLayout, scans: Sequence[Scan], config: Config) -> list[MapSum]:

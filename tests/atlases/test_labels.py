@@ -58,7 +58,7 @@ def test_volumes_at_2_mm_are_those_of_the_file(name):
     labels, native = read_labels(find_atlas(name).image)
     volumes = label_volumes_mm3(labels, native)
     grid = template_grid(2.0)
-    resampled = label_volumes_mm3(resample_labels(labels, native, grid).labels, grid)
+    resampled = label_volumes_mm3(resample_labels(labels, native, grid), grid)
     error = {number: abs(resampled.get(number, 0.0) / volume - 1) for number, volume in volumes.items()}
     for number, volume in volumes.items():
         assert error[number] <= 3 / np.sqrt(volume / grid.voxel_volume_mm3), number
@@ -92,7 +92,7 @@ def test_right_is_right_on_any_grid(name, axes):
 @pytest.mark.parametrize("axes", ["RAS", "LAS", "PSR"])
 def test_the_same_atlas_stored_in_another_orientation_is_the_same_atlas(tmp_path, cat12_2mm, axes):
     stored = oriented(cat12_2mm.grid, axes)
-    turned = resample_labels(cat12_2mm.labels, cat12_2mm.grid, stored).labels
+    turned = resample_labels(cat12_2mm.labels, cat12_2mm.grid, stored)
     path = write_atlas(tmp_path, turned.astype(np.uint8), stored, neuromorphometrics_rows())
     assert nib.load(path).shape == stored.shape
     again = load_atlas(path, cat12_2mm.grid)

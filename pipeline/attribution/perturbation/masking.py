@@ -209,6 +209,21 @@ class RegionLabels:
     def __repr__(self) -> str:
         return f"RegionLabels({self.name!r}, sha256={digest(self.labels.long())})"
 
+    @classmethod
+    def of_run(cls, surroundings: RunContext) -> RegionLabels:
+        """The atlas of the run, in the part of the template that the network sees."""
+        return cls("regions of the run", torch.from_numpy(surroundings.atlas.labels_in(surroundings.box)))
+
+    def beside(self, volumes: Tensor) -> Tensor:
+        """The labels on the device of volumes (B, C, D, H, W); raises BadInputError if these lie on another grid."""
+        label_grid, grid = tuple(self.labels.shape), tuple(volumes.shape[-3:])
+        if label_grid != grid:
+            raise BadInputError(
+                f"labels of {self.name!r} have the grid {label_grid}, the volumes {grid}; "
+                "load the atlas on the grid of the volumes."
+            )
+        return self.labels.to(volumes.device)
+
 
 @dataclass(frozen=True, eq=False)
 class RegionDrops:
@@ -256,24 +271,16 @@ class RegionOcclusion(CheckedSettings):
 
     @staticmethod
     def from_run(surroundings: RunContext) -> dict[str, RegionLabels]:
-        """The atlas of the run, in the part of the template that the network sees."""
-        labels = torch.from_numpy(surroundings.atlas.labels_in(surroundings.box))
-        return {"regions": RegionLabels("regions of the run", labels)}
+        return {"regions": RegionLabels.of_run(surroundings)}
 
     def drops(self, view: NetworkView) -> RegionDrops:
         """Drop of every region.
 
         Raises UsageError at a stage other than the input. Raises BadInputError for labels on another grid.
         """
-        grid, label_grid = tuple(view.volumes.shape[-3:]), tuple(self.regions.labels.shape)
         if not view.at_input:
             raise UsageError("region-occlusion hides regions of the volume; explain at stage 0.")
-        if label_grid != grid:
-            raise BadInputError(
-                f"labels of {self.regions.name!r} have the grid {label_grid}, the volumes {grid}; "
-                "load the atlas on the grid of the volumes."
-            )
-        return region_drops(view, self.regions.labels.to(view.volumes.device), self.masking, self.batch)
+        return region_drops(view, self.regions.beside(view.volumes), self.masking, self.batch)
 
     def maps(self, view: NetworkView) -> Tensor:
         drops = self.drops(view)

@@ -27,7 +27,7 @@ from heatlas.pipeline.attribution.network_view import NetworkView
 from heatlas.pipeline.attribution.perturbation.masking import RegionLabels, masked_scores, painted
 from heatlas.pipeline.attribution.reference.references import Reference, fitting, value_of_mean
 from heatlas.pipeline.run.config.ranges import Count, Seed
-from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.work.host import on_host
 from heatlas.pipeline.run.work.seeds import derived_seed
 
@@ -88,9 +88,8 @@ class OfRegions(CheckedSettings):
 
     @staticmethod
     def from_run(surroundings: RunContext) -> dict[str, Reference | RegionLabels | None]:
-        """The controls of the network, and the atlas of the run in the part of the template that it sees."""
-        labels = torch.from_numpy(surroundings.atlas.labels_in(surroundings.box))
-        return {"reference": surroundings.reference, "regions": RegionLabels("regions of the run", labels)}
+        """The controls of the network, and the atlas of the run."""
+        return {"reference": surroundings.reference, "regions": RegionLabels.of_run(surroundings)}
 
     def evidence(self, view: NetworkView) -> tuple[RegionEvidence, ...]:
         """Evidence, and its standard error, of every region of every volume; raises as `_prepared`."""
@@ -190,13 +189,8 @@ def _prepared(
         raise UsageError(f"{name} replaces regions of the volume; explain at stage 0.")
     if regions is None:
         raise UsageError(f"{name} replaces atlas regions and was given none; set its regions.")
-    grid, label_grid = tuple(view.volumes.shape[-3:]), tuple(regions.labels.shape)
-    if label_grid != grid:
-        raise BadInputError(
-            f"labels of {regions.name!r} have the grid {label_grid}, the volumes {grid}; load the atlas on the grid of "
-            "the volumes."
-        )
-    return fitting(reference, view.volumes, name).mean, regions.labels.to(view.volumes.device).long()
+    labels = regions.beside(view.volumes).long()
+    return fitting(reference, view.volumes, name).mean, labels
 
 
 def _growing(labels: Tensor, index: Tensor, order: Tensor) -> Iterator[Tensor]:

@@ -90,23 +90,19 @@ def read_mask(path: Path, image: T1wImage) -> np.ndarray:
     A mask on another grid, or in another order of axes, is resampled by both affines, nearest neighbour.
     """
     labels, affine = load_labels(path)
-    source, target = Grid(_three(labels), affine), Grid(_three(image.data), image.affine)
+    i, j, k = labels.shape
+    source, target = Grid((i, j, k), affine), image.grid
     mask = (labels > 0).astype(np.int32)
     if not mask.any():
         raise BadInputError(f"{path}: the mask is empty. Give a mask of the brain.")
     if not source.same_as(target):
         try:
-            mask = resample_labels(mask, source, target).labels
+            mask = resample_labels(mask, source, target)
         except BadInputError as error:
             raise BadInputError(f"{path}: the mask does not overlap {image.path} ({error}).") from error
     if not mask.any():
         raise BadInputError(f"{path}: the mask does not overlap {image.path}. Give a mask in the space of the scan.")
     return np.asarray(mask > 0)
-
-
-def _three(array: np.ndarray) -> tuple[int, int, int]:
-    i, j, k = array.shape
-    return i, j, k
 
 
 COMMAND = "mri_synthstrip"
