@@ -147,8 +147,12 @@ def _write_tables(
 
 
 STAGE_TABLES = (
-    RELEVANCE_TABLE, RELEVANCE_AUDIT_TABLE, RELEVANCE_BILATERAL_TABLE, FINGERPRINTS_TABLE, BETA_OVERLAP_TABLE,
-)  # fmt: skip
+    RELEVANCE_TABLE,
+    RELEVANCE_AUDIT_TABLE,
+    RELEVANCE_BILATERAL_TABLE,
+    FINGERPRINTS_TABLE,
+    BETA_OVERLAP_TABLE,
+)
 """Those of every run; ``relevance_channels.tsv`` is written where networks see several kinds of images."""
 
 
@@ -325,9 +329,11 @@ RELEVANCE_APPLIED_BILATERAL_TABLE = Table(
     filled=("participant_id", "scan_id", "map", "group", "n_voxels"), finite=True, later=("evidence",),
 )  # fmt: skip
 RELEVANCE_APPLIED_TABLE = replace(
-    RELEVANCE_TABLE, name="relevance_applied", question=RELEVANCE_APPLIED_BILATERAL_TABLE.question,
+    RELEVANCE_TABLE,
+    name="relevance_applied",
+    question=RELEVANCE_APPLIED_BILATERAL_TABLE.question,
     file="group/relevance_applied.tsv",
-)  # fmt: skip
+)
 
 
 def aggregate_applied(

@@ -96,9 +96,10 @@ def register_scans(
         ended = [scan for scan in kept if scan.name in finished]
         good = [scan for scan in ended if finished[scan.name].ok]
         measured = [
-            scan for scan in good
+            scan
+            for scan in good
             if is_done(layout, region_quality_job(layout, scan, atlas, atlas_digest, resolution)) is not None
-        ]  # fmt: skip
+        ]
         gather_region_quality(layout, measured, resolution)
         _write_quality(layout, ended, [finished[scan.name] for scan in ended], config, decided=False)
         if on_tables is not None:

@@ -22,9 +22,12 @@ from heatlas.pipeline.models.graph.tracing import Operation, Program
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 
 NOT_IN_PLACE: Mapping[Any, Callable[..., Any]] = {
-    operator.iadd: operator.add, operator.isub: operator.sub, operator.imul: operator.mul,
-    operator.itruediv: operator.truediv, operator.ipow: operator.pow,
-}  # fmt: skip
+    operator.iadd: operator.add,
+    operator.isub: operator.sub,
+    operator.imul: operator.mul,
+    operator.itruediv: operator.truediv,
+    operator.ipow: operator.pow,
+}
 
 
 @dataclass(frozen=True)

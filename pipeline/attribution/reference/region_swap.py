@@ -94,8 +94,10 @@ class OfRegions(CheckedSettings):
     def evidence(self, view: NetworkView) -> tuple[RegionEvidence, ...]:
         """Evidence, and its standard error, of every region of every volume; raises as `_prepared`."""
         mean, labels = _prepared(self.name, self.reference, self.regions, view)
-        return tuple(self._of(view, place, players(labels, view.features[place], mean), mean)
-                     for place in range(len(view.features)))  # fmt: skip
+        return tuple(
+            self._of(view, place, players(labels, view.features[place], mean), mean)
+            for place in range(len(view.features))
+        )
 
     def maps(self, view: NetworkView) -> Tensor:
         return torch.cat([_painted(evidence, evidence.evidence) for evidence in self.evidence(view)]).to(view.features)

@@ -56,10 +56,16 @@ def decide(
     decisions = {scan.name: earlier.get((scan.name, flags[scan.name]), "") for scan in doubtful}
     if doubtful or file.is_file():
         rows = [
-            (scan.participant_id, scan.session_id, scan.scan_id, flags[scan.name], figures.get(scan.name),
-             decisions[scan.name] or None)
+            (
+                scan.participant_id,
+                scan.session_id,
+                scan.scan_id,
+                flags[scan.name],
+                figures.get(scan.name),
+                decisions[scan.name] or None,
+            )
             for scan in doubtful
-        ]  # fmt: skip
+        ]
         FLAGGED_TABLE.write(file, rows)
     return decisions
 
@@ -136,21 +142,20 @@ def add_doubt(
     good = [scan for scan, fine in zip(scans, registered, strict=True) if fine]
     reasons = flag_reasons(quality[registered], [scan.age for scan in good])
     local = region_reasons(regions)
-    scores = dict(zip((scan.name for scan in good), sides.scores if sides is not None else (), strict=False))
-    swapped = {scan.name for scan, one in zip(good, sides.mirrored, strict=True) if one} if sides is not None else set()
-    swap = {name: f"{MIRRORED_REASON} (asymmetry {scores[name]:.2f} against the others')" for name in swapped}
-    every = [
-        [
-            *([swap[scan.name]] if scan.name in swap else []),
-            *found, *local.get(scan.scan_id, ()),
-        ]
-        for scan, found in zip(good, reasons, strict=True)
-    ]  # fmt: skip
-    said = {
-        scan.name: MIRRORED if scan.name in swapped else (NOT_KNOWN + sides.unknown if sides.unknown else AS_OTHERS)
-        for scan in good
-    } if sides is not None else {}  # fmt: skip
-    flags = {scan.name: "; ".join(found) for scan, found in zip(good, every, strict=True) if found}
+    scores: dict[str, float] = {}
+    side_of: dict[str, str] = {}
+    if sides is not None:
+        scores = dict(zip((scan.name for scan in good), sides.scores, strict=False))
+        usual = NOT_KNOWN + sides.unknown if sides.unknown else AS_OTHERS
+        for scan, mirrored in zip(good, sides.mirrored, strict=True):
+            side_of[scan.name] = MIRRORED if mirrored else usual
+    flags: dict[str, str] = {}
+    for scan, of_scan in zip(good, reasons, strict=True):
+        every = [*of_scan, *local.get(scan.scan_id, ())]
+        if side_of.get(scan.name) == MIRRORED:
+            every.insert(0, f"{MIRRORED_REASON} (asymmetry {scores[scan.name]:.2f} against the others')")
+        if every:
+            flags[scan.name] = "; ".join(every)
     figures = {
         scan.name: os.path.relpath(
             layout.scan(scan.participant_id, scan.session_id, config.resolution_mm).overview, layout.root
@@ -162,9 +167,8 @@ def add_doubt(
     rounded = [round(float(scores[scan.name]), 3) if scan.name in scores else None for scan in scans]
     columns = {
         "side_score": pd.Series(rounded, quality.index, dtype=float),
-        "sides": pd.Series([said.get(scan.name) for scan in scans], quality.index, dtype=object),
         "worst_regions": pd.Series([worst.get(scan.scan_id) for scan in scans], quality.index, dtype=object),
-        "flags": pd.Series([flags.get(scan.name) for scan in scans], quality.index, dtype=object),
-        "decision": pd.Series([decisions.get(scan.name) or None for scan in scans], quality.index, dtype=object),
     }
+    for column, texts in {"sides": side_of, "flags": flags, "decision": decisions}.items():
+        columns[column] = pd.Series([texts.get(scan.name) or None for scan in scans], quality.index, dtype=object)
     return quality.assign(**columns)

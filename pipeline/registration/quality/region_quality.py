@@ -157,15 +157,20 @@ def region_quality_job(layout: RunLayout, scan: Scan, atlas_name: str, atlas_dig
     files = layout.scan(scan.participant_id, scan.session_id, resolution_mm)
     given = {"t1w": files.image if scan.entry == "template" else files.t1w}
     if scan.entry != "template":
-        given |= {"log_jacobian": files.log_jacobian, "affine": files.affine_transform, "warp": files.warp,
-                  "inverse_warp": files.inverse_warp}  # fmt: skip
+        given |= {
+            "log_jacobian": files.log_jacobian,
+            "affine": files.affine_transform,
+            "warp": files.warp,
+            "inverse_warp": files.inverse_warp,
+        }
     outputs = {
-        "regions": files.region_quality, "columns": files.region_quality.with_suffix(".json"),
+        "regions": files.region_quality,
+        "columns": files.region_quality.with_suffix(".json"),
         "asymmetry": files.asymmetry,
-    }  # fmt: skip
+    }
     parts = {"registration": receipt_key(layout, "registration", files.name) or "", "atlas": atlas_digest}
-    return Job(STAGE, files.name, unit_key(parts, [resolution_mm], measure_one), outputs, measure_one,
-               (given, atlas_name, resolution_mm, files.template))  # fmt: skip
+    key, arguments = unit_key(parts, [resolution_mm], measure_one), (given, atlas_name, resolution_mm, files.template)
+    return Job(STAGE, files.name, key, outputs, measure_one, arguments)
 
 
 def measure_regions(

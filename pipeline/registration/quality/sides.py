@@ -158,9 +158,11 @@ def compare_sides(asymmetries: Sequence[np.ndarray]) -> Sides:
     mirrored = scores < MIRRORED_SCORE
     if mirrored.mean() > DIVIDED_SHARE:
         return Sides(
-            scores, nobody, f"{mirrored.sum()} of {count} scans differ from the others in their sides, too many to "
+            scores,
+            nobody,
+            f"{mirrored.sum()} of {count} scans differ from the others in their sides, too many to "
             "tell which of the two groups is mirrored",
-        )  # fmt: skip
+        )
     return Sides(scores, mirrored)
 
 
