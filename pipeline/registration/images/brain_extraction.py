@@ -49,96 +49,6 @@ from heatlas.pipeline.registration.images.t1w import T1wImage, load_labels
 from heatlas.pipeline.run.config.image_kinds import KINDS
 from heatlas.pipeline.run.errors import BadInputError, MissingDataError
 
-SUFFIXES = (".nii.gz", ".nii")
-
-
-def mask_path(input_root: Path, scan: Scan, pattern: str = "") -> Path:
-    """Path of the mask of a scan, existing or not.
-
-    `input_root`: folder that the image paths of scans, and patterns, start from. `scan`: with an image; if that is
-    registered through a T1-weighted one, the mask is that of the latter. `pattern`: as
-    `RegistrationConfig.mask_pattern`; empty for the BIDS name beside the scan. Returns the existing file or, without
-    one, the expected path.
-    """
-    if pattern:
-        fields = {
-            "participant_id": scan.participant_id,
-            "session_id": scan.session_id or "",
-            "name": scan.name,
-            "scan_id": scan.scan_id,
-        }
-        return input_root / pattern.format(**fields)
-    image = input_root / (scan.t1w or scan.file)
-    return next((path for path in _beside(image) if path.is_file()), _beside(image)[0])
-
-
-def _beside(image: Path) -> list[Path]:
-    """Possible names of a mask beside an image.
-
-    >>> [path.name for path in _beside(Path("sub-01_run-2_desc-preproc_T1w.nii.gz"))]
-    ['sub-01_run-2_desc-brain_mask.nii.gz', 'sub-01_run-2_desc-brain_mask.nii']
-    """
-    stem = image.name.removesuffix(".gz").rpartition(".")[0] or image.name
-    stem = re.sub(rf"_({'|'.join(KINDS)})$", "", stem)
-    stem = re.sub(r"_(desc|label)-[^_]+", "", stem)
-    return [image.with_name(f"{stem}_desc-brain_mask{suffix}") for suffix in SUFFIXES]
-
-
-def read_mask(path: Path, image: T1wImage) -> np.ndarray:
-    """Read a mask on the voxels of a scan; a missing or empty mask, or one outside the scan, is refused.
-
-    A mask on another grid, or in another order of axes, is resampled by both affines, nearest neighbour.
-    """
-    labels, affine = load_labels(path)
-    i, j, k = labels.shape
-    source, target = Grid((i, j, k), affine), image.grid
-    mask = (labels > 0).astype(np.int32)
-    if not mask.any():
-        raise BadInputError(f"{path}: the mask is empty. Give a mask of the brain.")
-    if not source.same_as(target):
-        try:
-            mask = resample_labels(mask, source, target)
-        except BadInputError as error:
-            raise BadInputError(f"{path}: the mask does not overlap {image.path} ({error}).") from error
-    if not mask.any():
-        raise BadInputError(f"{path}: the mask does not overlap {image.path}. Give a mask in the space of the scan.")
-    return np.asarray(mask > 0)
-
-
-COMMAND = "mri_synthstrip"
-
-
-def require_synthstrip(model: Path) -> None:
-    """Check before any work that the command and its weights exist."""
-    if shutil.which(COMMAND) is None:
-        raise MissingDataError(
-            f"{COMMAND} is not on the PATH. Install FreeSurfer 7.3 or later, or choose another "
-            "registration.brain_extraction."
-        )
-    if not model.is_file():
-        raise MissingDataError(
-            f"{model}: no such file. Give the weights of SynthStrip as registration.synthstrip_model."
-        )
-
-
-def synthstrip_mask(image: T1wImage, model: Path) -> np.ndarray:
-    """Brain mask of a scan by SynthStrip, on the voxels of the scan; `model` holds the weights."""
-    require_synthstrip(model)
-    with tempfile.TemporaryDirectory(prefix="synthstrip_") as name:
-        scan, mask = Path(name) / "scan.nii.gz", Path(name) / "mask.nii.gz"
-        stored = nib.Nifti1Image(image.data, image.affine)  # type: ignore[no-untyped-call]
-        stored.to_filename(scan)
-        command = [COMMAND, "-i", str(scan), "-m", str(mask), "--model", str(model)]
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
-        if done.returncode or not mask.is_file():
-            output = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
-            raise BadInputError(
-                f"{image.path}: {COMMAND} ended with code {done.returncode} and {'a' if mask.is_file() else 'no'} mask "
-                f"({output}). Run it by hand on this scan."
-            )
-        return read_mask(mask, image)
-
-
 STRIPPED_LITRES = (0.5, 2.3)
 """Volume of a stripped brain, including children and large men; a whole head is far above 2.3 litres."""
 BRAIN_LITRES = (0.4, 2.6)
@@ -272,3 +182,93 @@ def _deepbet() -> Any:
     from deepbet import BrainExtraction
 
     return BrainExtraction(no_gpu=True)
+
+
+SUFFIXES = (".nii.gz", ".nii")
+
+
+def mask_path(input_root: Path, scan: Scan, pattern: str = "") -> Path:
+    """Path of the mask of a scan, existing or not.
+
+    `input_root`: folder that the image paths of scans, and patterns, start from. `scan`: with an image; if that is
+    registered through a T1-weighted one, the mask is that of the latter. `pattern`: as
+    `RegistrationConfig.mask_pattern`; empty for the BIDS name beside the scan. Returns the existing file or, without
+    one, the expected path.
+    """
+    if pattern:
+        fields = {
+            "participant_id": scan.participant_id,
+            "session_id": scan.session_id or "",
+            "name": scan.name,
+            "scan_id": scan.scan_id,
+        }
+        return input_root / pattern.format(**fields)
+    image = input_root / (scan.t1w or scan.file)
+    return next((path for path in _beside(image) if path.is_file()), _beside(image)[0])
+
+
+def _beside(image: Path) -> list[Path]:
+    """Possible names of a mask beside an image.
+
+    >>> [path.name for path in _beside(Path("sub-01_run-2_desc-preproc_T1w.nii.gz"))]
+    ['sub-01_run-2_desc-brain_mask.nii.gz', 'sub-01_run-2_desc-brain_mask.nii']
+    """
+    stem = image.name.removesuffix(".gz").rpartition(".")[0] or image.name
+    stem = re.sub(rf"_({'|'.join(KINDS)})$", "", stem)
+    stem = re.sub(r"_(desc|label)-[^_]+", "", stem)
+    return [image.with_name(f"{stem}_desc-brain_mask{suffix}") for suffix in SUFFIXES]
+
+
+def read_mask(path: Path, image: T1wImage) -> np.ndarray:
+    """Read a mask on the voxels of a scan; a missing or empty mask, or one outside the scan, is refused.
+
+    A mask on another grid, or in another order of axes, is resampled by both affines, nearest neighbour.
+    """
+    labels, affine = load_labels(path)
+    i, j, k = labels.shape
+    source, target = Grid((i, j, k), affine), image.grid
+    mask = (labels > 0).astype(np.int32)
+    if not mask.any():
+        raise BadInputError(f"{path}: the mask is empty. Give a mask of the brain.")
+    if not source.same_as(target):
+        try:
+            mask = resample_labels(mask, source, target)
+        except BadInputError as error:
+            raise BadInputError(f"{path}: the mask does not overlap {image.path} ({error}).") from error
+    if not mask.any():
+        raise BadInputError(f"{path}: the mask does not overlap {image.path}. Give a mask in the space of the scan.")
+    return np.asarray(mask > 0)
+
+
+COMMAND = "mri_synthstrip"
+
+
+def require_synthstrip(model: Path) -> None:
+    """Check before any work that the command and its weights exist."""
+    if shutil.which(COMMAND) is None:
+        raise MissingDataError(
+            f"{COMMAND} is not on the PATH. Install FreeSurfer 7.3 or later, or choose another "
+            "registration.brain_extraction."
+        )
+    if not model.is_file():
+        raise MissingDataError(
+            f"{model}: no such file. Give the weights of SynthStrip as registration.synthstrip_model."
+        )
+
+
+def synthstrip_mask(image: T1wImage, model: Path) -> np.ndarray:
+    """Brain mask of a scan by SynthStrip, on the voxels of the scan; `model` holds the weights."""
+    require_synthstrip(model)
+    with tempfile.TemporaryDirectory(prefix="synthstrip_") as name:
+        scan, mask = Path(name) / "scan.nii.gz", Path(name) / "mask.nii.gz"
+        stored = nib.Nifti1Image(image.data, image.affine)  # type: ignore[no-untyped-call]
+        stored.to_filename(scan)
+        command = [COMMAND, "-i", str(scan), "-m", str(mask), "--model", str(model)]
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+        if done.returncode or not mask.is_file():
+            output = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
+            raise BadInputError(
+                f"{image.path}: {COMMAND} ended with code {done.returncode} and {'a' if mask.is_file() else 'no'} mask "
+                f"({output}). Run it by hand on this scan."
+            )
+        return read_mask(mask, image)
