@@ -195,7 +195,7 @@ def _map_jobs(
                 parts.append(MapSum(path, outcome_of[scan.scan_id], (source,), (scan.participant_id,)))
         else:
             parts = _partial_sums(layout, scans, config)
-        outputs = {}
+        outputs: dict[str, Path] = {}
         for group in groups:
             path = layout.group_map(group, name)
             outputs |= {group: path, f"{group}_sidecar": sidecar(path)}

@@ -79,7 +79,7 @@ def _carry_labels(
 ) -> NDArray[np.int32]:  # fmt: skip
     if placed:
         i, j, k = labels.shape
-        return resample_labels(labels, Grid((i, j, k), affine), grid).labels
+        return resample_labels(labels, Grid((i, j, k), affine), grid)
     transforms = Transforms(files.affine_transform, files.warp, files.inverse_warp)
     moving = closest_ras(Volume(labels.astype(np.float32), affine))  # exact: labels are far below 2 ** 24
     values = resample(moving, transforms, grid.shape, grid.affine, interpolation)

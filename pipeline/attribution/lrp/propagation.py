@@ -290,7 +290,8 @@ def _through_local(record: Record, relevance: Relevance) -> tuple[list[Relevance
     assert local is not None
     if isinstance(head, Moved):
         return [[back(local, leaves, r.reshape(local.shape))[0] for r in relevance]], []
-    parts, losses = [], []
+    parts: list[list[Tensor]] = []
+    losses: list[Losses] = []
     for relevance_of in relevance:
         r = relevance_of.reshape(local.shape)
         if isinstance(head, nn.Softmax):
