@@ -11,9 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from heatlas.atlases.carriers import locate
-from heatlas.atlases.foreign_tables import read_cat12_table, read_dseg_table
-from heatlas.atlases.regions import RegionTable, neuromorphometrics
+from heatlas.atlases.regions import RegionTable, neuromorphometrics, read_cat12_table, read_dseg_table
+from heatlas.atlases.templates import locate
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.plugins import plugged_in
 from heatlas.pipeline.run.tables import MISSING, read_table
@@ -65,7 +64,7 @@ def atlas_names() -> tuple[str, ...]:
 
 @functools.cache
 def _plugged() -> dict[str, PluggedAtlas]:
-    return {one.name: one for one in plugged_in("atlases", PluggedAtlas, _catalogue())}
+    return {atlas.name: atlas for atlas in plugged_in("atlases", PluggedAtlas, _catalogue())}
 
 
 def find_atlas(name: str) -> AtlasSource:

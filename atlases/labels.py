@@ -23,10 +23,8 @@ from nibabel.spatialimages import SpatialImage
 from numpy.typing import NDArray
 
 from heatlas.atlases.catalogue import AtlasSource, find_atlas
-from heatlas.atlases.images import UNREADABLE
 from heatlas.atlases.regions import Region, RegionTable
-from heatlas.atlases.resampling import resample_labels
-from heatlas.atlases.spaces import Grid
+from heatlas.atlases.spaces import UNREADABLE, Grid, resample_labels
 from heatlas.atlases.templates import template_on
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.tables import MISSING
@@ -104,7 +102,7 @@ def _placed(source: AtlasSource, grid: Grid) -> Atlas:
     labels, native = read_labels(source.image)
     regions = _match(source, labels)
     _require_sides(source.image, labels, native, regions)
-    on_grid = resample_labels(labels, native, grid).labels
+    on_grid = resample_labels(labels, native, grid)
     if source.carried:
         on_grid = np.where(template_on(grid).brain_mask, on_grid, 0).astype(np.int32)
     on_grid.flags.writeable = False

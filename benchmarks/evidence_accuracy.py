@@ -26,11 +26,9 @@ from torch import Tensor, nn
 from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.spaces import template_grid
 from heatlas.pipeline.attribution.gradient.gradients import score_and_gradient
-from heatlas.pipeline.attribution.gradient.integrated_gradients import path_integral
-from heatlas.pipeline.attribution.network_view import explaining
-from heatlas.pipeline.attribution.numerics import exact_float32
+from heatlas.pipeline.attribution.gradient.paths import PathSample, path_integral, stratified_alphas
+from heatlas.pipeline.attribution.network_view import exact_float32, explaining
 from heatlas.pipeline.attribution.reference.deeplift import deeplift
-from heatlas.pipeline.attribution.reference.expected_gradients import PathSample, stratified_alphas
 from heatlas.pipeline.attribution.reference.references import Reference
 from heatlas.pipeline.cohort.people.splits import Split
 from heatlas.pipeline.cohort.people.tasks import task_of

@@ -50,10 +50,9 @@ from heatlas.pipeline.registration.ants_transform import (
     to_ants,
 )
 from heatlas.pipeline.registration.images.t1w import load_labels, load_t1w
-from heatlas.pipeline.registration.scan import register_image
+from heatlas.pipeline.registration.scan import jacobian_determinant, log_jacobian, register_image
 from heatlas.pipeline.registration.settled import COARSEST_MM
-from heatlas.pipeline.registration.volumes.jacobian import jacobian_determinant, log_jacobian
-from heatlas.pipeline.registration.volumes.region_volumes import region_volumes, tissue_volumes
+from heatlas.pipeline.registration.volumes import region_volumes, tissue_volumes
 from heatlas.pipeline.run.config.settings import RegistrationConfig
 from heatlas.pipeline.run.tables import write_json
 from heatlas.pipeline.run.work.digests import code_digest

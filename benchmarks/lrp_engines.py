@@ -93,8 +93,8 @@ def forward_backward(model: nn.Module, volume: Tensor, betas: tuple[float, ...])
 
 
 def heatlas(model: nn.Module, volume: Tensor, betas: tuple[float, ...]) -> Answer:
-    from heatlas.pipeline.attribution.lrp.composites import founding
     from heatlas.pipeline.attribution.lrp.relevance import lrp
+    from heatlas.pipeline.attribution.lrp.rules import founding
 
     answers = dict(zip(betas, lrp(model, volume, TARGET, [founding(beta) for beta in betas]), strict=True))
     unexplained = {b: float((a.ledger.residual / a.start_value).abs().max()) for b, a in answers.items()}

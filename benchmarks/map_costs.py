@@ -17,10 +17,13 @@ from sections import arguments_of, line, table
 from timed import cpu_seconds
 from torch import Tensor
 
-from heatlas.pipeline.attribution.gradient.integrated_gradients import IntegratedGradients
+from heatlas.pipeline.attribution.gradient.paths import (
+    ExpectedGradients,
+    IntegratedGradients,
+    IntegratedGradientsFromMean,
+)
 from heatlas.pipeline.attribution.methods import attribute_all
 from heatlas.pipeline.attribution.reference.deeplift import DeepLift
-from heatlas.pipeline.attribution.reference.expected_gradients import ExpectedGradients, IntegratedGradientsFromMean
 from heatlas.pipeline.attribution.reference.references import Reference
 from heatlas.pipeline.run.work.memory import kept_memory
 

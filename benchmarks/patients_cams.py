@@ -26,8 +26,8 @@ from torch import Tensor
 
 from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.templates import configured_grid
-from heatlas.pipeline.attribution.cam.map_range import normalised
-from heatlas.pipeline.attribution.cam.opti_cam import OptiCam
+from heatlas.pipeline.attribution.cam.channel_maps import normalised
+from heatlas.pipeline.attribution.cam.masked_volumes import OptiCam
 from heatlas.pipeline.attribution.gradient.smoothing import gaussian_smooth
 from heatlas.pipeline.attribution.methods import Method, attribute
 from heatlas.pipeline.attribution.registry import METHODS

@@ -15,14 +15,12 @@ import torch
 from numpy.typing import NDArray
 from patients import call
 
-from heatlas.atlases.brain_box import brain_box
 from heatlas.atlases.labels import load_atlas
-from heatlas.atlases.templates import configured_grid, configured_template
+from heatlas.atlases.templates import brain_box, configured_grid, configured_template
 from heatlas.pipeline.cohort.records import Scan, ScanTable
 from heatlas.pipeline.models.inputs import configured_input, read_network_volume, to_network
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
-from heatlas.pipeline.registration.ants_transform import Volume, register, resample
-from heatlas.pipeline.registration.images.preparation import closest_ras
+from heatlas.pipeline.registration.ants_transform import Volume, closest_ras, register, resample
 from heatlas.pipeline.registration.images.t1w import load_t1w
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.config.settings import Config

@@ -55,8 +55,8 @@ from safetensors.torch import load_file, save_file
 from sklearn.preprocessing import StandardScaler
 from torch import nn
 
+from heatlas.pipeline.attribution.gradient.paths import ExpectedGradients
 from heatlas.pipeline.attribution.methods import attribute
-from heatlas.pipeline.attribution.reference.expected_gradients import ExpectedGradients
 from heatlas.pipeline.attribution.reference.references import Reference
 from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.models.contract import StagedModel

@@ -25,6 +25,7 @@ from patients_cams import CAMS, FAKE, method_of
 from sections import HEADING, across, arguments_of, kept_rows, line, listed, show, table, within
 from torch import Tensor
 
+from heatlas.atlases.spaces import read_brain
 from heatlas.pipeline.attribution.methods import attribute
 from heatlas.pipeline.attribution.registry import METHODS
 from heatlas.pipeline.cohort.records import Scan
@@ -36,7 +37,6 @@ from heatlas.pipeline.evaluation.scores.intervals import DRAWS, participant_inte
 from heatlas.pipeline.evaluation.scores.map_scores import BOX_COLUMNS, ScanMasks, box_accuracy, boxes_of, union_of
 from heatlas.pipeline.models.inputs import read_channels
 from heatlas.pipeline.models.storage import LoadedModel, load_model
-from heatlas.pipeline.regions.audit import read_brain
 from heatlas.pipeline.run.work.executors import open_executor
 
 OPTI, BOXES = "opti-cam", "boxes alone"

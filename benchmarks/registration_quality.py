@@ -26,8 +26,7 @@ import pandas as pd
 from sections import arguments_of, show, table
 
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.registration.quality.flags import flag_reasons
-from heatlas.pipeline.registration.quality.local_outliers import region_distances, region_reasons
+from heatlas.pipeline.registration.quality.outliers import flag_reasons, region_distances, region_reasons
 from heatlas.pipeline.registration.quality.sides import compare_sides
 from heatlas.pipeline.registration.stage import register_scans
 from heatlas.pipeline.run.config.settings import RegistrationConfig

@@ -1,8 +1,8 @@
 """Heatlas as a library: explain any network, read a run, or start one from Python; see docs/library.md.
 
 The rooms `heatlas.pipeline`, `heatlas.atlases`, `heatlas.reports`, `heatlas.workflows` and `heatlas.studies` are the
-folders of these names at the top of the repository. What is named in ``__all__`` is public (docs/library.md says what that promises),
-and is loaded when it is first used, so that importing ``heatlas`` takes no time.
+folders of these names at the top of the repository. What is named in ``__all__`` is public (docs/library.md says what
+that promises), and is loaded when it is first used, so that importing ``heatlas`` takes no time.
 """
 
 from __future__ import annotations

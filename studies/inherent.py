@@ -22,9 +22,9 @@ from torch import Tensor, nn
 
 from heatlas.pipeline.attribution.entry import Entry, RunContext
 from heatlas.pipeline.attribution.gradient.gradients import channel_sum
-from heatlas.pipeline.attribution.lrp.ledger import Ledger, LedgerEntry
 from heatlas.pipeline.attribution.method_settings import CheckedSettings
 from heatlas.pipeline.attribution.network_view import NetworkView
+from heatlas.pipeline.attribution.records import Ledger, LedgerEntry
 from heatlas.pipeline.attribution.reference.references import Reference, features_of, fitting, mean_value
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.dynamic import Value, dynamic_layers, dynamic_weights, explanation_mode

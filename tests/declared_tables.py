@@ -10,10 +10,10 @@ from heatlas.pipeline.cohort.people.tasks import TWO_CLASSES, KindName, task_of
 from heatlas.pipeline.cohort.sharing import MANIFEST_COMPARISON_TABLE
 from heatlas.pipeline.evaluation.parts import BENCH_TABLES
 from heatlas.pipeline.explaining.own_regions import OWN_REGIONS_TABLE
-from heatlas.pipeline.regions.channels import RELEVANCE_CHANNELS_TABLE
-from heatlas.pipeline.regions.partial_sums import PARTIAL_TABLE
+from heatlas.pipeline.regions.maps import PARTIAL_TABLE
+from heatlas.pipeline.regions.packed_atlas import RELEVANCE_CHANNELS_TABLE
 from heatlas.pipeline.regions.tables import SPREADS
-from heatlas.pipeline.registration.quality.decisions import FLAGGED_TABLE
+from heatlas.pipeline.registration.quality.doubt import FLAGGED_TABLE
 from heatlas.pipeline.run.columns import Form
 from heatlas.pipeline.run.config.files import read_config
 from heatlas.pipeline.run.declared import Table

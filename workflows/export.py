@@ -17,7 +17,7 @@ from typing import Any
 
 import heatlas
 from heatlas.atlases.catalogue import find_atlas
-from heatlas.atlases.images import write_template_image
+from heatlas.atlases.spaces import write_template_image
 from heatlas.atlases.templates import find_template
 from heatlas.pipeline.cohort.people.persons import hidden_name, spelled_in
 from heatlas.pipeline.cohort.people.splits import PARTS, SPLITS_TABLE, Fold, Split

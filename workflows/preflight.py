@@ -37,8 +37,7 @@ from heatlas.pipeline.models.families.foreign import ForeignConfig
 from heatlas.pipeline.models.families.registry import family_of, is_given, is_solved, on_backbone
 from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.registration.ants_transform import require_ants
-from heatlas.pipeline.registration.images.given_masks import mask_path
-from heatlas.pipeline.registration.images.synthstrip import require_synthstrip
+from heatlas.pipeline.registration.images.brain_extraction import mask_path, require_synthstrip
 from heatlas.pipeline.registration.own_labels import require_own_labels
 from heatlas.pipeline.registration.settled import COARSEST_MM, not_measured
 from heatlas.pipeline.run.config.files import load_config

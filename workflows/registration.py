@@ -14,12 +14,11 @@ import pandas as pd
 
 from heatlas.atlases.catalogue import find_atlas
 from heatlas.pipeline.cohort.records import Scan, ScanTable
-from heatlas.pipeline.registration.quality.decisions import FLAGGED_TABLE, require_decisions
-from heatlas.pipeline.registration.quality.doubt import MIRRORED, NOT_KNOWN
-from heatlas.pipeline.registration.quality.flags import flag_reasons
+from heatlas.pipeline.registration.quality.doubt import FLAGGED_TABLE, MIRRORED, NOT_KNOWN, require_decisions
+from heatlas.pipeline.registration.quality.outliers import flag_reasons
 from heatlas.pipeline.registration.settled import settle_scans
 from heatlas.pipeline.registration.stage import REGISTRATION_TABLE, register_scans, table_row
-from heatlas.pipeline.registration.volumes.region_volumes import (
+from heatlas.pipeline.registration.volumes import (
     VOLUMES_TABLE,
     gather_volumes,
     hippocampal_volumes,

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from torch import nn
 
-from heatlas.atlases.brain_box import Box
+from heatlas.atlases.spaces import Box
 from heatlas.pipeline.attribution.method_settings import Setting, build_record
 from heatlas.pipeline.attribution.methods import Method
 from heatlas.pipeline.attribution.network_view import open_parts
@@ -125,7 +125,11 @@ def title_of(name: str) -> str:
 
 def last_spatial_stage(model: nn.Module) -> int:
     """Boundary after the last stage with a 3D convolution or tokens at their places, the output aside; else 0."""
-    places = [number for number, stage in enumerate(_stages(model)[:-1], 1) if _has_places(stage)]
+    places = [
+        number
+        for number, stage in enumerate(_stages(model)[:-1], 1)
+        if getattr(stage, "keeps_places", False) or any(weight.dim() == 5 for weight in stage.parameters())
+    ]
     return places[-1] if places else 0
 
 
@@ -151,7 +155,3 @@ def _layer_before_attention(model: nn.Module) -> int | str:
 def _stages(model: nn.Module) -> list[nn.Module]:
     first = members_of(model)[0]
     return list(first.stages) if isinstance(first, StagedModel) else list(first.children())
-
-
-def _has_places(stage: nn.Module) -> bool:
-    return getattr(stage, "keeps_places", False) or any(weight.dim() == 5 for weight in stage.parameters())

@@ -54,13 +54,13 @@ def read_settings(method: str, record: type, texts: Sequence[str], where: str = 
 
 def typed_settings(method: str, record: type, given: Mapping[str, Any], where: str) -> dict[str, Setting]:
     """Settings by name from their values, as `read_settings` gives them."""
-    known = dict(settable(record))
-    found: dict[str, Setting] = {}
+    fields = dict(settable(record))
+    values: dict[str, Setting] = {}
     for name, value in given.items():
-        if name not in known:
-            raise UsageError(f"{where} {name} = {shown(value)}: {method} has no setting {name!r}; {_listed(known)}.")
-        found[name] = typed_value(known[name].kind, value, f"{where} {name}")
-    return {name: value for name, value in found.items() if value != known[name].default}
+        if name not in fields:
+            raise UsageError(f"{where} {name} = {shown(value)}: {method} has no setting {name!r}; {_listed(fields)}.")
+        values[name] = typed_value(fields[name].kind, value, f"{where} {name}")
+    return {name: value for name, value in values.items() if value != fields[name].default}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,5 +102,5 @@ def build_record(record: type, settings: Mapping[str, Setting], given: Mapping[s
     return record(**values)
 
 
-def _listed(known: Mapping[str, Field]) -> str:
-    return f"it has {', '.join(known)}" if known else "it has none"
+def _listed(fields: Mapping[str, Field]) -> str:
+    return f"it has {', '.join(fields)}" if fields else "it has none"

@@ -1,7 +1,12 @@
-"""Entry point of all methods: `attribute`.
+"""From a method to its map on the grid of the input: `attribute`.
 
 A *method* is a small frozen record of its settings that makes maps of a `NetworkView`. Its formula is in pure functions
 beside it; precision, checks and upsampling to the input's grid are handled here for all methods.
+
+A value of a feature map belongs to the centre of its receptive field. With unpadded convolutions and pooling that
+rounds down, these centres are not spread evenly over the volume: resizing the map to the volume (as usual for CAM)
+shifts it, by up to 23 voxels at the last block of the founding CNN. Here each axis is interpolated linearly between the
+true centres, and constant beyond the outermost ones.
 """
 
 from __future__ import annotations
@@ -9,18 +14,19 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
-from heatlas.pipeline.attribution.ensembles import RunningMean
-from heatlas.pipeline.attribution.lrp.ledger import Ledger
-from heatlas.pipeline.attribution.network_view import NetworkView, explaining, pooling_before, split_layers
-from heatlas.pipeline.attribution.records import Attribution
-from heatlas.pipeline.attribution.targets import StartValue
-from heatlas.pipeline.attribution.upsampling import to_input_grid
+from heatlas.pipeline.attribution.graph.layers import triple
+from heatlas.pipeline.attribution.graph.planner import carried
+from heatlas.pipeline.attribution.network_view import NetworkView, StartValue, explaining, pooling_before, split_layers
+from heatlas.pipeline.attribution.records import Attribution, Ledger, RunningMean
 from heatlas.pipeline.models.contract import Ensemble, members_of
+from heatlas.pipeline.models.dynamic import DynamicLinear
+from heatlas.pipeline.models.graph.operations import Concatenate, Gate, Sum
+from heatlas.pipeline.models.graph.tracing import trace
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.work.host import on_host
 
@@ -102,12 +108,12 @@ def require_defined(
     the method, with the layers it found and the remedy.
     """
     if isinstance(method, Conditional):
-        model, own = members_of(model)[0], for_member(method, 0)
-        assert isinstance(own, Conditional)
+        model, member_method = members_of(model)[0], for_member(method, 0)
+        assert isinstance(member_method, Conditional)
         weight = next(model.parameters())
         empty = torch.zeros((1, channels, *shape), dtype=weight.dtype, device=weight.device)
         with explaining(model, empty, 0, stage, start) as view:
-            own.require(view)
+            member_method.require(view)
 
 
 def attribute(
@@ -166,7 +172,8 @@ def attribute_all(
         return _of_ensemble(answers_of_members(model, volumes, target, method, stage, start, at_input_grid))
     if len(volumes) > 1 and stage != 0 and pooling_before(split_layers(model, stage)[0]) is not None:
         each = [
-            attribute_all(model, one, target, method, stage, start, at_input_grid) for one in torch.split(volumes, 1)
+            attribute_all(model, volume, target, method, stage, start, at_input_grid)
+            for volume in torch.split(volumes, 1)
         ]
         return tuple(_joined(answers) for answers in zip(*each, strict=True))
     if isinstance(method, Propagation) and stage == 0:  # has its own pass through the network
@@ -181,15 +188,15 @@ def attribute_all(
         if isinstance(method, Propagation):
             answers = list(method.answers(model, volumes, target, start, stage))
         else:
-            made = method.drawn(view) if isinstance(method, Sampled) else Drawn(method.maps(view))
+            drawn = method.drawn(view) if isinstance(method, Sampled) else Drawn(method.maps(view))
             with torch.no_grad():
                 of_reference = method.reference_value(view) if isinstance(method, Relative) else None
             settings = described(method, stage, start)
             ledger = method.ledger(view) if isinstance(method, Accounted) else None
             answers = [
                 Attribution(
-                    made.values.detach(), method.name, target, view.own_score, settings, ledger, of_reference,
-                    made.errors, made.sampling_error,
+                    drawn.values.detach(), method.name, target, view.own_score, settings, ledger, of_reference,
+                    drawn.errors, drawn.sampling_error,
                 )
             ]  # fmt: skip
         answers = [one_channel(_finite(answer), view.at_input) for answer in answers]
@@ -209,16 +216,16 @@ def answers_of_members(
 ) -> Iterator[tuple[Attribution, ...]]:
     """What `attribute_all` answers for each member of an ensemble, one after the other; for any other network once."""
     for number, member in enumerate(members_of(model)):
-        own = for_member(method, number) if isinstance(model, Ensemble) else method
-        yield attribute_all(member, volumes, target, own, stage, start, at_input_grid)
+        member_method = for_member(method, number) if isinstance(model, Ensemble) else method
+        yield attribute_all(member, volumes, target, member_method, stage, start, at_input_grid)
 
 
 def _of_ensemble(answers: Iterator[tuple[Attribution, ...]]) -> tuple[Attribution, ...]:
     """The means over members; maps on a reference, which are few, keep those of the members beside them."""
     means: list[RunningMean] = []
-    for made in answers:
-        means = means or [RunningMean() for _ in made]
-        for mean, answer in zip(means, made, strict=True):
+    for member_answers in answers:
+        means = means or [RunningMean() for _ in member_answers]
+        for mean, answer in zip(means, member_answers, strict=True):
             kept = None if answer.reference_value is None else answer.values[None]
             mean.add(replace(answer, members=kept))
     return tuple(mean.result() for mean in means)
@@ -232,12 +239,12 @@ def for_member(method: Method, number: int) -> Method:
 
 def _joined(answers: Sequence[Attribution]) -> Attribution:
     """One answer of several volumes, from those of each alone."""
-    values, starts = (torch.cat([getattr(one, name) for one in answers]) for name in ("values", "start_value"))
+    values, starts = (torch.cat([getattr(answer, name) for answer in answers]) for name in ("values", "start_value"))
     return replace(answers[0], values=values, start_value=starts, channels=None)
 
 
 def _finite(answer: Attribution) -> Attribution:
-    broken = [index for index, one in enumerate(answer.values) if not bool(on_host(torch.isfinite(one).all()))]
+    broken = [index for index, values in enumerate(answer.values) if not bool(on_host(torch.isfinite(values).all()))]
     if broken:
         raise BadInputError(
             f"{answer.method}: the map of volume {broken[0]} of the batch is not finite (NaN or infinity): the network "
@@ -261,3 +268,116 @@ def one_channel(answer: Attribution, at_input: bool) -> Attribution:
     if values.shape[1] == 1:
         return answer
     return replace(answer, values=values.sum(1, keepdim=True), channels=values if at_input else None)
+
+
+POINTWISE = (
+    nn.ReLU, nn.LeakyReLU, nn.PReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Softplus, nn.Sigmoid, nn.Tanh,
+    nn.BatchNorm3d, nn.InstanceNorm3d, nn.GroupNorm, nn.Dropout, nn.Dropout3d, nn.Identity,
+)  # fmt: skip
+"""Layers that preserve the position of values."""
+
+
+Centres = tuple[tuple[float, float], ...]
+
+
+def receptive_centres(layers: Sequence[tuple[str, nn.Module]]) -> Centres:
+    """Offset and step, per axis, so that feature i has its receptive field's centre at voxel ``offset + step i``.
+
+    Raises UsageError for a layer with unknown geometry; the message names it.
+
+    Examples
+    --------
+    >>> receptive_centres([("conv", nn.Conv3d(1, 1, 3)), ("pool", nn.MaxPool3d(2))])
+    ((1.5, 2.0), (1.5, 2.0), (1.5, 2.0))
+    """
+    centres: Centres = ((0.0, 1.0),) * 3
+    for name, layer in layers:
+        centres = _after(name, layer, centres)
+    return centres
+
+
+def _after(name: str, layer: nn.Module, centres: Centres) -> Centres:
+    """Centres of the outputs of a layer, given those of its inputs."""
+    dynamic = isinstance(layer, DynamicLinear)  # a convolution, or a norm or attention, which move no value
+    stays = isinstance(layer, POINTWISE) or getattr(layer, "keeps_places", False)
+    if stays or (dynamic and not hasattr(layer, "kernel_size")):
+        return centres
+    if isinstance(layer, nn.ConstantPad3d):
+        before = layer.padding[-2::-2]  # torch starts with the last axis
+        return tuple((offset - pad * step, step) for (offset, step), pad in zip(centres, before, strict=True))
+    if dynamic or isinstance(layer, nn.Conv3d | nn.MaxPool3d | nn.AvgPool3d):
+        return tuple(
+            (offset + shift * step, step * stride)
+            for (offset, step), (shift, stride) in zip(centres, _window(layer), strict=True)
+        )
+    if any(True for _ in layer.children()):
+        return _after_block(name, layer, centres)
+    raise _unknown(name, layer)
+
+
+def _after_block(name: str, block: nn.Module, centres: Centres) -> Centres:
+    """Like `_after`, for a block with branches, whose outputs must have the same centres."""
+    program = trace(block)
+    centres_of, features = {program.source: centres}, carried(program)
+    for operation in program.operations:
+        if operation.value not in features:
+            continue
+        module, before = operation.module, [centres_of[value] for value in operation.inputs if value in centres_of]
+        where = f"{name}.{operation.name}"
+        if module is None or (isinstance(module, Sum | Concatenate) and len(set(before)) != 1):
+            raise _unknown(where, module or block)
+        joins = isinstance(module, Sum | Concatenate | Gate)
+        centres_of[operation.value] = before[0] if joins else _after(where, module, before[0])
+    return centres_of[program.result]
+
+
+def _unknown(name: str, layer: nn.Module) -> UsageError:
+    return UsageError(
+        f"layer {name} ({type(layer).__name__}): the position of its outputs in the volume is unknown, so its map "
+        "cannot be upsampled to the input; request the map on the layer's grid."
+    )
+
+
+def _window(layer: Any) -> list[tuple[float, int]]:
+    """Per axis: the centre of the first window relative to the first voxel, and the stride."""
+    kernel, stride = triple(layer.kernel_size), triple(layer.stride)
+    dilation = triple(getattr(layer, "dilation", 1))
+    if layer.padding == "same":
+        # an even window has one voxel more after its position than before it
+        return [(d * (k - 1) % 2 / 2, 1) for k, d in zip(kernel, dilation, strict=True)]
+    padding = (0, 0, 0) if isinstance(layer.padding, str) else triple(layer.padding)
+    return [(d * (k - 1) / 2 - p, s) for k, s, d, p in zip(kernel, stride, dilation, padding, strict=True)]
+
+
+@runtime_checkable
+class OwnGeometry(Protocol):
+    """A module that upsamples its outputs to the grid of the input itself."""
+
+    def to_input(self, maps: Tensor, shape: Sequence[int]) -> Tensor:
+        """Maps (B, 1, d, h, w) on a grid of `shape`."""
+        ...
+
+
+def to_input_grid(maps: Tensor, view: NetworkView) -> Tensor:
+    """Bring maps (B, 1, d, h, w) of a boundary to the grid of the volumes, (B, 1, D, H, W).
+
+    Raises UsageError as `receptive_centres`.
+    """
+    return interpolated(maps, view.before, view.volumes.shape[-3:])
+
+
+def interpolated(maps: Tensor, layers: Sequence[tuple[str, nn.Module]], shape: Sequence[int]) -> Tensor:
+    """Bring maps (B, 1, d, h, w) of the output of some layers to a grid of `shape`; see `to_input_grid`."""
+    if len(layers) == 1 and isinstance(layers[0][1], OwnGeometry):
+        return layers[0][1].to_input(maps, shape)
+    for axis, (offset, step) in enumerate(receptive_centres(layers)):
+        maps = _interpolate_axis(maps, axis + 2, shape[axis], offset, step)
+    return maps
+
+
+def _interpolate_axis(maps: Tensor, axis: int, size: int, offset: float, step: float) -> Tensor:
+    last = maps.shape[axis] - 1
+    place = ((torch.arange(size, device=maps.device, dtype=torch.float64) - offset) / step).clamp(0, last)
+    low = place.floor().long().clamp(max=max(last - 1, 0))
+    weight = (place - low).to(maps.dtype).view(*(-1 if dim == axis else 1 for dim in range(maps.dim())))
+    return maps.index_select(axis, low) * (1 - weight) + maps.index_select(axis, (low + 1).clamp(max=last)) * weight

@@ -7,28 +7,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from heatlas.pipeline.attribution.attention.beyond_attention import Cgw1
-from heatlas.pipeline.attribution.attention.rollout import RawAttention, Rollout
-from heatlas.pipeline.attribution.attention.vit_cx import ViTCX
-from heatlas.pipeline.attribution.cam.fake_cam import FakeCam
-from heatlas.pipeline.attribution.cam.opti_cam import OptiCam
-from heatlas.pipeline.attribution.cam.score_cam import AblationCam, ScoreCam
-from heatlas.pipeline.attribution.cam.weighted_maps import Cam, GradCam, GradCamPlusPlus, HiResCam, LayerCam, XGradCam
+from heatlas.pipeline.attribution.attention import Cgw1, RawAttention, Rollout, ViTCX
+from heatlas.pipeline.attribution.cam.masked_volumes import AblationCam, OptiCam, ScoreCam
+from heatlas.pipeline.attribution.cam.weighted_maps import (
+    Cam,
+    FakeCam,
+    GradCam,
+    GradCamPlusPlus,
+    HiResCam,
+    LayerCam,
+    XGradCam,
+)
 from heatlas.pipeline.attribution.entry import Entry
 from heatlas.pipeline.attribution.gradient.gradients import Gradient, InputTimesGradient
 from heatlas.pipeline.attribution.gradient.guided_backprop import GuidedBackprop
-from heatlas.pipeline.attribution.gradient.integrated_gradients import IntegratedGradients
+from heatlas.pipeline.attribution.gradient.paths import (
+    ExpectedGradients,
+    IntegratedGradients,
+    IntegratedGradientsFromMean,
+)
 from heatlas.pipeline.attribution.gradient.smoothing import (
     SmoothGrad,
     SmoothInputTimesGradient,
     SmoothIntegratedGradients,
 )
-from heatlas.pipeline.attribution.lrp.methods import Lrp
-from heatlas.pipeline.attribution.perturbation.lime import Lime
-from heatlas.pipeline.attribution.perturbation.occlusion import Occlusion, RegionOcclusion
-from heatlas.pipeline.attribution.perturbation.rise import Rise
+from heatlas.pipeline.attribution.lrp.relevance import Lrp
+from heatlas.pipeline.attribution.perturbation.masking import Occlusion, RegionOcclusion
+from heatlas.pipeline.attribution.perturbation.random_masks import Lime, Rise
 from heatlas.pipeline.attribution.reference.deeplift import DeepLift
-from heatlas.pipeline.attribution.reference.expected_gradients import ExpectedGradients, IntegratedGradientsFromMean
 from heatlas.pipeline.attribution.reference.region_swap import RegionShapley, RegionSwap
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.plugins import plugged_in

@@ -12,7 +12,7 @@ from typing import Any
 import nibabel as nib
 import numpy as np
 
-from heatlas.atlases.images import UNREADABLE
+from heatlas.atlases.spaces import UNREADABLE
 from heatlas.pipeline.cohort.adni.download import adni_participant
 from heatlas.pipeline.cohort.bids.derivatives import (
     BIDS_NAME,

@@ -37,7 +37,7 @@ import nibabel as nib
 import numpy as np
 import pandas as pd
 
-from heatlas.atlases.images import UNREADABLE
+from heatlas.atlases.spaces import UNREADABLE
 from heatlas.pipeline.cohort.candidates import Candidate
 from heatlas.pipeline.cohort.cells.tables import RANGES
 from heatlas.pipeline.cohort.cells.values import number

@@ -21,11 +21,10 @@ from heatlas.atlases.spaces import Grid
 from heatlas.pipeline.attribution.entry import Entry, RunContext
 from heatlas.pipeline.attribution.method_settings import typed_settings
 from heatlas.pipeline.attribution.methods import attribute_all
-from heatlas.pipeline.attribution.network_view import split_layers
+from heatlas.pipeline.attribution.network_view import StartValue, split_layers
 from heatlas.pipeline.attribution.records import Attribution
 from heatlas.pipeline.attribution.reference.references import Reference
 from heatlas.pipeline.attribution.registry import METHODS, find_method
-from heatlas.pipeline.attribution.targets import StartValue
 from heatlas.pipeline.explaining.explained_image import ATLAS, Explained, explained
 from heatlas.pipeline.explaining.inputs import (
     GivenImage,
@@ -279,7 +278,7 @@ def lrp(
     network, image
         As of `heatlas.explain`.
     rules : {"founding", "focus", "composite"}
-        The β-rule everywhere, or a composite of rules; see `pipeline.attribution.lrp.composites`.
+        The β-rule everywhere, or a composite of rules; see `pipeline.attribution.lrp.rules`.
     beta : float
         Of the β-rule.
     batch_norm : {"auto", "fold", "identity"}

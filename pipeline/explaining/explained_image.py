@@ -14,9 +14,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from heatlas.atlases.images import MNI
 from heatlas.atlases.labels import load_atlas
-from heatlas.atlases.spaces import Grid
+from heatlas.atlases.spaces import MNI, Grid
 from heatlas.pipeline.attribution.records import Attribution
 from heatlas.pipeline.explaining.inputs import GivenImage
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas

@@ -17,13 +17,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heatlas.atlases.images import write_template_image
-from heatlas.pipeline.attribution.ensembles import RunningMean
+from heatlas.atlases.spaces import write_template_image
 from heatlas.pipeline.attribution.entry import RunContext
-from heatlas.pipeline.attribution.lrp.ledger import LEDGER_TABLE, LOSSES, sum_per_volume
 from heatlas.pipeline.attribution.methods import attribute_all
-from heatlas.pipeline.attribution.records import Attribution
-from heatlas.pipeline.attribution.targets import start_values
+from heatlas.pipeline.attribution.network_view import start_values
+from heatlas.pipeline.attribution.records import LEDGER_TABLE, LOSSES, Attribution, RunningMean, sum_per_volume
 from heatlas.pipeline.cohort.people.unseen import require_unseen
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.explaining.explanation import PREDICTED, Explanation
@@ -32,8 +30,7 @@ from heatlas.pipeline.models.device import chosen_device
 from heatlas.pipeline.models.inputs import from_network, read_channels
 from heatlas.pipeline.models.storage import LoadedModel
 from heatlas.pipeline.regions.audit import write_audit_table
-from heatlas.pipeline.regions.channels import write_channel_table
-from heatlas.pipeline.regions.packed_atlas import PackedAtlas, write_region_table
+from heatlas.pipeline.regions.packed_atlas import PackedAtlas, write_channel_table, write_region_table
 from heatlas.pipeline.run.config.settings import TrainingConfig
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.scan_files import ScanFiles, sidecar
@@ -54,7 +51,7 @@ EVIDENCE_ACCOUNT = (
 class ScanToExplain:
     """All that a worker needs to explain one scan.
 
-    `networks`: None has seen the participant. With several, the maps are means; see `pipeline.attribution.ensembles`.
+    `networks`: None has seen the participant. With several, the maps are means; see `pipeline.attribution.records`.
     Each with the controls that it compares the scan with. `training`: for the device, which the worker chooses: it may
     see a GPU where the process that makes the jobs sees none. `atlas`: regions that the maps are summed over.
     """

@@ -14,7 +14,7 @@ from torch import nn
 from heatlas.pipeline.attribution.entry import Entry, RunContext
 from heatlas.pipeline.attribution.method_settings import Setting
 from heatlas.pipeline.attribution.methods import Method
-from heatlas.pipeline.attribution.targets import StartValue
+from heatlas.pipeline.attribution.network_view import StartValue
 from heatlas.pipeline.run.layout.map_names import map_label
 
 PREDICTED = "predicted"

@@ -19,7 +19,7 @@ from nibabel.analyze import AnalyzeHeader
 from nibabel.arrayproxy import ArrayProxy
 from torch import Tensor, fx, nn
 
-from heatlas.atlases.images import UNREADABLE
+from heatlas.atlases.spaces import UNREADABLE
 from heatlas.pipeline.attribution.reference.references import Reference
 from heatlas.pipeline.models.storage import is_plain_tensor
 from heatlas.pipeline.run.errors import BadInputError, UsageError

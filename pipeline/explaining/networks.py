@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heatlas.pipeline.attribution.numerics import exact_float32
+from heatlas.pipeline.attribution.network_view import exact_float32
 from heatlas.pipeline.attribution.reference.references import Memory, Reference
 from heatlas.pipeline.cohort.people.unseen import people_of
 from heatlas.pipeline.models.contract import members_of

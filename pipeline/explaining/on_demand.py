@@ -11,9 +11,8 @@ import pandas as pd
 
 from heatlas.atlases.labels import Atlas
 from heatlas.pipeline.attribution.method_settings import read_settings, typed_settings
-from heatlas.pipeline.attribution.network_view import split_layers
+from heatlas.pipeline.attribution.network_view import StartValue, split_layers
 from heatlas.pipeline.attribution.registry import find_method
-from heatlas.pipeline.attribution.targets import StartValue
 from heatlas.pipeline.cohort.candidates import participant_named
 from heatlas.pipeline.cohort.people.persons import known_among
 from heatlas.pipeline.cohort.people.splits import PARTS, SPLITS_TABLE, Split
@@ -26,9 +25,8 @@ from heatlas.pipeline.explaining.explanation import PREDICTED, Explanation, aske
 from heatlas.pipeline.explaining.requested import require_listed, usual_start
 from heatlas.pipeline.explaining.scan_jobs import JobMaker, require_all_defined
 from heatlas.pipeline.models.storage import LoadedModel, load_model, require_family
-from heatlas.pipeline.regions.metrics import density
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
-from heatlas.pipeline.regions.tables import RELEVANCE_BILATERAL_TABLE, RELEVANCE_TABLE, SPREADS, bilateral_sums
+from heatlas.pipeline.regions.tables import RELEVANCE_BILATERAL_TABLE, RELEVANCE_TABLE, SPREADS, bilateral_sums, density
 from heatlas.pipeline.run.cells import REMEDY
 from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.config.settings import Config

@@ -23,10 +23,9 @@ from heatlas.atlases.templates import span_of
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.cohort.segmented.images import names_of_regions, segmentation_of, table_beside
 from heatlas.pipeline.regions.maps import read_map
-from heatlas.pipeline.regions.metrics import density
-from heatlas.pipeline.regions.packed_labels import REST
+from heatlas.pipeline.regions.region_sums import REST
 from heatlas.pipeline.regions.stage import map_version
-from heatlas.pipeline.regions.tables import REST_NAME
+from heatlas.pipeline.regions.tables import REST_NAME, density
 from heatlas.pipeline.registration.own_labels import INSIDE, labels_in_template, outside_brain, share_inside
 from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.config.settings import Config

@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heatlas.atlases.brain_box import Box
+from heatlas.atlases.spaces import Box
 from heatlas.pipeline.explaining.explained_scan import (
     ExplainedScan,
     ScanToExplain,
@@ -40,7 +40,7 @@ from heatlas.pipeline.explaining.explained_scan import (
 )
 from heatlas.pipeline.models.device import chosen_device
 from heatlas.pipeline.models.inputs import read_channels
-from heatlas.pipeline.regions.partial_sums import PARTIAL_TABLE, write_sums
+from heatlas.pipeline.regions.maps import PARTIAL_TABLE, write_sums
 from heatlas.pipeline.run.documents import json_object
 from heatlas.pipeline.run.errors import BadInputError, HeatlasError
 from heatlas.pipeline.run.layout.run_layout import RunLayout

@@ -13,9 +13,9 @@ from heatlas.pipeline.attribution.graph.planner import plan_relevance
 from heatlas.pipeline.attribution.lrp.relevance import last_layer
 from heatlas.pipeline.attribution.method_settings import Setting, build_record, read_settings
 from heatlas.pipeline.attribution.methods import attribute_all
+from heatlas.pipeline.attribution.network_view import StartValue
 from heatlas.pipeline.attribution.reference.references import Reference
 from heatlas.pipeline.attribution.registry import find_method
-from heatlas.pipeline.attribution.targets import StartValue
 from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.explaining.explanation import Explanation
 from heatlas.pipeline.models.families.registry import build_network, family_of

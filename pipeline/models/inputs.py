@@ -18,10 +18,8 @@ import nibabel as nib
 import numpy as np
 from numpy.typing import NDArray
 
-from heatlas.atlases.brain_box import Box, brain_box
-from heatlas.atlases.images import UNREADABLE
-from heatlas.atlases.spaces import DEFAULT_SPAN, Grid, Span, require_same_grid, template_grid
-from heatlas.atlases.templates import Template, configured_template, span_of
+from heatlas.atlases.spaces import DEFAULT_SPAN, UNREADABLE, Box, Grid, Span, require_same_grid, template_grid
+from heatlas.atlases.templates import Template, brain_box, configured_template, span_of
 from heatlas.pipeline.models.families.registry import family_of
 from heatlas.pipeline.run.config.networks import ModelConfig
 from heatlas.pipeline.run.config.settings import Config

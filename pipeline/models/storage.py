@@ -20,8 +20,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from heatlas.atlases.brain_box import Box
-from heatlas.atlases.spaces import DEFAULT_SPAN
+from heatlas.atlases.spaces import DEFAULT_SPAN, Box
 from heatlas.pipeline.models.contract import StagedModel, ensemble_of, members_of
 from heatlas.pipeline.models.families.family import Family
 from heatlas.pipeline.models.families.registry import build_network, family_of

@@ -15,24 +15,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import nibabel as nib
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from skimage.filters import threshold_multiotsu
 from torch import Tensor
 
-from heatlas.atlases.brain_box import Box
-from heatlas.atlases.images import UNREADABLE
 from heatlas.atlases.regions import RegionTable
-from heatlas.atlases.spaces import Grid, require_same_grid
+from heatlas.atlases.spaces import Box, Grid, read_brain
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
-from heatlas.pipeline.regions.packed_labels import REST, PackedLabels, labels_in
-from heatlas.pipeline.regions.region_sums import ordered_total
+from heatlas.pipeline.regions.region_sums import REST, PackedLabels, labels_in, ordered_total
 from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.declared import Table
-from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.work.host import on_host
 
 Mask = NDArray[np.bool_]
@@ -139,13 +134,13 @@ def audit_rows(maps: Mapping[str, Tensor], parts: Compartments) -> list[dict[str
         return rows
     device = next(iter(maps.values())).device
     whole = {name: _positions(mask, device) for name, mask in parts.references.items()}
-    own = {name: _positions(mask, device) for name, (_, mask) in parts.masks.items()}
+    inside = {name: _positions(mask, device) for name, (_, mask) in parts.masks.items()}
     for map_name, values in maps.items():
         magnitude = values.abs().reshape(-1)
         totals = {name: _sum_at(magnitude, voxels) for name, voxels in whole.items()}
         for name, (reference, _) in parts.masks.items():
-            absolute = _sum_at(magnitude, own[name])
-            n_voxels, n_reference = len(own[name]), len(whole[reference])
+            absolute = _sum_at(magnitude, inside[name])
+            n_voxels, n_reference = len(inside[name]), len(whole[reference])
             share = _ratio(absolute, totals[reference]) if n_voxels else float("nan")
             voxel_share = _ratio(n_voxels, n_reference)
             rows.append(
@@ -187,22 +182,8 @@ def write_audit_table(
 def _tissue(labels: PackedLabels, regions: RegionTable, box: Box | None) -> Mapping[str, Mask]:
     """Masks of fluid, vessels and unlabelled voxels; cached, since all jobs of a worker share atlas and box."""
     inside = labels_in(labels, box)
-    numbers = {kind: [one.number for one in regions.regions if one.tissue == kind] for kind in (FLUID, VESSEL)}
-    return {kind: np.isin(inside, known) for kind, known in numbers.items()} | {NO_REGION: inside == REST}
-
-
-def read_brain(path: Path, grid: Grid) -> Mask:
-    """A brain mask on the template grid; voxels above 0.5 are brain."""
-    try:
-        image = nib.nifti1.Nifti1Image.from_filename(path)
-        values = np.asanyarray(image.dataobj)
-    except UNREADABLE as error:
-        raise BadInputError(f"{path}: cannot be read ({error}); run the registration again.") from error
-    require_same_grid(Grid.of(image), grid, path.name)
-    brain: Mask = np.ascontiguousarray(values > 0.5)
-    if not brain.any():
-        raise BadInputError(f"{path}: the brain mask is empty; check the registration of this scan.")
-    return brain
+    numbers = {kind: [region.number for region in regions.regions if region.tissue == kind] for kind in (FLUID, VESSEL)}
+    return {kind: np.isin(inside, labelled) for kind, labelled in numbers.items()} | {NO_REGION: inside == REST}
 
 
 def _positions(mask: Mask, device: torch.device) -> Tensor:

@@ -28,14 +28,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from heatlas.atlases.images import write_template_image
-from heatlas.atlases.spaces import Grid
+from heatlas.atlases.spaces import Grid, write_template_image
 from heatlas.pipeline.cohort.people.unseen import networks_that_answered
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.regions.audit import RELEVANCE_AUDIT_TABLE
-from heatlas.pipeline.regions.channels import RELEVANCE_CHANNELS_TABLE
-from heatlas.pipeline.regions.metrics import density, gain
-from heatlas.pipeline.regions.partial_sums import PARTIAL_TABLE, add_part
+from heatlas.pipeline.regions.maps import PARTIAL_TABLE, add_part
+from heatlas.pipeline.regions.packed_atlas import RELEVANCE_CHANNELS_TABLE
 from heatlas.pipeline.regions.ranking import (
     BETA_OVERLAP_TABLE,
     FINGERPRINTS_TABLE,
@@ -52,6 +50,8 @@ from heatlas.pipeline.regions.tables import (
     SPREADS,
     bilateral_rows,
     bilateral_sums,
+    density,
+    gain,
     predictions_of,
 )
 from heatlas.pipeline.run.config.settings import Config, GainReference
@@ -147,8 +147,12 @@ def _write_tables(
 
 
 STAGE_TABLES = (
-    RELEVANCE_TABLE, RELEVANCE_AUDIT_TABLE, RELEVANCE_BILATERAL_TABLE, FINGERPRINTS_TABLE, BETA_OVERLAP_TABLE,
-)  # fmt: skip
+    RELEVANCE_TABLE,
+    RELEVANCE_AUDIT_TABLE,
+    RELEVANCE_BILATERAL_TABLE,
+    FINGERPRINTS_TABLE,
+    BETA_OVERLAP_TABLE,
+)
 """Those of every run; ``relevance_channels.tsv`` is written where networks see several kinds of images."""
 
 
@@ -184,21 +188,23 @@ def _map_jobs(
     jobs = []
     for name in map_names:
         if kept == "all":
-            parts = [_own_part(layout, scan, outcome_of[scan.scan_id], name, config) for scan in scans]
+            parts = []
+            for scan in scans:
+                path = _files(layout, scan, config).relevance_map(name)
+                source = path.relative_to(layout.root).as_posix()
+                parts.append(MapSum(path, outcome_of[scan.scan_id], (source,), (scan.participant_id,)))
         else:
             parts = _partial_sums(layout, scans, config)
-        outputs = outputs_of(groups, {group: layout.group_map(group, name) for group in groups})
+        outputs: dict[str, Path] = {}
+        for group in groups:
+            path = layout.group_map(group, name)
+            outputs |= {group: path, f"{group}_sidecar": sidecar(path)}
         space = [list(grid.shape), grid.affine.tolist()]
         parameters = [name, [[part.sources, part.outcome] for part in parts], groups, space]
         key = unit_key(versions, parameters, average_maps)
         task = MapsToAverage(name, tuple(parts), groups, grid)
         jobs.append(Job(MAPS_STAGE, name, key, outputs, average_maps, (task,)))
     return jobs
-
-
-def _own_part(layout: RunLayout, scan: Scan, outcome: str, map_name: str, config: Config) -> MapSum:
-    path = _files(layout, scan, config).relevance_map(map_name)
-    return MapSum(path, outcome, (path.relative_to(layout.root).as_posix(),), (scan.participant_id,))
 
 
 def _partial_sums(layout: RunLayout, scans: Sequence[Scan], config: Config) -> list[MapSum]:
@@ -299,15 +305,6 @@ def average_maps(outputs: Mapping[str, Path], task: MapsToAverage) -> Mapping[st
     return counts
 
 
-def outputs_of(groups: Mapping[str, Any], paths: Mapping[str, Path]) -> dict[str, Path]:
-    """Outputs of `average_maps`, by short name."""
-    outputs = {}
-    for group in groups:
-        outputs[group] = paths[group]
-        outputs[f"{group}_sidecar"] = sidecar(paths[group])
-    return outputs
-
-
 def _facts(group: str, map_name: str, members: Sequence[MapSum]) -> dict[str, Any]:
     sources = [source for part in members for source in part.sources]
     return {
@@ -332,9 +329,11 @@ RELEVANCE_APPLIED_BILATERAL_TABLE = Table(
     filled=("participant_id", "scan_id", "map", "group", "n_voxels"), finite=True, later=("evidence",),
 )  # fmt: skip
 RELEVANCE_APPLIED_TABLE = replace(
-    RELEVANCE_TABLE, name="relevance_applied", question=RELEVANCE_APPLIED_BILATERAL_TABLE.question,
+    RELEVANCE_TABLE,
+    name="relevance_applied",
+    question=RELEVANCE_APPLIED_BILATERAL_TABLE.question,
     file="group/relevance_applied.tsv",
-)  # fmt: skip
+)
 
 
 def aggregate_applied(

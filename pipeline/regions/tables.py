@@ -1,4 +1,4 @@
-"""Tables of region relevance: per scan, over all scans, and by bilateral group with gain."""
+"""Tables of region relevance (per scan, over all scans, by bilateral group), and the metrics of Böhle et al. (2019)."""
 
 from __future__ import annotations
 
@@ -10,12 +10,60 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from heatlas.atlases.regions import RegionTable
-from heatlas.pipeline.regions.metrics import density, gain, negative_class_reference
-from heatlas.pipeline.regions.packed_labels import REST
+from heatlas.pipeline.cohort.people.persons import name_of_person
+from heatlas.pipeline.regions.region_sums import REST
 from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.config.settings import GainReference
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.errors import BadInputError
+
+
+def density(sums: NDArray[np.float64], n_voxels: NDArray[np.integer]) -> NDArray[np.float64]:
+    """Sum per voxel; NaN where there is no voxel.
+
+    Examples
+    --------
+    >>> density(np.array([6.0, 0.0]), np.array([4, 0])).tolist()
+    [1.5, nan]
+    """
+    result = np.full(np.shape(sums), np.nan)
+    np.divide(sums, n_voxels, out=result, where=np.asarray(n_voxels) > 0)
+    return result
+
+
+def gain(sums: NDArray[np.float64], reference: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Sum relative to the mean sum of controls; NaN where that mean is not positive or not known.
+
+    A ratio to zero or to negative relevance (which beta > 0 can give) has no meaning as "times as much".
+
+    Examples
+    --------
+    >>> gain(np.array([3.0, 3.0, 3.0]), np.array([2.0, 0.0, -1.0])).tolist()
+    [1.5, nan, nan]
+    """
+    result = np.full(np.shape(sums), np.nan)
+    np.divide(sums, reference, out=result, where=np.asarray(reference) > 0)
+    return result
+
+
+def negative_class_reference(table: pd.DataFrame, over: GainReference) -> pd.Series:
+    """Mean sum of the negative class in the same test fold: the denominator of gain.
+
+    Only scans of one fold were explained by one network, so only they are on one scale.
+
+    `table`: with ``participant_id``, ``fold``, ``target`` (0 = negative class), ``map``, ``group`` and ``sum``; a row
+    per scan, map and group. `over`: mean over participants, each by the mean of their scans, so that a control with
+    five scans counts once; or over scans, as in the founding study. Returns aligned with `table`; NaN in a fold without
+    such a scan.
+    """
+    keys = ["fold", "map", "group"]
+    controls = table[table["target"] == 0]
+    if over == "participants":
+        person = controls["participant_id"].map(name_of_person(controls["participant_id"].unique()))
+        controls = controls.groupby([*keys, person], sort=False)["sum"].mean().reset_index()
+    means = controls.groupby(keys, sort=False)["sum"].mean().rename("reference_sum")
+    return table[keys].join(means, on=keys)["reference_sum"]
+
 
 REST_NAME = "unlabelled rest"
 
@@ -188,14 +236,14 @@ def predictions_of(scan_ids: Sequence[str], predictions: pd.DataFrame) -> pd.Dat
     missing = [name for name in PREDICTION_COLUMNS if name not in predictions.columns]
     if missing:
         raise BadInputError(f"predictions.tsv: column {', '.join(missing)} is missing. Run training again.")
-    own = predictions[predictions["scan_id"].isin(list(scan_ids))].reset_index(drop=True)
-    lonely = sorted(set(scan_ids) - set(own["scan_id"]))
+    rows = predictions[predictions["scan_id"].isin(list(scan_ids))].reset_index(drop=True)
+    lonely = sorted(set(scan_ids) - set(rows["scan_id"]))
     if lonely:
         raise BadInputError(f"predictions.tsv: scan {lonely[0]} has no row. Run training again.")
-    twice = own["scan_id"][own["scan_id"].duplicated()]
+    twice = rows["scan_id"][rows["scan_id"].duplicated()]
     if len(twice):
         raise BadInputError(f"predictions.tsv: scan {twice.iloc[0]} has two rows. Run training again.")
-    unknown = sorted(set(own["outcome"]) - {*OUTCOMES, ALL})
+    unknown = sorted(set(rows["outcome"]) - {*OUTCOMES, ALL})
     if unknown:
         raise BadInputError(f"predictions.tsv: outcome {unknown[0]!r}; known are {', '.join(OUTCOMES)}.")
-    return own
+    return rows

@@ -15,7 +15,7 @@ import numpy as np
 from heatlas.atlases.spaces import Grid
 from heatlas.atlases.templates import Template
 from heatlas.pipeline.cohort.bids.derivatives import template_space_problem
-from heatlas.pipeline.registration.ants_transform import Volume
+from heatlas.pipeline.registration.ants_transform import Volume, on_grid
 from heatlas.pipeline.registration.images.brain_extraction import (
     STRIPPED_LITRES,
     BrainMask,
@@ -24,7 +24,6 @@ from heatlas.pipeline.registration.images.brain_extraction import (
     litres,
     nonzero_brain,
 )
-from heatlas.pipeline.registration.images.preparation import on_grid
 from heatlas.pipeline.registration.images.t1w import T1wImage
 from heatlas.pipeline.registration.quality.measures import correlation, dice, outside_share
 from heatlas.pipeline.run.config.image_kinds import T1W, ImageKind
@@ -84,10 +83,7 @@ def placed_brain(
         return find_brain(image, "given-mask", given)
     if not kind.normalised and is_stripped(image):
         return find_brain(image, "none")
-    i, j, k = image.data.shape
-    inside = on_grid(
-        Volume(template.brain_mask.astype(np.float32), template.grid.affine), Grid((i, j, k), image.affine)
-    )
+    inside = on_grid(Volume(template.brain_mask.astype(np.float32), template.grid.affine), image.grid)
     return BrainMask(inside >= 0.5, "template", litres(inside >= 0.5, image.affine))
 
 
@@ -100,11 +96,7 @@ def place_in_template(
     voxels are finer, and interpolated linearly. With `cut`, only what lies under the template's mask is kept. An image
     is refused if its brain lies elsewhere or is not covered.
     """
-    i, j, k = image.data.shape
-    source = Grid((i, j, k), image.affine)
-    problem = template_space_problem(source, template.setting)
-    if problem is not None:
-        raise BadInputError(f"{image.path}: {problem}")
+    source = _grid_in_template_space(image, template)
     t1w, mask = _on_template(image, source, template), _on_template_mask(brain.mask, source, template)
     overlap = dice(mask, template.brain_mask)
     if overlap < MIN_DICE:
@@ -126,11 +118,7 @@ def place_beside(image: T1wImage, first: PlacedScan, template: Template, kind: I
 
     Raises BadInputError if the image lies elsewhere, or misses more than `MAX_MISSING` of the brain.
     """
-    i, j, k = image.data.shape
-    source = Grid((i, j, k), image.affine)
-    problem = template_space_problem(source, template.setting)
-    if problem is not None:
-        raise BadInputError(f"{image.path}: {problem}")
+    source = _grid_in_template_space(image, template)
     values, mask = _on_template(image, source, template), first.brain_mask
     if not kind.normalised and is_stripped(image):
         mask = mask & _on_template_mask(nonzero_brain(image.data), source, template)
@@ -141,6 +129,14 @@ def place_beside(image: T1wImage, first: PlacedScan, template: Template, kind: I
             "images of one space, stripped alike."
         )
     return dataclasses.replace(first, t1w=np.where(mask, values, np.float32(0)), brain_mask=mask, source_grid=source)
+
+
+def _grid_in_template_space(image: T1wImage, template: Template) -> Grid:
+    """The grid of an image; BadInputError if it cannot lie in the space of the template."""
+    problem = template_space_problem(image.grid, template.setting)
+    if problem is not None:
+        raise BadInputError(f"{image.path}: {problem}")
+    return image.grid
 
 
 def _on_template(image: T1wImage, source: Grid, template: Template) -> np.ndarray:

@@ -8,22 +8,26 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 
-import nibabel as nib
 import numpy as np
 from numpy.typing import NDArray
 
-from heatlas.atlases.brain_box import Box
-from heatlas.atlases.images import UNREADABLE, write_template_image
-from heatlas.atlases.resampling import resample_labels
-from heatlas.atlases.spaces import Grid, require_same_grid, template_grid
+from heatlas.atlases.spaces import (
+    UNREADABLE,
+    Box,
+    Grid,
+    read_brain,
+    require_same_grid,
+    resample_labels,
+    template_grid,
+    write_template_image,
+)
 from heatlas.atlases.templates import span_of
 from heatlas.pipeline.cohort.images.headers import kind_of, read_raw_header
 from heatlas.pipeline.cohort.people.annotated import guided_people, training_part
 from heatlas.pipeline.cohort.people.splits import Split
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.cohort.segmented.images import labels_of_scans, n_longitudinal, region_numbers, t1w_of
-from heatlas.pipeline.registration.ants_transform import Interpolation, Transforms, Volume, resample
-from heatlas.pipeline.registration.images.preparation import closest_ras
+from heatlas.pipeline.registration.ants_transform import Interpolation, Transforms, Volume, closest_ras, resample
 from heatlas.pipeline.registration.images.t1w import load_labels, voxel_to_world
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import BadInputError
@@ -75,7 +79,7 @@ def _carry_labels(
 ) -> NDArray[np.int32]:  # fmt: skip
     if placed:
         i, j, k = labels.shape
-        return resample_labels(labels, Grid((i, j, k), affine), grid).labels
+        return resample_labels(labels, Grid((i, j, k), affine), grid)
     transforms = Transforms(files.affine_transform, files.warp, files.inverse_warp)
     moving = closest_ras(Volume(labels.astype(np.float32), affine))  # exact: labels are far below 2 ** 24
     values = resample(moving, transforms, grid.shape, grid.affine, interpolation)
@@ -102,19 +106,19 @@ def carry(outputs: dict[str, Path], task: OwnLabels) -> Mapping[str, int | str]:
             f"{outside_brain('the label image of the scan', inside)} Give one in the space of the image "
             "(docs/inputs.md)."
         )
-    numbers = [number for _, own in task.regions for number in own]
+    numbers = [number for _, region in task.regions for number in region]
     wanted = np.where(np.isin(labels, numbers), labels, NOTHING)
-    found = _carry_labels(wanted, affine, task.files, grid, task.placed, "genericLabel")
-    shown = found if task.seen is None else task.seen.crop(found)
+    carried = _carry_labels(wanted, affine, task.files, grid, task.placed, "genericLabel")
+    shown = carried if task.seen is None else task.seen.crop(carried)
     lacking = [
-        f"{name} ({'no voxel that the network sees' if np.isin(labels, own).any() else 'not in the label image'})"
-        for name, own in task.regions
-        if not np.isin(shown, own).any()
+        f"{name} ({'no voxel that the network sees' if np.isin(labels, region).any() else 'not in the label image'})"
+        for name, region in task.regions
+        if not np.isin(shown, region).any()
     ]
     if lacking:
-        found = np.zeros_like(found)
-    write_template_image(outputs["labels"], found.astype(np.float32), grid, "Heatlas: regions of the person's own")
-    return {"regions": len(np.unique(found[found != NOTHING])), "lacking": ", ".join(lacking)}
+        carried = np.zeros_like(carried)
+    write_template_image(outputs["labels"], carried.astype(np.float32), grid, "Heatlas: regions of the person's own")
+    return {"regions": len(np.unique(carried[carried != NOTHING])), "lacking": ", ".join(lacking)}
 
 
 def outside_brain(what: str, inside: float) -> str:
@@ -128,14 +132,7 @@ def outside_brain(what: str, inside: float) -> str:
 
 def share_inside(marked: NDArray[np.bool_], brain_mask: Path, grid: Grid) -> float:
     """Share of marked voxels in the brain of a scan; 0 if none is marked. BadInputError for a brain without voxels."""
-    try:
-        image = nib.nifti1.Nifti1Image.from_filename(brain_mask)
-        brain = np.asanyarray(image.dataobj) > 0.5
-    except UNREADABLE as error:
-        raise BadInputError(f"{brain_mask}: cannot be read ({error}); run the registration again.") from error
-    require_same_grid(Grid.of(image), grid, brain_mask.name)
-    if not brain.any():
-        raise BadInputError(f"{brain_mask}: the brain mask is empty; check the registration of this scan.")
+    brain = read_brain(brain_mask, grid)
     return float(brain[marked].mean()) if marked.any() else 0.0
 
 
@@ -153,13 +150,13 @@ def carry_labels(
         if layout.failures.is_file() and STAGE in set(FAILURES_TABLE.read(layout.failures)["stage"]):
             record_failures(layout, [], [STAGE])  # of an earlier run, with other settings
         return []
-    found, jobs = labels_of_scans(input_root, scans, config, kept), []
+    labels, jobs = labels_of_scans(input_root, scans, config, kept), []
     for scan in scans:
         files = layout.scan(scan.participant_id, scan.session_id, config.registration.resolution_mm)
-        if scan.scan_id not in found:
+        if scan.scan_id not in labels:
             files.own_labels.unlink(missing_ok=True)  # of an earlier run, with other input
             continue
-        path = found[scan.scan_id]
+        path = labels[scan.scan_id]
         task = OwnLabels(files, path, region_numbers(path, input_root, config.objective.regions),
                          scan.entry == "template", seen)  # fmt: skip
         used = [files.brain_mask] if task.placed else [files.brain_mask, files.warp, files.affine_transform]
@@ -206,9 +203,9 @@ def require_own_labels(
     for scan in (scan for scan in scans if scan.scan_id in labels):
         path = labels[scan.scan_id]
         region_numbers(path, input_root, config.objective.regions)
-        own, seen = _grid_of(path), _image_with_labels(path, t1w_of(input_root, scan))
+        grid, seen = _grid_of(path), _image_with_labels(path, t1w_of(input_root, scan))
         if seen is not None:
-            require_same_grid(own, _grid_of(seen), f"{without_home(path)} and its image {seen.name}")
+            require_same_grid(grid, _grid_of(seen), f"{without_home(path)} and its image {seen.name}")
     people = {scan.participant_id for scan in scans if scan.scan_id in labels}
     for fold in split.folds:
         guided_people(config, training_part(config, fold, scans), scans, people)

@@ -1,39 +1,47 @@
 """One scan, from its file to arrays in template space.
 
-Registration runs on the box of the template that contains the brain (`atlases.brain_box`); outside it the displacement
+Registration runs on the box of the template that contains the brain (`atlases.templates`); outside it the displacement
 and the registered brain are 0. Images are interpolated once, from the data as acquired; only the copy used to estimate
-the transform is coarser (`pipeline.registration.images.preparation`).
+the transform is coarser (`pipeline.registration.ants_transform`).
+
+An image of another kind (FLAIR, T2w, PET) comes through the T1-weighted image of its session: a rigid map takes it to
+that one, whose transforms take both to the template, and whose brain is that of both.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import scipy.ndimage
 
-from heatlas.atlases.brain_box import brain_box
 from heatlas.atlases.spaces import Grid
-from heatlas.atlases.templates import Template
+from heatlas.atlases.templates import Template, brain_box
 from heatlas.pipeline.registration.ants_transform import (
+    CENTRES,
+    HEADERS,
     Transforms,
     Volume,
+    around_brain,
+    closest_ras,
+    coarsen,
+    correct_bias_field,
     read_affine,
     read_displacement,
     register,
+    register_rigidly,
     resample,
 )
 from heatlas.pipeline.registration.entry_points import stated_brain
 from heatlas.pipeline.registration.images.brain_extraction import BrainMask, find_brain
-from heatlas.pipeline.registration.images.preparation import around_brain, closest_ras, coarsen, correct_bias_field
 from heatlas.pipeline.registration.images.t1w import load_t1w
-from heatlas.pipeline.registration.quality.measures import assess
-from heatlas.pipeline.registration.through_t1w import CarriedImage, carry, worst_of
-from heatlas.pipeline.registration.volumes.jacobian import jacobian_determinant, log_jacobian
+from heatlas.pipeline.registration.quality.measures import assess, mutual_information, rotation_angle
 from heatlas.pipeline.run.config.image_kinds import ImageKind
 from heatlas.pipeline.run.config.settings import RegistrationConfig
+from heatlas.pipeline.run.errors import BadInputError
 
 BRAIN_MARGIN_MM = 10.0
 DRIVING_VOXEL = 0.75
@@ -48,7 +56,7 @@ class RegisteredScan:
 
     t1w: np.ndarray  # (X, Y, Z) on the full template grid, float32, intensities of the scan; 0 outside `brain_mask`
     brain_mask: np.ndarray  # (X, Y, Z), bool, the mask of the scan (the template's for ``template-mask``)
-    # (X, Y, Z), float32; see `pipeline.registration.volumes.jacobian.log_jacobian`. Outside the box, where the
+    # (X, Y, Z), float32; see `log_jacobian`. Outside the box, where the
     # displacement is 0, it is the logarithm of the affine part alone
     log_jacobian: np.ndarray
     grid: Grid  # the template grid
@@ -74,8 +82,8 @@ def register_image(
     `path`: t1-weighted NIfTI image; only read. `template`: on the grid of the result. `prefix`: start of the names of
     the transform files, in a folder that exists. `entry`: ``brain`` for an image that is declared brain-extracted
     (`pipeline.cohort.records.Scan.entry`). `mask_path`: path of a mask of this scan, existing or not
-    (`pipeline.registration.images.given_masks`). `others`: images that are registered through the scan
-    (`pipeline.registration.through_t1w`); only read. Raises BadInputError if the image or its mask cannot be used.
+    (`pipeline.registration.images.brain_extraction`). `others`: images that are registered through the scan
+    (`carry`); only read. Raises BadInputError if the image or its mask cannot be used.
     Raises RegistrationError if no transform is found.
     """
     image = load_t1w(path)
@@ -106,12 +114,12 @@ def register_image(
     for other, kind in others:
         head = closest_ras(Volume(image.data, image.affine))
         rigid = prefix.with_name(f"{prefix.name}rigid_{kind.suffix}_")
-        found = carry(
+        image_carried = carry(
             other, kind, head, whole_mask, transforms, box.grid(template.grid), config.bias_correction, seed, rigid
         )
-        inside = box.paste(np.where(keep, found.values, np.float32(0)), template.grid.shape)
-        carried.append(dataclasses.replace(found, values=inside))
-    quality |= worst_of([one.quality for one in carried])
+        inside = box.paste(np.where(keep, image_carried.values, np.float32(0)), template.grid.shape)
+        carried.append(dataclasses.replace(image_carried, values=inside))
+    quality |= worst_of([carried_image.quality for carried_image in carried])
     volume_change = log_jacobian(np.ones(template.grid.shape, dtype=np.float32), linear)
     volume_change[box.slices] = log_jacobian(determinant, linear)
     return RegisteredScan(
@@ -125,3 +133,168 @@ def register_image(
         orientation=image.orientation,
         carried=tuple(carried),
     )
+
+
+COARSE_MM, FINE_MM = 4.0, 2.0
+"""Voxels from which the rigid map is estimated, first from both starts, then from the better one."""
+REACH_MM = 8.0
+"""How far around the brain the images are compared."""
+MARGIN_MM = 20.0
+"""How much of an image is kept around the brain."""
+MAX_UNSEEN = 0.05
+"""Share of the brain that an image may miss."""
+
+
+@dataclass(frozen=True)
+class CarriedImage:
+    """An image of another kind on a grid of template space."""
+
+    values: np.ndarray  # (X, Y, Z), float32, intensities of the image, 0 outside it
+    rigid: Path  # from the T1-weighted image to this one, as ANTs writes it
+    orientation: str  # see `pipeline.registration.images.t1w.T1wImage`
+    quality: Mapping[str, float]  # columns ``t1w_...`` of `pipeline.registration.quality.measures.QUALITY_COLUMNS`
+
+
+def carry(
+    path: Path,
+    kind: ImageKind,
+    head: Volume,
+    brain: Volume,
+    transforms: Transforms,
+    grid: Grid,
+    correct: bool,
+    seed: int,
+    prefix: Path,
+) -> CarriedImage:
+    """Bring one image to template space.
+
+    `path`: the image; only read. `head`, `brain`: the T1-weighted image of the session and its brain mask, on one grid.
+    `transforms`: from template to the T1-weighted image. `grid`: of the result. `correct`: whether intensities of MRI
+    are corrected. `seed`: for ANTs. `prefix`: start of the names of the transform files, in a folder that exists.
+    Raises BadInputError if the image cannot be read or misses a part of the brain. Raises RegistrationError if no rigid
+    map is found.
+    """
+    image = load_t1w(path)
+    whole = closest_ras(Volume(image.data, image.affine))
+    rigid, alike = _rigid_map(around_brain(head, brain.data, MARGIN_MM), brain, whole, seed, prefix)
+    to_image = read_affine(rigid)
+    unseen = _unseen_share(brain, to_image, whole)
+    if unseen > MAX_UNSEEN:
+        raise BadInputError(
+            f"{path}: misses {unseen:.0%} of the brain in the T1-weighted image of the session. Look at both: give an "
+            "image of the whole brain, of the same person."
+        )
+    mask = on_voxels(brain, np.linalg.inv(to_image), whole)
+    cropped = around_brain(whole, mask, MARGIN_MM)
+    if correct and kind.uneven:
+        within = around_brain(Volume(mask.astype(np.float32), whole.affine), mask, MARGIN_MM)
+        cropped = Volume(correct_bias_field(cropped, within.data), cropped.affine)
+    chain = dataclasses.replace(transforms, rigid=rigid)
+    centre = _middle(brain)
+    quality = {
+        "t1w_mutual_information": alike,
+        "t1w_shift_mm": float(np.linalg.norm((to_image @ centre - centre)[:3])),
+        "t1w_rotation_degrees": rotation_angle(to_image[:3, :3]),
+    }
+    return CarriedImage(resample(cropped, chain, grid.shape, grid.affine), rigid, image.orientation, quality)
+
+
+def worst_of(qualities: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The numbers of several carried images as one: the least alike, the largest movement.
+
+    >>> worst_of([{"t1w_mutual_information": 1.2, "t1w_shift_mm": 1.0}, {"t1w_mutual_information": 1.1,
+    ...           "t1w_shift_mm": 0.5}])
+    {'t1w_mutual_information': 1.1, 't1w_shift_mm': 1.0}
+    """
+    return {
+        name: (min if name == "t1w_mutual_information" else max)(quality[name] for quality in qualities)
+        for name in (qualities[0] if qualities else ())
+    }
+
+
+def _rigid_map(head: Volume, brain: Volume, image: Volume, seed: int, prefix: Path) -> tuple[Path, float]:
+    """The rigid map from a head to an image of another kind, and how alike both are by it.
+
+    One search starts where the headers put both, which agrees for images of one scanner, the other with their centres
+    of mass on each other, which is often nearer for images of two scanners.
+    """
+
+    def found(voxel_mm: float, start: str | None, name: str) -> tuple[float, Path]:
+        fixed, moving = coarsen(head, voxel_mm), coarsen(image, voxel_mm)
+        inside = on_voxels(brain, np.eye(4), fixed)
+        near = scipy.ndimage.distance_transform_edt(~inside, sampling=fixed.voxel_sizes) <= REACH_MM
+        path = register_rigidly(fixed, moving, near, start, seed, prefix.with_name(prefix.name + name))
+        to_image = np.linalg.inv(moving.affine) @ read_affine(path) @ fixed.affine
+        values = scipy.ndimage.affine_transform(
+            moving.data, to_image[:3, :3], to_image[:3, 3], fixed.data.shape, order=1
+        )
+        return mutual_information(values[inside], fixed.data[inside]), path
+
+    _, better = max(found(COARSE_MM, HEADERS, "headers_"), found(COARSE_MM, CENTRES, "centres_"))
+    alike, path = found(FINE_MM, str(better), "fine_")
+    return path, alike
+
+
+def on_voxels(mask: Volume, to_mask: np.ndarray, image: Volume) -> np.ndarray:
+    """A mask on the voxels of an image, nearest neighbour; `to_mask` (4x4) maps world of the image to its own."""
+    voxels = np.linalg.inv(mask.affine) @ to_mask @ image.affine
+    values = scipy.ndimage.affine_transform(
+        mask.data.astype(np.float32), voxels[:3, :3], voxels[:3, 3], image.data.shape, order=0
+    )
+    return np.asarray(values > 0.5)
+
+
+def _unseen_share(brain: Volume, to_image: np.ndarray, image: Volume) -> float:
+    """Share of the voxels of a mask that lie outside an image."""
+    places = np.argwhere(brain.data > 0.5)[::7]  # enough of them
+    to_voxel = np.linalg.inv(image.affine) @ to_image @ brain.affine
+    voxels = places @ to_voxel[:3, :3].T + to_voxel[:3, 3]
+    outside = (voxels < -0.5) | (voxels > np.array(image.data.shape) - 0.5)
+    return float(outside.any(axis=1).mean())
+
+
+def _middle(mask: Volume) -> np.ndarray:
+    """Centre of a mask in the world, homogeneous."""
+    return np.asarray(mask.affine @ np.append(np.argwhere(mask.data > 0.5).mean(axis=0), 1))
+
+
+SMALLEST_DETERMINANT = 1e-3
+"""Lower bound before the logarithm; the share of voxels below 0 is a quality number."""
+
+
+def jacobian_determinant(displacement: np.ndarray, affine: np.ndarray) -> np.ndarray:
+    r"""Jacobian determinant of the map :math:`x \mapsto x + u(x)`.
+
+    With voxel indices v, :math:`x = A v + o` and :math:`G = \partial u / \partial v`,
+
+    .. math:: \det(I + \partial u / \partial x) = \det(I + G A^{-1}) = \det(A + G) / \det A .
+
+    G is taken by central differences (one-sided at the faces).
+
+    `displacement`: (X, Y, Z, 3), mm, world RAS+ components. `affine`: 4x4, voxel indices to world RAS+ in mm. Returns
+    (X, Y, Z), float32; 1 = no change, > 1 = the map expands, <= 0 = it folds.
+    """
+    matrix = np.asarray(affine, dtype=np.float64)[:3, :3]
+    # entry[i][k] = A_ik + du_i/dv_k, the matrix whose determinant is wanted, at every voxel
+    entry = [[np.gradient(displacement[..., i], axis=k) + np.float32(matrix[i, k]) for k in range(3)] for i in range(3)]
+    determinant = (
+        entry[0][0] * (entry[1][1] * entry[2][2] - entry[1][2] * entry[2][1])
+        - entry[0][1] * (entry[1][0] * entry[2][2] - entry[1][2] * entry[2][0])
+        + entry[0][2] * (entry[1][0] * entry[2][1] - entry[1][1] * entry[2][0])
+    )
+    return np.asarray(determinant / np.linalg.det(matrix), dtype=np.float32)
+
+
+def log_jacobian(determinant: np.ndarray, linear: np.ndarray) -> np.ndarray:
+    r"""Natural logarithm of the volume change of the whole map template -> scan, affine part included.
+
+    The map is :math:`x \mapsto L (x + u(x)) + t`, so its determinant is :math:`\det L \cdot \det(I + \nabla u)`.
+    Values > 0 mean that the scan is larger than the template there, and the sum of the exponential over a region
+    times the voxel volume is the region's volume in the scan. Subtract ``log(det L)``, three times the logarithm of the
+    quality number ``scale``, for the change beyond head size.
+
+    `determinant`: from `jacobian_determinant`; values below `SMALLEST_DETERMINANT` are raised to it. `linear`: 3x3
+    matrix L of the affine map template -> scan. Returns float32, shape of `determinant`.
+    """
+    warp = np.log(np.maximum(determinant, np.float32(SMALLEST_DETERMINANT)))
+    return np.asarray(warp + np.float32(np.log(abs(np.linalg.det(linear)))), dtype=np.float32)

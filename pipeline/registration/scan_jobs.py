@@ -11,12 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from heatlas.atlases.images import write_template_image
+from heatlas.atlases.spaces import write_template_image
 from heatlas.atlases.templates import configured_template
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.registration.entry_points import PlacedScan, place_beside, place_in_template, placed_brain
-from heatlas.pipeline.registration.images.brain_extraction import sidecar_of
-from heatlas.pipeline.registration.images.given_masks import mask_path
+from heatlas.pipeline.registration.images.brain_extraction import mask_path, sidecar_of
 from heatlas.pipeline.registration.images.t1w import load_t1w
 from heatlas.pipeline.registration.quality.measures import mutual_information
 from heatlas.pipeline.registration.scan import RegisteredScan, register_image
@@ -70,10 +69,10 @@ def registration_job(
     inputs = {"image": digests.digest(first.path), "template": template_digest}
     if sidecar_of(first.path).is_file():
         inputs["sidecar"] = digests.digest(sidecar_of(first.path))
-    for one in others:
-        name, own = one.kind.suffix, sidecar_of(one.path)
-        inputs[name] = digests.digest(one.path)
-        inputs |= {f"{name}_sidecar": digests.digest(own)} if own.is_file() else {}
+    for image in others:
+        name, sidecar = image.kind.suffix, sidecar_of(image.path)
+        inputs[name] = digests.digest(image.path)
+        inputs |= {f"{name}_sidecar": digests.digest(sidecar)} if sidecar.is_file() else {}
     mask = mask_path(input_root, scan, config.mask_pattern)
     if mask.is_file():
         inputs["mask"] = digests.digest(mask)
@@ -81,10 +80,10 @@ def registration_job(
         inputs["synthstrip"] = digests.digest(Path(config.synthstrip_model))
     images = [first, *others]
     outputs = {"brain_mask": files.brain_mask, "quality": files.quality}
-    for one in images:
-        own = files.image_of(one.kind.suffix)
-        outputs |= {one.kind.suffix: own, f"{one.kind.suffix}_sidecar": sidecar_of(own)}
-    kinds = [one.kind.suffix for one in images]
+    for image in images:
+        sidecar = files.image_of(image.kind.suffix)
+        outputs |= {image.kind.suffix: sidecar, f"{image.kind.suffix}_sidecar": sidecar_of(sidecar)}
+    kinds = [image.kind.suffix for image in images]
     key = unit_key(inputs, [source, _what_matters(config), scan_seed, scan.entry, *kinds], register_one)
     if scan.entry == "template":
         return Job(STAGE, files.name, key, outputs, place_one, (tuple(images), config, mask))
@@ -120,21 +119,21 @@ def register_one(
     One of them is T1-weighted, and all others are registered through it. `mask` may exist or not.
     """
     prefix, template = outputs["brain_mask"].with_name("ants_"), configured_template(config)
-    anatomy = next(one for one in images if one.kind == T1W)
-    others = [one for one in images if one is not anatomy]
+    anatomy = next(image for image in images if image.kind == T1W)
+    others = [image for image in images if image is not anatomy]
     with ExitStack() as shown:
-        for one in images:
-            shown.enter_context(shown_as(one.path, one.shown))
-        to_carry = [(one.path, one.kind) for one in others]
+        for image in images:
+            shown.enter_context(shown_as(image.path, image.shown))
+        to_carry = [(image.path, image.kind) for image in others]
         result = register_image(anatomy.path, template, config, seed, prefix, entry, mask, to_carry)
     sidecar = _sidecar(result, anatomy.source, config, seed)
     write_template_image(outputs[T1W.suffix], result.t1w, result.grid)
     write_json(outputs[f"{T1W.suffix}_sidecar"], sidecar)
-    for one, carried in zip(others, result.carried, strict=True):
-        name = one.kind.suffix
+    for image, carried in zip(others, result.carried, strict=True):
+        name = image.kind.suffix
         write_template_image(outputs[name], carried.values, result.grid)
-        own = {"Orientation": carried.orientation, **_through_sidecar(one, anatomy, config)}
-        write_json(outputs[f"{name}_sidecar"], sidecar | own)
+        differences = {"Orientation": carried.orientation, **_through_sidecar(image, anatomy, config)}
+        write_json(outputs[f"{name}_sidecar"], sidecar | differences)
         carried.rigid.replace(outputs[f"{name}_rigid"])
     write_template_image(outputs["brain_mask"], result.brain_mask, result.grid)
     write_template_image(outputs["log_jacobian"], result.log_jacobian, result.grid)
@@ -167,15 +166,17 @@ def place_one(
         brain = placed_brain(scan, first.kind, template, config, mask)
         result = place_in_template(scan, brain, template, cut, first.kind)
     placed = [result]
-    for one in others:
-        with shown_as(one.path, one.shown):
-            placed.append(place_beside(load_t1w(one.path), result, template, one.kind))
-    inside = np.logical_and.reduce([one.brain_mask for one in placed])
-    for one, own in zip(images, placed, strict=True):
-        write_template_image(outputs[one.kind.suffix], np.where(inside, own.t1w, np.float32(0)), own.grid)
-        write_json(outputs[f"{one.kind.suffix}_sidecar"], _placed_sidecar(own, one.source, config))
+    for image in others:
+        with shown_as(image.path, image.shown):
+            placed.append(place_beside(load_t1w(image.path), result, template, image.kind))
+    inside = np.logical_and.reduce([image.brain_mask for image in placed])
+    for image, placed_image in zip(images, placed, strict=True):
+        write_template_image(
+            outputs[image.kind.suffix], np.where(inside, placed_image.t1w, np.float32(0)), placed_image.grid
+        )
+        write_json(outputs[f"{image.kind.suffix}_sidecar"], _placed_sidecar(placed_image, image.source, config))
     write_template_image(outputs["brain_mask"], inside, result.grid)
-    alike = [mutual_information(one.t1w[inside], result.t1w[inside]) for one in placed[1:]]
+    alike = [mutual_information(image.t1w[inside], result.t1w[inside]) for image in placed[1:]]
     numbers = {
         "brain_extraction": result.brain.source,
         "orientation": scan.orientation,

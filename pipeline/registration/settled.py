@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pandas as pd
 
 from heatlas.pipeline.cohort.records import Scan, ScanTable
-from heatlas.pipeline.registration.quality.decisions import DROP, dropped_reason
+from heatlas.pipeline.registration.quality.doubt import DROP, dropped_reason
 from heatlas.pipeline.run.config.settings import RegistrationConfig
 
 JACOBIAN_SOURCE = "Jacobian of the registration"

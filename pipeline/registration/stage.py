@@ -12,7 +12,7 @@ from typing import Any
 from heatlas.atlases.catalogue import find_atlas
 from heatlas.atlases.templates import configured_template
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.registration.images.synthstrip import require_synthstrip
+from heatlas.pipeline.registration.images.brain_extraction import require_synthstrip
 from heatlas.pipeline.registration.quality.doubt import DOUBT_COLUMNS, add_doubt
 from heatlas.pipeline.registration.quality.measures import QUALITY_COLUMNS
 from heatlas.pipeline.registration.quality.region_quality import (
@@ -21,8 +21,7 @@ from heatlas.pipeline.registration.quality.region_quality import (
     measure_regions,
     region_quality_job,
 )
-from heatlas.pipeline.registration.quality.side_images import sides_of
-from heatlas.pipeline.registration.quality.sides import Sides
+from heatlas.pipeline.registration.quality.sides import Sides, sides_of
 from heatlas.pipeline.registration.scan_jobs import registration_job
 from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.config.settings import RegionsConfig, RegistrationConfig
@@ -97,9 +96,10 @@ def register_scans(
         ended = [scan for scan in kept if scan.name in finished]
         good = [scan for scan in ended if finished[scan.name].ok]
         measured = [
-            scan for scan in good
+            scan
+            for scan in good
             if is_done(layout, region_quality_job(layout, scan, atlas, atlas_digest, resolution)) is not None
-        ]  # fmt: skip
+        ]
         gather_region_quality(layout, measured, resolution)
         _write_quality(layout, ended, [finished[scan.name] for scan in ended], config, decided=False)
         if on_tables is not None:

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from heatlas.pipeline.attribution.targets import start_values
+from heatlas.pipeline.attribution.network_view import start_values
 from heatlas.pipeline.cohort.people.splits import Fold, require_disjoint
 from heatlas.pipeline.cohort.people.tasks import NUMBER, SEVERAL_CLASSES, TWO_CLASSES, Task, task_of
 from heatlas.pipeline.cohort.people.unseen import require_unseen

@@ -20,9 +20,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from heatlas.atlases.images import UNREADABLE
 from heatlas.atlases.labels import Atlas, load_atlas
-from heatlas.atlases.spaces import Grid
+from heatlas.atlases.spaces import UNREADABLE, Grid
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.regions.maps import read_map
 from heatlas.pipeline.run.errors import BadInputError

@@ -16,7 +16,7 @@ import nibabel as nib
 import numpy as np
 import pandas as pd
 
-from heatlas.atlases.images import MNI
+from heatlas.atlases.spaces import MNI
 from heatlas.atlases.templates import configured_grid, configured_template
 from heatlas.pipeline.models.inputs import read_channels
 from heatlas.pipeline.models.storage import LoadedModel, load_model

@@ -35,15 +35,15 @@ from heatlas.pipeline.explaining.stage import (
     EVIDENCE_TABLE,
 )
 from heatlas.pipeline.regions.audit import RELEVANCE_AUDIT_TABLE
-from heatlas.pipeline.regions.channels import RELEVANCE_CHANNELS_TABLE
-from heatlas.pipeline.regions.partial_sums import PARTIAL_TABLE
+from heatlas.pipeline.regions.maps import PARTIAL_TABLE
+from heatlas.pipeline.regions.packed_atlas import RELEVANCE_CHANNELS_TABLE
 from heatlas.pipeline.regions.ranking import BETA_OVERLAP_TABLE, FINGERPRINTS_TABLE
 from heatlas.pipeline.regions.stage import MAPS_STAGE, RELEVANCE_APPLIED_BILATERAL_TABLE, RELEVANCE_APPLIED_TABLE
 from heatlas.pipeline.regions.tables import RELEVANCE_BILATERAL_TABLE, RELEVANCE_TABLE
-from heatlas.pipeline.registration.quality.decisions import FLAGGED_TABLE
+from heatlas.pipeline.registration.quality.doubt import FLAGGED_TABLE
 from heatlas.pipeline.registration.quality.region_quality import REGION_QUALITY_TABLE
 from heatlas.pipeline.registration.stage import REGISTRATION_TABLE
-from heatlas.pipeline.registration.volumes.region_volumes import TEST_RETEST_TABLE, VOLUMES_TABLE
+from heatlas.pipeline.registration.volumes import TEST_RETEST_TABLE, VOLUMES_TABLE
 from heatlas.pipeline.run.cells import REMEDY, first_wrong
 from heatlas.pipeline.run.columns import DescribedColumn, Form, column_of
 from heatlas.pipeline.run.config.settings import Config

@@ -34,11 +34,9 @@ import torch
 from torch import Tensor, nn
 
 from heatlas.pipeline.attribution.gradient.smoothing import gaussian_smooth
-from heatlas.pipeline.attribution.methods import Method, Propagation, attribute_all
-from heatlas.pipeline.attribution.network_view import pooling_before, split_layers
+from heatlas.pipeline.attribution.methods import Method, Propagation, attribute_all, interpolated
+from heatlas.pipeline.attribution.network_view import StartValue, pooling_before, split_layers
 from heatlas.pipeline.attribution.reference.references import Reference
-from heatlas.pipeline.attribution.targets import StartValue
-from heatlas.pipeline.attribution.upsampling import interpolated
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.studies.grids.layout import Grid, Layout

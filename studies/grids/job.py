@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from heatlas.pipeline.attribution.entry import RunContext, last_spatial_stage
-from heatlas.pipeline.attribution.numerics import exact_float32
+from heatlas.pipeline.attribution.network_view import exact_float32
 from heatlas.pipeline.attribution.reference.references import Reference
 from heatlas.pipeline.explaining.explanation import Explanation
 from heatlas.pipeline.explaining.networks import Network

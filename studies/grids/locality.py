@@ -18,8 +18,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from heatlas.pipeline.attribution.cam.gap_head import TRANSPARENT
-from heatlas.pipeline.attribution.graph.pooling import triple
+from heatlas.pipeline.attribution.cam.weighted_maps import TRANSPARENT
+from heatlas.pipeline.attribution.graph.layers import triple
 from heatlas.pipeline.attribution.network_view import open_parts
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.graph.operations import Concatenate, Reshape, Sum

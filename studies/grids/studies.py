@@ -20,16 +20,13 @@ import torch
 from torch import Tensor, nn
 
 from heatlas.pipeline.attribution.entry import RunContext, last_spatial_stage
-from heatlas.pipeline.attribution.gradient.integrated_gradients import IntegratedGradients
+from heatlas.pipeline.attribution.gradient.paths import IntegratedGradients, IntegratedGradientsFromMean
 from heatlas.pipeline.attribution.gradient.smoothing import Averaged, SmoothGrad
-from heatlas.pipeline.attribution.lrp.methods import Lrp
+from heatlas.pipeline.attribution.lrp.relevance import Lrp
 from heatlas.pipeline.attribution.methods import Method, attribute
-from heatlas.pipeline.attribution.network_view import split_layers
-from heatlas.pipeline.attribution.perturbation.masking import Masking
-from heatlas.pipeline.attribution.perturbation.occlusion import Occlusion
-from heatlas.pipeline.attribution.perturbation.rise import Rise
-from heatlas.pipeline.attribution.reference.expected_gradients import IntegratedGradientsFromMean
-from heatlas.pipeline.attribution.targets import StartValue
+from heatlas.pipeline.attribution.network_view import StartValue, split_layers
+from heatlas.pipeline.attribution.perturbation.masking import Masking, Occlusion
+from heatlas.pipeline.attribution.perturbation.random_masks import Rise
 from heatlas.pipeline.explaining.explanation import Explanation
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.graph.tracing import is_piecewise_linear

@@ -22,7 +22,7 @@ from heatlas.pipeline.evaluation.cohorts import RUN, JudgedCohort
 from heatlas.pipeline.evaluation.nulls import REAL
 from heatlas.pipeline.models.families.registry import code_of
 from heatlas.pipeline.regions.effect_size import NO_SPREAD
-from heatlas.pipeline.registration.volumes.region_volumes import VOLUMES_TABLE
+from heatlas.pipeline.registration.volumes import VOLUMES_TABLE
 from heatlas.pipeline.run.columns import Form, described
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.work.digests import unit_key

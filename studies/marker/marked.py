@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from heatlas.atlases.images import write_template_image
+from heatlas.atlases.spaces import write_template_image
 from heatlas.pipeline.cohort.people.splits import Fold
 from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.cohort.records import Scan

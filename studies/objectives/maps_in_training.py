@@ -12,8 +12,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from heatlas.pipeline.attribution.entry import last_spatial_stage
+from heatlas.pipeline.attribution.methods import interpolated
 from heatlas.pipeline.attribution.network_view import placed_layers, split_layers
-from heatlas.pipeline.attribution.upsampling import interpolated
 from heatlas.pipeline.models.contract import PoolsByAttention, StagedModel
 from heatlas.pipeline.models.dynamic import differentiable_weights
 from heatlas.pipeline.run.errors import UsageError

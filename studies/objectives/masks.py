@@ -13,9 +13,8 @@ import scipy.ndimage
 import torch
 from numpy.typing import NDArray
 
-from heatlas.atlases.images import UNREADABLE
 from heatlas.atlases.labels import load_atlas
-from heatlas.atlases.spaces import Grid, require_same_grid
+from heatlas.atlases.spaces import UNREADABLE, Grid, require_same_grid
 from heatlas.atlases.templates import template_on
 from heatlas.pipeline.cohort.people.annotated import guided_people
 from heatlas.pipeline.cohort.people.splits import Fold

@@ -4,9 +4,8 @@ from atlas_grids import oriented, small_grid
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heatlas.atlases.brain_box import Box, brain_box
-from heatlas.atlases.spaces import Grid
-from heatlas.atlases.templates import Template, load_template
+from heatlas.atlases.spaces import Box, Grid
+from heatlas.atlases.templates import Template, brain_box, load_template
 from heatlas.pipeline.run.errors import BadInputError
 
 

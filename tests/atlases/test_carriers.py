@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from heatlas.atlases.carriers import CarriedFile, carried_files, locate, verified_path
+from heatlas.atlases.templates import CarriedFile, carried_files, locate, verified_path
 from heatlas.pipeline.run.errors import MissingDataError
 
 CONTENT = b"labels"

@@ -1,7 +1,6 @@
 import pytest
 
-from heatlas.atlases.foreign_tables import read_cat12_table, read_dseg_table, split_side
-from heatlas.atlases.regions import Region
+from heatlas.atlases.regions import Region, read_cat12_table, read_dseg_table, split_side
 from heatlas.pipeline.run.errors import BadInputError
 
 

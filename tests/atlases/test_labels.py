@@ -6,13 +6,11 @@ import pytest
 from atlas_grids import oblique, oriented
 from label_volumes import label_volumes_mm3
 
-from heatlas.atlases.brain_box import brain_box
 from heatlas.atlases.catalogue import atlas_names, find_atlas
 from heatlas.atlases.labels import load_atlas, mean_x_mm, read_labels
 from heatlas.atlases.regions import neuromorphometrics
-from heatlas.atlases.resampling import resample_labels
-from heatlas.atlases.spaces import Grid, template_grid
-from heatlas.atlases.templates import load_template
+from heatlas.atlases.spaces import Grid, resample_labels, template_grid
+from heatlas.atlases.templates import brain_box, load_template
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 
 CAT12, SPM12 = "neuromorphometrics-cat12", "neuromorphometrics-spm12"
@@ -60,7 +58,7 @@ def test_volumes_at_2_mm_are_those_of_the_file(name):
     labels, native = read_labels(find_atlas(name).image)
     volumes = label_volumes_mm3(labels, native)
     grid = template_grid(2.0)
-    resampled = label_volumes_mm3(resample_labels(labels, native, grid).labels, grid)
+    resampled = label_volumes_mm3(resample_labels(labels, native, grid), grid)
     error = {number: abs(resampled.get(number, 0.0) / volume - 1) for number, volume in volumes.items()}
     for number, volume in volumes.items():
         assert error[number] <= 3 / np.sqrt(volume / grid.voxel_volume_mm3), number
@@ -94,7 +92,7 @@ def test_right_is_right_on_any_grid(name, axes):
 @pytest.mark.parametrize("axes", ["RAS", "LAS", "PSR"])
 def test_the_same_atlas_stored_in_another_orientation_is_the_same_atlas(tmp_path, cat12_2mm, axes):
     stored = oriented(cat12_2mm.grid, axes)
-    turned = resample_labels(cat12_2mm.labels, cat12_2mm.grid, stored).labels
+    turned = resample_labels(cat12_2mm.labels, cat12_2mm.grid, stored)
     path = write_atlas(tmp_path, turned.astype(np.uint8), stored, neuromorphometrics_rows())
     assert nib.load(path).shape == stored.shape
     again = load_atlas(path, cat12_2mm.grid)

@@ -3,8 +3,8 @@ import re
 import pandas as pd
 import pytest
 
-from heatlas.atlases.carriers import package_folder
 from heatlas.atlases.regions import Region, RegionTable, neuromorphometrics, read_region_table
+from heatlas.atlases.templates import package_folder
 from heatlas.pipeline.run.errors import BadInputError
 
 POOLED = {"Lateral ventricle": (49, 50, 51, 52), "Cerebellum": (38, 39, 40, 41), "Cerebellar vermis": (71, 72, 73)}

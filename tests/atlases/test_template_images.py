@@ -7,8 +7,7 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from heatlas.atlases.images import write_template_image
-from heatlas.atlases.spaces import Grid, template_grid
+from heatlas.atlases.spaces import Grid, template_grid, write_template_image
 
 LAS = Grid((7, 9, 11), np.array([[-2, 0, 0, 12], [0, 2.5, 0, -20], [0, 0, 3, -7], [0, 0, 0, 1]]))
 

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 from toy_template import GRID, head, write_toy
 
-from heatlas.atlases.carriers import CarriedFile
 from heatlas.atlases.spaces import template_grid
-from heatlas.atlases.templates import find_template, load_template, span_of
+from heatlas.atlases.templates import CarriedFile, find_template, load_template, span_of
 from heatlas.pipeline.run.errors import BadInputError, MissingDataError
 from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE
 

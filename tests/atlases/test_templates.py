@@ -5,9 +5,8 @@ import numpy as np
 import pytest
 from atlas_grids import oblique, oriented
 
-from heatlas.atlases.carriers import locate
 from heatlas.atlases.spaces import Grid, template_grid
-from heatlas.atlases.templates import load_template, sample_brain, template_on
+from heatlas.atlases.templates import load_template, locate, sample_brain, template_on
 
 
 @pytest.fixture(scope="module")

@@ -9,10 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from heatlas.pipeline.attribution.cam.fake_cam import FakeCam
-from heatlas.pipeline.attribution.cam.opti_cam import OptiCam
-from heatlas.pipeline.attribution.cam.score_cam import AblationCam, ScoreCam
-from heatlas.pipeline.attribution.cam.weighted_maps import Cam, GradCam, GradCamPlusPlus, HiResCam, LayerCam, XGradCam
+from heatlas.pipeline.attribution.cam.masked_volumes import AblationCam, OptiCam, ScoreCam
+from heatlas.pipeline.attribution.cam.weighted_maps import (
+    Cam,
+    FakeCam,
+    GradCam,
+    GradCamPlusPlus,
+    HiResCam,
+    LayerCam,
+    XGradCam,
+)
 from heatlas.pipeline.attribution.network_view import NetworkView, explaining
 
 SHAPE = (9, 13, 15)

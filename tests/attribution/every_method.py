@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from heatlas.pipeline.attribution.perturbation.occlusion import RegionLabels
+from heatlas.pipeline.attribution.perturbation.masking import RegionLabels
 from heatlas.pipeline.attribution.reference.references import Reference
 from heatlas.pipeline.attribution.registry import METHODS
 from heatlas.pipeline.models.contract import StagedModel

@@ -8,11 +8,10 @@ import torch
 from torch import nn
 
 from heatlas.pipeline.attribution.graph.planner import BatchNormMode
-from heatlas.pipeline.attribution.lrp.composites import Composite, founding
-from heatlas.pipeline.attribution.lrp.contributions import Rule
 from heatlas.pipeline.attribution.lrp.relevance import lrp
+from heatlas.pipeline.attribution.lrp.rules import Composite, Rule, founding
+from heatlas.pipeline.attribution.network_view import StartValue
 from heatlas.pipeline.attribution.records import Attribution
-from heatlas.pipeline.attribution.targets import StartValue
 from heatlas.pipeline.models.contract import StagedModel
 
 SHAPE = (9, 13, 11)

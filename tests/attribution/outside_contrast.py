@@ -13,9 +13,8 @@ import pandas as pd
 import torch
 from torch import nn
 
-from heatlas.atlases.brain_box import Box
 from heatlas.atlases.labels import load_atlas
-from heatlas.atlases.spaces import template_grid
+from heatlas.atlases.spaces import Box, template_grid
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.cohort.records import Scan

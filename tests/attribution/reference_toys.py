@@ -6,7 +6,7 @@ import torch
 from gradient_toys import SHAPE
 from torch import Tensor, nn
 
-from heatlas.pipeline.attribution.perturbation.occlusion import RegionLabels
+from heatlas.pipeline.attribution.perturbation.masking import RegionLabels
 from heatlas.pipeline.attribution.reference.references import Reference
 
 

@@ -8,10 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import heatlas
-from heatlas.pipeline.attribution.lrp.attention import product_relevance, softmax_relevance
-from heatlas.pipeline.attribution.lrp.composites import Composite
+from heatlas.pipeline.attribution.lrp.propagation import product_relevance, softmax_relevance
 from heatlas.pipeline.attribution.lrp.relevance import lrp
-from heatlas.pipeline.attribution.lrp.rules import BetaRule, EpsilonRule
+from heatlas.pipeline.attribution.lrp.rules import BetaRule, Composite, EpsilonRule
 from heatlas.pipeline.models.foreign.adapted import adapted
 from heatlas.pipeline.run.errors import UsageError
 

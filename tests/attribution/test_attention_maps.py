@@ -11,9 +11,18 @@ import torch
 from attention_loops import GRID, SETTINGS, SHAPE, TOKENS, cgw1, network, run, volume
 from torch import nn
 
-from heatlas.pipeline.attribution.attention.beyond_attention import Cgw1, backward, by_sum, forward
-from heatlas.pipeline.attribution.attention.rollout import RawAttention, Rollout, attention_after, rollout_matrix
-from heatlas.pipeline.attribution.attention.vit_cx import ViTCX, merged_masks
+from heatlas.pipeline.attribution.attention import (
+    Cgw1,
+    RawAttention,
+    Rollout,
+    ViTCX,
+    attention_after,
+    backward,
+    by_sum,
+    forward,
+    merged_masks,
+    rollout_matrix,
+)
 from heatlas.pipeline.attribution.entry import token_stage
 from heatlas.pipeline.attribution.methods import attribute, require_defined
 from heatlas.pipeline.attribution.network_view import explaining

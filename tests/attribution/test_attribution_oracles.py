@@ -13,14 +13,14 @@ from torch import Tensor, nn
 from zennit_oracle import stub_torchvision, zennit_lrp_beta
 
 from heatlas.pipeline.attribution.gradient.guided_backprop import guided_backprop
-from heatlas.pipeline.attribution.methods import attribute
-from heatlas.pipeline.attribution.reference.deeplift import DeepLift
-from heatlas.pipeline.attribution.reference.expected_gradients import (
+from heatlas.pipeline.attribution.gradient.paths import (
     ExpectedGradients,
     IntegratedGradientsFromMean,
     stratified_alphas,
 )
-from heatlas.pipeline.attribution.targets import start_values
+from heatlas.pipeline.attribution.methods import attribute
+from heatlas.pipeline.attribution.network_view import start_values
+from heatlas.pipeline.attribution.reference.deeplift import DeepLift
 
 pytestmark = pytest.mark.oracle
 

@@ -28,8 +28,7 @@ from heatlas.pipeline.explaining.stage import explain_scans
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.registry import BUILT, FAMILIES
 from heatlas.pipeline.regions.audit import FLUID, NO_REGION, VESSEL, audit_rows, compartments
-from heatlas.pipeline.regions.packed_labels import pack_labels
-from heatlas.pipeline.regions.region_sums import device_region_sums, lay_out_labels
+from heatlas.pipeline.regions.region_sums import device_region_sums, lay_out_labels, pack_labels
 from heatlas.pipeline.run.work.digests import DigestCache
 from tests.attribution.every_method import built, example_for, trained
 from tests.other_device import CPU, ON_HOST, OTHER, MixedDevicesError, Waits, large_ones_slow, other_device

@@ -17,7 +17,7 @@ from outside_contrast import ATLAS, save_network, untrained, write_scans
 
 from heatlas.atlases.spaces import template_grid
 from heatlas.pipeline.attribution.gradient.guided_backprop import guided_backprop
-from heatlas.pipeline.attribution.lrp.ledger import LEDGER_TABLE, LOSSES
+from heatlas.pipeline.attribution.records import LEDGER_TABLE, LOSSES
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.explaining.stage import CONSERVATION_TABLE, explain_scans

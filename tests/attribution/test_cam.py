@@ -15,11 +15,10 @@ from model_snapshot import snapshot
 from torch import Tensor, nn
 from torch.nn import functional
 
-from heatlas.pipeline.attribution.cam.fake_cam import FakeCam
-from heatlas.pipeline.attribution.cam.opti_cam import OptiCam
-from heatlas.pipeline.attribution.cam.score_cam import AblationCam, ScoreCam
+from heatlas.pipeline.attribution.cam.masked_volumes import AblationCam, OptiCam, ScoreCam
 from heatlas.pipeline.attribution.cam.weighted_maps import (
     Cam,
+    FakeCam,
     GradCam,
     GradCamPlusPlus,
     HiResCam,
@@ -30,9 +29,8 @@ from heatlas.pipeline.attribution.cam.weighted_maps import (
     xgrad_cam_weights,
 )
 from heatlas.pipeline.attribution.gradient.gradients import Gradient
-from heatlas.pipeline.attribution.methods import attribute
+from heatlas.pipeline.attribution.methods import attribute, receptive_centres, to_input_grid
 from heatlas.pipeline.attribution.network_view import explaining, open_parts
-from heatlas.pipeline.attribution.upsampling import receptive_centres, to_input_grid
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.founding import FoundingCNN
 from heatlas.pipeline.run.errors import UsageError

@@ -14,7 +14,7 @@ from cam_oracle import FROZEN, LAYER, TARGET, TORCHCAM, oracle_network, oracle_v
 from cam_toys import STAGE, network, volumes
 from torch import Tensor
 
-from heatlas.pipeline.attribution.cam.score_cam import ScoreCam
+from heatlas.pipeline.attribution.cam.masked_volumes import ScoreCam
 from heatlas.pipeline.attribution.cam.weighted_maps import GradCam, LayerCam, XGradCam
 from heatlas.pipeline.attribution.methods import attribute
 

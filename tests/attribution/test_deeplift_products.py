@@ -8,10 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from heatlas.pipeline.attribution.lrp.methods import Lrp
+from heatlas.pipeline.attribution.lrp.relevance import Lrp
 from heatlas.pipeline.attribution.methods import attribute
-from heatlas.pipeline.attribution.reference.deeplift import deeplift
-from heatlas.pipeline.attribution.reference.rescale import Multiplied, multiplied, normalised, softmax
+from heatlas.pipeline.attribution.reference.deeplift import Multiplied, deeplift, multiplied, normalised, softmax
 from heatlas.pipeline.models.foreign.layers import OpenEncoderLayer
 from heatlas.pipeline.run.errors import UsageError
 

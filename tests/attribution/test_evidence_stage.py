@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from outside_contrast import ATLAS, BOX, CONFIG, SPEC, OutsideRun, make_run
 
+from heatlas.pipeline.attribution.gradient.paths import ExpectedGradients
 from heatlas.pipeline.attribution.methods import attribute
-from heatlas.pipeline.attribution.reference.expected_gradients import ExpectedGradients
 from heatlas.pipeline.attribution.reference.references import Reference
 from heatlas.pipeline.cohort.people.splits import Fold, Split, few_people
 from heatlas.pipeline.cohort.records import Scan

@@ -17,19 +17,16 @@ from range_ends import ends
 from torch import nn
 
 import heatlas.pipeline.attribution
-from heatlas.atlases.brain_box import Box
 from heatlas.atlases.labels import load_atlas
-from heatlas.atlases.spaces import template_grid
-from heatlas.pipeline.attribution.cam.opti_cam import OptiCam
+from heatlas.atlases.spaces import Box, template_grid
+from heatlas.pipeline.attribution.cam.masked_volumes import OptiCam
 from heatlas.pipeline.attribution.entry import RunContext, last_spatial_stage
-from heatlas.pipeline.attribution.gradient.integrated_gradients import IntegratedGradients
+from heatlas.pipeline.attribution.gradient.paths import IntegratedGradients
 from heatlas.pipeline.attribution.gradient.smoothing import SmoothGrad
-from heatlas.pipeline.attribution.lrp.methods import Lrp
+from heatlas.pipeline.attribution.lrp.relevance import Lrp
 from heatlas.pipeline.attribution.method_settings import CheckedSettings, build_record, read_settings, settable
-from heatlas.pipeline.attribution.perturbation.lime import Lime
-from heatlas.pipeline.attribution.perturbation.masking import Masking
-from heatlas.pipeline.attribution.perturbation.occlusion import RegionLabels, RegionOcclusion
-from heatlas.pipeline.attribution.perturbation.rise import Rise
+from heatlas.pipeline.attribution.perturbation.masking import Masking, RegionLabels, RegionOcclusion
+from heatlas.pipeline.attribution.perturbation.random_masks import Lime, Rise
 from heatlas.pipeline.attribution.registry import METHODS, find_method
 from heatlas.pipeline.explaining.explanation import asked_for
 from heatlas.pipeline.models.families.founding import FoundingCNN

@@ -14,9 +14,9 @@ from lrp_toys import lrp_beta
 from outside_contrast import ATLAS, BOX, GRID, save_network, untrained, write_scans
 
 from heatlas.pipeline.attribution.cam.weighted_maps import GradCam
-from heatlas.pipeline.attribution.lrp.ledger import LEDGER_TABLE
 from heatlas.pipeline.attribution.methods import attribute
-from heatlas.pipeline.attribution.perturbation.occlusion import Occlusion
+from heatlas.pipeline.attribution.perturbation.masking import Occlusion
+from heatlas.pipeline.attribution.records import LEDGER_TABLE
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.explaining.on_demand import (

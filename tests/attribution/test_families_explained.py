@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from heatlas.pipeline.attribution.methods import attribute
-from heatlas.pipeline.attribution.perturbation.occlusion import RegionLabels
+from heatlas.pipeline.attribution.perturbation.masking import RegionLabels
 from heatlas.pipeline.attribution.reference.references import Reference
 from heatlas.pipeline.attribution.registry import METHODS
 from heatlas.pipeline.models.families.registry import BUILT, FAMILIES

@@ -14,7 +14,7 @@ from gradient_toys import network, volumes
 from torch import Tensor
 
 from heatlas.pipeline.attribution.gradient.gradients import Gradient, InputTimesGradient
-from heatlas.pipeline.attribution.gradient.integrated_gradients import IntegratedGradients, completeness_delta
+from heatlas.pipeline.attribution.gradient.paths import IntegratedGradients, completeness_delta
 from heatlas.pipeline.attribution.gradient.smoothing import SmoothGrad, noise_pattern
 from heatlas.pipeline.attribution.methods import Method, attribute
 from heatlas.pipeline.attribution.perturbation.masking import Masking

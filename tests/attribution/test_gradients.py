@@ -19,7 +19,7 @@ from heatlas.pipeline.attribution.gradient.gradients import (
     score_gradient,
 )
 from heatlas.pipeline.attribution.gradient.guided_backprop import guided_backprop
-from heatlas.pipeline.attribution.gradient.integrated_gradients import (
+from heatlas.pipeline.attribution.gradient.paths import (
     IntegratedGradients,
     completeness_delta,
     path_integral,

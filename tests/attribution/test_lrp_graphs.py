@@ -15,11 +15,10 @@ from model_snapshot import snapshot
 from torch import Tensor, nn
 
 from heatlas.pipeline.attribution.gradient.guided_backprop import guided_backprop
+from heatlas.pipeline.attribution.graph.layers import scatter
 from heatlas.pipeline.attribution.graph.planner import plan_relevance
-from heatlas.pipeline.attribution.graph.pooling import scatter
-from heatlas.pipeline.attribution.lrp.composites import Composite, founding
 from heatlas.pipeline.attribution.lrp.relevance import lrp
-from heatlas.pipeline.attribution.lrp.rules import EpsilonRule
+from heatlas.pipeline.attribution.lrp.rules import Composite, EpsilonRule, founding
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.run.errors import BadInputError, HeatlasError, UsageError
 

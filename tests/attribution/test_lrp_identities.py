@@ -14,10 +14,18 @@ from torch import Tensor, nn
 
 from heatlas.pipeline.attribution.graph.planner import plan_relevance
 from heatlas.pipeline.attribution.graph.tape import record_forward
-from heatlas.pipeline.attribution.lrp.composites import Composite, composite, focus, founding
 from heatlas.pipeline.attribution.lrp.propagation import propagate
 from heatlas.pipeline.attribution.lrp.relevance import lrp
-from heatlas.pipeline.attribution.lrp.rules import EpsilonRule, GammaRule, ZBoxRule, ZPlusRule
+from heatlas.pipeline.attribution.lrp.rules import (
+    Composite,
+    EpsilonRule,
+    GammaRule,
+    ZBoxRule,
+    ZPlusRule,
+    composite,
+    focus,
+    founding,
+)
 from heatlas.pipeline.models.families.founding import FoundingCNN
 from heatlas.pipeline.run.errors import UsageError
 

@@ -8,12 +8,21 @@ from lrp_toys import everywhere, lrp_beta, toy_network, toy_volumes
 from torch import Tensor, nn
 
 from heatlas.pipeline.attribution.gradient.gradients import InputTimesGradient
-from heatlas.pipeline.attribution.lrp.composites import Composite, composite, focus, founding
-from heatlas.pipeline.attribution.lrp.contributions import Rule
-from heatlas.pipeline.attribution.lrp.ledger import LEDGER_TABLE, LOSSES, Ledger, LedgerEntry
 from heatlas.pipeline.attribution.lrp.relevance import lrp
-from heatlas.pipeline.attribution.lrp.rules import BetaRule, EpsilonRule, GammaRule, ZBoxRule, ZPlusRule
+from heatlas.pipeline.attribution.lrp.rules import (
+    BetaRule,
+    Composite,
+    EpsilonRule,
+    GammaRule,
+    Rule,
+    ZBoxRule,
+    ZPlusRule,
+    composite,
+    focus,
+    founding,
+)
 from heatlas.pipeline.attribution.methods import attribute
+from heatlas.pipeline.attribution.records import LEDGER_TABLE, LOSSES, Ledger, LedgerEntry
 from heatlas.pipeline.models.contract import StagedModel
 
 

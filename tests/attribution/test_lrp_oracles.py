@@ -14,10 +14,16 @@ from torch import Tensor, nn
 from zennit_oracle import stub_torchvision, zennit_lrp_beta
 from zennit_rules import FROZEN, MEANS, TARGET, bounds, cases, rules_network, rules_volume, zennit_map
 
-from heatlas.pipeline.attribution.lrp.composites import Composite
-from heatlas.pipeline.attribution.lrp.contributions import Messages, Rule
 from heatlas.pipeline.attribution.lrp.relevance import lrp
-from heatlas.pipeline.attribution.lrp.rules import BetaRule, EpsilonRule, GammaRule, ZPlusRule
+from heatlas.pipeline.attribution.lrp.rules import (
+    BetaRule,
+    Composite,
+    EpsilonRule,
+    GammaRule,
+    Messages,
+    Rule,
+    ZPlusRule,
+)
 
 CASES = cases(*bounds())
 

@@ -28,18 +28,23 @@ from lrp_rules_brute_force import (
 from lrp_toys import CONVOLUTIONS, SHAPE, everywhere, staged, toy_network, toy_volumes
 from torch import nn
 
-from heatlas.pipeline.attribution.graph.linear_maps import Convolution
-from heatlas.pipeline.attribution.lrp.composites import Composite, composite, focus, founding
-from heatlas.pipeline.attribution.lrp.contributions import Rule as EngineRule
-from heatlas.pipeline.attribution.lrp.contributions import contribution_floor, merge_copies, products
+from heatlas.pipeline.attribution.graph.layers import Convolution
 from heatlas.pipeline.attribution.lrp.relevance import lrp
 from heatlas.pipeline.attribution.lrp.rules import (
     BetaRule,
+    Composite,
     EpsilonRule,
     GammaRule,
     ZBoxRule,
     ZPlusRule,
+    composite,
+    contribution_floor,
+    focus,
+    founding,
+    merge_copies,
+    products,
 )
+from heatlas.pipeline.attribution.lrp.rules import Rule as EngineRule
 from heatlas.pipeline.attribution.records import Attribution
 
 

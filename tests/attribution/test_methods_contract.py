@@ -16,19 +16,18 @@ from torch import Tensor
 
 from heatlas.pipeline.attribution.gradient.gradients import Gradient, InputTimesGradient
 from heatlas.pipeline.attribution.gradient.guided_backprop import GuidedBackprop, guided_backprop
-from heatlas.pipeline.attribution.gradient.integrated_gradients import IntegratedGradients
+from heatlas.pipeline.attribution.gradient.paths import IntegratedGradients
 from heatlas.pipeline.attribution.gradient.smoothing import (
     SmoothGrad,
     SmoothInputTimesGradient,
     SmoothIntegratedGradients,
 )
-from heatlas.pipeline.attribution.lrp.composites import composite, focus, founding
-from heatlas.pipeline.attribution.lrp.methods import Lrp
-from heatlas.pipeline.attribution.lrp.relevance import lrp
+from heatlas.pipeline.attribution.lrp.relevance import Lrp, lrp
+from heatlas.pipeline.attribution.lrp.rules import composite, focus, founding
 from heatlas.pipeline.attribution.method_settings import build_record, settable
 from heatlas.pipeline.attribution.methods import Method, attribute
 from heatlas.pipeline.attribution.network_view import NetworkView
-from heatlas.pipeline.attribution.perturbation.occlusion import RegionLabels
+from heatlas.pipeline.attribution.perturbation.masking import RegionLabels
 from heatlas.pipeline.attribution.registry import METHODS as REGISTERED
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 

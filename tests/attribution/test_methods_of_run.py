@@ -14,7 +14,7 @@ import pytest
 import torch
 from outside_contrast import ATLAS, CONFIG, LABELLED, SPLIT, OutsideRun, make_run
 
-from heatlas.pipeline.attribution.gradient.integrated_gradients import IntegratedGradients
+from heatlas.pipeline.attribution.gradient.paths import IntegratedGradients
 from heatlas.pipeline.attribution.methods import attribute
 from heatlas.pipeline.attribution.registry import METHODS
 from heatlas.pipeline.explaining.explained_scan import explain_scan
@@ -192,9 +192,8 @@ CHANGED = {
     "heatlas.pipeline.attribution.lrp.propagation": {"lrp"},
     "heatlas.pipeline.attribution.graph.tape": {"lrp", "guided-backpropagation", "deeplift"},
     "heatlas.pipeline.attribution.gradient.guided_backprop": {"guided-backpropagation"},
-    "heatlas.pipeline.attribution.perturbation.rise": {"rise"},
-    "heatlas.pipeline.attribution.perturbation.lime": {"lime"},
-    "heatlas.pipeline.attribution.cam.gap_head": {"cam"},
+    "heatlas.pipeline.attribution.perturbation.random_masks": {"rise", "lime"},
+    "heatlas.pipeline.attribution.cam.weighted_maps": {"cam"},
     "heatlas.pipeline.attribution.network_view": set(METHODS),
     "heatlas.pipeline.regions.region_sums": set(METHODS),
     "heatlas.pipeline.attribution.registry": set(),

@@ -7,7 +7,7 @@ import torch
 from gradient_toys import network, volumes
 from torch import Tensor, nn
 
-from heatlas.pipeline.attribution.graph.linear_maps import run_layer
+from heatlas.pipeline.attribution.graph.layers import run_layer
 from heatlas.pipeline.attribution.network_view import explaining, open_parts, split_layers
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.run.errors import BadInputError, UsageError

@@ -10,8 +10,14 @@ from perturbation_toys import GRID, Score, linear, random_volumes, random_weight
 
 from heatlas.pipeline.attribution.methods import attribute
 from heatlas.pipeline.attribution.network_view import explaining
-from heatlas.pipeline.attribution.perturbation.masking import Masking
-from heatlas.pipeline.attribution.perturbation.occlusion import Occlusion, RegionLabels, RegionOcclusion, boxes, painted
+from heatlas.pipeline.attribution.perturbation.masking import (
+    Masking,
+    Occlusion,
+    RegionLabels,
+    RegionOcclusion,
+    boxes,
+    painted,
+)
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 
 

@@ -14,8 +14,7 @@ import torch
 from perturbation_toys import GRID, random_volumes
 
 from heatlas.pipeline.attribution.methods import attribute
-from heatlas.pipeline.attribution.perturbation.masking import Masking
-from heatlas.pipeline.attribution.perturbation.occlusion import Occlusion, RegionLabels, RegionOcclusion, boxes
+from heatlas.pipeline.attribution.perturbation.masking import Masking, Occlusion, RegionLabels, RegionOcclusion, boxes
 
 FROZEN = Path(__file__).parent / "data" / "captum_occlusion.npz"
 ROUNDED = 1.2e-7

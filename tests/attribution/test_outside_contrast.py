@@ -15,10 +15,9 @@ import torch
 from lrp_toys import lrp_beta
 from outside_contrast import CONFIG, CONVERTER, LABELLED, SPLIT, STRANGER, OutsideRun, make_run
 
-from heatlas.atlases.brain_box import Box
+from heatlas.atlases.spaces import Box
 from heatlas.pipeline.attribution.gradient.guided_backprop import guided_backprop
-from heatlas.pipeline.attribution.lrp.ledger import LOSSES
-from heatlas.pipeline.attribution.records import Attribution
+from heatlas.pipeline.attribution.records import LOSSES, Attribution
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.people.unseen import networks_for, require_unseen
 from heatlas.pipeline.cohort.records import Scan, ScanTable

@@ -16,9 +16,17 @@ from torch.nn import functional
 
 from heatlas.pipeline.attribution.methods import attribute
 from heatlas.pipeline.attribution.network_view import explaining
-from heatlas.pipeline.attribution.perturbation.lime import Lime, kernel_weights, samples, supervoxels, weighted_ridge
 from heatlas.pipeline.attribution.perturbation.masking import Masking, mixed
-from heatlas.pipeline.attribution.perturbation.rise import Rise, interpolation, random_masks
+from heatlas.pipeline.attribution.perturbation.random_masks import (
+    Lime,
+    Rise,
+    interpolation,
+    kernel_weights,
+    random_masks,
+    samples,
+    supervoxels,
+    weighted_ridge,
+)
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 
 

@@ -17,21 +17,21 @@ from model_snapshot import snapshot
 from reference_toys import branches, controls, four_regions
 from torch import Tensor, nn
 
-from heatlas.pipeline.attribution.gradient.integrated_gradients import path_integral
-from heatlas.pipeline.attribution.methods import attribute, require_defined
-from heatlas.pipeline.attribution.perturbation.occlusion import RegionLabels
-from heatlas.pipeline.attribution.reference import expected_gradients
-from heatlas.pipeline.attribution.reference.deeplift import DeepLift, deeplift
-from heatlas.pipeline.attribution.reference.expected_gradients import (
+from heatlas.pipeline.attribution.gradient import paths
+from heatlas.pipeline.attribution.gradient.paths import (
     ExpectedGradients,
     IntegratedGradientsFromMean,
     PathSample,
+    path_integral,
     sample_paths,
     stratified_alphas,
 )
+from heatlas.pipeline.attribution.methods import attribute, require_defined
+from heatlas.pipeline.attribution.network_view import start_values
+from heatlas.pipeline.attribution.perturbation.masking import RegionLabels
+from heatlas.pipeline.attribution.reference.deeplift import DeepLift, deeplift
 from heatlas.pipeline.attribution.reference.references import Reference
 from heatlas.pipeline.attribution.reference.region_swap import RegionShapley, RegionSwap
-from heatlas.pipeline.attribution.targets import start_values
 from heatlas.pipeline.explaining.explained_scan import is_evidence
 from heatlas.pipeline.models.graph.operations import ACTIVATIONS
 from heatlas.pipeline.run.errors import BadInputError, UsageError
@@ -212,10 +212,8 @@ def test_points_that_stand_for_too_little_are_not_weighted() -> None:
 
 def test_more_points_are_taken_where_few_stand_for_too_little(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    true = expected_gradients.sample_paths
-    monkeypatch.setattr(
-        expected_gradients, "sample_paths", lambda *given: asked.append(tuple(given[3].shape)) or true(*given)
-    )
+    true = paths.sample_paths
+    monkeypatch.setattr(paths, "sample_paths", lambda *given: asked.append(tuple(given[3].shape)) or true(*given))
     single, several = controls(1), controls()
     method = ExpectedGradients(single, tolerance=math.inf)
     answer = attribute(network(), volumes(1), 1, method, start="evidence")

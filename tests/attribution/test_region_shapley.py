@@ -18,13 +18,12 @@ from reference_toys import branches, controls, four_regions
 from torch import Tensor, nn
 
 from heatlas.atlases.regions import neuromorphometrics
-from heatlas.pipeline.attribution.ensembles import RunningMean
 from heatlas.pipeline.attribution.methods import attribute
-from heatlas.pipeline.attribution.network_view import explaining
+from heatlas.pipeline.attribution.network_view import explaining, start_values
+from heatlas.pipeline.attribution.records import RunningMean
 from heatlas.pipeline.attribution.reference import region_swap
 from heatlas.pipeline.attribution.reference.references import Reference
 from heatlas.pipeline.attribution.reference.region_swap import REST, RegionEvidence, RegionShapley, RegionSwap
-from heatlas.pipeline.attribution.targets import start_values
 from heatlas.pipeline.regions.tables import scan_rows
 
 LABELS = four_regions().labels

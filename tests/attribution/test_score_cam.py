@@ -13,13 +13,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from heatlas.pipeline.attribution.cam.map_range import by_max, by_range, normalised
-from heatlas.pipeline.attribution.cam.opti_cam import OptiCam, mixture, optimised_weights
-from heatlas.pipeline.attribution.cam.score_cam import AblationCam, ScoreCam, drop_of_score, increase_of_score
-from heatlas.pipeline.attribution.methods import attribute
+from heatlas.pipeline.attribution.cam.channel_maps import by_max, by_range, normalised
+from heatlas.pipeline.attribution.cam.masked_volumes import (
+    AblationCam,
+    OptiCam,
+    ScoreCam,
+    drop_of_score,
+    increase_of_score,
+    mixture,
+    optimised_weights,
+)
+from heatlas.pipeline.attribution.methods import attribute, to_input_grid
 from heatlas.pipeline.attribution.network_view import explaining
 from heatlas.pipeline.attribution.perturbation.masking import Masking
-from heatlas.pipeline.attribution.upsampling import to_input_grid
 from heatlas.pipeline.run.errors import UsageError
 
 

@@ -12,10 +12,9 @@ import torch
 from every_method import SMALL, built
 from torch import nn
 
-from heatlas.atlases.brain_box import Box
-from heatlas.atlases.spaces import template_grid
-from heatlas.pipeline.attribution.ensembles import RunningMean
+from heatlas.atlases.spaces import Box, template_grid
 from heatlas.pipeline.attribution.methods import attribute, attribute_all
+from heatlas.pipeline.attribution.records import RunningMean
 from heatlas.pipeline.attribution.registry import METHODS
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.registry import FAMILIES, build_network, parameter_count

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from heatlas.pipeline.attribution.gradient.gradients import Gradient, InputTimesGradient
-from heatlas.pipeline.attribution.gradient.integrated_gradients import IntegratedGradients
+from heatlas.pipeline.attribution.gradient.paths import IntegratedGradients
 from heatlas.pipeline.attribution.gradient.smoothing import (
     Averaged,
     SmoothGrad,

@@ -18,9 +18,7 @@ import torch
 from torch import nn
 from zennit_oracle import one_hot, stub_torchvision
 
-from heatlas.pipeline.attribution.lrp.composites import Composite
-from heatlas.pipeline.attribution.lrp.contributions import Rule
-from heatlas.pipeline.attribution.lrp.rules import EpsilonRule, GammaRule, ZBoxRule, ZPlusRule
+from heatlas.pipeline.attribution.lrp.rules import Composite, EpsilonRule, GammaRule, Rule, ZBoxRule, ZPlusRule
 
 FROZEN = Path(__file__).parent / "data" / "zennit_lrp_rules.npz"
 TARGET = 1

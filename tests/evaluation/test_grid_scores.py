@@ -21,12 +21,12 @@ from heatlas.pipeline.attribution.cam.weighted_maps import GradCam
 from heatlas.pipeline.attribution.entry import RunContext
 from heatlas.pipeline.attribution.gradient.gradients import Gradient, InputTimesGradient
 from heatlas.pipeline.attribution.gradient.guided_backprop import GuidedBackprop
-from heatlas.pipeline.attribution.gradient.integrated_gradients import IntegratedGradients
-from heatlas.pipeline.attribution.lrp.methods import Lrp
+from heatlas.pipeline.attribution.gradient.paths import IntegratedGradients
+from heatlas.pipeline.attribution.lrp.relevance import Lrp
 from heatlas.pipeline.attribution.methods import attribute
 from heatlas.pipeline.attribution.network_view import NetworkView, explaining
-from heatlas.pipeline.attribution.perturbation.occlusion import Occlusion
-from heatlas.pipeline.attribution.perturbation.rise import Rise
+from heatlas.pipeline.attribution.perturbation.masking import Occlusion
+from heatlas.pipeline.attribution.perturbation.random_masks import Rise
 from heatlas.pipeline.attribution.reference.references import Reference
 from heatlas.pipeline.cohort.people.splits import Split
 from heatlas.pipeline.evaluation.bench.part import Bench, BenchRequest

@@ -7,16 +7,19 @@ import torch
 from grid_toys import CELL, CLASSES, LAYOUT, flattened, grid_map, pooled, scans
 from torch import Tensor, nn
 
-from heatlas.pipeline.attribution.cam.score_cam import AblationCam, ScoreCam
+from heatlas.pipeline.attribution.cam.masked_volumes import AblationCam, ScoreCam
 from heatlas.pipeline.attribution.cam.weighted_maps import GradCam, LayerCam
 from heatlas.pipeline.attribution.gradient.gradients import Gradient, InputTimesGradient
 from heatlas.pipeline.attribution.gradient.guided_backprop import GuidedBackprop
-from heatlas.pipeline.attribution.gradient.integrated_gradients import IntegratedGradients
-from heatlas.pipeline.attribution.lrp.methods import Lrp
+from heatlas.pipeline.attribution.gradient.paths import (
+    ExpectedGradients,
+    IntegratedGradients,
+    IntegratedGradientsFromMean,
+)
+from heatlas.pipeline.attribution.lrp.relevance import Lrp
 from heatlas.pipeline.attribution.methods import Method, attribute
-from heatlas.pipeline.attribution.perturbation.occlusion import Occlusion
+from heatlas.pipeline.attribution.perturbation.masking import Occlusion
 from heatlas.pipeline.attribution.reference.deeplift import DeepLift
-from heatlas.pipeline.attribution.reference.expected_gradients import ExpectedGradients, IntegratedGradientsFromMean
 from heatlas.pipeline.attribution.reference.references import Reference
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.founding import FoundingCNN

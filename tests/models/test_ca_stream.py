@@ -12,16 +12,15 @@ import pytest
 import torch
 from torch import nn
 
-from heatlas.pipeline.attribution.attention.rollout import RawAttention
-from heatlas.pipeline.attribution.cam.score_cam import drop_of_score, increase_of_score
+from heatlas.pipeline.attribution.attention import RawAttention
+from heatlas.pipeline.attribution.cam.masked_volumes import drop_of_score, increase_of_score
 from heatlas.pipeline.attribution.cam.weighted_maps import feature_gradient
-from heatlas.pipeline.attribution.methods import attribute
+from heatlas.pipeline.attribution.gradient.paths import ExpectedGradients, IntegratedGradientsFromMean
+from heatlas.pipeline.attribution.methods import attribute, receptive_centres, to_input_grid
 from heatlas.pipeline.attribution.network_view import explaining
 from heatlas.pipeline.attribution.perturbation.masking import Masking
-from heatlas.pipeline.attribution.reference.expected_gradients import ExpectedGradients, IntegratedGradientsFromMean
 from heatlas.pipeline.attribution.reference.references import Reference
 from heatlas.pipeline.attribution.registry import METHODS
-from heatlas.pipeline.attribution.upsampling import receptive_centres, to_input_grid
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.registry import build_network, family_of
 from heatlas.pipeline.run.config.settings import CohortConfig, Config

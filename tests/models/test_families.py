@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from heatlas.pipeline.attribution.lrp.ledger import LOSSES
 from heatlas.pipeline.attribution.methods import attribute
+from heatlas.pipeline.attribution.records import LOSSES
 from heatlas.pipeline.attribution.reference.references import Reference
 from heatlas.pipeline.attribution.registry import METHODS
 from heatlas.pipeline.models.families.founding_family import FoundingConfig

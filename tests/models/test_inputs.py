@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from heatlas.atlases.brain_box import Box
-from heatlas.atlases.spaces import template_grid
+from heatlas.atlases.spaces import Box, template_grid
 from heatlas.atlases.templates import load_template
 from heatlas.pipeline.models import kept_volumes
 from heatlas.pipeline.models.families.founding_family import FoundingConfig, seen_shape

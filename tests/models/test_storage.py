@@ -12,7 +12,7 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from heatlas.atlases.brain_box import Box
+from heatlas.atlases.spaces import Box
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.founding import FoundingCNN
 from heatlas.pipeline.models.families.founding_family import FoundingConfig

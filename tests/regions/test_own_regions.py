@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.io
 
-from heatlas.atlases.freesurfer import freesurfer_names
+from heatlas.atlases.regions import freesurfer_names
 from heatlas.atlases.spaces import template_grid
 from heatlas.pipeline.cohort.reading import InputCohort
 from heatlas.pipeline.cohort.records import Scan, ScanTable

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.spatial.distance import cosine
 
-from heatlas.pipeline.regions.metrics import gain, negative_class_reference
 from heatlas.pipeline.regions.ranking import (
     FINGERPRINTS_TABLE,
     fingerprint_table,
@@ -19,6 +18,7 @@ from heatlas.pipeline.regions.ranking import (
     top_groups,
     top_overlap,
 )
+from heatlas.pipeline.regions.tables import gain, negative_class_reference
 
 
 def rows(densities, **scan):

@@ -14,9 +14,16 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from toy_run import GRID, REGIONS, toy_labels
 
-from heatlas.atlases.brain_box import Box
-from heatlas.pipeline.regions.packed_labels import pack_labels, unpack_rows
-from heatlas.pipeline.regions.region_sums import ROW, device_labels, device_region_sums, lay_out_labels, ordered_total
+from heatlas.atlases.spaces import Box
+from heatlas.pipeline.regions.region_sums import (
+    ROW,
+    device_labels,
+    device_region_sums,
+    lay_out_labels,
+    ordered_total,
+    pack_labels,
+    unpack_rows,
+)
 from heatlas.pipeline.run.errors import BadInputError
 
 CPU = torch.device("cpu")

@@ -25,8 +25,8 @@ from toy_run import (
     write_toy_table,
 )
 
-from heatlas.atlases.brain_box import Box
-from heatlas.pipeline.regions.partial_sums import PARTIAL_TABLE, write_sums
+from heatlas.atlases.spaces import Box
+from heatlas.pipeline.regions.maps import PARTIAL_TABLE, write_sums
 from heatlas.pipeline.regions.stage import aggregate_relevance
 from heatlas.pipeline.regions.tables import RELEVANCE_BILATERAL_TABLE, RELEVANCE_TABLE, SPREADS
 from heatlas.pipeline.run.errors import BadInputError

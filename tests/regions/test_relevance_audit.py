@@ -15,14 +15,13 @@ from hypothesis.extra.numpy import arrays
 from scipy.ndimage import distance_transform_edt
 from toy_run import GRID, SCANS, toy_atlas, toy_brain, toy_maps, write_toy_run
 
-from heatlas.atlases.images import write_template_image
+from heatlas.atlases.spaces import read_brain, write_template_image
 from heatlas.pipeline.regions.audit import (
     RELEVANCE_AUDIT_TABLE,
     Compartments,
     audit_rows,
     compartments,
     darkest,
-    read_brain,
     within_reach,
     write_audit_table,
 )

@@ -12,8 +12,7 @@ import pytest
 import scipy.ndimage
 from registration_phantom import BALL_MM, BALL_RADIUS_MM, TEMPLATE_TO_SCAN
 
-from heatlas.atlases.brain_box import brain_box
-from heatlas.atlases.templates import Template
+from heatlas.atlases.templates import Template, brain_box
 from heatlas.pipeline.registration import ants_transform
 from heatlas.pipeline.registration.ants_transform import (
     AFFINE,
@@ -25,13 +24,14 @@ from heatlas.pipeline.registration.ants_transform import (
     TO_4MM,
     RegistrationError,
     Volume,
+    coarsen,
+    correct_bias_field,
     iterations,
     read_affine,
     read_displacement,
     require_one_thread,
     resample,
 )
-from heatlas.pipeline.registration.images.preparation import coarsen, correct_bias_field
 from heatlas.pipeline.registration.scan import RegisteredScan, register_image
 from heatlas.pipeline.run.config.settings import RegistrationConfig
 

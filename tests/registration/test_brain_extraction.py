@@ -14,9 +14,14 @@ import pytest
 
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.registration.images import brain_extraction
-from heatlas.pipeline.registration.images.brain_extraction import find_brain, is_stripped, nonzero_brain
-from heatlas.pipeline.registration.images.given_masks import mask_path, read_mask
-from heatlas.pipeline.registration.images.synthstrip import require_synthstrip
+from heatlas.pipeline.registration.images.brain_extraction import (
+    find_brain,
+    is_stripped,
+    mask_path,
+    nonzero_brain,
+    read_mask,
+    require_synthstrip,
+)
 from heatlas.pipeline.registration.images.t1w import T1wImage, load_t1w
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.errors import BadInputError, MissingDataError, UsageError

@@ -91,7 +91,7 @@ def test_registration_takes_the_same_brain_though_the_image_has_an_empty_backgro
     scan, _ = convert(place)
     assert scan is not None
     files = place.layout.scan("sub-01", "ses-M000", 4.0)
-    from heatlas.pipeline.registration.images.given_masks import mask_path
+    from heatlas.pipeline.registration.images.brain_extraction import mask_path
 
     beside = mask_path(place.root, scan)
     assert beside == files.converted_brain

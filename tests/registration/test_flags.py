@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 
 from heatlas.pipeline.cohort.records import Scan, ScanTable
-from heatlas.pipeline.registration.quality.decisions import decide, dropped_reason, require_decisions
-from heatlas.pipeline.registration.quality.flags import MIN_COHORT, flag_reasons, robust_distance
+from heatlas.pipeline.registration.quality.doubt import decide, dropped_reason, require_decisions
+from heatlas.pipeline.registration.quality.outliers import MIN_COHORT, flag_reasons, robust_distance
 from heatlas.pipeline.registration.settled import RELIABILITY, settle_scans
 from heatlas.pipeline.run.config.settings import RegistrationConfig
 from heatlas.pipeline.run.errors import BadInputError, ResumableError

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nibabel.eulerangles import euler2mat
 
-from heatlas.pipeline.registration.ants_transform import Volume
-from heatlas.pipeline.registration.images.preparation import closest_ras
+from heatlas.pipeline.registration.ants_transform import Volume, closest_ras
 from heatlas.pipeline.registration.images.t1w import load_labels, load_t1w, voxel_to_world
 from heatlas.pipeline.run.errors import BadInputError
 

@@ -14,13 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.spatial.transform import Rotation
 
-from heatlas.atlases.images import write_template_image
 from heatlas.atlases.labels import load_atlas
-from heatlas.atlases.spaces import template_grid
+from heatlas.atlases.spaces import template_grid, write_template_image
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.registration.ants_transform import read_displacement
-from heatlas.pipeline.registration.volumes.jacobian import SMALLEST_DETERMINANT, jacobian_determinant, log_jacobian
-from heatlas.pipeline.registration.volumes.region_volumes import (
+from heatlas.pipeline.registration.scan import SMALLEST_DETERMINANT, jacobian_determinant, log_jacobian
+from heatlas.pipeline.registration.volumes import (
     VOLUMES_TABLE,
     hippocampal_volumes,
     measure_volumes,

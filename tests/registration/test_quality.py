@@ -9,22 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.spatial.transform import Rotation
 
-from heatlas.pipeline.registration.quality.flags import MIN_COHORT
-from heatlas.pipeline.registration.quality.local_outliers import (
-    LARGEST_INVERSE_ERROR_MM,
-    LOWEST_CORRELATION,
-    outlying_distance,
-    region_distances,
-    region_reasons,
-    worst_regions,
-)
-from heatlas.pipeline.registration.quality.local_quality import (
-    inverse_error,
-    local_correlation,
-    region_means,
-    region_percentiles,
-    region_voxels,
-)
 from heatlas.pipeline.registration.quality.measures import (
     QUALITY_COLUMNS,
     assess,
@@ -32,6 +16,22 @@ from heatlas.pipeline.registration.quality.measures import (
     dice,
     mutual_information,
     rotation_angle,
+)
+from heatlas.pipeline.registration.quality.outliers import (
+    LARGEST_INVERSE_ERROR_MM,
+    LOWEST_CORRELATION,
+    MIN_COHORT,
+    outlying_distance,
+    region_distances,
+    region_reasons,
+    worst_regions,
+)
+from heatlas.pipeline.registration.quality.region_quality import (
+    inverse_error,
+    local_correlation,
+    region_means,
+    region_percentiles,
+    region_voxels,
 )
 
 WHOLE_SHAPE = (7, 9, 11)

@@ -11,11 +11,18 @@ import scipy.ndimage
 
 from heatlas.atlases.spaces import Grid
 from heatlas.atlases.templates import load_template
-from heatlas.pipeline.registration.ants_transform import Volume
-from heatlas.pipeline.registration.images.preparation import around_brain, closest_ras, coarsen
-from heatlas.pipeline.registration.quality.flags import MIN_COHORT
-from heatlas.pipeline.registration.quality.side_images import sides_of, without_warp, write_asymmetry
-from heatlas.pipeline.registration.quality.sides import Halves, asymmetry, compare_sides, halves_of, side_scores
+from heatlas.pipeline.registration.ants_transform import Volume, around_brain, closest_ras, coarsen
+from heatlas.pipeline.registration.quality.outliers import MIN_COHORT
+from heatlas.pipeline.registration.quality.sides import (
+    Halves,
+    asymmetry,
+    compare_sides,
+    halves_of,
+    side_scores,
+    sides_of,
+    without_warp,
+    write_asymmetry,
+)
 
 AFFINE = np.array([[0, 0, 1.2, -30], [-1.0, 0, 0, 40], [0, 0.8, 0, -25], [0, 0, 0, 1.0]])  # PSR, 1 x .8 x 1.2 mm
 SHAPE = (41, 53, 37)

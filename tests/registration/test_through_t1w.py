@@ -17,7 +17,7 @@ from scipy.spatial.transform import Rotation
 from heatlas.atlases.spaces import Grid, template_grid
 from heatlas.atlases.templates import Template, load_template
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.registration import through_t1w
+from heatlas.pipeline.registration import scan
 from heatlas.pipeline.registration.ants_transform import Transforms, Volume, read_affine
 from heatlas.pipeline.registration.entry_points import place_in_template, placed_brain, stated_brain
 from heatlas.pipeline.registration.images.t1w import load_t1w
@@ -206,13 +206,13 @@ def test_an_image_of_half_the_brain_is_refused(
     affine = np.diag([2.5, 2.0, 3.5, 1.0])
     affine[:3, 3] = -105, -130, -95
     path = write(other_contrast(phantom, MOVE, (88, 122, 30), affine), "LSP", "half.nii.gz")
-    monkeypatch.setattr(through_t1w, "_rigid_map", lambda *_: (tmp_path / "rigid.mat", 1.0))
-    monkeypatch.setattr(through_t1w, "read_affine", lambda _: MOVE)
+    monkeypatch.setattr(scan, "_rigid_map", lambda *_: (tmp_path / "rigid.mat", 1.0))
+    monkeypatch.setattr(scan, "read_affine", lambda _: MOVE)
     head = Volume(np.asarray(phantom.dataobj, np.float32), phantom.affine)
     brain = Volume((head.data > 0).astype(np.float32), head.affine)
     grid, nothing = template_grid(4.0), Transforms(tmp_path, tmp_path, tmp_path)
     with pytest.raises(BadInputError, match=r"half\.nii\.gz: misses [3-6][0-9]% of the brain") as refused:
-        through_t1w.carry(path, KINDS["FLAIR"], head, brain, nothing, grid, False, 1, tmp_path / "r_")
+        scan.carry(path, KINDS["FLAIR"], head, brain, nothing, grid, False, 1, tmp_path / "r_")
     assert "of the same person" in str(refused.value)
 
 

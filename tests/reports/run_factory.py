@@ -21,9 +21,8 @@ from heatlas.pipeline.cohort.people.splits import SPLITS_TABLE
 from heatlas.pipeline.cohort.records import Scan, ScanTable
 from heatlas.pipeline.evaluation.planted import evaluate_planted
 from heatlas.pipeline.explaining.stage import CONSERVATION_TABLE, EVIDENCE_TABLE
-from heatlas.pipeline.regions.metrics import negative_class_reference
 from heatlas.pipeline.regions.ranking import BETA_OVERLAP_TABLE, FINGERPRINTS_TABLE, fingerprint_table, overlap_table
-from heatlas.pipeline.regions.tables import RELEVANCE_BILATERAL_TABLE
+from heatlas.pipeline.regions.tables import RELEVANCE_BILATERAL_TABLE, negative_class_reference
 from heatlas.pipeline.registration.stage import REGISTRATION_TABLE
 from heatlas.pipeline.run.config.files import config_to_toml, load_config
 from heatlas.pipeline.run.config.settings import Config

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from run_factory import PLANTED, RunPlan, make_run
 
-from heatlas.atlases.images import write_template_image
-from heatlas.atlases.spaces import template_grid
+from heatlas.atlases.spaces import template_grid, write_template_image
 from heatlas.pipeline.statistics.images.voxelwise import VOXELWISE_TABLES
 from heatlas.reports.content.relevance import differences, voxelwise
 from heatlas.reports.content.relevance.differences import draw_differences, named

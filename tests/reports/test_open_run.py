@@ -12,7 +12,7 @@ from run_factory import EVIDENCE, WITH_EVIDENCE, make_run
 from torch import nn
 
 import heatlas
-from heatlas.atlases.brain_box import Box
+from heatlas.atlases.spaces import Box
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.models.inputs import NetworkInput
 from heatlas.pipeline.models.storage import save_model

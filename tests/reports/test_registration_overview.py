@@ -12,7 +12,7 @@ from PIL import Image
 from report_pages import page_with
 from run_factory import RunPlan, make_run
 
-from heatlas.atlases.images import write_template_image
+from heatlas.atlases.spaces import write_template_image
 from heatlas.atlases.templates import load_template
 from heatlas.pipeline.cohort.records import ScanTable
 from heatlas.pipeline.run.layout.run_layout import RunLayout

@@ -104,6 +104,6 @@ def test_code_shown_to_be_the_same_keeps_the_digest_of_the_earlier_code(package,
 def test_rows_of_code_that_is_the_same_are_of_the_code_now(row):
     modules, digest, earlier = row.split("\t")
     assert digests._modules_digest(tuple(sorted(modules.split()))) == digest != earlier, (
-        f"{digests.SAME_CODE}: {modules} has changed since. Remove its rows (finished runs then do that work again: say "
-        "so in CHANGELOG.md), or, where `make same` finds no difference, give them the new digest."
+        f"{digests.SAME_CODE}: {modules} has changed since. Remove its rows (finished runs then do that work again: "
+        "say so in CHANGELOG.md), or, where `make same` finds no difference, give them the new digest."
     )

@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from heatlas.atlases.regions import Region, RegionTable
+from heatlas.pipeline.attribution.gradient.paths import ExpectedGradients
 from heatlas.pipeline.attribution.methods import attribute
+from heatlas.pipeline.attribution.network_view import start_values
 from heatlas.pipeline.attribution.reference.deeplift import DeepLift
-from heatlas.pipeline.attribution.reference.expected_gradients import ExpectedGradients
 from heatlas.pipeline.attribution.reference.references import Reference
 from heatlas.pipeline.attribution.registry import METHODS
-from heatlas.pipeline.attribution.targets import start_values
 from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.evaluation.nulls import layers_with_parameters, randomised
 from heatlas.pipeline.models.contract import Ensemble, ensemble_of, members_of

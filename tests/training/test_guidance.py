@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import nn
 
+from heatlas.pipeline.attribution.gradient.paths import IntegratedGradientsFromMean
 from heatlas.pipeline.attribution.methods import attribute
-from heatlas.pipeline.attribution.reference.expected_gradients import IntegratedGradientsFromMean
 from heatlas.pipeline.attribution.reference.references import Reference
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.dynamic import explanation_mode

@@ -13,9 +13,8 @@ import scipy.io
 import scipy.ndimage
 import torch
 
-from heatlas.atlases.images import write_template_image
 from heatlas.atlases.labels import load_atlas
-from heatlas.atlases.spaces import template_grid
+from heatlas.atlases.spaces import template_grid, write_template_image
 from heatlas.pipeline.cohort.people.annotated import training_part
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.people.tasks import task_of

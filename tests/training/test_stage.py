@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from heatlas.atlases.brain_box import Box
+from heatlas.atlases.spaces import Box
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.models.families.founding_family import FoundingConfig

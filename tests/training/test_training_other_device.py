@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from heatlas.pipeline.attribution.numerics import exact_float32
+from heatlas.pipeline.attribution.network_view import exact_float32
 from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.registry import BUILT, build_network, family_of

@@ -17,9 +17,8 @@ import torch
 from test_compare_runs import make_run
 
 import heatlas.workflows.evaluate
-from heatlas.atlases.brain_box import Box
 from heatlas.atlases.labels import load_atlas
-from heatlas.atlases.spaces import template_grid
+from heatlas.atlases.spaces import Box, template_grid
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.records import Scan, ScanTable
 from heatlas.pipeline.cohort.sharing import Manifest

@@ -14,9 +14,8 @@ import pandas as pd
 import pytest
 import scipy.io
 
-from heatlas.atlases.brain_box import brain_box
-from heatlas.atlases.images import write_template_image
-from heatlas.atlases.templates import load_template
+from heatlas.atlases.spaces import write_template_image
+from heatlas.atlases.templates import brain_box, load_template
 from heatlas.pipeline.cohort.people.splits import Split
 from heatlas.pipeline.cohort.records import Scan, ScanTable
 from heatlas.pipeline.registration import scan_jobs

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from heatlas.pipeline.cohort.records import ScanTable
-from heatlas.pipeline.regions.channels import RELEVANCE_CHANNELS_TABLE, shares_of_kinds
+from heatlas.pipeline.regions.packed_atlas import RELEVANCE_CHANNELS_TABLE, shares_of_kinds
 from heatlas.pipeline.regions.tables import RELEVANCE_TABLE
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table

@@ -35,9 +35,9 @@ KEYS: dict[str, tuple[tuple[Callable[..., Any], ...], set[str]]] = {
     "prediction": ((ask_network,), {FoundingCNN.__module__, read_network_volume.__module__}),
     "attribution": (
         (explain_scan,),
-        {FoundingCNN.__module__, "heatlas.pipeline.regions.region_sums", "heatlas.atlases.images"},
+        {FoundingCNN.__module__, "heatlas.pipeline.regions.region_sums", "heatlas.atlases.spaces"},
     ),
-    "mean maps": ((average_maps,), {"heatlas.pipeline.regions.partial_sums", "heatlas.pipeline.regions.maps"}),
+    "mean maps": ((average_maps,), {"heatlas.pipeline.regions.maps"}),
     "statistics": (
         (analyse, evaluate_planted, evaluate_effects),
         {

@@ -1,23 +1,72 @@
-"""Class activation maps weighted by gradients or by the linear head.
+"""Class activation maps weighted by gradients or by the linear head, and Fake-CAM, the control of their metrics.
 
 All sum the feature maps ``A^k`` at a boundary with weights derived from the gradient ``g = dy/dA`` of the score y. With
 global average pooling and a linear head right after the boundary g is constant in space, and CAM divided by the number
-of voxels, Grad-CAM, XGrad-CAM and HiRes-CAM agree (up to the ReLU). With any other head they differ. Maps keep the
-resolution of the boundary and the units of the formula; they are not scaled to [0, 1].
+of voxels, Grad-CAM, XGrad-CAM and HiRes-CAM agree (up to the ReLU). With any other head they differ, and CAM is not
+defined. Maps keep the resolution of the boundary and the units of the formula; they are not scaled to [0, 1].
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from heatlas.pipeline.attribution.cam.channel_maps import ratio, require_channels, require_nonnegative, weighted_sum
-from heatlas.pipeline.attribution.cam.gap_head import class_weights
 from heatlas.pipeline.attribution.gradient.gradients import score_gradient
 from heatlas.pipeline.attribution.network_view import NetworkView
+from heatlas.pipeline.models.graph.operations import SpatialMean
 from heatlas.pipeline.run.errors import UsageError
+
+TRANSPARENT = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.Flatten)
+"""Layers that are the identity in evaluation mode."""
+SHOWN = 3
+"""Number of layers named in the error message."""
+
+
+def class_weights(view: NetworkView, method: str) -> Tensor:
+    """Row ``W_c`` of the linear head behind the boundary, (K,).
+
+    Raises UsageError if anything other than global average pooling and one linear layer follows; the message names it.
+    """
+    layers = [(name, layer) for name, layer in view.after if not isinstance(layer, TRANSPARENT)]
+    if len(layers) == 2:
+        (_, first), (_, second) = layers
+        if _pools_all(first, view.features.shape[2:]) and isinstance(second, nn.Linear):
+            return second.weight[view.target].detach()
+        if isinstance(first, nn.Conv3d) and _is_pointwise(first) and _pools_all(second, view.features.shape[2:]):
+            return first.weight[view.target].detach().flatten()
+    names = ", ".join(f"{name} ({type(layer).__name__})" for name, layer in layers[:SHOWN])
+    more = f" and {len(layers) - SHOWN} more" if len(layers) > SHOWN else ""
+    raise UsageError(
+        f"{method} needs global average pooling and one linear layer right after the boundary, but found "
+        f"{names}{more}. Choose the stage right before such a pooling; where there is none, use grad-cam, which "
+        "equals CAM up to scale and ReLU for such a head and works for any."
+    )
+
+
+def _pools_all(layer: nn.Module, grid: Sequence[int]) -> bool:
+    if isinstance(layer, SpatialMean):
+        return True
+    if isinstance(layer, nn.AdaptiveAvgPool3d):
+        sizes = layer.output_size
+        return sizes == 1 or tuple(sizes if isinstance(sizes, tuple | list) else ()) == (1, 1, 1)
+    if isinstance(layer, nn.AvgPool3d):
+        kernel, padding = layer.kernel_size, layer.padding
+        whole = (kernel,) * 3 if isinstance(kernel, int) else tuple(kernel)
+        return whole == tuple(grid) and padding in (0, (0, 0, 0)) and layer.divisor_override is None
+    return False
+
+
+def _is_pointwise(layer: nn.Conv3d) -> bool:
+    return (
+        layer.kernel_size == layer.stride == (1, 1, 1)
+        and layer.groups == 1
+        and layer.padding in (0, (0, 0, 0), "valid", "same")
+    )
+
 
 SPACE = (2, 3, 4)
 
@@ -174,3 +223,20 @@ class HiResCam:
     def maps(self, view: NetworkView) -> Tensor:
         signed = hires_cam_map(view.features, feature_gradient(view))
         return signed.relu() if self.relu else signed
+
+
+@dataclass(frozen=True)
+class FakeCam:
+    """1 everywhere and 0 in the first voxel, whatever the network and the volume.
+
+    A control, not an explanation: a metric that rates it highly cannot distinguish maps. It is made at the boundary
+    like any other map, so the zero covers a corner if upsampled from a later stage; use stage 0 for the published map.
+    """
+
+    name: ClassVar[str] = "fake-cam"
+
+    def maps(self, view: NetworkView) -> Tensor:
+        volumes, _, *grid = view.features.shape
+        constant = view.features.new_ones(volumes, 1, *grid)
+        constant[:, :, 0, 0, 0] = 0
+        return constant

@@ -17,10 +17,14 @@ from torch import Tensor, nn
 from heatlas.pipeline.attribution.graph.planner import boundary_value, plan_forward
 from heatlas.pipeline.attribution.graph.tape import Values
 from heatlas.pipeline.attribution.methods import described
-from heatlas.pipeline.attribution.network_view import NetworkView
-from heatlas.pipeline.attribution.numerics import exact_float32
+from heatlas.pipeline.attribution.network_view import (
+    NetworkView,
+    StartValue,
+    exact_float32,
+    require_explainable,
+    start_values,
+)
 from heatlas.pipeline.attribution.records import Attribution
-from heatlas.pipeline.attribution.targets import StartValue, require_explainable, start_values
 
 
 class GuidedReLU(torch.autograd.Function):

@@ -21,7 +21,7 @@ from heatlas.pipeline.attribution.gradient.gradients import (
     input_times_gradient,
     score_gradient,
 )
-from heatlas.pipeline.attribution.gradient.integrated_gradients import IntegratedGradients, path_integral
+from heatlas.pipeline.attribution.gradient.paths import IntegratedGradients, path_integral
 from heatlas.pipeline.attribution.method_settings import CheckedSettings
 from heatlas.pipeline.attribution.network_view import NetworkView
 from heatlas.pipeline.attribution.perturbation.masking import Masking

@@ -2,29 +2,34 @@
 
 A *plan* groups the operations of a model into *steps*. A step begins where relevance is redistributed (a layer with
 weights, an average pooling, a sum, a concatenation) and includes the following normalisation, ReLU, dropout and, if one
-comes next, max-pooling. Unknown operations are refused by name; nothing is approximated.
+comes next, max-pooling. Unknown operations and options are refused by name; nothing is approximated.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from torch import Tensor, nn
+import torch
+import torch.nn.functional as F
+from torch import Tensor, fx, nn
 
-from heatlas.pipeline.attribution.graph.batch_norm import folded
-from heatlas.pipeline.attribution.graph.linear_maps import Averaging, Convolution, FullyConnected, LinearMap
-from heatlas.pipeline.attribution.graph.pooling import AdaptiveMaxPool, MaxPool, triple
-from heatlas.pipeline.attribution.graph.supported import (
-    labelled,
-    require_evaluation_mode,
-    require_known,
-    require_private_in_place,
+from heatlas.pipeline.attribution.graph.layers import (
+    AdaptiveMaxPool,
+    Averaging,
+    Convolution,
+    FullyConnected,
+    LinearMap,
+    MaxPool,
+    folded,
+    triple,
 )
 from heatlas.pipeline.attribution.network_view import split_layers
 from heatlas.pipeline.models.graph.operations import (
     ACTIVATIONS,
+    KNOWN,
     NORMALISATIONS,
     PASSED,
     POOLINGS,
@@ -33,9 +38,11 @@ from heatlas.pipeline.models.graph.operations import (
     MatrixProduct,
     Moved,
     Product,
+    Reshape,
     Scaled,
     Shifted,
     Sum,
+    reads_shape,
 )
 from heatlas.pipeline.models.graph.tracing import Operation, Program, is_in, trace
 from heatlas.pipeline.run.errors import UsageError
@@ -49,7 +56,7 @@ normalisations by the spread of the values themselves, by the identity rule of A
 What was padded is cut off. A factor that does not depend on the volume changes nothing either, and what is added to a
 value (positions of tokens) is left out like a bias."""
 PRODUCTS = (MatrixProduct, Product)
-"""Both factors get half of the relevance; `pipeline.attribution.lrp.attention`."""
+"""Both factors get half of the relevance; `pipeline.attribution.lrp.propagation`."""
 LOCAL = (*PRODUCTS, nn.Softmax, Moved)
 """Operations whose relevance goes back through their derivative at the values of the volume."""
 FOLLOWERS = (
@@ -129,7 +136,8 @@ def traced(model: nn.Module) -> tuple[Program, dict[str, Operation]]:
         raise UsageError(f"model ({type(model).__name__}) has no layer with weights between volumes and output.")
     for operation in program.operations:
         require_private_in_place(operation, program)
-        require_evaluation_mode(operation)
+        if isinstance(operation.module, MODAL) and operation.module.training:
+            raise UsageError(f"layer {labelled(operation)} is in training mode; call model.eval() first.")
     return program, carrying
 
 
@@ -175,7 +183,7 @@ def plan_relevance(model: nn.Module, batch_norm: BatchNormMode, stage: int | str
 
 def carried(program: Program) -> dict[str, Operation]:
     """Operations that carry relevance, by output value: all that lead to the result, except through a gate."""
-    by_value = {one.value: one for one in program.operations if one.value not in program.constants}
+    by_value = {op.value: op for op in program.operations if op.value not in program.constants}
     carrying: dict[str, Operation] = {}
     waiting = [program.result]
     while waiting:
@@ -233,7 +241,7 @@ def _weights(module: nn.Module | None, norm: nn.BatchNorm3d | None, first: bool)
 
 def _norm_to_fold(chain: Sequence[Operation]) -> nn.BatchNorm3d | None:
     """The normalisation right after the convolution at the start of a chain; any other is refused."""
-    found = None
+    norm = None
     for place, operation in enumerate(chain):
         if isinstance(operation.module, nn.BatchNorm3d):
             if place != 1 or not isinstance(chain[0].module, nn.Conv3d):
@@ -241,8 +249,8 @@ def _norm_to_fold(chain: Sequence[Operation]) -> nn.BatchNorm3d | None:
                     f"layer {labelled(operation)} does not follow a Conv3d directly (and alone) and cannot be folded "
                     "into one; use batch_norm = 'identity', or put the normalisation between convolution and ReLU."
                 )
-            found = operation.module
-    return found
+            norm = operation.module
+    return norm
 
 
 def boundary_value(model: nn.Module, program: Program, stage: int | str) -> str:
@@ -255,13 +263,13 @@ def boundary_value(model: nn.Module, program: Program, stage: int | str) -> str:
     name = stage
     if isinstance(stage, int):
         name = split_layers(model, stage)[0][-1][0]
-    found = [operation.value for operation in program.operations if is_in(operation, str(name))]
-    if not found:
+    values = [operation.value for operation in program.operations if is_in(operation, str(name))]
+    if not values:
         names = ", ".join(operation.name for operation in program.operations)
         raise UsageError(f"stage {stage!r}: no such layer; the model has {names}.")
-    if found[-1] == program.result:
+    if values[-1] == program.result:
         raise UsageError(f"stage {stage!r} is the output itself; name an earlier layer.")
-    return found[-1]
+    return values[-1]
 
 
 def _past_normalisation(program: Program, value: str) -> str:
@@ -295,3 +303,108 @@ def max_pool(module: nn.Module) -> MaxPool | AdaptiveMaxPool | None:
         triple(module.dilation),
         module.ceil_mode,
     )
+
+
+MODAL = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._NormBase)
+"""Layers that differ in training mode, in all dimensions, since those of a gate may have any."""
+SAME_MEMORY = (Reshape, Moved, nn.Flatten, nn.Identity, nn.Dropout, nn.Dropout3d)
+"""Operations whose output may share memory with their input (in evaluation mode)."""
+IN_PLACE_OPERATORS = (operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.ipow)
+
+
+def labelled(operation: Operation) -> str:
+    """Name and kind of an operation."""
+    kind = operation.node.target if operation.module is None else type(operation.module).__name__
+    return f"{operation.name} ({getattr(kind, '__name__', kind)})"
+
+
+LINEAR = (
+    "mean", "sum", operator.neg, operator.sub, operator.add, torch.mean, torch.sum, torch.sub, F.interpolate,
+)  # fmt: skip
+"""Functions and methods of tensors that are linear in all values together."""
+
+
+def is_linear(operation: Operation) -> bool:
+    """Whether a function or a method of tensors is linear in all of them together."""
+    node = operation.node
+    if operation.module is not None or node.op not in ("call_function", "call_method"):
+        return isinstance(operation.module, nn.Upsample) and operation.module.mode in ("nearest", "trilinear")
+    return node.target in LINEAR
+
+
+def require_known(operation: Operation, others: tuple[type[nn.Module], ...] = ()) -> None:
+    """Refuse an operation that relevance cannot be propagated through correctly.
+
+    `others`: modules that the method supports besides `KNOWN`. Raises UsageError, naming the operation.
+    """
+    module = operation.module
+    supported: tuple[type[nn.Module], ...] = (*KNOWN, *(kind for kind in others if kind not in KNOWN))
+    kinds: tuple[type[nn.Module], ...] = (*supported, Sum, Concatenate, Gate, Reshape, Moved)
+    kind = next((kind for kind in kinds if isinstance(module, kind)), None)
+    if module is None or kind is None or type(module).forward is not kind.forward:
+        named = ", ".join(kind.__name__ for kind in supported if kind.__module__ != Sum.__module__)
+        raise UsageError(
+            f"layer {labelled(operation)} has no rule in this method; known are {named}, sums, means, concatenation of "
+            "channels, gates, and changes of shape. Methods that use only outputs and gradients take any network, such "
+            "as expected-gradients and integrated-gradients."
+        )
+    if module._forward_hooks or module._forward_pre_hooks:
+        raise UsageError(
+            f"layer {labelled(operation)} has a forward hook, which may change its output; remove it first."
+        )
+    problem = _unsupported_option(module)
+    if problem:
+        raise UsageError(f"layer {labelled(operation)}: {problem}.")
+
+
+def require_private_in_place(operation: Operation, program: Program) -> None:
+    """Refuse in-place operations on values that other layers read, since these then see the changed values.
+
+    `operation`: any, including those without relevance: ``out.add_(x)`` changes `out` for all later readers. Raises
+    UsageError, naming the operation.
+    """
+    if not _works_in_place(operation):
+        return
+    by_value = {other.value: other for other in program.operations}
+    source: fx.Node | None = operation.node.all_input_nodes[0]
+    while source is not None:
+        if sum(not reads_shape(user) for user in source.users) > 1:
+            raise UsageError(
+                f"layer {labelled(operation)} works in place on a value that other layers read; create it with "
+                "inplace=False, or write its result to a new value."
+            )
+        shares_memory = source.name in by_value and isinstance(by_value[source.name].module, SAME_MEMORY)
+        source = source.all_input_nodes[0] if shares_memory else None
+
+
+def _works_in_place(operation: Operation) -> bool:
+    node = operation.node
+    if not node.all_input_nodes:
+        return False
+    if node.op == "call_module":
+        return bool(getattr(operation.module, "inplace", False))
+    if node.target in IN_PLACE_OPERATORS or node.kwargs.get("inplace", False) or "out" in node.kwargs:
+        return True
+    name = str(getattr(node.target, "__name__", node.target))
+    return node.op != "get_attr" and name.endswith("_") and not name.endswith("__")
+
+
+def _unsupported_option(module: nn.Module) -> str:
+    if isinstance(module, nn.Conv3d):
+        if module.padding_mode != "zeros":
+            return f"padding_mode {module.padding_mode!r} is not supported; use 'zeros'"
+        if module.padding == "same" and any(
+            dilation * (size - 1) % 2 for dilation, size in zip(module.dilation, module.kernel_size, strict=True)
+        ):
+            return "padding 'same' with an even kernel is asymmetric and not supported; use an odd kernel"
+    if isinstance(module, nn.ConstantPad3d) and module.value != 0:
+        return "pads with another value than 0, which no relevance goes to; pad with 0"
+    if isinstance(module, nn.BatchNorm3d) and module.running_mean is None:
+        return "has no running statistics and normalises by the batch; train it with track_running_stats=True"
+    if isinstance(module, nn.MaxPool3d | nn.AdaptiveMaxPool3d) and module.return_indices:
+        return "return_indices=True is not supported; create it without"
+    if isinstance(module, nn.Softmax) and module.dim is None:
+        return "does not say its axis; create it with dim="
+    if isinstance(module, nn.Flatten) and (module.start_dim != 1 or module.end_dim != -1):
+        return "must flatten everything but the batch (start_dim=1, end_dim=-1)"
+    return ""

@@ -15,17 +15,19 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from heatlas.pipeline.attribution.graph.linear_maps import run_layer
+from heatlas.pipeline.attribution.graph.layers import MaxPool, run_layer
 from heatlas.pipeline.attribution.graph.planner import LOCAL, PlannedStep, RelevancePlan
-from heatlas.pipeline.attribution.graph.pooling import MaxPool
 from heatlas.pipeline.models.graph.operations import AsCalled, Concatenate, Gate, Product, Scaled, Shifted, Sum
 from heatlas.pipeline.models.graph.tracing import Operation, Program
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 
 NOT_IN_PLACE: Mapping[Any, Callable[..., Any]] = {
-    operator.iadd: operator.add, operator.isub: operator.sub, operator.imul: operator.mul,
-    operator.itruediv: operator.truediv, operator.ipow: operator.pow,
-}  # fmt: skip
+    operator.iadd: operator.add,
+    operator.isub: operator.sub,
+    operator.imul: operator.mul,
+    operator.itruediv: operator.truediv,
+    operator.ipow: operator.pow,
+}
 
 
 @dataclass(frozen=True)

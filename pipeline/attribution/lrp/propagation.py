@@ -1,4 +1,10 @@
-"""Backward pass of LRP: relevance of the inputs of each step from that of its output, for several rules at once."""
+"""Backward pass of LRP: relevance of the inputs of each step from that of its output, for several rules at once.
+
+Attention follows the rules of AttnLRP (Achtibat et al. 2024). A softmax is expanded to first order (Deep Taylor): an
+input gets its own value times what its derivative hands back, and the rest is a constant, which absorbs its share. A
+product of two values that both depend on the volume (queries and keys, attention weights and values) gives each factor
+half, in proportion to its contributions. Neither depends on the rules of layers with weights.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +15,62 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from heatlas.pipeline.attribution.graph.linear_maps import Averaging, Convolution, paired
+from heatlas.pipeline.attribution.graph.layers import Averaging, Convolution, MaxPool, gather, paired, scatter
 from heatlas.pipeline.attribution.graph.planner import LOCAL, RelevancePlan, Weights
-from heatlas.pipeline.attribution.graph.pooling import MaxPool, gather, scatter
 from heatlas.pipeline.attribution.graph.tape import Record, Tape
-from heatlas.pipeline.attribution.lrp.attention import back, product_relevance, softmax_relevance
-from heatlas.pipeline.attribution.lrp.composites import UNWEIGHTED, Composite
-from heatlas.pipeline.attribution.lrp.contributions import Contributors, Messages, Rule, merge_copies, products
-from heatlas.pipeline.attribution.lrp.ledger import LedgerEntry, Losses, constant_entry, sum_per_volume
+from heatlas.pipeline.attribution.lrp.rules import (
+    UNWEIGHTED,
+    Composite,
+    Contributors,
+    Messages,
+    Rule,
+    merge_copies,
+    products,
+)
 from heatlas.pipeline.attribution.lrp.winners import sparse_pays, winner_messages, winner_sums
+from heatlas.pipeline.attribution.records import LedgerEntry, constant_entry, sum_per_volume
 from heatlas.pipeline.models.graph.operations import Concatenate, Moved, Sum
 from heatlas.pipeline.run.errors import UsageError
 
+
+def softmax_relevance(x: Tensor, s: Tensor, relevance: Tensor, dim: int) -> Tensor:
+    """``x_i (R_i - s_i sum_j R_j)`` for ``s = softmax(x)``; masked inputs (minus infinity) get none.
+
+    Source: Achtibat et al. 2024, proposition 3.1.
+
+    Examples
+    --------
+    >>> x = torch.tensor([1.0, 1.0])
+    >>> softmax_relevance(x, torch.softmax(x, 0), torch.tensor([0.0, 1.0]), 0)
+    tensor([-0.5000,  0.5000])
+    """
+    shares = x * (relevance - s * relevance.sum(dim, keepdim=True))
+    return torch.where(torch.isfinite(x), shares, 0)
+
+
+def product_relevance(product: Tensor, factors: Sequence[Tensor], message: Tensor) -> list[Tensor]:
+    """Relevance of both factors: each value times what the derivative hands back of half the message.
+
+    ``R_a = a * d/da <s / 2, f(a, b)>``, of which both parts sum to ``<s, f(a, b)>``.
+
+    Source: Achtibat et al. 2024, proposition 3.3.
+
+    `product`: ``f(a, b)``, linear in both, with its graph. `factors`: a and b, leaves of that graph. `message`: s,
+    relevance per unit of the product.
+    """
+    halves = back(product, factors, message / 2)
+    return [factor.detach() * half for factor, half in zip(factors, halves, strict=True)]
+
+
+def back(value: Tensor, leaves: Sequence[Tensor], message: Tensor) -> list[Tensor]:
+    """What the derivative of a value hands back to its leaves."""
+    return list(torch.autograd.grad(value, list(leaves), message, retain_graph=True))
+
+
 Relevance = list[Tensor]
 """One tensor per rule."""
+Losses = tuple[Tensor | None, Tensor | None, Tensor | None]
+"""Relevance that a layer did not pass on, (B,), in the order of `pipeline.attribution.records.LOSSES`."""
 
 
 def propagate(
@@ -32,7 +80,7 @@ def propagate(
 
     `seed`: (B, K), relevance of the outputs. Returns, for each composite, relevance at the boundary, the balance of
     each step that redistributes relevance, and the sign (B,) of the relevance that speaks for the output
-    (`pipeline.attribution.lrp.composites`). Raises UsageError if relevance bypasses the boundary on another path.
+    (`pipeline.attribution.lrp.rules`). Raises UsageError if relevance bypasses the boundary on another path.
     """
     at: dict[str, Relevance] = {plan.program.result: [seed] * len(composites)}
     entries: list[list[LedgerEntry]] = [[] for _ in composites]
@@ -77,7 +125,7 @@ def _step_back(
         parts = [_through_unweighted(record, r, c.unweighted) for r, c in zip(relevance, composites, strict=True)]
         by_input = [[below[place] for below, _ in parts] for place in range(len(record.inputs))]
         return by_input, _accounts(
-            record, relevance, [sum_inputs(below) for below, _ in parts], [Losses.of(message) for _, message in parts]
+            record, relevance, [sum_inputs(below) for below, _ in parts], [_losses(message) for _, message in parts]
         )
     if isinstance(step.head, Concatenate):
         sizes = [a.shape[1] for a in record.inputs]
@@ -109,17 +157,17 @@ def _speaking_signs(record: Record, relevance: Relevance, composites: Sequence[C
     β lies between -1 and 0; then that of the positive contributions counts.
     """
     signs = []
-    for one, composite in zip(_shaped(record, relevance), composites, strict=True):
+    for relevance_of, composite in zip(_shaped(record, relevance), composites, strict=True):
         if record.step.weights is None:
-            whole = one if record.winners is None else scatter(one, record.winners, record.unit_shape)
-            found = composite.unweighted.messages(*_unweighted_sums(record), None, whole)
+            whole = relevance_of if record.winners is None else scatter(relevance_of, record.winners, record.unit_shape)
+            messages = composite.unweighted.messages(*_unweighted_sums(record), None, whole)
         else:
             weights, rule = record.step.weights, _rule_of(record.step.weights, composite)
             contributors = rule.contributors(record.inputs[0], weights.weight, weights.linear)
             sums = _SharedLayer(record, weights, contributors).sums(with_negative=True)
-            found = rule.messages(*sums, weights.bias, one)
-        positive = found.positive.flatten(1).sum(1)
-        negative = torch.zeros_like(positive) if found.negative is None else found.negative.flatten(1).sum(1)
+            messages = rule.messages(*sums, weights.bias, relevance_of)
+        positive = messages.positive.flatten(1).sum(1)
+        negative = torch.zeros_like(positive) if messages.negative is None else messages.negative.flatten(1).sum(1)
         signs.append(torch.where(torch.where(positive == 0, negative, positive) < 0, -1.0, 1.0).to(positive))
     return signs
 
@@ -145,17 +193,17 @@ class _Group:
 
 
 def _groups(record: Record, weights: Weights, rules: Sequence[Rule]) -> list[_Group]:
-    found: dict[object, list[int]] = {}
+    places_of: dict[object, list[int]] = {}
     for place, rule in enumerate(rules):
         plain = rule.contributors is products
-        found.setdefault("products" if plain else id(rule), []).append(place)
+        places_of.setdefault("products" if plain else id(rule), []).append(place)
     return [
         _Group(
             rules[places[0]].contributors(record.inputs[0], weights.weight, weights.linear),
             places,
             any(rules[place].uses_negative for place in places),
         )
-        for places in found.values()
+        for places in places_of.values()
     ]
 
 
@@ -163,7 +211,7 @@ def _through_weights(
     record: Record, weights: Weights, relevance: Relevance, rules: Sequence[Rule]
 ) -> tuple[Relevance, list[LedgerEntry]]:
     below: Relevance = [relevance[0]] * len(rules)
-    losses: list[Losses] = [Losses()] * len(rules)
+    losses: list[Losses] = [(None, None, None)] * len(rules)
     for group in _groups(record, weights, rules):
         layer = _SharedLayer(record, weights, group.contributors)
         positive, negative = layer.sums(group.with_negative)
@@ -173,7 +221,7 @@ def _through_weights(
         ) -> Iterator[Messages]:
             for place in group.places:  # one at a time, so that only their losses stay in memory
                 message = rules[place].messages(positive, negative, weights.bias, relevance[place])
-                losses[place] = Losses.of(message)
+                losses[place] = _losses(message)
                 yield message
 
         for place, answer in zip(group.places, layer.hand_down(messages(), len(group.places)), strict=True):
@@ -242,17 +290,18 @@ def _through_local(record: Record, relevance: Relevance) -> tuple[list[Relevance
     assert local is not None
     if isinstance(head, Moved):
         return [[back(local, leaves, r.reshape(local.shape))[0] for r in relevance]], []
-    parts, losses = [], []
-    for one in relevance:
-        r = one.reshape(local.shape)
+    parts: list[list[Tensor]] = []
+    losses: list[Losses] = []
+    for relevance_of in relevance:
+        r = relevance_of.reshape(local.shape)
         if isinstance(head, nn.Softmax):
-            found = softmax_relevance(leaves[0].detach(), local.detach(), r, head.dim or 0)
-            parts.append([found])
-            losses.append(Losses(bias=sum_per_volume(r) - sum_per_volume(found)))
+            passed = softmax_relevance(leaves[0].detach(), local.detach(), r, head.dim or 0)
+            parts.append([passed])
+            losses.append((sum_per_volume(r) - sum_per_volume(passed), None, None))
         else:
             messages = UNWEIGHTED.messages(local.detach(), None, None, r)
             parts.append(product_relevance(local, leaves, messages.positive))
-            losses.append(Losses.of(messages))
+            losses.append(_losses(messages))
     by_input = [[below[place] for below in parts] for place in range(len(leaves))]
     return by_input, _accounts(record, relevance, [sum_inputs(below) for below in parts], losses)
 
@@ -278,3 +327,11 @@ def _accounts(record: Record, relevance: Relevance, below: Relevance, losses: Se
         LedgerEntry.of(record.step.name, above, under, lost)
         for above, under, lost in zip(relevance, below, losses, strict=True)
     ]
+
+
+def _losses(message: Messages) -> Losses:
+    """Losses of a message, summed over units."""
+    bias, lost, stabiliser = (
+        None if part is None else sum_per_volume(part) for part in (message.bias, message.lost, message.stabiliser)
+    )
+    return bias, lost, stabiliser

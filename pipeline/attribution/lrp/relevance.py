@@ -14,20 +14,28 @@ level off where the probability nears 1, and a constant added to all logits chan
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from heatlas.pipeline.attribution.graph.linear_maps import FullyConnected
+from heatlas.pipeline.attribution.graph.layers import FullyConnected
 from heatlas.pipeline.attribution.graph.planner import BatchNormMode, RelevancePlan, Weights, plan_relevance
 from heatlas.pipeline.attribution.graph.tape import Tape, record_forward
-from heatlas.pipeline.attribution.lrp.composites import Composite
-from heatlas.pipeline.attribution.lrp.ledger import Ledger, sum_per_volume
 from heatlas.pipeline.attribution.lrp.propagation import propagate
-from heatlas.pipeline.attribution.numerics import exact_float32
-from heatlas.pipeline.attribution.records import Attribution
-from heatlas.pipeline.attribution.targets import StartValue, require_explainable, start_values
+from heatlas.pipeline.attribution.lrp.rules import Composite, composite, focus, founding
+from heatlas.pipeline.attribution.method_settings import CheckedSettings
+from heatlas.pipeline.attribution.methods import described
+from heatlas.pipeline.attribution.network_view import (
+    NetworkView,
+    StartValue,
+    exact_float32,
+    require_explainable,
+    start_values,
+)
+from heatlas.pipeline.attribution.records import Attribution, Ledger, sum_per_volume
+from heatlas.pipeline.run.config.ranges import at_least, naming
 from heatlas.pipeline.run.errors import UsageError
 
 
@@ -51,7 +59,7 @@ def lrp(
     target : int
         Output unit to explain.
     composites : sequence of Composite
-        See `pipeline.attribution.lrp.composites`.
+        See `pipeline.attribution.lrp.rules`.
     start : {"logit", "probability", "evidence"}
         Value that relevance starts from; a negative one gives a negated map.
     batch_norm : {"auto", "fold", "identity"}
@@ -99,7 +107,9 @@ def last_layer(plan: RelevancePlan) -> Weights:
     Raises UsageError if something else gives them: a sum or a mean, or an activation after the layer.
     """
     last = plan.steps[-1]
-    unchanged = all(isinstance(one.module, (nn.Dropout, nn.Dropout3d, nn.Identity)) for one in last.operations[1:])
+    unchanged = all(
+        isinstance(operation.module, (nn.Dropout, nn.Dropout3d, nn.Identity)) for operation in last.operations[1:]
+    )
     weights = last.weights if last.value == plan.program.result and unchanged else None
     if weights is None or not isinstance(weights.linear, FullyConnected):
         raise UsageError(
@@ -123,3 +133,56 @@ def _difference(tape: Tape, weights: Weights, target: int) -> Tape:
     merged = replace(weights, weight=signs @ weights.weight, bias=bias)
     record = replace(last, step=replace(last.step, weights=merged), unit_shape=torch.Size((len(tape.logits), 1)))
     return replace(tape, records=(*tape.records[:-1], record))
+
+
+@dataclass(frozen=True)
+class Lrp(CheckedSettings):
+    """Layer-wise relevance propagation; relevance summed over the channels of the stage.
+
+    `rules`: see `pipeline.attribution.lrp.rules`. Bounds of zB are [0, 1] inside the brain and 0 outside, voxel by
+    voxel. `beta`: of the β-rule (*founding*); one map per value. `gamma`, `epsilon`: for the rules that have them.
+    `bias`: whether biases stand in the denominators and absorb relevance, as in the literature (not for *founding*).
+    `batch_norm`: folded into the convolution before it, or passed; ``auto`` folds where the network allows it. Maps
+    name what was done.
+    """
+
+    rules: Literal["founding", "focus", "composite"] = "founding"
+    beta: Annotated[float | tuple[float, ...], naming(1, once=True), at_least(0)] = 0.0
+    gamma: Annotated[float, at_least(0)] = 0.25
+    epsilon: Annotated[float, at_least(0)] = 0.25
+    bias: bool = False
+    batch_norm: BatchNormMode = "auto"
+
+    name: ClassVar[str] = "lrp"
+    has_ledger: ClassVar[bool] = True
+
+    @property
+    def betas(self) -> tuple[float, ...]:
+        return self.beta if isinstance(self.beta, tuple) else (self.beta,)
+
+    def singles(self) -> list[Lrp]:
+        """The same settings with one β each, one per map."""
+        return [replace(self, beta=beta) for beta in self.betas] if isinstance(self.beta, tuple) else [self]
+
+    def answers(
+        self, model: nn.Module, volumes: Tensor, target: int, start: StartValue, stage: int | str
+    ) -> Sequence[Attribution]:
+        """Relevance (B, C, d, h, w) for each β, with its ledger down to the stage."""
+        rules = [single._composite(volumes) for single in self.singles()]
+        attributions = lrp(model, volumes, target, rules, start, self.batch_norm, stage)
+        done: Any = attributions[0].parameters["batch_norm"]
+        return [
+            replace(answer, method=self.name, parameters=described(replace(single, batch_norm=done), stage, start))
+            for single, answer in zip(self.singles(), attributions, strict=True)
+        ]
+
+    def maps(self, view: NetworkView) -> Tensor:
+        return self.answers(view.model, view.volumes, view.target, view.start, view.stage)[0].values
+
+    def _composite(self, volumes: Tensor) -> Composite:
+        if self.rules == "founding":
+            return founding(self.betas[0])
+        brain = (volumes != 0).to(volumes.dtype)
+        if self.rules == "focus":
+            return focus(self.epsilon, low=0.0, high=brain, bias=self.bias)
+        return composite(self.gamma, self.epsilon, low=0.0, high=brain, bias=self.bias)

@@ -23,8 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from heatlas.pipeline.attribution.graph.linear_maps import Convolution, LinearMap
-from heatlas.pipeline.attribution.graph.pooling import MaxPool
+from heatlas.pipeline.attribution.graph.layers import Convolution, LinearMap, MaxPool
 
 SPARSE_FROM = 4
 """Units per winner from which winner loops are faster than dense convolutions (measured at 8 and 27)."""

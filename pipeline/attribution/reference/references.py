@@ -14,8 +14,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from heatlas.pipeline.attribution.network_view import NetworkView
-from heatlas.pipeline.attribution.targets import start_values
+from heatlas.pipeline.attribution.network_view import NetworkView, start_values
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.work.host import on_host
 
@@ -65,11 +64,11 @@ class Reference:
                 f"reference: {len(self.volumes)} volumes but {len(self.people)} participants"
                 + ("." if self.logits is None else f" and {len(self.logits)} rows of logits.")
             )
-        broken = [name for name, one in zip(self.people, self.volumes, strict=True) if not _is_finite(one)]
+        broken = [name for name, values in zip(self.people, self.volumes, strict=True) if not _is_finite(values)]
         if broken:
             raise BadInputError(f"reference: the volume of {broken[0]} has values that are not finite.")
         logits = () if self.logits is None else self.logits
-        unknown = [name for name, one in zip(self.people, logits, strict=False) if not _is_finite(one)]
+        unknown = [name for name, values in zip(self.people, logits, strict=False) if not _is_finite(values)]
         if unknown:
             raise BadInputError(
                 f"reference: the network's answer to the scan of {unknown[0]} is not finite (NaN or infinity); look at "
@@ -105,10 +104,10 @@ def fitting(reference: Reference | None, volumes: Tensor, method: str) -> Refere
             f"{method} compares with controls and was given none; give images of controls as reference=[control], or "
             "name a method that needs none, as 'lrp'."
         )
-    own, grid = tuple(reference.volumes.shape[1:]), tuple(volumes.shape[1:])
-    if own != grid:
+    theirs, grid = tuple(reference.volumes.shape[1:]), tuple(volumes.shape[1:])
+    if theirs != grid:
         raise BadInputError(
-            f"{method}: the reference volumes have the grid {own}, the volumes {grid}; bring both to one grid."
+            f"{method}: the reference volumes have the grid {theirs}, the volumes {grid}; bring both to one grid."
         )
     if reference.volumes.dtype == volumes.dtype and reference.volumes.device == volumes.device:
         return reference
@@ -133,7 +132,7 @@ def features_of(volumes: Tensor, view: NetworkView) -> Tensor:
             "controls are no baseline there. Use stage 0."
         )
     with torch.no_grad():
-        return torch.cat([view.pre(one) for one in torch.split(volumes, 1)])
+        return torch.cat([view.pre(volume) for volume in torch.split(volumes, 1)])
 
 
 def mean_value(reference: Reference, view: NetworkView) -> Tensor:
@@ -141,7 +140,7 @@ def mean_value(reference: Reference, view: NetworkView) -> Tensor:
     logits = reference.logits
     if logits is None:
         with torch.no_grad():
-            logits = torch.cat([view.rest(view.pre(one)) for one in torch.split(reference.volumes, 1)])
+            logits = torch.cat([view.rest(view.pre(volume)) for volume in torch.split(reference.volumes, 1)])
     values = start_values(logits, view.target, view.start)
     return values.double().mean().to(values.dtype).expand(len(view.volumes))
 

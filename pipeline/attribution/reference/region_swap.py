@@ -24,11 +24,10 @@ from heatlas.pipeline.attribution.entry import RunContext
 from heatlas.pipeline.attribution.method_settings import CheckedSettings
 from heatlas.pipeline.attribution.methods import Drawn
 from heatlas.pipeline.attribution.network_view import NetworkView
-from heatlas.pipeline.attribution.perturbation.masking import masked_scores
-from heatlas.pipeline.attribution.perturbation.occlusion import RegionLabels, painted
+from heatlas.pipeline.attribution.perturbation.masking import RegionLabels, masked_scores, painted
 from heatlas.pipeline.attribution.reference.references import Reference, fitting, value_of_mean
 from heatlas.pipeline.run.config.ranges import Count, Seed
-from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.work.host import on_host
 from heatlas.pipeline.run.work.seeds import derived_seed
 
@@ -57,8 +56,8 @@ def players(labels: Tensor, volume: Tensor, mean: Tensor) -> Tensor:
     """Labels (D, H, W) of the regions in which a volume (1, D, H, W) differs from the mean control; 0 elsewhere."""
     differs = (volume != mean[0]).any(dim=0)
     changed = torch.unique(labels[differs & (labels != 0)])
-    own = torch.where(torch.isin(labels, changed), labels, torch.zeros_like(labels))
-    return torch.where(differs & (labels == 0), torch.full_like(labels, REST), own)
+    in_regions = torch.where(torch.isin(labels, changed), labels, torch.zeros_like(labels))
+    return torch.where(differs & (labels == 0), torch.full_like(labels, REST), in_regions)
 
 
 def shapley_orders(count: int, pairs: int, seed: int) -> Tensor:
@@ -89,18 +88,19 @@ class OfRegions(CheckedSettings):
 
     @staticmethod
     def from_run(surroundings: RunContext) -> dict[str, Reference | RegionLabels | None]:
-        """The controls of the network, and the atlas of the run in the part of the template that it sees."""
-        labels = torch.from_numpy(surroundings.atlas.labels_in(surroundings.box))
-        return {"reference": surroundings.reference, "regions": RegionLabels("regions of the run", labels)}
+        """The controls of the network, and the atlas of the run."""
+        return {"reference": surroundings.reference, "regions": RegionLabels.of_run(surroundings)}
 
     def evidence(self, view: NetworkView) -> tuple[RegionEvidence, ...]:
         """Evidence, and its standard error, of every region of every volume; raises as `_prepared`."""
         mean, labels = _prepared(self.name, self.reference, self.regions, view)
-        return tuple(self._of(view, place, players(labels, view.features[place], mean), mean)
-                     for place in range(len(view.features)))  # fmt: skip
+        return tuple(
+            self._of(view, place, players(labels, view.features[place], mean), mean)
+            for place in range(len(view.features))
+        )
 
     def maps(self, view: NetworkView) -> Tensor:
-        return torch.cat([_painted(found, found.evidence) for found in self.evidence(view)]).to(view.features)
+        return torch.cat([_painted(evidence, evidence.evidence) for evidence in self.evidence(view)]).to(view.features)
 
     def reference_value(self, view: NetworkView) -> Tensor:
         """Score of the mean control, (B,)."""
@@ -151,10 +151,13 @@ class RegionShapley(OfRegions):
 
     def drawn(self, view: NetworkView) -> Drawn:
         """Maps, and the standard errors shared out over the same voxels; None with a single pair of orders."""
-        found = self.evidence(view)
+        regions = self.evidence(view)
         maps, errors = (
-            torch.cat([_painted(one, of) for one, of in zip(found, values, strict=True)]).to(view.features)
-            for values in ([one.evidence for one in found], [one.standard_error for one in found])
+            torch.cat([_painted(evidence, of) for evidence, of in zip(regions, values, strict=True)]).to(view.features)
+            for values in (
+                [evidence.evidence for evidence in regions],
+                [evidence.standard_error for evidence in regions],
+            )
         )
         return Drawn(maps, errors if self.pairs > 1 else None)
 
@@ -188,13 +191,8 @@ def _prepared(
         raise UsageError(f"{name} replaces regions of the volume; explain at stage 0.")
     if regions is None:
         raise UsageError(f"{name} replaces atlas regions and was given none; set its regions.")
-    grid, own = tuple(view.volumes.shape[-3:]), tuple(regions.labels.shape)
-    if own != grid:
-        raise BadInputError(
-            f"labels of {regions.name!r} have the grid {own}, the volumes {grid}; load the atlas on the grid of the "
-            "volumes."
-        )
-    return fitting(reference, view.volumes, name).mean, regions.labels.to(view.volumes.device).long()
+    labels = regions.beside(view.volumes).long()
+    return fitting(reference, view.volumes, name).mean, labels
 
 
 def _growing(labels: Tensor, index: Tensor, order: Tensor) -> Iterator[Tensor]:
@@ -211,12 +209,12 @@ def _growing(labels: Tensor, index: Tensor, order: Tensor) -> Iterator[Tensor]:
 def _scores(view: NetworkView, place: int, keeps: Iterator[Tensor], mean: Tensor, batch: int) -> Tensor:
     """Scores (M,) of one volume with what each mask does not keep taken from the mean control."""
     hidden = mean.expand_as(view.features)
-    found = [scores for _, scores in masked_scores(view, place, keeps, hidden, batch)]
-    return torch.cat(found) if found else view.features.new_zeros(0)
+    chunks = [scores for _, scores in masked_scores(view, place, keeps, hidden, batch)]
+    return torch.cat(chunks) if chunks else view.features.new_zeros(0)
 
 
-def _painted(found: RegionEvidence, of_regions: Tensor) -> Tensor:
+def _painted(evidence: RegionEvidence, of_regions: Tensor) -> Tensor:
     """A number of each region, shared out evenly over its voxels."""
-    if not found.numbers:
-        return torch.zeros_like(found.labels, dtype=of_regions.dtype)[None, None]
-    return painted(found.labels, found.numbers, (of_regions / found.voxels)[None])
+    if not evidence.numbers:
+        return torch.zeros_like(evidence.labels, dtype=of_regions.dtype)[None, None]
+    return painted(evidence.labels, evidence.numbers, (of_regions / evidence.voxels)[None])

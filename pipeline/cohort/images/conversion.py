@@ -39,7 +39,7 @@ from typing import Any
 import nibabel as nib
 import numpy as np
 
-from heatlas.atlases.images import UNREADABLE
+from heatlas.atlases.spaces import UNREADABLE
 from heatlas.pipeline.cohort.images.dicom import DicomSeries, series_of
 from heatlas.pipeline.cohort.images.file_kinds import dicom_files, is_image
 from heatlas.pipeline.cohort.images.headers import HeaderFinding, geometry_problem, thickness_problem

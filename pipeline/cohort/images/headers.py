@@ -17,7 +17,7 @@ import nibabel as nib
 import numpy as np
 from nibabel.freesurfer.mghformat import MGHHeader
 
-from heatlas.atlases.images import UNREADABLE
+from heatlas.atlases.spaces import UNREADABLE
 from heatlas.pipeline.cohort.images.file_kinds import MGZ
 from heatlas.pipeline.cohort.images.links import link_problem
 from heatlas.pipeline.cohort.images.orientation import Orientation, by, choose_orientation

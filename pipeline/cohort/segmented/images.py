@@ -22,9 +22,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from heatlas.atlases.foreign_tables import read_dseg_table, split_side
-from heatlas.atlases.freesurfer import freesurfer_names
-from heatlas.atlases.regions import Region, RegionTable
+from heatlas.atlases.regions import Region, RegionTable, freesurfer_names, read_dseg_table, split_side
 from heatlas.pipeline.cohort.bids.dataset import describe_scan, row_problem, unmatched_notes, with_courses
 from heatlas.pipeline.cohort.bids.tables import ScanFacts
 from heatlas.pipeline.cohort.candidates import Candidate, InputFiles

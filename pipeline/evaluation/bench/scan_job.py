@@ -17,12 +17,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from heatlas.atlases.spaces import read_brain
 from heatlas.pipeline.attribution.entry import RunContext
 from heatlas.pipeline.attribution.methods import attribute_all
-from heatlas.pipeline.attribution.numerics import exact_float32
+from heatlas.pipeline.attribution.network_view import exact_float32, start_values
 from heatlas.pipeline.attribution.perturbation.masking import AIR
 from heatlas.pipeline.attribution.records import Attribution
-from heatlas.pipeline.attribution.targets import start_values
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.evaluation.marker import marker
 from heatlas.pipeline.evaluation.nulls import NO_NETWORK, REAL, image_maps, randomised
@@ -41,7 +41,6 @@ from heatlas.pipeline.explaining.networks import Network
 from heatlas.pipeline.models.device import chosen_device
 from heatlas.pipeline.models.inputs import read_channels
 from heatlas.pipeline.models.storage import LoadedModel
-from heatlas.pipeline.regions.audit import read_brain
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 from heatlas.pipeline.regions.region_sums import device_labels, device_region_sums
 from heatlas.pipeline.run.config.evaluation import EvaluationConfig

@@ -17,9 +17,8 @@ import nibabel as nib
 import numpy as np
 from numpy.typing import NDArray
 
-from heatlas.atlases.images import UNREADABLE, write_template_image
 from heatlas.atlases.labels import Atlas
-from heatlas.atlases.spaces import Grid, require_same_grid
+from heatlas.atlases.spaces import UNREADABLE, Grid, read_brain, require_same_grid, write_template_image
 from heatlas.pipeline.cohort.demo.people import CHANGES, PlantedChange
 from heatlas.pipeline.cohort.people.persons import name_of_person
 from heatlas.pipeline.cohort.people.splits import Fold, Split
@@ -28,7 +27,6 @@ from heatlas.pipeline.evaluation.cohorts import PLANTED, Distractor, Truth
 from heatlas.pipeline.evaluation.marker import marker, with_marker
 from heatlas.pipeline.evaluation.planting.loss import planted_copy, planting_site
 from heatlas.pipeline.models.inputs import configured_input
-from heatlas.pipeline.regions.audit import read_brain
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout

@@ -6,7 +6,7 @@ method         what it does
 auto           nothing for a stripped image; else a mask given beside the scan; else deepbet
 given-mask     the mask given beside the scan or by ``mask_pattern``; a scan without one fails
 deepbet        always deepbet
-synthstrip     always the user's ``mri_synthstrip`` (`pipeline.registration.images.synthstrip`)
+synthstrip     always the user's ``mri_synthstrip`` (`synthstrip_mask`)
 template-mask  finds the brain as ``auto`` does to drive the registration, then keeps what lies under the template's
                mask, as in the founding study
 none           treats the image as stripped
@@ -17,12 +17,23 @@ The founding study registered whole heads. The template available here is a brai
 
 deepbet (Fisch et al. 2024, doi:10.1002/hbm.26606) is the default rather than HD-BET or SynthStrip because its weights
 come with the package, so nothing is downloaded, and it runs on a CPU in seconds.
+
+A mask belongs to a scan by its BIDS name beside it, ``sub-01_T1w.nii.gz`` and ``sub-01_desc-brain_mask.nii.gz``, or by
+a pattern in the settings, such as ``derivatives/masks/{participant_id}/{name}_desc-brain_mask.nii.gz``.
+
+The weights of SynthStrip (Hoopes et al. 2022, doi:10.1016/j.neuroimage.2022.119474) come with FreeSurfer, whose licence
+does not allow redistribution, so the user's command ``mri_synthstrip`` is called with the weights file named in the
+settings.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib.util
+import re
+import shutil
+import subprocess
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,10 +42,11 @@ import nibabel as nib
 import numpy as np
 import scipy.ndimage
 
+from heatlas.atlases.spaces import Grid, resample_labels
 from heatlas.pipeline.cohort.bids.derivatives import read_sidecar
-from heatlas.pipeline.registration.images.given_masks import read_mask
-from heatlas.pipeline.registration.images.synthstrip import synthstrip_mask
-from heatlas.pipeline.registration.images.t1w import T1wImage
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.registration.images.t1w import T1wImage, load_labels
+from heatlas.pipeline.run.config.image_kinds import KINDS
 from heatlas.pipeline.run.errors import BadInputError, MissingDataError
 
 STRIPPED_LITRES = (0.5, 2.3)
@@ -60,7 +72,7 @@ def find_brain(
 ) -> BrainMask:
     """Brain mask of a scan by one of the methods of `RegistrationConfig.brain_extraction`; its size must be possible.
 
-    `given` is the path of a mask of this scan, existing or not (`pipeline.registration.images.given_masks.mask_path`).
+    `given` is the path of a mask of this scan, existing or not (`mask_path`).
     """
     exists = given is not None and given.is_file()
     if method == "given-mask" and not exists:
@@ -170,3 +182,93 @@ def _deepbet() -> Any:
     from deepbet import BrainExtraction
 
     return BrainExtraction(no_gpu=True)
+
+
+SUFFIXES = (".nii.gz", ".nii")
+
+
+def mask_path(input_root: Path, scan: Scan, pattern: str = "") -> Path:
+    """Path of the mask of a scan, existing or not.
+
+    `input_root`: folder that the image paths of scans, and patterns, start from. `scan`: with an image; if that is
+    registered through a T1-weighted one, the mask is that of the latter. `pattern`: as
+    `RegistrationConfig.mask_pattern`; empty for the BIDS name beside the scan. Returns the existing file or, without
+    one, the expected path.
+    """
+    if pattern:
+        fields = {
+            "participant_id": scan.participant_id,
+            "session_id": scan.session_id or "",
+            "name": scan.name,
+            "scan_id": scan.scan_id,
+        }
+        return input_root / pattern.format(**fields)
+    image = input_root / (scan.t1w or scan.file)
+    return next((path for path in _beside(image) if path.is_file()), _beside(image)[0])
+
+
+def _beside(image: Path) -> list[Path]:
+    """Possible names of a mask beside an image.
+
+    >>> [path.name for path in _beside(Path("sub-01_run-2_desc-preproc_T1w.nii.gz"))]
+    ['sub-01_run-2_desc-brain_mask.nii.gz', 'sub-01_run-2_desc-brain_mask.nii']
+    """
+    stem = image.name.removesuffix(".gz").rpartition(".")[0] or image.name
+    stem = re.sub(rf"_({'|'.join(KINDS)})$", "", stem)
+    stem = re.sub(r"_(desc|label)-[^_]+", "", stem)
+    return [image.with_name(f"{stem}_desc-brain_mask{suffix}") for suffix in SUFFIXES]
+
+
+def read_mask(path: Path, image: T1wImage) -> np.ndarray:
+    """Read a mask on the voxels of a scan; a missing or empty mask, or one outside the scan, is refused.
+
+    A mask on another grid, or in another order of axes, is resampled by both affines, nearest neighbour.
+    """
+    labels, affine = load_labels(path)
+    i, j, k = labels.shape
+    source, target = Grid((i, j, k), affine), image.grid
+    mask = (labels > 0).astype(np.int32)
+    if not mask.any():
+        raise BadInputError(f"{path}: the mask is empty. Give a mask of the brain.")
+    if not source.same_as(target):
+        try:
+            mask = resample_labels(mask, source, target)
+        except BadInputError as error:
+            raise BadInputError(f"{path}: the mask does not overlap {image.path} ({error}).") from error
+    if not mask.any():
+        raise BadInputError(f"{path}: the mask does not overlap {image.path}. Give a mask in the space of the scan.")
+    return np.asarray(mask > 0)
+
+
+COMMAND = "mri_synthstrip"
+
+
+def require_synthstrip(model: Path) -> None:
+    """Check before any work that the command and its weights exist."""
+    if shutil.which(COMMAND) is None:
+        raise MissingDataError(
+            f"{COMMAND} is not on the PATH. Install FreeSurfer 7.3 or later, or choose another "
+            "registration.brain_extraction."
+        )
+    if not model.is_file():
+        raise MissingDataError(
+            f"{model}: no such file. Give the weights of SynthStrip as registration.synthstrip_model."
+        )
+
+
+def synthstrip_mask(image: T1wImage, model: Path) -> np.ndarray:
+    """Brain mask of a scan by SynthStrip, on the voxels of the scan; `model` holds the weights."""
+    require_synthstrip(model)
+    with tempfile.TemporaryDirectory(prefix="synthstrip_") as name:
+        scan, mask = Path(name) / "scan.nii.gz", Path(name) / "mask.nii.gz"
+        stored = nib.Nifti1Image(image.data, image.affine)  # type: ignore[no-untyped-call]
+        stored.to_filename(scan)
+        command = [COMMAND, "-i", str(scan), "-m", str(mask), "--model", str(model)]
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+        if done.returncode or not mask.is_file():
+            output = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
+            raise BadInputError(
+                f"{image.path}: {COMMAND} ended with code {done.returncode} and {'a' if mask.is_file() else 'no'} mask "
+                f"({output}). Run it by hand on this scan."
+            )
+        return read_mask(mask, image)

@@ -19,8 +19,7 @@ import scipy.ndimage
 
 from heatlas.pipeline.cohort.images.conversion import convert_one
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.registration.images.brain_extraction import BRAIN_LITRES, find_brain
-from heatlas.pipeline.registration.images.given_masks import mask_path
+from heatlas.pipeline.registration.images.brain_extraction import BRAIN_LITRES, find_brain, mask_path
 from heatlas.pipeline.registration.images.t1w import load_t1w
 from heatlas.pipeline.run.config.settings import RegistrationConfig
 from heatlas.pipeline.run.documents import read_json

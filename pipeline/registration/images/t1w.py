@@ -16,7 +16,7 @@ import nibabel as nib
 import numpy as np
 from nibabel.openers import ImageOpener
 
-from heatlas.atlases.images import UNREADABLE
+from heatlas.atlases.spaces import UNREADABLE, Grid
 from heatlas.pipeline.cohort.images.headers import MAX_VOXELS, is_compressed, kind_of, read_raw_header
 from heatlas.pipeline.cohort.images.orientation import Orientation, by, choose_orientation
 from heatlas.pipeline.run.errors import BadInputError
@@ -36,6 +36,11 @@ class T1wImage:
     affine: np.ndarray  # 4x4, voxel indices to world RAS+ in mm; invertible, without shear
     orientation: str  # part of the header that gave the affine, and corrections of the header, if any
 
+    @property
+    def grid(self) -> Grid:
+        i, j, k = self.data.shape
+        return Grid((i, j, k), self.affine)
+
 
 def load_t1w(path: Path) -> T1wImage:
     """Read and check an image, T1-weighted or of another kind.
@@ -51,7 +56,11 @@ def load_t1w(path: Path) -> T1wImage:
             f"{path}: stores {header.get_data_dtype()} values, not grey values. Export the scan as a plain image."
         )
     orientation = voxel_to_world(header, path)
-    _check_extent(shape, orientation.affine, path)
+    extent = np.linalg.norm(orientation.affine[:3, :3], axis=0) * shape
+    if np.any(extent < MIN_EXTENT_MM):
+        raise BadInputError(
+            f"{path}: covers only {by(np.round(extent))} mm, less than a brain. Give a scan of the whole head."
+        )
     data = _read_values(image, path).reshape(shape)
     _check_values(data, path)
     return T1wImage(path, data, orientation.affine, str(orientation))
@@ -114,31 +123,18 @@ def _spatial_shape(shape: tuple[int, ...], path: Path) -> tuple[int, int, int]:
     return spatial  # type: ignore[return-value]
 
 
-def _check_extent(shape: tuple[int, int, int], affine: np.ndarray, path: Path) -> None:
-    sizes = np.linalg.norm(affine[:3, :3], axis=0)
-    extent = sizes * shape
-    if np.any(extent < MIN_EXTENT_MM):
-        raise BadInputError(
-            f"{path}: covers only {by(np.round(extent))} mm, less than a brain. Give a scan of the whole head."
-        )
-
-
 def _read_values(image: Any, path: Path) -> np.ndarray:
     try:
         with np.errstate(over="ignore", invalid="ignore"):
             values = np.asarray(image.dataobj, dtype=np.float32)
-        _check_gzip_sum(Path(image.file_map["image"].filename))
+        file = Path(image.file_map["image"].filename)
+        if is_compressed(file):  # read to its end, where the checksum is; nibabel stops after the last voxel
+            with gzip.open(file) as handle:
+                while handle.read(2**24):
+                    pass
         return values
     except UNREADABLE as error:
         raise BadInputError(f"{path}: truncated or damaged image data ({_first_line(error)}). {_AGAIN}") from error
-
-
-def _check_gzip_sum(path: Path) -> None:
-    """Read a compressed file to its end, where the checksum is; nibabel stops after the last voxel."""
-    if is_compressed(path):
-        with gzip.open(path) as handle:
-            while handle.read(2**24):
-                pass
 
 
 def _check_values(data: np.ndarray, path: Path) -> None:

@@ -1,19 +1,109 @@
-"""Columns of ``registration.tsv`` on registrations in doubt and the decisions about them."""
+"""Scans whose registration is in doubt: why, and what is decided of them (keep, drop, or ask a person)."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import pandas as pd
 
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.registration.quality.decisions import FLAGGED_TABLE, decide
-from heatlas.pipeline.registration.quality.flags import MIN_COHORT, OUTLYING, flag_reasons
-from heatlas.pipeline.registration.quality.local_outliers import region_reasons, worst_regions
+from heatlas.pipeline.registration.quality.outliers import (
+    MIN_COHORT,
+    OUTLYING,
+    flag_reasons,
+    region_reasons,
+    worst_regions,
+)
 from heatlas.pipeline.registration.quality.sides import DIVIDED_SHARE, MIRRORED_SCORE, Sides
+from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.config.settings import RegistrationConfig
+from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.errors import BadInputError, ResumableError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.tables import read_table
+
+KEEP, DROP = "keep", "drop"
+DROPPED_REASON = "registration in doubt"
+FLAGGED_TABLE = Table(
+    "flagged",
+    {
+        **described("participant_id", "session_id", "scan_id"),
+        "flags": "Why the registration is in doubt",
+        "figure": "The scan under the contours of the template, relative to the run folder",
+        "decision": "For you to fill in: keep or drop",
+    },
+    "scan whose registration is in doubt",
+    "Which scans do you want to keep? Written with flagged = \"ask\"; fill in the last column.", stage="registration",
+    file="flagged.tsv", filled=("participant_id", "scan_id", "flags"), on_pages=False,
+    values={"decision": (KEEP, DROP)},
+)  # fmt: skip
+
+
+def decide(
+    scans: Sequence[Scan], flags: Mapping[str, str], policy: str, file: Path, figures: Mapping[str, str]
+) -> dict[str, str]:
+    """Decision for every flagged scan by `Scan.name`: keep, drop or, with ``ask``, empty text if undecided.
+
+    `flags` says why scans are in doubt, and `figures` where their overviews are. With ``ask``, `file` (``flagged.tsv``)
+    is read, brought up to date and written; a decision is valid as long as the reasons for the doubt do not change.
+    """
+    if policy != "ask":
+        return dict.fromkeys(flags, policy)
+    earlier = _read_decisions(file)
+    doubtful = [scan for scan in scans if scan.name in flags]
+    decisions = {scan.name: earlier.get((scan.name, flags[scan.name]), "") for scan in doubtful}
+    if doubtful or file.is_file():
+        rows = [
+            (
+                scan.participant_id,
+                scan.session_id,
+                scan.scan_id,
+                flags[scan.name],
+                figures.get(scan.name),
+                decisions[scan.name] or None,
+            )
+            for scan in doubtful
+        ]
+        FLAGGED_TABLE.write(file, rows)
+    return decisions
+
+
+def require_decisions(decisions: Mapping[str, str], file: Path) -> None:
+    """Stop, resumably, unless a person has decided on every flagged scan.
+
+    Raises ResumableError if a decision is missing.
+    """
+    open_ones = [name for name, decision in decisions.items() if not decision]
+    if open_ones:
+        shown = ", ".join(open_ones[:5]) + (", ..." if len(open_ones) > 5 else "")
+        raise ResumableError(
+            f"{file}: {len(open_ones)} of {len(decisions)} doubtful registrations have no decision ({shown}). Look at "
+            "their figures, write keep or drop into the column decision, and run the same command again."
+        )
+
+
+def dropped_reason(flags: str) -> str:
+    """Reason of a scan that is dropped for its flags, as ``scans.tsv`` gives it."""
+    return f"{DROPPED_REASON}: {flags}"
+
+
+def _read_decisions(file: Path) -> dict[tuple[str, str], str]:
+    """Decisions so far, by scan and reasons for the doubt."""
+    if not file.is_file():
+        return {}
+    columns = ("participant_id", "session_id", "flags", "decision")
+    table = read_table(file, columns, columns).astype(object)
+    decisions = {}
+    for line, row in enumerate(table.where(table.notna(), "").to_dict("records"), start=2):
+        name = "_".join(part for part in (row["participant_id"], row["session_id"]) if part)
+        decision = row["decision"].strip().lower()
+        if decision not in ("", KEEP, DROP):
+            raise BadInputError(f"{file}: line {line}, column decision: {row['decision']!r}; write keep or drop.")
+        decisions[name, row["flags"]] = decision
+    return decisions
+
 
 MIRRORED, AS_OTHERS, NOT_KNOWN = "mirrored", "as the others", "not known: "
 """Values of the column ``sides``; the last is the start of one."""
@@ -52,21 +142,20 @@ def add_doubt(
     good = [scan for scan, fine in zip(scans, registered, strict=True) if fine]
     reasons = flag_reasons(quality[registered], [scan.age for scan in good])
     local = region_reasons(regions)
-    scores = dict(zip((scan.name for scan in good), sides.scores if sides is not None else (), strict=False))
-    swapped = {scan.name for scan, one in zip(good, sides.mirrored, strict=True) if one} if sides is not None else set()
-    swap = {name: f"{MIRRORED_REASON} (asymmetry {scores[name]:.2f} against the others')" for name in swapped}
-    every = [
-        [
-            *([swap[scan.name]] if scan.name in swap else []),
-            *found, *local.get(scan.scan_id, ()),
-        ]
-        for scan, found in zip(good, reasons, strict=True)
-    ]  # fmt: skip
-    said = {
-        scan.name: MIRRORED if scan.name in swapped else (NOT_KNOWN + sides.unknown if sides.unknown else AS_OTHERS)
-        for scan in good
-    } if sides is not None else {}  # fmt: skip
-    flags = {scan.name: "; ".join(found) for scan, found in zip(good, every, strict=True) if found}
+    scores: dict[str, float] = {}
+    side_of: dict[str, str] = {}
+    if sides is not None:
+        scores = dict(zip((scan.name for scan in good), sides.scores, strict=False))
+        usual = NOT_KNOWN + sides.unknown if sides.unknown else AS_OTHERS
+        for scan, mirrored in zip(good, sides.mirrored, strict=True):
+            side_of[scan.name] = MIRRORED if mirrored else usual
+    flags: dict[str, str] = {}
+    for scan, of_scan in zip(good, reasons, strict=True):
+        every = [*of_scan, *local.get(scan.scan_id, ())]
+        if side_of.get(scan.name) == MIRRORED:
+            every.insert(0, f"{MIRRORED_REASON} (asymmetry {scores[scan.name]:.2f} against the others')")
+        if every:
+            flags[scan.name] = "; ".join(every)
     figures = {
         scan.name: os.path.relpath(
             layout.scan(scan.participant_id, scan.session_id, config.resolution_mm).overview, layout.root
@@ -78,9 +167,8 @@ def add_doubt(
     rounded = [round(float(scores[scan.name]), 3) if scan.name in scores else None for scan in scans]
     columns = {
         "side_score": pd.Series(rounded, quality.index, dtype=float),
-        "sides": pd.Series([said.get(scan.name) for scan in scans], quality.index, dtype=object),
         "worst_regions": pd.Series([worst.get(scan.scan_id) for scan in scans], quality.index, dtype=object),
-        "flags": pd.Series([flags.get(scan.name) for scan in scans], quality.index, dtype=object),
-        "decision": pd.Series([decisions.get(scan.name) or None for scan in scans], quality.index, dtype=object),
     }
+    for column, texts in {"sides": side_of, "flags": flags, "decision": decisions}.items():
+        columns[column] = pd.Series([texts.get(scan.name) or None for scan in scans], quality.index, dtype=object)
     return quality.assign(**columns)

@@ -160,7 +160,9 @@ def dark_volume(brain: np.ndarray, template_brain: np.ndarray, mask: np.ndarray,
     share = scipy.ndimage.gaussian_filter(mask.astype(np.float32), sigma, mode="constant")
     smooth = scipy.ndimage.gaussian_filter(difference, sigma, mode="constant") / np.maximum(share, np.float32(1e-3))
     inner = scipy.ndimage.binary_erosion(mask, iterations=max(round(RIM_MM / voxel_mm), 1))
-    return _largest_body(inner & (smooth < -THRESHOLD)) * voxel_mm**3 * 1e-3
+    parts, count = scipy.ndimage.label(inner & (smooth < -THRESHOLD))
+    largest = int(np.bincount(parts.ravel())[1:].max()) if count else 0
+    return largest * voxel_mm**3 * 1e-3
 
 
 def _matched(values: np.ndarray, reference: np.ndarray) -> np.ndarray:
@@ -171,8 +173,3 @@ def _matched(values: np.ndarray, reference: np.ndarray) -> np.ndarray:
     sums = np.concatenate([[0.0], np.cumsum(ordered)])
     means = (sums[ends] - sums[ends - counts]) / counts
     return np.asarray(means[place], dtype=np.float32)
-
-
-def _largest_body(voxels: np.ndarray) -> int:
-    parts, count = scipy.ndimage.label(voxels)
-    return int(np.bincount(parts.ravel())[1:].max()) if count else 0

@@ -1,40 +1,130 @@
-"""Tables of local registration quality: one unit of work per registered scan, gathered for the group."""
+"""Registration quality of a scan in each region of an atlas: one unit of work per scan, gathered for the group.
+
+A registration can be good overall and wrong in one place. Each region has three measures: the correlation of scan and
+template in and around the region, to include its borders; the inconsistency of warp and inverse warp; and the extremes
+of the Jacobian determinant. docs/registration.md compares them with the Dice of manual labels.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import nibabel as nib
 import numpy as np
 import pandas as pd
+import scipy.ndimage
 
-from heatlas.atlases.brain_box import Box, brain_box
 from heatlas.atlases.catalogue import find_atlas
 from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.regions import RegionTable
-from heatlas.atlases.templates import Template, load_template
+from heatlas.atlases.spaces import Box
+from heatlas.atlases.templates import Template, brain_box, load_template
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.registration.ants_transform import read_affine, read_displacement
-from heatlas.pipeline.registration.quality.local_outliers import region_distances
-from heatlas.pipeline.registration.quality.local_quality import (
-    RegionVoxels,
-    inverse_error,
-    local_correlation,
-    region_means,
-    region_percentiles,
-    region_voxels,
-)
-from heatlas.pipeline.registration.quality.side_images import write_asymmetry
+from heatlas.pipeline.registration.quality.outliers import region_distances
+from heatlas.pipeline.registration.quality.sides import write_asymmetry
 from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.work.digests import DigestCache, unit_key
 from heatlas.pipeline.run.work.jobs import Job, Outcome, receipt_key, run_jobs
 from heatlas.pipeline.run.work.steps import run_step
+
+
+@dataclass(frozen=True)
+class RegionVoxels:
+    """Voxels of each region of a label image, in one array."""
+
+    numbers: tuple[int, ...]  # regions that have a voxel
+    counts: np.ndarray  # voxels of each
+    voxels: np.ndarray  # indices into the flattened image, region after region; regions may share voxels
+
+    @property
+    def starts(self) -> np.ndarray:
+        """Where each region begins in `voxels`."""
+        return np.concatenate([[0], np.cumsum(self.counts)[:-1]]).astype(int)
+
+    def by_number(self, values: np.ndarray) -> dict[int, float]:
+        """Map one value per region to its number."""
+        return dict(zip(self.numbers, values.tolist(), strict=True))
+
+
+def region_voxels(labels: np.ndarray, numbers: Iterable[int], margin: int = 0) -> RegionVoxels:
+    """Voxels of each region, dilated by `margin` steps of one voxel along an axis; regions without one are left out.
+
+    >>> line = np.array([0, 0, 7, 0, 5]).reshape(5, 1, 1)
+    >>> found = region_voxels(line, [5, 6, 7], margin=1)
+    >>> found.numbers, found.counts.tolist(), found.voxels.tolist()
+    ((5, 7), [2, 3], [3, 4, 1, 2, 3])
+    """
+    boxes = scipy.ndimage.find_objects(labels)
+    places = np.arange(labels.size, dtype=np.int32).reshape(labels.shape)
+    places_of: dict[int, np.ndarray] = {}
+    for number in map(int, numbers):
+        box = boxes[number - 1] if 0 < number <= len(boxes) else None
+        if box is None:
+            continue
+        around = tuple(slice(max(part.start - margin, 0), part.stop + margin) for part in box)
+        inside = labels[around] == number
+        if margin:
+            inside = scipy.ndimage.binary_dilation(inside, iterations=margin)
+        places_of[number] = places[around][inside]
+    voxels = np.concatenate([*places_of.values()]) if places_of else np.zeros(0, dtype=np.int32)
+    return RegionVoxels(tuple(places_of), np.array([len(part) for part in places_of.values()], dtype=int), voxels)
+
+
+def local_correlation(first: np.ndarray, second: np.ndarray, regions: RegionVoxels) -> dict[int, float]:
+    """Pearson correlation of two images over the voxels of each region; 0 where one of them is constant."""
+    if not regions.numbers:
+        return {}
+    a, b = (_centred(image.ravel()[regions.voxels].astype(np.float64), regions) for image in (first, second))
+    products = [np.add.reduceat(product, regions.starts) for product in (a * b, a * a, b * b)]
+    scale = np.sqrt(products[1] * products[2])
+    varies = scale > 1e-9 * regions.counts
+    return regions.by_number(np.where(varies, np.clip(products[0] / np.where(varies, scale, 1), -1, 1), 0.0))
+
+
+def _centred(values: np.ndarray, regions: RegionVoxels) -> np.ndarray:
+    means = np.add.reduceat(values, regions.starts) / regions.counts
+    return np.asarray(values - np.repeat(means, regions.counts))
+
+
+def inverse_error(
+    displacement: np.ndarray, inverse: np.ndarray, affine: np.ndarray, regions: RegionVoxels
+) -> np.ndarray:
+    r"""Distance in mm from a point to its image under the warp and then the inverse warp, one per region voxel.
+
+    .. math:: e(x) = | u(x) + w(x + u(x)) |
+
+    with the displacements u and w, (X, Y, Z, 3), in mm on one grid of `affine`, world RAS+ components; 0 outside it.
+    """
+    start = np.unravel_index(regions.voxels, displacement.shape[:3])
+    forward = displacement[start].astype(np.float64)
+    reached = np.stack(start) + np.linalg.solve(affine[:3, :3], forward.T)
+    back = [scipy.ndimage.map_coordinates(inverse[..., axis], reached, order=1, cval=0.0) for axis in range(3)]
+    return np.asarray(np.linalg.norm(forward + np.stack(back, axis=-1), axis=-1))
+
+
+def region_means(values: np.ndarray, regions: RegionVoxels) -> dict[int, float]:
+    """Mean over each region of values given for `RegionVoxels.voxels`."""
+    return regions.by_number(np.add.reduceat(values, regions.starts) / regions.counts) if regions.numbers else {}
+
+
+def region_percentiles(values: np.ndarray, regions: RegionVoxels, percent: float) -> dict[int, float]:
+    """Percentile over each region of values given for `RegionVoxels.voxels`; 0 is the smallest, 100 the largest.
+
+    >>> line = RegionVoxels((4, 9), np.array([3, 2]), np.arange(5))
+    >>> region_percentiles(np.array([1.0, 3.0, 2.0, 10.0, 20.0]), line, 50)
+    {4: 2.0, 9: 15.0}
+    """
+    parts = np.split(values, regions.starts[1:])
+    return regions.by_number(np.array([np.percentile(part, percent) for part in parts])) if regions.numbers else {}
+
 
 STAGE = "region-quality"
 MARGIN_MM = 4.0
@@ -67,15 +157,20 @@ def region_quality_job(layout: RunLayout, scan: Scan, atlas_name: str, atlas_dig
     files = layout.scan(scan.participant_id, scan.session_id, resolution_mm)
     given = {"t1w": files.image if scan.entry == "template" else files.t1w}
     if scan.entry != "template":
-        given |= {"log_jacobian": files.log_jacobian, "affine": files.affine_transform, "warp": files.warp,
-                  "inverse_warp": files.inverse_warp}  # fmt: skip
+        given |= {
+            "log_jacobian": files.log_jacobian,
+            "affine": files.affine_transform,
+            "warp": files.warp,
+            "inverse_warp": files.inverse_warp,
+        }
     outputs = {
-        "regions": files.region_quality, "columns": files.region_quality.with_suffix(".json"),
+        "regions": files.region_quality,
+        "columns": files.region_quality.with_suffix(".json"),
         "asymmetry": files.asymmetry,
-    }  # fmt: skip
+    }
     parts = {"registration": receipt_key(layout, "registration", files.name) or "", "atlas": atlas_digest}
-    return Job(STAGE, files.name, unit_key(parts, [resolution_mm], measure_one), outputs, measure_one,
-               (given, atlas_name, resolution_mm, files.template))  # fmt: skip
+    key, arguments = unit_key(parts, [resolution_mm], measure_one), (given, atlas_name, resolution_mm, files.template)
+    return Job(STAGE, files.name, key, outputs, measure_one, arguments)
 
 
 def measure_regions(
@@ -108,16 +203,11 @@ def gather_region_quality(layout: RunLayout, scans: Sequence[Scan], resolution_m
         identity = {"participant_id": scan.participant_id, "session_id": scan.session_id, "scan_id": scan.scan_id}
         tables.append(SCAN_QUALITY_TABLE.read(path).assign(**identity))
     whole = pd.concat(tables, ignore_index=True) if tables else REGION_QUALITY_TABLE.frame()
-    return REGION_QUALITY_TABLE.write(layout, whole.assign(distance=_distances(whole)))
-
-
-def _distances(table: pd.DataFrame) -> pd.Series:
-    """`region_distances` of the rows of a table of many scans, each with the same regions."""
-    if table.empty:
-        return pd.Series(dtype=float)
-    regions = table["region"].nunique()
-    found = region_distances(table["correlation"].astype(float).to_numpy().reshape(-1, regions))
-    return pd.Series(found.ravel().round(3), table.index)
+    distances: Any = np.nan
+    if len(whole):  # each scan has the same regions
+        correlations = whole["correlation"].astype(float).to_numpy().reshape(-1, whole["region"].nunique())
+        distances = region_distances(correlations).ravel().round(3)
+    return REGION_QUALITY_TABLE.write(layout, whole.assign(distance=distances))
 
 
 def measure_one(
@@ -150,7 +240,9 @@ def measure_one(
         row: dict[str, Any] = dict.fromkeys(SCAN_QUALITY_TABLE.meanings)
         row.update(region=region.number, name=region.name, hemisphere=region.hemisphere, group=region.group)
         # Further digits depend on the order of summation.
-        row.update({name: round(found[region.number], 4) for name, found in numbers.items() if region.number in found})
+        row.update(
+            {name: round(values[region.number], 4) for name, values in numbers.items() if region.number in values}
+        )
         rows.append(row | {"voxels": int(row["voxels"] or 0)})
     write_asymmetry(outputs["asymmetry"], given["t1w"], resolution_mm, given.get("inverse_warp"), template)
     SCAN_QUALITY_TABLE.write(outputs["regions"], rows)

@@ -10,13 +10,21 @@ The scans are compared with each other only. If all are mirrored, they look alik
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+import nibabel as nib
 import numpy as np
 import scipy.ndimage
 
-from heatlas.pipeline.registration.quality.flags import MIN_COHORT
+from heatlas.atlases.spaces import Grid, template_grid
+from heatlas.atlases.templates import brain_box, load_template, span_of, template_on
+from heatlas.pipeline.registration.ants_transform import Volume, on_grid, read_displacement
+from heatlas.pipeline.registration.quality.outliers import MIN_COHORT
+from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE
 
 VOXEL_MM = 4.0
 SMOOTHING_MM = 4.0
@@ -85,16 +93,16 @@ def asymmetry(values: np.ndarray, halves: Halves) -> np.ndarray:
 
 def _midline(values: np.ndarray, halves: Halves) -> np.ndarray:
     """Offset in mm, and slopes along y and z, of the plane about which an image is most symmetric; least squares."""
-    found = np.zeros(3)
+    plane = np.zeros(3)
     small = np.array([0.5, 0.005, 0.005])
     for _ in range(STEPS):
         # From both sides, so that a mirrored image goes the mirrored way
         slopes = [
-            (_difference(values, halves, found + step) - _difference(values, halves, found - step)) / (2 * step.max())
+            (_difference(values, halves, plane + step) - _difference(values, halves, plane - step)) / (2 * step.max())
             for step in small * np.eye(3)
         ]
-        found = found + np.linalg.lstsq(np.stack(slopes, 1), -_difference(values, halves, found), rcond=None)[0]
-    return found if (np.abs(found) < FARTHEST).all() else np.zeros(3)
+        plane = plane + np.linalg.lstsq(np.stack(slopes, 1), -_difference(values, halves, plane), rcond=None)[0]
+    return plane if (np.abs(plane) < FARTHEST).all() else np.zeros(3)
 
 
 def _difference(values: np.ndarray, halves: Halves, plane: np.ndarray) -> np.ndarray:
@@ -119,17 +127,17 @@ def side_scores(asymmetries: Sequence[np.ndarray], signs: np.ndarray | None = No
         return np.zeros(0)
     turned = np.ones(len(asymmetries)) if signs is None else signs
     total, squares = np.zeros(len(asymmetries[0])), np.zeros(len(asymmetries[0]))
-    for one, sign in zip(asymmetries, turned, strict=True):
-        total += sign * one
-        squares += one.astype(np.float64) ** 2
+    for values, sign in zip(asymmetries, turned, strict=True):
+        total += sign * values
+        squares += values.astype(np.float64) ** 2
     spread = np.sqrt(np.maximum(squares / len(asymmetries) - (total / len(asymmetries)) ** 2, 0))
     # Half the median as the least, so that a place that is the same in all scans by chance does not decide
     spread = np.maximum(spread, max(0.5 * float(np.median(spread)), 1e-9))
     scores = []
     for raw, sign in zip(asymmetries, turned, strict=True):
-        one, others = raw / spread, (total - sign * raw) / spread
-        length = float(np.linalg.norm(others) * np.linalg.norm(one))
-        scores.append(float(others @ one) / length if length > 1e-9 else 0.0)
+        values, others = raw / spread, (total - sign * raw) / spread
+        length = float(np.linalg.norm(others) * np.linalg.norm(values))
+        scores.append(float(others @ values) / length if length > 1e-9 else 0.0)
     return np.array(scores)
 
 
@@ -150,7 +158,78 @@ def compare_sides(asymmetries: Sequence[np.ndarray]) -> Sides:
     mirrored = scores < MIRRORED_SCORE
     if mirrored.mean() > DIVIDED_SHARE:
         return Sides(
-            scores, nobody, f"{mirrored.sum()} of {count} scans differ from the others in their sides, too many to "
+            scores,
+            nobody,
+            f"{mirrored.sum()} of {count} scans differ from the others in their sides, too many to "
             "tell which of the two groups is mirrored",
-        )  # fmt: skip
+        )
     return Sides(scores, mirrored)
+
+
+def write_asymmetry(
+    path: Path, t1w: Path, resolution_mm: float, inverse_warp: Path | None = None, template: str = DEFAULT_TEMPLATE
+) -> None:
+    """Write the `asymmetry` of a registered scan (``.npy``), with the warp taken back if there is one."""
+    image: Any = nib.load(t1w)
+    grid = _symmetric(template)
+    values = on_grid(Volume(np.asarray(image.dataobj, dtype=np.float32), image.affine), grid)
+    if inverse_warp is not None:
+        values = without_warp(values, grid, read_displacement(inverse_warp), _box_affine(resolution_mm, template))
+    np.save(path, asymmetry(values, _halves(template)), allow_pickle=False)
+
+
+def without_warp(values: np.ndarray, grid: Grid, inverse: np.ndarray, affine: np.ndarray) -> np.ndarray:
+    """The image W of a scan after affine map and warp as it was after the affine map alone: W(y + w(y)).
+
+    `values` are (X, Y, Z) on `grid`; `inverse` holds the displacements w of the inverse warp, (X', Y', Z', 3), in mm,
+    on a grid of `affine`. Outside that grid nothing is displaced.
+    """
+    points = _moved(grid.affine, np.moveaxis(np.indices(grid.shape), 0, -1))
+    places = np.moveaxis(_moved(np.linalg.inv(affine), points), -1, 0)
+    moved = [
+        points[..., axis] + scipy.ndimage.map_coordinates(inverse[..., axis], places, order=1) for axis in range(3)
+    ]
+    voxels = np.moveaxis(_moved(np.linalg.inv(grid.affine), np.stack(moved, -1)), -1, 0)
+    return np.asarray(scipy.ndimage.map_coordinates(values, voxels, order=1), dtype=np.float32)
+
+
+def _moved(affine: np.ndarray, points: np.ndarray) -> np.ndarray:
+    """Points (..., 3) under an affine map."""
+    return np.asarray(points @ affine[:3, :3].T + affine[:3, 3])
+
+
+class _StoredArrays(Sequence[np.ndarray]):
+    """Arrays that are read when they are asked for."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._paths = paths
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def __getitem__(self, place: Any) -> Any:
+        return np.load(self._paths[place], allow_pickle=False)
+
+
+def sides_of(paths: Sequence[Path]) -> Sides:
+    """What can be said about the sides of scans, from their files of `write_asymmetry`."""
+    return compare_sides(_StoredArrays(paths))
+
+
+def _symmetric(template: str) -> Grid:
+    """Coarse grid of a template, symmetric about x = 0."""
+    first, last = span_of(template)
+    reach = VOXEL_MM * (max(-first[0], last[0]) // VOXEL_MM)
+    return template_grid(VOXEL_MM, ((-reach, *first[1:]), (reach, *last[1:])))
+
+
+@functools.cache
+def _halves(template: str) -> Halves:
+    brain = template_on(_symmetric(template), template)
+    return halves_of(np.asarray(brain.brain_mask), brain.grid.affine)
+
+
+@functools.cache
+def _box_affine(resolution_mm: float, template: str) -> np.ndarray:
+    brain = load_template(resolution_mm, template)
+    return brain_box(brain).grid(brain.grid).affine

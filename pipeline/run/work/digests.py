@@ -4,8 +4,8 @@ Files are digested once and remembered by path, size and times. Code is digested
 trees without docstrings (including those after constants and fields), so that comments and layout do not invalidate
 finished work. Imports are read from the source, including those inside functions; a module whose names appear only in
 annotations is left out. Plumbing (`pipeline.run`: folders, receipts, tables, settings) does not change a result, except
-`COMPUTING`. Code that moved or was written anew and was shown to give the same bytes keeps the digest of the earlier code
-(`SAME_CODE`), so that finished work stays valid.
+`COMPUTING`. Code that moved, or was written anew, and was shown to give the same bytes keeps the digest of the earlier
+code (`SAME_CODE`), so that finished work stays valid.
 """
 
 from __future__ import annotations

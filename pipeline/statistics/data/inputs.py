@@ -22,7 +22,7 @@ from heatlas.pipeline.cohort.records import CLINICAL_TABLE, SCANS_TABLE, Scan, S
 from heatlas.pipeline.regions.audit import RELEVANCE_AUDIT_TABLE
 from heatlas.pipeline.regions.stage import RELEVANCE_APPLIED_BILATERAL_TABLE
 from heatlas.pipeline.regions.tables import RELEVANCE_BILATERAL_TABLE, with_outcomes
-from heatlas.pipeline.registration.volumes.region_volumes import VOLUMES_TABLE
+from heatlas.pipeline.registration.volumes import VOLUMES_TABLE
 from heatlas.pipeline.run.cells import require_filled, require_known, require_numbers, require_whole
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.declared import Table

@@ -14,7 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from heatlas.atlases.regions import RegionTable
-from heatlas.pipeline.regions.packed_labels import REST
+from heatlas.pipeline.regions.region_sums import REST
 from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.declared import CLASSES, Table

@@ -22,8 +22,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter
 
-from heatlas.atlases.images import write_template_image
-from heatlas.atlases.spaces import Grid
+from heatlas.atlases.spaces import Grid, write_template_image
 from heatlas.atlases.templates import template_on
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input, read_network_volume

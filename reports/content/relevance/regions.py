@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from heatlas.pipeline.attribution.titles import map_title
-from heatlas.pipeline.regions.channels import RELEVANCE_CHANNELS_TABLE, shares_of_kinds
+from heatlas.pipeline.regions.packed_atlas import RELEVANCE_CHANNELS_TABLE, shares_of_kinds
 from heatlas.pipeline.regions.ranking import METRICS, top_groups
 from heatlas.pipeline.regions.tables import ALL
 from heatlas.reports.content.relevance.headline import regions_that_differ

@@ -14,7 +14,7 @@ from heatlas.pipeline.cohort.people.balance import STRATUM
 from heatlas.pipeline.explaining.own_regions import OWN_REGIONS_TABLE
 from heatlas.pipeline.models.families.registry import family_of, is_solved
 from heatlas.pipeline.models.inputs import PERCENTILES
-from heatlas.pipeline.regions.channels import RELEVANCE_CHANNELS_TABLE
+from heatlas.pipeline.regions.packed_atlas import RELEVANCE_CHANNELS_TABLE
 from heatlas.pipeline.run.config.image_kinds import all_images
 from heatlas.pipeline.run.config.networks import ModelConfig
 from heatlas.pipeline.run.config.settings import Config

@@ -13,7 +13,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from heatlas.pipeline.registration.quality.doubt import MIRRORED, MIRRORED_REASON, NOT_KNOWN
-from heatlas.pipeline.registration.quality.flags import MIN_COHORT
+from heatlas.pipeline.registration.quality.outliers import MIN_COHORT
 from heatlas.reports.figures.gallery import BLUE, INK, VERMILION, Picture, new_figure
 from heatlas.reports.frame import pages
 from heatlas.reports.frame.material import Material
@@ -153,7 +153,7 @@ MOST = 0.5  # share of flagged scans above which a flag no longer tells one scan
 
 
 def outlying_scans(quality: pd.DataFrame) -> pd.Series:
-    """Scans that registration has flagged (`pipeline.registration.quality.flags`)."""
+    """Scans that registration has flagged (`pipeline.registration.quality.outliers`)."""
     return quality["flags"].notna()
 
 

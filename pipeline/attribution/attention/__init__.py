@@ -1,1 +1,0 @@
-"""Maps of vision transformers: from their attention, and from masks that their tokens make."""
