@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.run.documents import require_regular
 from heatlas.pipeline.run.errors import BadInputError, UsageError
-from heatlas.pipeline.run.regular_files import require_regular
 
 WRAPPED = ("state_dict", "model", "network")
 """Entries of a PyTorch file below which weights often lie."""

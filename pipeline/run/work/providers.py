@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from heatlas.pipeline.run.config.cluster import ClusterConfig
+from heatlas.pipeline.run.documents import irregular_kind
 from heatlas.pipeline.run.errors import UsageError
-from heatlas.pipeline.run.regular_files import irregular_kind
 
 RETRIES = 2
 """How often work is repeated whose worker was lost, unless the file says more."""
