@@ -16,10 +16,9 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from heatlas.pipeline.run.cells import REMEDY
 from heatlas.pipeline.run.columns import DescribedColumn, Form, column_of
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout, RunLayout
-from heatlas.pipeline.run.tables import read_table, write_json, write_table
+from heatlas.pipeline.run.tables import REMEDY, read_table, write_json, write_table
 from heatlas.pipeline.run.work.digests import read_receipt, same_content, stamp_of
 
 CLASSES = "{classes}"

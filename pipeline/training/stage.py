@@ -24,13 +24,13 @@ from heatlas.pipeline.models.ensembles import ensemble_of
 from heatlas.pipeline.models.families.registry import build_network, family_of, is_given, is_solved
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input
 from heatlas.pipeline.models.storage import load_model, save_model
-from heatlas.pipeline.run.cells import REMEDY
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.documents import read_json
 from heatlas.pipeline.run.layout.bundle_layout import open_bundle
 from heatlas.pipeline.run.layout.run_layout import FoldFiles, RunLayout
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
+from heatlas.pipeline.run.tables import REMEDY
 from heatlas.pipeline.run.work.digests import DigestCache, unit_key
 from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
 from heatlas.pipeline.run.work.memory import kept_memory
