@@ -15,8 +15,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from heatlas.pipeline.run.columns import described
-from heatlas.pipeline.run.declared import CLASSES, Table
+from heatlas.pipeline.run.declared import CLASSES, Table, described
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import require_filled, require_known, require_numbers, require_whole

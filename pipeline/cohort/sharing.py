@@ -45,9 +45,8 @@ from heatlas.pipeline.cohort.images.conversion import is_pair
 from heatlas.pipeline.cohort.images.dicom import series_of
 from heatlas.pipeline.cohort.images.file_kinds import dicom_files, is_image
 from heatlas.pipeline.cohort.records import OLDEST_AGE, Scan
-from heatlas.pipeline.run.columns import Form
 from heatlas.pipeline.run.config.settings import PrivacyConfig
-from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.declared import Form, Table
 from heatlas.pipeline.run.documents import read_regular
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import RunLayout

@@ -29,9 +29,8 @@ from heatlas.pipeline.models.storage import LoadedModel, load_model, require_fam
 from heatlas.pipeline.regions.metrics import density
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 from heatlas.pipeline.regions.tables import RELEVANCE_BILATERAL_TABLE, RELEVANCE_TABLE, SPREADS, bilateral_sums
-from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.config.settings import Config
-from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.declared import Table, described
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.map_names import settings_for
 from heatlas.pipeline.run.layout.run_layout import ExplanationLayout

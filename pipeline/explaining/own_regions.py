@@ -28,9 +28,8 @@ from heatlas.pipeline.regions.packed_labels import REST
 from heatlas.pipeline.regions.stage import map_version
 from heatlas.pipeline.regions.tables import REST_NAME
 from heatlas.pipeline.registration.own_labels import INSIDE, labels_in_template, outside_brain, share_inside
-from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.config.settings import Config
-from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.declared import Table, described
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.private_paths import shown_as
 from heatlas.pipeline.run.layout.run_layout import RunLayout

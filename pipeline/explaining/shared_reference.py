@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from heatlas.pipeline.models.inputs import NetworkInput, read_network_volume
-from heatlas.pipeline.run.columns import described
-from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.declared import Table, described
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.bundle_layout import EXPORT_AGAIN, Bundle
 from heatlas.pipeline.run.layout.scan_files import ScanFiles

@@ -37,9 +37,8 @@ from heatlas.pipeline.explaining.scan_jobs import JobMaker, require_all_defined
 from heatlas.pipeline.models.storage import load_model
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 from heatlas.pipeline.regions.tables import with_outcomes
-from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.config.settings import Config
-from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.declared import Table, described
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.layout.scan_files import ScanFiles, sidecar

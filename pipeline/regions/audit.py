@@ -30,8 +30,7 @@ from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 from heatlas.pipeline.regions.packed_labels import REST, PackedLabels, labels_in
 from heatlas.pipeline.regions.region_sums import ordered_total
-from heatlas.pipeline.run.columns import described
-from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.declared import Table, described
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.work.host import on_host
 

@@ -15,8 +15,7 @@ from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 from heatlas.pipeline.regions.region_sums import device_labels, device_region_sums
 from heatlas.pipeline.regions.tables import scan_rows
-from heatlas.pipeline.run.columns import described
-from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.declared import Table, described
 from heatlas.pipeline.run.work.host import on_host
 
 RELEVANCE_CHANNELS_TABLE = Table(

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from heatlas.atlases.brain_box import Box
 from heatlas.atlases.spaces import Grid
 from heatlas.pipeline.regions.maps import read_map
-from heatlas.pipeline.run.columns import described
-from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.declared import Table, described
 from heatlas.pipeline.run.errors import BadInputError
 
 PARTIAL_TABLE = Table(

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from heatlas.atlases.regions import RegionTable
 from heatlas.pipeline.regions.metrics import density, gain, negative_class_reference
 from heatlas.pipeline.regions.packed_labels import REST
-from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.config.settings import GainReference
-from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.declared import Table, described
 from heatlas.pipeline.run.errors import BadInputError
 
 REST_NAME = "unlabelled rest"

@@ -24,9 +24,8 @@ from heatlas.pipeline.registration.quality.region_quality import (
 from heatlas.pipeline.registration.quality.side_images import sides_of
 from heatlas.pipeline.registration.quality.sides import Sides
 from heatlas.pipeline.registration.scan_jobs import registration_job
-from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.config.settings import RegionsConfig, RegistrationConfig
-from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.declared import Table, described
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.jobs import Job, Outcome, is_done, run_jobs

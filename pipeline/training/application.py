@@ -28,9 +28,8 @@ from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.models.device import chosen_device
 from heatlas.pipeline.models.inputs import read_channels
 from heatlas.pipeline.models.storage import load_model, require_family
-from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.config.settings import Config
-from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.declared import Table, described
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import FoldFiles, RunLayout
 from heatlas.pipeline.run.plain_text import counted

@@ -44,9 +44,8 @@ from heatlas.pipeline.registration.quality.decisions import FLAGGED_TABLE
 from heatlas.pipeline.registration.quality.region_quality import REGION_QUALITY_TABLE
 from heatlas.pipeline.registration.stage import REGISTRATION_TABLE
 from heatlas.pipeline.registration.volumes.region_volumes import TEST_RETEST_TABLE, VOLUMES_TABLE
-from heatlas.pipeline.run.columns import DescribedColumn, Form, column_of
 from heatlas.pipeline.run.config.settings import Config
-from heatlas.pipeline.run.declared import CLASSES, Table
+from heatlas.pipeline.run.declared import CLASSES, DescribedColumn, Form, Table, column_of
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.map_names import map_names
 from heatlas.pipeline.run.layout.run_layout import RunLayout

@@ -11,8 +11,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from heatlas.pipeline.run.columns import MEANINGS, Form, described
-from heatlas.pipeline.run.declared import Inference, Table
+from heatlas.pipeline.run.declared import MEANINGS, Form, Inference, Table, described
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout, RunLayout
 from heatlas.reports.read.run_files import DECLARED

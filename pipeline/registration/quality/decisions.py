@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.run.columns import described
-from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.declared import Table, described
 from heatlas.pipeline.run.errors import BadInputError, ResumableError
 from heatlas.pipeline.run.tables import read_table
 

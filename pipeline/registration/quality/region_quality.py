@@ -29,8 +29,7 @@ from heatlas.pipeline.registration.quality.local_quality import (
     region_voxels,
 )
 from heatlas.pipeline.registration.quality.side_images import write_asymmetry
-from heatlas.pipeline.run.columns import described
-from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.declared import Table, described
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.work.digests import DigestCache, unit_key
 from heatlas.pipeline.run.work.jobs import Job, Outcome, receipt_key, run_jobs

@@ -36,8 +36,7 @@ from heatlas.atlases.spaces import template_grid
 from heatlas.atlases.templates import span_of
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.registration.quality.measures import correlation
-from heatlas.pipeline.run.columns import described
-from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.declared import Table, described
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.work.digests import DigestCache, unit_key
 from heatlas.pipeline.run.work.jobs import Job, Outcome, receipt_key, run_jobs

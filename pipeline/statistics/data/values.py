@@ -25,9 +25,8 @@ from heatlas.atlases.regions import RegionTable
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input, read_network_volume
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
-from heatlas.pipeline.run.columns import Form, described
 from heatlas.pipeline.run.config.settings import Config
-from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.declared import Form, Table, described
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.layout.scan_files import ScanFiles

@@ -29,9 +29,8 @@ from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input, read_network_volume
 from heatlas.pipeline.regions.maps import read_map
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
-from heatlas.pipeline.run.columns import Form, described
 from heatlas.pipeline.run.config.settings import Config
-from heatlas.pipeline.run.declared import Inference, Table
+from heatlas.pipeline.run.declared import Form, Inference, Table, described
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.layout.scan_files import ScanFiles, sidecar

@@ -20,9 +20,8 @@ from heatlas.pipeline.cohort.people.tasks import SEVERAL_CLASSES, Task, task_of
 from heatlas.pipeline.cohort.records import CLINICAL_TABLE, SCANS_TABLE, Scan
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
-from heatlas.pipeline.run.columns import Form, described
 from heatlas.pipeline.run.config.settings import Config
-from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.declared import Form, Table, described
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.run.work.digests import DigestCache
