@@ -34,6 +34,7 @@ from heatlas.pipeline.explaining.own_regions import STAGE as OWN_REGIONS
 from heatlas.pipeline.explaining.shared_reference import read_norms
 from heatlas.pipeline.models.families.registry import is_given
 from heatlas.pipeline.run.config.files import read_config, usual_sentence
+from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE, template_name
 from heatlas.pipeline.run.config.objectives import ObjectiveConfig
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError, HeatlasError, UsageError
@@ -49,7 +50,6 @@ from heatlas.pipeline.run.layout.folder import (
 )
 from heatlas.pipeline.run.layout.private_paths import last_part
 from heatlas.pipeline.run.layout.run_layout import ParticipantLayout, RunLayout
-from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE, template_name
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.executors import open_executor
 from heatlas.pipeline.run.work.jobs import FAILURES_TABLE, clear_stale_scratch

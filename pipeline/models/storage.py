@@ -25,7 +25,7 @@ from heatlas.pipeline.models.families.family import Family
 from heatlas.pipeline.models.families.registry import build_network, family_of
 from heatlas.pipeline.models.inputs import NetworkInput, Normalisation
 from heatlas.pipeline.run.config.files import network_settings
-from heatlas.pipeline.run.config.image_kinds import KINDS
+from heatlas.pipeline.run.config.images import KINDS
 from heatlas.pipeline.run.config.networks import ModelConfig
 from heatlas.pipeline.run.documents import read_json, read_regular
 from heatlas.pipeline.run.errors import BadInputError, UsageError

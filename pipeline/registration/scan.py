@@ -32,7 +32,7 @@ from heatlas.pipeline.registration.images.t1w import load_t1w
 from heatlas.pipeline.registration.quality.measures import assess
 from heatlas.pipeline.registration.through_t1w import CarriedImage, carry, worst_of
 from heatlas.pipeline.registration.volumes.jacobian import jacobian_determinant, log_jacobian
-from heatlas.pipeline.run.config.image_kinds import ImageKind
+from heatlas.pipeline.run.config.images import ImageKind
 from heatlas.pipeline.run.config.settings import RegistrationConfig
 
 BRAIN_MARGIN_MM = 10.0

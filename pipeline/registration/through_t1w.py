@@ -27,7 +27,7 @@ from heatlas.pipeline.registration.ants_transform import (
 from heatlas.pipeline.registration.images.preparation import around_brain, closest_ras, coarsen, correct_bias_field
 from heatlas.pipeline.registration.images.t1w import load_t1w
 from heatlas.pipeline.registration.quality.measures import mutual_information, rotation_angle
-from heatlas.pipeline.run.config.image_kinds import ImageKind
+from heatlas.pipeline.run.config.images import ImageKind
 from heatlas.pipeline.run.errors import BadInputError
 
 COARSE_MM, FINE_MM = 4.0, 2.0

@@ -24,7 +24,7 @@ from heatlas.pipeline.registration.images.t1w import load_t1w
 from heatlas.pipeline.registration.scan import register_image
 from heatlas.pipeline.registration.scan_jobs import SessionImage, place_one, registration_job
 from heatlas.pipeline.registration.stage import REGISTRATION_TABLE, register_scans
-from heatlas.pipeline.run.config.image_kinds import KINDS
+from heatlas.pipeline.run.config.images import KINDS
 from heatlas.pipeline.run.config.settings import RegistrationConfig
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import RunLayout

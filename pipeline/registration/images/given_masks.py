@@ -15,7 +15,7 @@ from heatlas.atlases.resampling import resample_labels
 from heatlas.atlases.spaces import Grid
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.registration.images.t1w import T1wImage, load_labels
-from heatlas.pipeline.run.config.image_kinds import KINDS
+from heatlas.pipeline.run.config.images import KINDS
 from heatlas.pipeline.run.errors import BadInputError
 
 SUFFIXES = (".nii.gz", ".nii")

@@ -17,7 +17,7 @@ from heatlas.atlases.templates import load_template, span_of, template_on
 from heatlas.pipeline.registration.ants_transform import Volume, read_displacement
 from heatlas.pipeline.registration.images.preparation import on_grid
 from heatlas.pipeline.registration.quality.sides import VOXEL_MM, Halves, Sides, asymmetry, compare_sides, halves_of
-from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE
+from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE
 
 
 def write_asymmetry(

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from heatlas.pipeline.run.config.cluster import ClusterConfig
 from heatlas.pipeline.run.config.evaluation import EvaluationConfig
-from heatlas.pipeline.run.config.image_kinds import KINDS, T1W, ImageKind, Suffix
+from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE, KINDS, T1W, ImageKind, Suffix, template_name
 from heatlas.pipeline.run.config.inclusion import read_rule
 from heatlas.pipeline.run.config.networks import ModelConfig, default_network
 from heatlas.pipeline.run.config.number_classes import class_names, class_problems
@@ -33,7 +33,6 @@ from heatlas.pipeline.run.config.ranges import (
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
 from heatlas.pipeline.run.config.typed_values import problems
 from heatlas.pipeline.run.errors import UsageError
-from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE, template_name
 
 _HIDDEN_COLUMNS = {"sites": {"site"}, "ids": {"participant_id", "scan_id"}}
 """Columns whose values a pseudonym replaces, which a rule would write out."""

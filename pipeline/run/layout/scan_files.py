@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from heatlas.pipeline.run.config.image_kinds import KINDS
-from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE, template_name
+from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE, KINDS, template_name
 
 
 def sidecar(image: Path) -> Path:

@@ -29,13 +29,13 @@ from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input, read_network_volume
 from heatlas.pipeline.regions.maps import read_map
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
+from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.declared import Form, Inference, Table, described
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.layout.scan_files import ScanFiles, sidecar
 from heatlas.pipeline.run.tables import write_json
-from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.run.work.steps import run_step
