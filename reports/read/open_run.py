@@ -22,7 +22,7 @@ from heatlas.pipeline.models.inputs import read_channels
 from heatlas.pipeline.models.storage import LoadedModel, load_model
 from heatlas.pipeline.regions.maps import read_map
 from heatlas.pipeline.regions.tables import ALL
-from heatlas.pipeline.run.config.typed_values import require_arguments
+from heatlas.pipeline.run.config.ranges import require_arguments
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import REMEDY

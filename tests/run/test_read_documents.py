@@ -10,7 +10,7 @@ import pytest
 
 from heatlas.pipeline.run import documents
 from heatlas.pipeline.run.config.files import load_config
-from heatlas.pipeline.run.config.typed_values import from_text
+from heatlas.pipeline.run.config.ranges import from_text
 from heatlas.pipeline.run.documents import DEEPEST, json_object, known_json, read_json, toml_document
 from heatlas.pipeline.run.errors import BadInputError, ResumableError, UsageError
 from heatlas.pipeline.run.layout.folder import read_run_input, run_lock

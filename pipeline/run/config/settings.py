@@ -29,9 +29,9 @@ from heatlas.pipeline.run.config.ranges import (
     between,
     matching,
     naming,
+    problems,
 )
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
-from heatlas.pipeline.run.config.typed_values import problems
 from heatlas.pipeline.run.errors import UsageError
 
 _HIDDEN_COLUMNS = {"sites": {"site"}, "ids": {"participant_id", "scan_id"}}
