@@ -35,7 +35,7 @@ from heatlas.pipeline.explaining.shared_reference import read_norms
 from heatlas.pipeline.models.families.registry import is_given
 from heatlas.pipeline.run.config.files import read_config, usual_sentence
 from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE, template_name
-from heatlas.pipeline.run.config.objectives import ObjectiveConfig
+from heatlas.pipeline.run.config.networks import ObjectiveConfig
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError, HeatlasError, UsageError
 from heatlas.pipeline.run.layout.bundle_layout import open_bundle

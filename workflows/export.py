@@ -39,8 +39,7 @@ from heatlas.pipeline.regions.tables import RELEVANCE_BILATERAL_TABLE
 from heatlas.pipeline.run.config.cluster import ClusterConfig
 from heatlas.pipeline.run.config.files import config_to_toml
 from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE, T1W, ImageKind
-from heatlas.pipeline.run.config.objectives import ObjectiveConfig
-from heatlas.pipeline.run.config.pretraining import PretrainingConfig
+from heatlas.pipeline.run.config.networks import ObjectiveConfig, PretrainingConfig
 from heatlas.pipeline.run.config.settings import Config, PrivacyConfig
 from heatlas.pipeline.run.errors import EXIT_OK, BadInputError, UsageError
 from heatlas.pipeline.run.layout.bundle_layout import SECTION, Bundle, BundleLayout

@@ -30,7 +30,7 @@ from heatlas.pipeline.evaluation.scores.overlap import best_threshold
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input, read_network_volume
 from heatlas.pipeline.models.storage import load_model
 from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE
-from heatlas.pipeline.run.config.objectives import ObjectiveConfig
+from heatlas.pipeline.run.config.networks import ObjectiveConfig
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout, FoldFiles

@@ -13,10 +13,8 @@ from heatlas.pipeline.run.config.cluster import ClusterConfig
 from heatlas.pipeline.run.config.evaluation import EvaluationConfig
 from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE, KINDS, T1W, ImageKind, Suffix, template_name
 from heatlas.pipeline.run.config.inclusion import read_rule
-from heatlas.pipeline.run.config.networks import ModelConfig, default_network
+from heatlas.pipeline.run.config.networks import ModelConfig, ObjectiveConfig, PretrainingConfig, default_network
 from heatlas.pipeline.run.config.number_classes import class_names, class_problems
-from heatlas.pipeline.run.config.objectives import ObjectiveConfig
-from heatlas.pipeline.run.config.pretraining import PretrainingConfig
 from heatlas.pipeline.run.config.ranges import (
     RISING,
     Count,
