@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from heatlas.pipeline.run.config.cluster import ClusterConfig
-from heatlas.pipeline.run.config.evaluation import EvaluationConfig
 from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE, KINDS, T1W, ImageKind, Suffix, template_name
 from heatlas.pipeline.run.config.inclusion import read_rule
 from heatlas.pipeline.run.config.networks import ModelConfig, ObjectiveConfig, PretrainingConfig, default_network
@@ -29,7 +28,7 @@ from heatlas.pipeline.run.config.ranges import (
     naming,
     problems,
 )
-from heatlas.pipeline.run.config.statistics import StatisticsConfig
+from heatlas.pipeline.run.config.statistics import EvaluationConfig, StatisticsConfig
 from heatlas.pipeline.run.errors import UsageError
 
 _HIDDEN_COLUMNS = {"sites": {"site"}, "ids": {"participant_id", "scan_id"}}
