@@ -11,9 +11,8 @@ from typing import Annotated, Literal
 
 from heatlas.pipeline.run.config.cluster import ClusterConfig
 from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE, KINDS, T1W, ImageKind, Suffix, template_name
-from heatlas.pipeline.run.config.inclusion import read_rule
+from heatlas.pipeline.run.config.inclusion import class_names, class_problems, read_rule
 from heatlas.pipeline.run.config.networks import ModelConfig, ObjectiveConfig, PretrainingConfig, default_network
-from heatlas.pipeline.run.config.number_classes import class_names, class_problems
 from heatlas.pipeline.run.config.ranges import (
     RISING,
     Count,
