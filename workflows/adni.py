@@ -48,8 +48,8 @@ from heatlas.pipeline.run.layout.folder import (
     run_lock,
     with_registration_seed,
 )
-from heatlas.pipeline.run.layout.private_paths import last_part
 from heatlas.pipeline.run.layout.run_layout import ParticipantLayout, RunLayout
+from heatlas.pipeline.run.plain_text import last_part
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.executors import open_executor
 from heatlas.pipeline.run.work.jobs import FAILURES_TABLE, clear_stale_scratch

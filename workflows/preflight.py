@@ -45,8 +45,7 @@ from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE, template_name
 from heatlas.pipeline.run.config.settings import AttributionConfig, Config, RegistrationConfig
 from heatlas.pipeline.run.errors import BadInputError, UsageError
-from heatlas.pipeline.run.layout.private_paths import without_home
-from heatlas.pipeline.run.plain_text import counted
+from heatlas.pipeline.run.plain_text import counted, without_home
 from heatlas.pipeline.statistics.requested import require_names
 from heatlas.studies.probes.body import with_body
 from heatlas.studies.probes.settings import ProbeConfig

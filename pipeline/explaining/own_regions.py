@@ -31,9 +31,9 @@ from heatlas.pipeline.registration.own_labels import INSIDE, labels_in_template,
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.declared import Table, described
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.run.layout.private_paths import shown_as
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
+from heatlas.pipeline.run.plain_text import shown_as
 from heatlas.pipeline.run.work.digests import DigestCache, unit_key
 from heatlas.pipeline.run.work.jobs import Job, Outcome, record_failures, run_jobs
 from heatlas.pipeline.run.work.steps import run_step

@@ -27,10 +27,9 @@ from heatlas.pipeline.registration.images.preparation import closest_ras
 from heatlas.pipeline.registration.images.t1w import load_labels, voxel_to_world
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.run.layout.private_paths import shown_as, without_home
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
-from heatlas.pipeline.run.plain_text import counted
+from heatlas.pipeline.run.plain_text import counted, shown_as, without_home
 from heatlas.pipeline.run.work.digests import DigestCache, unit_key
 from heatlas.pipeline.run.work.jobs import FAILURES_TABLE, Job, Outcome, record_failures, run_jobs
 

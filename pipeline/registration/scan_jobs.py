@@ -22,8 +22,8 @@ from heatlas.pipeline.registration.quality.measures import mutual_information
 from heatlas.pipeline.registration.scan import RegisteredScan, register_image
 from heatlas.pipeline.run.config.images import KINDS, T1W, ImageKind, template_name
 from heatlas.pipeline.run.config.settings import RegistrationConfig
-from heatlas.pipeline.run.layout.private_paths import shown_as
 from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.plain_text import shown_as
 from heatlas.pipeline.run.tables import write_json
 from heatlas.pipeline.run.work.digests import DigestCache, unit_key
 from heatlas.pipeline.run.work.jobs import Job

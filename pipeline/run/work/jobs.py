@@ -28,9 +28,8 @@ import pandas as pd
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.errors import HeatlasError, ResumableError, UsageError
 from heatlas.pipeline.run.layout.folder import read_run_input
-from heatlas.pipeline.run.layout.private_paths import with_named_folders
 from heatlas.pipeline.run.layout.run_layout import RunLayout
-from heatlas.pipeline.run.plain_text import plain
+from heatlas.pipeline.run.plain_text import plain, with_named_folders
 from heatlas.pipeline.run.tables import write_json, write_text
 from heatlas.pipeline.run.work.cluster import ClusterExecutor, WorkerLostError
 from heatlas.pipeline.run.work.digests import log_remade, read_receipt, same_content, stamp_of

@@ -17,9 +17,8 @@ from typing import Self
 
 from tqdm import tqdm
 
-from heatlas.pipeline.run.layout.private_paths import with_named_folders
 from heatlas.pipeline.run.layout.run_layout import RunLayout
-from heatlas.pipeline.run.plain_text import plain
+from heatlas.pipeline.run.plain_text import plain, with_named_folders
 
 SECONDS_BETWEEN_LINES = 30.0
 SECONDS_BETWEEN_COUNTS = 2.0

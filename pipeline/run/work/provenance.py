@@ -11,8 +11,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from heatlas.pipeline.run.layout.private_paths import relative_uri
 from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.plain_text import relative_uri
 from heatlas.pipeline.run.plugins import plugin_versions
 from heatlas.pipeline.run.tables import write_json, write_text
 
