@@ -27,8 +27,8 @@ from heatlas.pipeline.regions.stage import aggregate_applied, aggregate_relevanc
 from heatlas.pipeline.registration.images.faces import without_face
 from heatlas.pipeline.registration.own_labels import carry_labels
 from heatlas.pipeline.run.config.settings import Config
-from heatlas.pipeline.run.layout.map_names import map_names
 from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.layout.scan_files import map_names
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.jobs import FAILURES_TABLE, Job, Outcome
 from heatlas.pipeline.run.work.steps import run_step

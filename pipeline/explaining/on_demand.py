@@ -32,8 +32,8 @@ from heatlas.pipeline.regions.tables import RELEVANCE_BILATERAL_TABLE, RELEVANCE
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.declared import Table, described
 from heatlas.pipeline.run.errors import BadInputError, UsageError
-from heatlas.pipeline.run.layout.map_names import settings_for
 from heatlas.pipeline.run.layout.run_layout import ExplanationLayout
+from heatlas.pipeline.run.layout.scan_files import settings_for
 from heatlas.pipeline.run.tables import REMEDY
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.jobs import Job, Outcome, is_done, run_jobs

@@ -47,8 +47,8 @@ from heatlas.pipeline.registration.volumes.region_volumes import TEST_RETEST_TAB
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.declared import CLASSES, DescribedColumn, Form, Table, column_of
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.run.layout.map_names import map_names
 from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.layout.scan_files import map_names
 from heatlas.pipeline.run.tables import REMEDY, first_wrong, read_table
 from heatlas.pipeline.run.work.digests import read_receipt, same_content, stamp_of
 from heatlas.pipeline.run.work.jobs import FAILURES_TABLE

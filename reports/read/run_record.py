@@ -30,9 +30,8 @@ from heatlas.pipeline.run.declared import warn_once
 from heatlas.pipeline.run.documents import read_json
 from heatlas.pipeline.run.errors import BadInputError, HeatlasError
 from heatlas.pipeline.run.layout.folder import RunInput, read_run_config, read_run_input
-from heatlas.pipeline.run.layout.map_names import GUIDED_MAP, beta_of, map_names
 from heatlas.pipeline.run.layout.run_layout import RunLayout
-from heatlas.pipeline.run.layout.scan_files import ScanFiles
+from heatlas.pipeline.run.layout.scan_files import GUIDED_MAP, ScanFiles, beta_of, map_names
 from heatlas.pipeline.run.plain_text import counted, listed, without_folders
 from heatlas.pipeline.run.tables import REMEDY
 from heatlas.pipeline.run.work.steps import step_outputs

@@ -25,8 +25,8 @@ from heatlas.pipeline.models.inputs import NetworkInput
 from heatlas.pipeline.models.storage import load_model, save_model
 from heatlas.pipeline.regions.stage import aggregate_applied, aggregate_relevance
 from heatlas.pipeline.run.config.settings import AttributionConfig, Config, RegistrationConfig, TrainingConfig
-from heatlas.pipeline.run.layout.map_names import map_names
 from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.layout.scan_files import map_names
 from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.jobs import Outcome

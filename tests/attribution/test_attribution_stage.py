@@ -23,8 +23,8 @@ from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.explaining.stage import CONSERVATION_TABLE, explain_scans
 from heatlas.pipeline.models.families.founding import FoundingCNN
 from heatlas.pipeline.run.config.settings import AttributionConfig, Config, RegistrationConfig, TrainingConfig
-from heatlas.pipeline.run.layout.map_names import beta_of
 from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.layout.scan_files import beta_of
 from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.jobs import Outcome

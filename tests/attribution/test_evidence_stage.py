@@ -28,7 +28,7 @@ from heatlas.pipeline.models.storage import load_model
 from heatlas.pipeline.regions.stage import aggregate_relevance
 from heatlas.pipeline.run.config.settings import AttributionConfig, CohortConfig, Config
 from heatlas.pipeline.run.errors import BadInputError, UsageError
-from heatlas.pipeline.run.layout.map_names import map_names
+from heatlas.pipeline.run.layout.scan_files import map_names
 from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.jobs import Outcome

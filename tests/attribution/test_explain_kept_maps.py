@@ -23,8 +23,8 @@ from heatlas.pipeline.explaining.stage import explain_scans
 from heatlas.pipeline.regions.stage import aggregate_relevance
 from heatlas.pipeline.run.config.settings import AttributionConfig, Config, RegistrationConfig, TrainingConfig
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.run.layout.map_names import map_names
 from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.layout.scan_files import map_names
 from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.jobs import Outcome

@@ -28,7 +28,7 @@ from heatlas.pipeline.regions.stage import aggregate_relevance
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.config.settings import AttributionConfig, Config
 from heatlas.pipeline.run.errors import UsageError
-from heatlas.pipeline.run.layout.map_names import map_names
+from heatlas.pipeline.run.layout.scan_files import map_names
 from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work import digests
 from heatlas.pipeline.run.work.digests import DigestCache, code_digest

@@ -18,7 +18,7 @@ from heatlas.pipeline.regions.channels import RELEVANCE_CHANNELS_TABLE
 from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE, all_images
 from heatlas.pipeline.run.config.networks import ModelConfig
 from heatlas.pipeline.run.config.settings import Config
-from heatlas.pipeline.run.layout.map_names import GUIDED_MAP
+from heatlas.pipeline.run.layout.scan_files import GUIDED_MAP
 from heatlas.pipeline.statistics.associations.volume_association import WITHIN
 from heatlas.reports.questions.analyses import ANALYSES
 from heatlas.reports.questions.primary import PRIMARY

@@ -30,8 +30,8 @@ from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 from heatlas.pipeline.regions.stage import aggregate_relevance
 from heatlas.pipeline.run.config.settings import AttributionConfig
 from heatlas.pipeline.run.errors import UsageError
-from heatlas.pipeline.run.layout.map_names import map_names
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
+from heatlas.pipeline.run.layout.scan_files import map_names
 from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.reports.frame.material import Material
