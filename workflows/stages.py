@@ -30,8 +30,7 @@ from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.layout.scan_files import map_names
 from heatlas.pipeline.run.work.digests import DigestCache
-from heatlas.pipeline.run.work.jobs import FAILURES_TABLE, Job, Outcome
-from heatlas.pipeline.run.work.steps import run_step
+from heatlas.pipeline.run.work.jobs import FAILURES_TABLE, Job, Outcome, run_step
 from heatlas.pipeline.statistics.applied import compare_applied
 from heatlas.pipeline.statistics.data.inputs import files_read
 from heatlas.pipeline.statistics.data.values import measure_images

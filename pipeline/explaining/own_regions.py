@@ -35,8 +35,7 @@ from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.run.plain_text import shown_as
 from heatlas.pipeline.run.work.digests import DigestCache, unit_key
-from heatlas.pipeline.run.work.jobs import Job, Outcome, record_failures, run_jobs
-from heatlas.pipeline.run.work.steps import run_step
+from heatlas.pipeline.run.work.jobs import Job, Outcome, record_failures, run_jobs, run_step
 
 STAGE = "own-regions"
 

@@ -62,8 +62,7 @@ from heatlas.pipeline.run.layout.scan_files import ScanFiles, lrp_map_name, side
 from heatlas.pipeline.run.plain_text import listed
 from heatlas.pipeline.run.tables import read_table, write_json
 from heatlas.pipeline.run.work.digests import DigestCache, canonical_json, text_digest, unit_key
-from heatlas.pipeline.run.work.jobs import Job, Outcome, receipt_key, run_jobs
-from heatlas.pipeline.run.work.steps import run_step
+from heatlas.pipeline.run.work.jobs import Job, Outcome, receipt_key, run_jobs, run_step
 
 STAGE = "regions"
 MAPS_STAGE = "group-maps"

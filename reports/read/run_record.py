@@ -34,7 +34,7 @@ from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.layout.scan_files import GUIDED_MAP, ScanFiles, beta_of, map_names
 from heatlas.pipeline.run.plain_text import counted, listed, without_folders
 from heatlas.pipeline.run.tables import REMEDY
-from heatlas.pipeline.run.work.steps import step_outputs
+from heatlas.pipeline.run.work.jobs import step_outputs
 from heatlas.reports.read.run_files import (
     HISTORIES_OF,
     MAKE_AGAIN,

@@ -16,7 +16,7 @@ from heatlas.pipeline.run.errors import BadInputError, ResumableError, UsageErro
 from heatlas.pipeline.run.layout.folder import read_run_input, run_lock
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.work.digests import DigestCache, file_digest, read_receipt
-from heatlas.pipeline.run.work.steps import step_outputs
+from heatlas.pipeline.run.work.jobs import step_outputs
 
 DEEP = '{"a": ' * 100_000 + "1" + "}" * 100_000
 BAD = {

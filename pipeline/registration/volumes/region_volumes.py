@@ -39,8 +39,7 @@ from heatlas.pipeline.registration.quality.measures import correlation
 from heatlas.pipeline.run.declared import Table, described
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.work.digests import DigestCache, unit_key
-from heatlas.pipeline.run.work.jobs import Job, Outcome, receipt_key, run_jobs
-from heatlas.pipeline.run.work.steps import run_step
+from heatlas.pipeline.run.work.jobs import Job, Outcome, receipt_key, run_jobs, run_step
 
 STAGE = "volumes"
 HIPPOCAMPUS, VENTRICLES = "Hippocampus", "Lateral ventricle"

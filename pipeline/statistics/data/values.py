@@ -31,7 +31,7 @@ from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.run.work.digests import DigestCache
-from heatlas.pipeline.run.work.steps import run_step
+from heatlas.pipeline.run.work.jobs import run_step
 from heatlas.pipeline.statistics.arrays import Floats
 from heatlas.pipeline.training.baselines.images import standardised
 

@@ -37,8 +37,8 @@ from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.layout.scan_files import ScanFiles, sidecar
 from heatlas.pipeline.run.tables import write_json
 from heatlas.pipeline.run.work.digests import DigestCache
+from heatlas.pipeline.run.work.jobs import run_step
 from heatlas.pipeline.run.work.seeds import generator
-from heatlas.pipeline.run.work.steps import run_step
 from heatlas.pipeline.statistics.arrays import Flags, Floats, Indices
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs, files_read, read_inputs
 from heatlas.pipeline.statistics.data.members import CLASSES, TwoGroups

@@ -25,8 +25,8 @@ from heatlas.pipeline.run.declared import Form, Table, described
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.run.work.digests import DigestCache
+from heatlas.pipeline.run.work.jobs import run_step
 from heatlas.pipeline.run.work.seeds import derived_seed
-from heatlas.pipeline.run.work.steps import run_step
 from heatlas.pipeline.training.baselines.images import Floats, ImageFeatures, image_features
 from heatlas.pipeline.training.baselines.ridge import predicted
 from heatlas.pipeline.training.prediction import PREDICTIONS_TABLE
