@@ -40,7 +40,7 @@ from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.executors import open_executor
-from heatlas.pipeline.run.work.memory import kept_memory
+from heatlas.pipeline.run.work.host import kept_memory
 
 CLASSES = ("CN", "AD")
 SIZES = ((2.0, 1), (2.0, 5), (1.0, 1), (1.0, 5))

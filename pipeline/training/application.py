@@ -34,8 +34,8 @@ from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import FoldFiles, RunLayout
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.digests import DigestCache, unit_key
+from heatlas.pipeline.run.work.host import kept_memory
 from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
-from heatlas.pipeline.run.work.memory import kept_memory
 from heatlas.pipeline.training.control import NO_CONTROL
 from heatlas.pipeline.training.metrics import positive_probability
 from heatlas.pipeline.training.prediction import PREDICTION_COLUMNS, logits_of

@@ -32,8 +32,8 @@ from heatlas.pipeline.run.layout.run_layout import FoldFiles, RunLayout
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.run.tables import REMEDY
 from heatlas.pipeline.run.work.digests import DigestCache, unit_key
+from heatlas.pipeline.run.work.host import kept_memory
 from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
-from heatlas.pipeline.run.work.memory import kept_memory
 from heatlas.pipeline.run.work.seeds import derived_seed
 from heatlas.pipeline.training.age_gap import with_corrected_gaps
 from heatlas.pipeline.training.centring import centre

@@ -28,7 +28,7 @@ from heatlas.pipeline.run.config.statistics import GridsConfig
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.run.tables import write_table
-from heatlas.pipeline.run.work.memory import kept_memory
+from heatlas.pipeline.run.work.host import kept_memory
 from heatlas.studies.grids.directions import KIND_OF
 from heatlas.studies.grids.grid_scores import GRID_COLUMNS, GridMethod, Setting, grid_scores, is_local
 from heatlas.studies.grids.layout import Grid, Kind, Layout, Shape

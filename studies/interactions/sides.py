@@ -31,8 +31,8 @@ from heatlas.pipeline.run.declared import Table, described
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.run.plain_text import did_you_mean, nearest
+from heatlas.pipeline.run.work.host import kept_memory
 from heatlas.pipeline.run.work.jobs import Outcome
-from heatlas.pipeline.run.work.memory import kept_memory
 from heatlas.pipeline.run.work.seeds import generator
 
 DRAWS = 2000

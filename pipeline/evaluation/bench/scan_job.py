@@ -49,7 +49,7 @@ from heatlas.pipeline.run.config.statistics import EvaluationConfig
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.run.tables import write_table
-from heatlas.pipeline.run.work.memory import kept_memory
+from heatlas.pipeline.run.work.host import kept_memory
 
 NOT_KEPT = ("undefined", "ag_clamped")
 FAITHFUL = tuple(name for name in FAITHFULNESS_SCORES if name not in NOT_KEPT)

@@ -50,7 +50,7 @@ from heatlas.pipeline.run.work.digests import (
     stamp_of,
     unit_key,
 )
-from heatlas.pipeline.run.work.memory import is_full, why_unwritten
+from heatlas.pipeline.run.work.host import is_full, why_unwritten
 from heatlas.pipeline.run.work.progress import Progress
 
 FAILURES_TABLE = Table(
