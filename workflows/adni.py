@@ -53,8 +53,7 @@ from heatlas.pipeline.run.plain_text import last_part
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.executors import open_executor
 from heatlas.pipeline.run.work.jobs import FAILURES_TABLE, clear_stale_scratch
-from heatlas.pipeline.run.work.progress import open_log
-from heatlas.pipeline.run.work.provenance import write_dataset_description, write_provenance
+from heatlas.pipeline.run.work.progress import open_log, write_dataset_description, write_provenance
 from heatlas.pipeline.training.given import networks_of_run
 from heatlas.reports.page.build import write_report
 from heatlas.workflows.check import describe_cohort

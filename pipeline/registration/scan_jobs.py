@@ -27,7 +27,7 @@ from heatlas.pipeline.run.plain_text import shown_as
 from heatlas.pipeline.run.tables import write_json
 from heatlas.pipeline.run.work.digests import DigestCache, unit_key
 from heatlas.pipeline.run.work.jobs import Job
-from heatlas.pipeline.run.work.provenance import package_versions
+from heatlas.pipeline.run.work.progress import package_versions
 from heatlas.pipeline.run.work.seeds import derived_seed
 
 STAGE = "registration"

@@ -31,7 +31,7 @@ from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.layout.scan_files import map_names
 from heatlas.pipeline.run.tables import read_table, write_json, write_text
 from heatlas.pipeline.run.work.jobs import FAILURES_TABLE
-from heatlas.pipeline.run.work.provenance import write_provenance
+from heatlas.pipeline.run.work.progress import write_provenance
 from heatlas.pipeline.statistics.data.values import IMAGE_REGIONS_TABLE
 from heatlas.pipeline.statistics.stage import analyse
 from heatlas.pipeline.training.metrics import outcome
