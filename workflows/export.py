@@ -36,7 +36,6 @@ from heatlas.pipeline.models.families.registry import is_given
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input, from_network
 from heatlas.pipeline.models.storage import LoadedModel, load_model
 from heatlas.pipeline.regions.tables import RELEVANCE_BILATERAL_TABLE
-from heatlas.pipeline.run.config.cluster import ClusterConfig
 from heatlas.pipeline.run.config.files import config_to_toml
 from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE, T1W, ImageKind
 from heatlas.pipeline.run.config.networks import ObjectiveConfig, PretrainingConfig
@@ -47,6 +46,7 @@ from heatlas.pipeline.run.layout.folder import read_run_config, read_run_input
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import write_json, write_text
 from heatlas.pipeline.run.work.digests import file_digest
+from heatlas.pipeline.run.work.providers import ClusterConfig
 from heatlas.reports.content.run.model_card import model_card
 from heatlas.reports.read.run_record import read_run
 from heatlas.studies.probes.body import with_body

@@ -9,7 +9,6 @@ import string
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from heatlas.pipeline.run.config.cluster import ClusterConfig
 from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE, KINDS, T1W, ImageKind, Suffix, template_name
 from heatlas.pipeline.run.config.inclusion import class_names, class_problems, read_rule
 from heatlas.pipeline.run.config.networks import ModelConfig, ObjectiveConfig, PretrainingConfig, default_network
@@ -29,6 +28,7 @@ from heatlas.pipeline.run.config.ranges import (
 )
 from heatlas.pipeline.run.config.statistics import EvaluationConfig, StatisticsConfig
 from heatlas.pipeline.run.errors import UsageError
+from heatlas.pipeline.run.work.providers import ClusterConfig
 
 _HIDDEN_COLUMNS = {"sites": {"site"}, "ids": {"participant_id", "scan_id"}}
 """Columns whose values a pseudonym replaces, which a rule would write out."""
