@@ -3,11 +3,9 @@
 Each table is declared beside the code that computes it, written by `Table.write` and read by `Table.read`. Its data
 dictionary, the checks of the report, headings on pages and the documentation (docs/tables.md) come from this record.
 
-Columns of result tables: what a cell may hold, and how a page writes it.
-
-A column's name means the same kind of thing in every table, so its form and its heading stand here, once, and what it
-means where many tables say the same; otherwise the table says it (`pipeline.run.declared.Table`). A name that is not
-here is a number, unless it begins with ``n_`` (a count) or ``p_`` (a p value) or ends with ``_id`` (text).
+A column's name means the same kind of thing in every table, so what it holds (`Form`) and its heading stand here, once,
+in `KNOWN`. A name that is not there is a number, unless it begins with ``n_`` (a count) or ``p_`` (a p value) or ends
+with ``_id`` (text).
 """
 
 from __future__ import annotations

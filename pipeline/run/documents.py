@@ -1,9 +1,8 @@
-"""JSON and TOML read within bounds: size, depth and kind, so that no file of a run or of a user is a surprise later.
+"""Files read within bounds: regular files only, and JSON and TOML of limited size, depth and kind.
 
-Python's own readers recurse, and one of TOML takes time that grows with the square of the parts of a key. A document
-that is too large, too deep or of another kind is refused here, by one line that names the file and the remedy.
-
-Open only regular files: reading a named pipe may block forever, and a device may be endless.
+Reading a named pipe may block for ever, and a device may be endless. Python's readers of JSON and TOML recurse, and
+that of TOML takes time that grows with the square of the parts of a key. What is too large, too deep or of another kind
+is refused here, by one line that names the file and the remedy.
 """
 
 from __future__ import annotations

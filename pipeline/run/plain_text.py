@@ -1,6 +1,6 @@
-"""Text of messages: control characters from inputs are shown, not executed; counts, lists, and names almost typed.
+"""Text for people: control characters are shown, not executed, and paths do not name the home folder.
 
-Paths in outputs, without the home folder, which may be named after a person.
+Also counts, lists, and the name that a misspelt one may mean.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
-"""Tables as BIDS writes them: tab-separated, UTF-8, ``n/a`` for missing.
+"""Tables as BIDS writes them (tab-separated, UTF-8, ``n/a`` for missing), and checks of their cells.
 
 Floats are written with their shortest exact representation, so equal numbers give equal bytes and reading returns the
-numbers that were written.
+numbers that were written. A wrong cell is a `BadInputError` with file, line, column and value.
 
 Spreadsheets run cells that begin like a formula (``=``, ``+``, ``-``, ``@``). Such text, unless it is a number, is
 written after an apostrophe, the spreadsheets' mark of plain text; `read_table` removes it.
-
-Checks of tables of a run; a wrong cell is a `BadInputError` with file, line, column and value.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Which kinds of images a cohort consists of: the suffixes of their BIDS names, and what follows from them.
-
-The name of a template, which is part of file names, from the setting that says where it lies.
-"""
+"""What images are: their kinds, by the suffix of BIDS names, and the template whose space they are in."""
 
 from __future__ import annotations
 

@@ -1,14 +1,13 @@
-"""The rule of inclusion, ``[cohort] include``: a small, safe expression on columns of the cohort's tables.
+"""Who takes part and in which class, read from text: the rule of inclusion, and classes by number.
 
-``age >= 60 and cdr >= 0 and site in ["A", "B"]``: comparisons of columns with numbers, quoted text, lists or other
-columns, joined by ``and``, ``or``, ``not`` and parentheses. Python's own parser reads it, and every node it makes must
-be one of these; nothing is ever executed. Names of columns that are not plain words stand in backticks.
+``age >= 60 and cdr >= 0 and site in ["A", "B"]``: a rule (``[cohort] include``) has comparisons of columns with
+numbers, quoted text, lists or other columns, joined by ``and``, ``or``, ``not`` and parentheses. Python's own parser
+reads it, and every node it makes must be one of these; nothing is ever executed. Names of columns that are not plain
+words stand in backticks.
 
-Classes of a contrast by number: ``cdr = 0`` against ``cdr ≥ 0.5``.
-
-A class is written as a comparison, or two, with a number (``>=0.5``, ``>=60<70``); beside such a class a plain number
-means equality. The name under which a run knows it (`NumberClass.name`) says the column too, and is read as well, so
-that names in the settings of a run, in its tables and in its report are the same.
+``>=0.5``, ``>=60<70``: a class by number is a comparison, or two; beside such a class a plain number means equality.
+The name under which a run knows it (`NumberClass.name`) says the column too, and is read as well, so that names in the
+settings of a run, in its tables and in its report are the same.
 """
 
 from __future__ import annotations

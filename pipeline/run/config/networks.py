@@ -1,10 +1,6 @@
-"""What the settings of all networks share, and the records of all families by name.
+"""Settings of networks (``[model]``), and of what they learn beside labels (``[objective]``, ``[pretraining]``).
 
-The record of a family stands beside the family (`pipeline.models.families`), which adds it here.
-
-Settings of training with explanations: section ``[objective]``.
-
-Settings of pre-training without labels: section ``[pretraining]``, of ``heatlas pretrain``.
+The record of a family stands beside the family (`pipeline.models.families`), which adds it to `NETWORKS`.
 """
 
 from __future__ import annotations

@@ -1,14 +1,12 @@
-"""What a setting may be, said once beside its field: ``steps: Annotated[int, between(2, 1000)] = 20``.
+"""What a setting or an argument may be, and the check of its value.
 
-The check, its sentence in the error and the column "may be" of docs/settings.md follow from it. In a list a limit holds
-for each element, unless it is one of the list. What relates several settings to each other is a function instead, the
-``checks`` of their record.
+A limit is said once, beside the field of the setting: ``steps: Annotated[int, between(2, 1000)] = 20``. The check, its
+sentence in the error and the column "may be" of docs/settings.md follow from it. In a list a limit holds for each
+element, unless it is one of the list. What relates several settings to each other is the ``checks`` of their record.
 
-What users set: values of settings, from TOML or typed, and arguments of the functions of the library.
-
-One check for configuration files and for settings of methods: values become what the fields of frozen dataclasses hold.
-A whole number is accepted where a number is asked for, a list where a tuple is. One table says what each argument must
-be; whether an image fits a network is said where it is read. Errors are one line with the name and what it may be.
+Values from TOML or a command line become what the fields of frozen dataclasses hold: a whole number is accepted where a
+number is asked for, a list where a tuple is. `ARGUMENTS` says what each argument of the library must be; whether an
+image fits a network is said where it is read. Errors are one line with the name and what it may be.
 """
 
 from __future__ import annotations

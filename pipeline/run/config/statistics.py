@@ -1,8 +1,6 @@
-"""The settings of the cohort statistics: one frozen record per analysis, nested in `StatisticsConfig`.
+"""Settings of the cohort statistics and of the bench: one frozen record per analysis.
 
-In TOML a nested record is a section: ``[statistics.subgroups]``.
-
-Settings of the bench: section ``[evaluation]``, of ``heatlas evaluate``, with that of its grids.
+In TOML a nested record is a section: ``[statistics.subgroups]``, ``[evaluation.grids]``.
 """
 
 from __future__ import annotations

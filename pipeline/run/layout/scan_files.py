@@ -1,11 +1,8 @@
-"""Paths of the files of one scan in a run folder, by BIDS names of participant and session.
+"""Files of one scan in a run folder, by BIDS names of participant and session, and names of its maps.
 
-Without sessions in the dataset, names have none.
-
-Names of relevance maps in files and tables; `pipeline.attribution.titles` has those for readers.
-
-``lrpB025`` is LRP with beta 0.25, ``gb`` guided backpropagation; any other map has the name of its method and of the
-settings that differ from the defaults: ``occlusionSize12``.
+Without sessions in the dataset, names have none. ``lrpB025`` is the map of LRP with beta 0.25, ``gb`` that of guided
+backpropagation; any other has the name of its method and of the settings that differ from the defaults:
+``occlusionSize12``. `pipeline.attribution.titles` has their names for readers.
 """
 
 from __future__ import annotations

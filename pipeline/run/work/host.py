@@ -1,8 +1,11 @@
-"""The one place where values come back from the device that computes to the processor.
+"""The machine that a process works on: its memory, why a file could not be written, and values from its GPU.
 
-Whoever asks a GPU for a value waits until it has done all that it was told before, and has nothing to do meanwhile. So
-nothing asks but `on_host`, and tests on a stand-in for a GPU (`tests/other_device.py`) find whoever asks otherwise.
-What is meant, and worth its wait:
+A disk may be full, or the shell may limit the size of files. Libraries differ in what they say then: ANTs says nothing
+and leaves a truncated file, safetensors has an error of its own.
+
+`on_host` is the one place where values come back from the device that computes. Whoever asks a GPU for a value waits
+until it has done all that it was told before, and has nothing to do meanwhile. So nothing asks but `on_host`, and tests
+on a stand-in for a GPU (`tests/other_device.py`) find whoever asks otherwise. What is meant, and worth its wait:
 
 - in training, the classes of the part and the constants of a fresh network before the first step; loss and score at the
   end of a pass over a part; the checkpoint; in the first ten steps the counts of batch normalisation; with guidance,
@@ -11,11 +14,6 @@ What is meant, and worth its wait:
   (signed inputs), which boxes and regions change anything, whether expected gradients need more points, and what LIME
   and ViT-CX fit by scikit-image, numpy and scipy;
 - results on their way to a file.
-
-The machine that a process works on: memory for large arrays, and why a file could not be written.
-
-A disk may be full, or the shell may limit the size of files. Libraries differ in what they say then: ANTs says nothing
-and leaves a truncated file, safetensors has an error of its own.
 """
 
 from __future__ import annotations

@@ -1,16 +1,12 @@
-"""Units of work with receipts: each is done once, completely, and is not lost.
+"""Work with receipts: each unit, and each step over the group, is done once, completely, and is not lost.
 
 A *unit* is one scan registered, one fold trained, one scan explained. Its key is a digest of inputs, parameters
 and code. Its outputs are written to a scratch folder and renamed into place, then a receipt is written. A unit
 whose receipt has the right key is not repeated; a unit that fails becomes a row of ``failures.tsv`` with a
 traceback in a file, and the others continue.
 
-Steps over the whole group, such as statistics, repeated only if their inputs change.
-
-A step reads tables and maps of the run and writes tables, each atomically. Like a unit of work it has a receipt; an
-interrupted step has none and is repeated.
-
-Registered images as registration wrote them: another image under their name is refused, as other weights are.
+A *step* reads tables and maps of the run and writes tables, each atomically. It has a receipt, too; an interrupted step
+has none and is repeated. By the receipts of registration an image that was changed since is refused.
 """
 
 from __future__ import annotations

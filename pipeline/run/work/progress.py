@@ -1,8 +1,7 @@
-"""What a run says while it works: its log, on the terminal and in ``logs/run.log``, and the progress of longer work.
+"""What a run says of its work: its log and progress while it lasts, and how it was made.
 
-Progress is a bar on a terminal, elsewhere a line every half minute.
-
-Provenance of a run: code, packages, machine, command, seed.
+The log is on the terminal and in ``logs/run.log``. Progress is a bar on a terminal, elsewhere a line every half minute.
+Provenance names code, packages, machine, command and seed.
 """
 
 from __future__ import annotations

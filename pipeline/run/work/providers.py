@@ -1,10 +1,8 @@
-"""Parsl's configuration of a cluster: from a file of one's own, or from the settings ``[cluster]``.
+"""Jobs on a cluster: the settings ``[cluster]``, and Parsl's configuration from them or from a file of one's own.
 
 Parsl's providers do the work; here they only get their options. Every configuration is then completed with what a run
 relies on (`completed`): workers that need nothing of the shell that started the run, lost work repeated, files under
 the run folder.
-
-The settings of jobs on a cluster; `pipeline.run.work.providers` makes Parsl's configuration of them.
 """
 
 from __future__ import annotations
