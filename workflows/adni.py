@@ -26,9 +26,10 @@ from heatlas.pipeline.cohort.applied import read_scan, to_apply
 from heatlas.pipeline.cohort.demo.cohort import LONGITUDINAL_PARTICIPANTS, PARTICIPANTS, write_demo_cohort
 from heatlas.pipeline.cohort.people.balance import SPLIT_BALANCE_TABLE, balance_sentence
 from heatlas.pipeline.cohort.people.splits import SPLITS_TABLE
-from heatlas.pipeline.cohort.reading import InputCohort, read_cohort
+from heatlas.pipeline.cohort.reading import PLANTED, InputCohort, read_cohort
 from heatlas.pipeline.cohort.records import CLINICAL_TABLE, ScanTable
 from heatlas.pipeline.cohort.sharing import write_comparison
+from heatlas.pipeline.cohort.work import Work
 from heatlas.pipeline.explaining.controls import mean_controls
 from heatlas.pipeline.explaining.own_regions import STAGE as OWN_REGIONS
 from heatlas.pipeline.explaining.shared_reference import read_norms
@@ -72,7 +73,7 @@ from heatlas.workflows.preflight import (
     stages_until,
     table_setting,
 )
-from heatlas.workflows.stages import STAGE_FUNCTIONS, Work
+from heatlas.workflows.stages import STAGE_FUNCTIONS
 
 
 def run_pipeline(source: RunInput, out: Path, config: Config, options: Run, stages: Sequence[str] = ()) -> int:
@@ -194,7 +195,7 @@ def _write_provenance(work: Work, cohort: InputCohort) -> None:
     atlas = load_atlas(config.regions.atlas, configured_grid(config.registration))
     sources = {
         "input_layout": cohort.layout,
-        "synthetic": work.truth.is_file(),
+        "synthetic": (work.input_root / PLANTED).is_file(),
         "template": {
             "name": source.name,
             "source": source.origin,

@@ -32,7 +32,7 @@ from heatlas.pipeline.run.work.jobs import Job, Outcome, is_done
 from heatlas.reports.frame.overviews import draw_overviews, overview_job
 
 if TYPE_CHECKING:
-    from heatlas.workflows.stages import Work
+    from heatlas.pipeline.cohort.work import Work
 
 
 def register_and_finish(work: Work, scans: Sequence[Scan]) -> tuple[list[Outcome], list[Outcome]]:

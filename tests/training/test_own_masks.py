@@ -352,7 +352,7 @@ def test_check_and_run_match_subjects_with_all_kept_scans(tmp_path, monkeypatch)
     ScanTable(tuple(visits)).write(layout)
     record_failures(layout, [])
     dropped = replace(visits[1], scan_id="other", image="x.nii").dropped("a reason")
-    work = stages.Work(layout, tmp_path, own, (*visits, dropped), SPLIT, None, None)
+    work = Work(layout, tmp_path, own, (*visits, dropped), SPLIT, None, None)
     with pytest.raises(InterruptedError):
         stages.train(work)
     assert seen["arguments"][2] == visits[:1]

@@ -19,6 +19,7 @@ from heatlas.atlases.images import write_template_image
 from heatlas.atlases.templates import load_template
 from heatlas.pipeline.cohort.people.splits import Split
 from heatlas.pipeline.cohort.records import Scan, ScanTable
+from heatlas.pipeline.cohort.work import Work
 from heatlas.pipeline.registration import scan_jobs
 from heatlas.pipeline.registration.scan_jobs import SessionImage
 from heatlas.pipeline.run.config.settings import Config, RegistrationConfig
@@ -29,7 +30,6 @@ from heatlas.pipeline.run.work import progress
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.jobs import Outcome
 from heatlas.workflows.registration import register_and_finish
-from heatlas.workflows.stages import Work
 
 TEMPLATE = load_template(4.0)
 BOX = brain_box(TEMPLATE).grid(TEMPLATE.grid)
