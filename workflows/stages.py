@@ -144,23 +144,19 @@ def aggregate(work: Work) -> Result:
     if work.without_labels:
         run = RunLayout(Path(config.training.networks_of))
         tables = (PREDICTIONS_TABLE.path(run), PREDICTIONS_APPLIED_TABLE.path(layout))
-        done = aggregate_applied(layout, applied, tables, work.map_names, config, work.digests, run)
+        done = aggregate_applied(work, applied, tables, work.map_names, run)
         return Result(own_regions(work, applied), done)
     scans, predictions = predicted(work, "attribution"), PREDICTIONS_TABLE.read(layout, ["scan_id"])
     grid = configured_grid(config.registration)
-    done, outcomes = aggregate_relevance(
-        layout, scans, predictions, work.map_names, grid, config, work.executor, work.digests
-    )
+    done, outcomes = aggregate_relevance(work, scans, predictions, work.map_names, grid)
     tables = (PREDICTIONS_TABLE.path(layout), PREDICTIONS_APPLIED_TABLE.path(layout))
-    others = aggregate_applied(layout, applied, tables, work.map_names, config, work.digests)
+    others = aggregate_applied(work, applied, tables, work.map_names)
     return Result([*outcomes, *own_regions(work, [*scans, *applied])], done or others)
 
 
 def own_regions(work: Work, scans: Sequence[Scan]) -> list[Outcome]:
     """Sum the maps over people's own segmentations, where there are any."""
-    return add_own_regions(
-        work.layout, work.input_root, work.located(scans), work.map_names, work.config, work.executor, work.digests
-    )
+    return add_own_regions(work, work.located(scans), work.map_names)
 
 
 def infer(work: Work) -> Result:
