@@ -128,9 +128,7 @@ def explain(work: Work) -> Result:
     labelled, outcomes = work.labelled("registration"), list[Outcome]()
     if not work.without_labels:
         scans, predictions = predicted(work), PREDICTIONS_TABLE.read(layout, ["scan_id"])
-        outcomes = explain_scans(
-            layout, scans, work.split, predictions, atlas, config, work.executor, work.digests, labelled
-        )
+        outcomes = explain_scans(work, scans, predictions, atlas, labelled)
     applied = explain_applied(
         layout, applied_scans(work), labelled, work.split, atlas, config, work.executor, work.digests
     )
