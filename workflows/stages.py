@@ -100,17 +100,14 @@ def train(work: Work) -> Result:
     seen = configured_input(config).box if config.objective.own_anatomy else None
     carried = carry_labels(work.layout, work.input_root, located, config, work.executor, work.digests, kept, seen)
     if work.without_labels:
-        outcomes = take_networks(work.layout, split, config, work.executor, work.digests)
+        outcomes = take_networks(work)
     else:
-        outcomes = train_folds(work.layout, scans, split, config, work.executor, work.digests)
+        outcomes = train_folds(work, scans)
     firsts = outcomes[: len(split.folds)]  # further repeats follow, and are only compared
     trained = [fold.index for fold, outcome in zip(split.folds, firsts, strict=True) if outcome.ok]
-    outside = work.outside("registration")
-    applied = apply_networks(work.layout, outside, split, trained, work.config, work.executor, work.digests)
+    applied = apply_networks(work, work.outside("registration"), trained)
     atlas = load_atlas(config.regions.atlas, configured_grid(config.registration))
-    beside = compare_with_baselines(
-        work.layout, scans, split, config, PackedAtlas.of(atlas), work.executor, work.digests
-    )
+    beside = compare_with_baselines(work, scans, PackedAtlas.of(atlas))
     return Result([*carried, *outcomes, *applied], step_done=beside)
 
 
