@@ -168,7 +168,7 @@ def infer(work: Work) -> Result:
     measured, atlas = False, None
     if task_of(config.cohort).kind.name == TWO_CLASSES:
         atlas = PackedAtlas.of(load_atlas(config.regions.atlas, configured_grid(config.registration)))
-        measured = measure_images(layout, explained, config, atlas, work.executor, work.digests)
+        measured = measure_images(work, explained, atlas)
 
     truth = work.input_root / PLANTED  # there only if the input is a demo cohort
 
@@ -199,7 +199,7 @@ def infer(work: Work) -> Result:
     )
     if atlas is not None:
         predictions = PREDICTIONS_TABLE.read(layout, ["scan_id"])
-        voxelwise = compare_voxelwise(layout, explained, predictions, config, atlas, work.executor, work.digests)
+        voxelwise = compare_voxelwise(work, explained, predictions, atlas)
         done = done or voxelwise or measured
     return Result(step_done=done)
 
