@@ -96,9 +96,9 @@ def register(work: Work) -> Result:
 def train(work: Work) -> Result:
     """Train one network per fold and predict unseen scans, including those outside the contrast."""
     scans, split, config = work.labelled("registration"), work.split, work.config
-    located, kept = work.located(scans), [scan for scan in work.scans if scan.kept]
+    located = work.located(scans)
     seen = configured_input(config).box if config.objective.own_anatomy else None
-    carried = carry_labels(work.layout, work.input_root, located, config, work.executor, work.digests, kept, seen)
+    carried = carry_labels(work, located, seen)
     if work.without_labels:
         outcomes = take_networks(work)
     else:
