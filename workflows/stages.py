@@ -81,8 +81,7 @@ def register(work: Work) -> Result:
     config = work.config
 
     def faceless(job: Job, scan: Scan) -> Job:
-        files = work.layout.scan(scan.participant_id, scan.session_id, config.registration.resolution_mm)
-        return without_face(job, scan, files, work.input_root, config.registration, work.digests)
+        return without_face(job, scan, work.files(scan), work.input_root, config.registration, work.digests)
 
     scans, conversions = convert_scans(
         work.layout, work.input_root, work.scans, config.cohort.max_voxel_mm, work.executor,
@@ -96,13 +95,9 @@ def register(work: Work) -> Result:
 def train(work: Work) -> Result:
     """Train one network per fold and predict unseen scans, including those outside the contrast."""
     scans, split, config = work.labelled("registration"), work.split, work.config
-    located = work.located(scans)
     seen = configured_input(config).box if config.objective.own_anatomy else None
-    carried = carry_labels(work, located, seen)
-    if work.without_labels:
-        outcomes = take_networks(work)
-    else:
-        outcomes = train_folds(work, scans)
+    carried = carry_labels(work, work.located(scans), seen)
+    outcomes = take_networks(work) if work.without_labels else train_folds(work, scans)
     firsts = outcomes[: len(split.folds)]  # further repeats follow, and are only compared
     trained = [fold.index for fold, outcome in zip(split.folds, firsts, strict=True) if outcome.ok]
     applied = apply_networks(work, work.outside("registration"), trained)
@@ -126,9 +121,7 @@ def explain(work: Work) -> Result:
     if not work.without_labels:
         scans, predictions = predicted(work), PREDICTIONS_TABLE.read(layout, ["scan_id"])
         outcomes = explain_scans(work, scans, predictions, atlas, labelled)
-    applied = explain_applied(
-        layout, applied_scans(work), labelled, work.split, atlas, config, work.executor, work.digests
-    )
+    applied = explain_applied(work, applied_scans(work), labelled, atlas)
     return Result([*outcomes, *applied])
 
 

@@ -332,9 +332,9 @@ def aggregate_applied(
 
     `scans`: scans that have been explained and are in ``predictions_applied.tsv``. `predictions`: ``predictions.tsv``
     of the labelled scans, and ``predictions_applied.tsv``. `run`: run whose networks are applied, with tables of
-    labelled scans; by default that of `work`. Returns whether tables were written or removed; False if they were still valid.
-    Raises BadInputError if a scan has no row in ``predictions_applied.tsv``, or its region table is missing or lacks a
-    map.
+    labelled scans; by default that of `work`. Returns whether tables were written or removed; False if they were still
+    valid. Raises BadInputError if a scan has no row in ``predictions_applied.tsv``, or its region table is missing or
+    lacks a map.
     """
     layout = work.layout
     of_stage = (RELEVANCE_APPLIED_TABLE, RELEVANCE_APPLIED_BILATERAL_TABLE)

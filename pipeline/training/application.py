@@ -100,7 +100,7 @@ def apply_networks(work: Work, scans: Sequence[Scan], trained: Sequence[int]) ->
     ``predictions_applied.tsv`` has the predicted scans, averaged over networks, which each row names. It is removed if
     there are none. Raises BadInputError if a scan has a label.
     """
-    layout, split = work.layout, work.split
+    layout, split, cohort = work.layout, work.split, work.config.cohort
     labelled = [scan.name for scan in scans if scan.label is not None]
     if labelled:
         raise BadInputError(f"{labelled[0]} has a label, so it is predicted by the fold that tests it.")
@@ -132,7 +132,7 @@ def apply_networks(work: Work, scans: Sequence[Scan], trained: Sequence[int]) ->
         PREDICTIONS_APPLIED_TABLE.remove(layout)
         return outcomes
     answers = [NETWORK_TABLE.read(layout.fold(fold).predictions_applied) for fold in sorted(done)]
-    frame = mean_over_networks(pd.concat(answers, ignore_index=True), (config.cohort.negative, config.cohort.positive))
+    frame = mean_over_networks(pd.concat(answers, ignore_index=True), (cohort.negative, cohort.positive))
     PREDICTIONS_APPLIED_TABLE.write(layout, frame)
     return outcomes
 
