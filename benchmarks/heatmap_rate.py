@@ -29,6 +29,7 @@ from heatlas.pipeline.attribution.entry import RunContext
 from heatlas.pipeline.attribution.methods import attribute_all
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.cohort.work import Work
 from heatlas.pipeline.explaining.requested import explanations_of_run
 from heatlas.pipeline.explaining.stage import explain_scans
 from heatlas.pipeline.models.families.registry import build_network
@@ -62,7 +63,8 @@ def stage(layout: RunLayout, cohort: Cohort, config: Config, executor: Executor)
     def explain() -> None:
         for receipt in (layout.logs / "receipts").rglob("*.json"):
             receipt.unlink()
-        outcomes = explain_scans(layout, scans, split, predictions, atlas, config, executor, digests)
+        work = Work(layout, layout.root, config, tuple(scans), split, executor, digests)
+        outcomes = explain_scans(work, scans, predictions, atlas)
         assert all(one.status == "done" for one in outcomes), outcomes
 
     return explain
