@@ -123,7 +123,7 @@ def test_a_dictionary_is_written_by_the_record_of_a_table_alone() -> None:
     """The others are rows that one unit of work leaves for the command that started it."""
     callers = {
         path.relative_to(ROOT).as_posix()
-        for room in ("pipeline", "reports", "workflows")
+        for room in ("pipeline", "reports", "workflows", "studies")
         for path in (ROOT / room).rglob("*.py")
         if re.search(r"(?<!def )(?<!_)\bwrite_table\(", path.read_text(encoding="utf-8"))
     }
