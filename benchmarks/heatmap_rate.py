@@ -29,6 +29,7 @@ from heatlas.pipeline.attribution.entry import RunContext
 from heatlas.pipeline.attribution.methods import attribute_all
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.cohort.work import Work
 from heatlas.pipeline.explaining.requested import explanations_of_run
 from heatlas.pipeline.explaining.stage import explain_scans
 from heatlas.pipeline.models.families.registry import build_network
@@ -40,7 +41,7 @@ from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.executors import open_executor
-from heatlas.pipeline.run.work.memory import kept_memory
+from heatlas.pipeline.run.work.host import kept_memory
 
 CLASSES = ("CN", "AD")
 SIZES = ((2.0, 1), (2.0, 5), (1.0, 1), (1.0, 5))
@@ -62,7 +63,8 @@ def stage(layout: RunLayout, cohort: Cohort, config: Config, executor: Executor)
     def explain() -> None:
         for receipt in (layout.logs / "receipts").rglob("*.json"):
             receipt.unlink()
-        outcomes = explain_scans(layout, scans, split, predictions, atlas, config, executor, digests)
+        work = Work(layout, layout.root, config, tuple(scans), split, executor, digests)
+        outcomes = explain_scans(work, scans, predictions, atlas)
         assert all(one.status == "done" for one in outcomes), outcomes
 
     return explain

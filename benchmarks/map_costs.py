@@ -4,7 +4,7 @@
     python benchmarks/map_costs.py --grid 160 196 160 --repeats 3
 
 One thread of the CPU, in turn with the passes they are compared with; process CPU time, medians of the ratios. Memory
-is kept between calls as in a run (`pipeline.run.work.memory`). The bounds of the design are 15 for expected gradients
+is kept between calls as in a run (`pipeline.run.work.host`). The bounds of the design are 15 for expected gradients
 and 2 for DeepLIFT.
 """
 
@@ -25,7 +25,7 @@ from heatlas.pipeline.attribution.gradient.paths import (
 from heatlas.pipeline.attribution.methods import attribute_all
 from heatlas.pipeline.attribution.reference.deeplift import DeepLift
 from heatlas.pipeline.attribution.reference.references import Reference
-from heatlas.pipeline.run.work.memory import kept_memory
+from heatlas.pipeline.run.work.host import kept_memory
 
 CONTROLS = 12
 

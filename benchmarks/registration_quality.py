@@ -15,6 +15,7 @@ Runs are kept in OUT and continued.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,11 +26,13 @@ import numpy as np
 import pandas as pd
 from sections import arguments_of, show, table
 
+from heatlas.pipeline.cohort.people.splits import Split
 from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.cohort.work import Work
 from heatlas.pipeline.registration.quality.outliers import flag_reasons, region_distances, region_reasons
 from heatlas.pipeline.registration.quality.sides import compare_sides
 from heatlas.pipeline.registration.stage import register_scans
-from heatlas.pipeline.run.config.settings import RegistrationConfig
+from heatlas.pipeline.run.config.settings import Config, RegistrationConfig
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.digests import DigestCache
@@ -84,7 +87,9 @@ def registered(
     layout = RunLayout(out / name)
     scans = scans_of(folder, cohort, out / "mirrored", entry)
     with open_executor(1) as executor:
-        register_scans(layout, folder, scans, config, 43, executor, DigestCache(layout.digests))
+        settings = Config(registration=dataclasses.replace(config, seed=43))
+        work = Work(layout, folder, settings, tuple(scans), Split(()), executor, DigestCache(layout.digests))
+        register_scans(work, scans)
     return layout, scans
 
 

@@ -21,8 +21,8 @@ from heatlas.pipeline.explaining.stage import CONSERVATION_TABLE
 from heatlas.pipeline.regions.ranking import BETA_OVERLAP_TABLE, FINGERPRINTS_TABLE, fingerprint_table, overlap_table
 from heatlas.pipeline.regions.tables import RELEVANCE_BILATERAL_TABLE, RELEVANCE_TABLE, bilateral_rows
 from heatlas.pipeline.run.config.files import read_config
-from heatlas.pipeline.run.layout.map_names import lrp_map_name
 from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.layout.scan_files import lrp_map_name
 from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.statistics.stage import analyse
 

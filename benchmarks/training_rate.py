@@ -34,7 +34,7 @@ from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.models.inputs import NetworkInput, covering_box, read_network_volume
 from heatlas.pipeline.run.config.settings import TrainingConfig
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
-from heatlas.pipeline.run.work.memory import kept_memory
+from heatlas.pipeline.run.work.host import kept_memory
 from heatlas.pipeline.training.objectives.of_task import classification
 from heatlas.pipeline.training.objectives.records import Context
 from heatlas.pipeline.training.parallel import ALONE

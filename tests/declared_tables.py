@@ -14,9 +14,8 @@ from heatlas.pipeline.regions.maps import PARTIAL_TABLE
 from heatlas.pipeline.regions.packed_atlas import RELEVANCE_CHANNELS_TABLE
 from heatlas.pipeline.regions.tables import SPREADS
 from heatlas.pipeline.registration.quality.doubt import FLAGGED_TABLE
-from heatlas.pipeline.run.columns import Form
 from heatlas.pipeline.run.config.files import read_config
-from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.declared import Form, Table
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.statistics.comparison.external import EXTERNAL_CALIBRATION_TABLE, EXTERNAL_TABLE

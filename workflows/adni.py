@@ -26,15 +26,17 @@ from heatlas.pipeline.cohort.applied import read_scan, to_apply
 from heatlas.pipeline.cohort.demo.cohort import LONGITUDINAL_PARTICIPANTS, PARTICIPANTS, write_demo_cohort
 from heatlas.pipeline.cohort.people.balance import SPLIT_BALANCE_TABLE, balance_sentence
 from heatlas.pipeline.cohort.people.splits import SPLITS_TABLE
-from heatlas.pipeline.cohort.reading import InputCohort, read_cohort
+from heatlas.pipeline.cohort.reading import PLANTED, InputCohort, read_cohort
 from heatlas.pipeline.cohort.records import CLINICAL_TABLE, ScanTable
 from heatlas.pipeline.cohort.sharing import write_comparison
+from heatlas.pipeline.cohort.work import Work
 from heatlas.pipeline.explaining.controls import mean_controls
 from heatlas.pipeline.explaining.own_regions import STAGE as OWN_REGIONS
 from heatlas.pipeline.explaining.shared_reference import read_norms
 from heatlas.pipeline.models.families.registry import is_given
 from heatlas.pipeline.run.config.files import read_config, usual_sentence
-from heatlas.pipeline.run.config.objectives import ObjectiveConfig
+from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE, template_name
+from heatlas.pipeline.run.config.networks import ObjectiveConfig
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError, HeatlasError, UsageError
 from heatlas.pipeline.run.layout.bundle_layout import open_bundle
@@ -47,14 +49,12 @@ from heatlas.pipeline.run.layout.folder import (
     run_lock,
     with_registration_seed,
 )
-from heatlas.pipeline.run.layout.private_paths import last_part
 from heatlas.pipeline.run.layout.run_layout import ParticipantLayout, RunLayout
-from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE, template_name
+from heatlas.pipeline.run.plain_text import last_part
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.executors import open_executor
 from heatlas.pipeline.run.work.jobs import FAILURES_TABLE, clear_stale_scratch
-from heatlas.pipeline.run.work.progress import open_log
-from heatlas.pipeline.run.work.provenance import write_dataset_description, write_provenance
+from heatlas.pipeline.run.work.progress import open_log, write_dataset_description, write_provenance
 from heatlas.pipeline.training.given import networks_of_run
 from heatlas.reports.page.build import write_report
 from heatlas.workflows.check import describe_cohort
@@ -73,7 +73,7 @@ from heatlas.workflows.preflight import (
     stages_until,
     table_setting,
 )
-from heatlas.workflows.stages import STAGE_FUNCTIONS, Work
+from heatlas.workflows.stages import STAGE_FUNCTIONS
 
 
 def run_pipeline(source: RunInput, out: Path, config: Config, options: Run, stages: Sequence[str] = ()) -> int:
@@ -195,7 +195,7 @@ def _write_provenance(work: Work, cohort: InputCohort) -> None:
     atlas = load_atlas(config.regions.atlas, configured_grid(config.registration))
     sources = {
         "input_layout": cohort.layout,
-        "synthetic": work.truth.is_file(),
+        "synthetic": (work.input_root / PLANTED).is_file(),
         "template": {
             "name": source.name,
             "source": source.origin,

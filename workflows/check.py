@@ -19,8 +19,7 @@ from heatlas.pipeline.cohort.sharing import MATCHING, Manifest, Match, make_mani
 from heatlas.pipeline.run.config.inclusion import read_rule
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError, UsageError
-from heatlas.pipeline.run.layout.private_paths import without_home
-from heatlas.pipeline.run.plain_text import counted
+from heatlas.pipeline.run.plain_text import counted, without_home
 from heatlas.pipeline.run.tables import write_json, write_text
 from heatlas.pipeline.run.work.providers import PROVIDERS, require_file
 from heatlas.workflows.commands import Check, ManifestExport, ManifestImport

@@ -25,7 +25,7 @@ from heatlas.pipeline.run.errors import (
 )
 from heatlas.pipeline.run.plain_text import PlainStream, plain
 from heatlas.pipeline.run.work.executors import import_ahead
-from heatlas.pipeline.run.work.memory import FULL_BYTES, size_limit, too_large, why_unwritten
+from heatlas.pipeline.run.work.host import FULL_BYTES, size_limit, too_large, why_unwritten
 from heatlas.workflows.commands import COMMANDS, SEVERAL, Command, help_of, is_place, options_of
 
 WORKER_MODULES = (

@@ -30,7 +30,7 @@ from heatlas.pipeline.registration.ants_transform import TO_4MM
 from heatlas.pipeline.run.config.files import toml_value
 from heatlas.pipeline.run.config.settings import Config, RegistrationConfig
 from heatlas.pipeline.run.errors import EXIT_OK, BadInputError, UsageError
-from heatlas.pipeline.run.layout.map_names import map_names, names_of, settings_for
+from heatlas.pipeline.run.layout.scan_files import map_names, names_of, settings_for
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.plugins import origin
 from heatlas.workflows.commands import Models

@@ -23,7 +23,7 @@ from heatlas.pipeline.evaluation.parts import PARTS, chosen_parts, require_task
 from heatlas.pipeline.explaining.on_demand import SEEN, ExplanationRequest, explainable, show_scans
 from heatlas.pipeline.models.families.registry import on_backbone
 from heatlas.pipeline.run.config.files import with_section
-from heatlas.pipeline.run.config.number_classes import read_class
+from heatlas.pipeline.run.config.inclusion import read_class
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError, UsageError
 from heatlas.pipeline.run.layout.folder import read_run_config, read_run_input, run_lock

@@ -36,19 +36,17 @@ from heatlas.pipeline.models.families.registry import is_given, on_backbone
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input, from_network
 from heatlas.pipeline.models.storage import LoadedModel, load_model
 from heatlas.pipeline.regions.tables import RELEVANCE_BILATERAL_TABLE
-from heatlas.pipeline.run.config.cluster import ClusterConfig
 from heatlas.pipeline.run.config.files import config_to_toml
-from heatlas.pipeline.run.config.image_kinds import T1W, ImageKind
-from heatlas.pipeline.run.config.objectives import ObjectiveConfig
-from heatlas.pipeline.run.config.pretraining import PretrainingConfig
+from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE, T1W, ImageKind
+from heatlas.pipeline.run.config.networks import ObjectiveConfig, PretrainingConfig
 from heatlas.pipeline.run.config.settings import Config, PrivacyConfig
 from heatlas.pipeline.run.errors import EXIT_OK, BadInputError, UsageError
 from heatlas.pipeline.run.layout.bundle_layout import SECTION, Bundle, BundleLayout
 from heatlas.pipeline.run.layout.folder import read_run_config, read_run_input
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import write_json, write_text
-from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE
 from heatlas.pipeline.run.work.digests import file_digest
+from heatlas.pipeline.run.work.providers import ClusterConfig
 from heatlas.reports.content.run.model_card import model_card
 from heatlas.reports.read.run_record import read_run
 from heatlas.workflows.commands import Export

@@ -17,11 +17,11 @@ import pandas as pd
 
 from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.regions.tables import RELEVANCE_BILATERAL_TABLE
-from heatlas.pipeline.run.cells import require_whole
+from heatlas.pipeline.run.config.images import is_mni
 from heatlas.pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError, UsageError
 from heatlas.pipeline.run.layout.folder import read_run_config, read_run_input, require_no_links_out
 from heatlas.pipeline.run.layout.run_layout import RunLayout
-from heatlas.pipeline.run.template_name import is_mni
+from heatlas.pipeline.run.tables import require_whole
 from heatlas.pipeline.run.work.executors import open_executor
 from heatlas.pipeline.run.work.progress import Progress
 from heatlas.pipeline.statistics.comparison.rankings import RANKING_AGREEMENT_TABLE

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from heatlas.pipeline.run.config.typed_values import require_arguments
+from heatlas.pipeline.run.config.ranges import require_arguments
 from heatlas.pipeline.run.errors import HeatlasError, UsageError
 from heatlas.pipeline.run.plain_text import did_you_mean, nearest
 from heatlas.reports.read.open_run import OpenRun, open_run

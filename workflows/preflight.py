@@ -41,11 +41,10 @@ from heatlas.pipeline.registration.images.brain_extraction import mask_path, req
 from heatlas.pipeline.registration.own_labels import require_own_labels
 from heatlas.pipeline.registration.settled import COARSEST_MM, not_measured
 from heatlas.pipeline.run.config.files import load_config
+from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE, template_name
 from heatlas.pipeline.run.config.settings import AttributionConfig, Config, RegistrationConfig
 from heatlas.pipeline.run.errors import BadInputError, UsageError
-from heatlas.pipeline.run.layout.private_paths import without_home
-from heatlas.pipeline.run.plain_text import counted
-from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE, template_name
+from heatlas.pipeline.run.plain_text import counted, without_home
 from heatlas.pipeline.statistics.requested import require_names
 from heatlas.workflows.commands import STAGES, Check, ManifestExport, ManifestImport, Run, Settings
 

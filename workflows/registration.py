@@ -8,12 +8,12 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from heatlas.atlases.catalogue import find_atlas
 from heatlas.pipeline.cohort.records import Scan, ScanTable
+from heatlas.pipeline.cohort.work import Work
 from heatlas.pipeline.registration.quality.doubt import FLAGGED_TABLE, MIRRORED, NOT_KNOWN, require_decisions
 from heatlas.pipeline.registration.quality.outliers import flag_reasons
 from heatlas.pipeline.registration.settled import settle_scans
@@ -30,9 +30,6 @@ from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.work.jobs import Job, Outcome, is_done
 from heatlas.reports.frame.overviews import draw_overviews, overview_job
 
-if TYPE_CHECKING:
-    from heatlas.workflows.stages import Work
-
 
 def register_and_finish(work: Work, scans: Sequence[Scan]) -> tuple[list[Outcome], list[Outcome]]:
     """Register scans, draw the overviews, measure volumes, and update ``scans.tsv``.
@@ -41,9 +38,8 @@ def register_and_finish(work: Work, scans: Sequence[Scan]) -> tuple[list[Outcome
     updated from time to time. What depends on the whole cohort comes at the end. The first list has one outcome per
     kept scan, the second those of figures, volumes and quality per region.
     """
-    layout, executor, digests = work.layout, work.executor, work.digests
-    settings, atlas = work.config.registration, work.config.regions.atlas
-    resolution, atlas_digest = settings.resolution_mm, find_atlas(atlas).digest
+    layout, atlas, resolution = work.layout, work.config.regions.atlas, work.config.registration.resolution_mm
+    atlas_digest = find_atlas(atlas).digest
 
     def interim_volumes(registered: Sequence[Scan]) -> None:
         measured = [
@@ -53,14 +49,12 @@ def register_and_finish(work: Work, scans: Sequence[Scan]) -> tuple[list[Outcome
         gather_volumes(layout, measured, resolution)
 
     followers = functools.partial(_followers, atlas, atlas_digest, resolution)
-    registrations, regions = register_scans(
-        layout, work.input_root, scans, settings, settings.seed, executor, digests, atlas, followers, interim_volumes
-    )
+    registrations, regions = register_scans(work, scans, followers, interim_volumes)
     kept = [scan for scan in scans if scan.kept]
     registered = [scan for scan, outcome in zip(kept, registrations, strict=True) if outcome.ok]
-    figures = draw_overviews(layout, registered, resolution, executor)
+    figures = draw_overviews(layout, registered, resolution, work.executor)
     warped = [scan for scan in registered if scan.entry != "template"]
-    _, volumes = measure_volumes(layout, warped, atlas, resolution, executor, digests)
+    _, volumes = measure_volumes(work, warped)
     _settle(layout, work.config)
     return registrations, [*regions, *figures, *volumes]
 

@@ -16,12 +16,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from heatlas.pipeline.run.columns import unit_of
 from heatlas.pipeline.run.config.networks import NETWORKS, ModelConfig
-from heatlas.pipeline.run.config.ranges import in_words, split_kind
+from heatlas.pipeline.run.config.ranges import in_words, kinds_of, options_of, said, split_kind
 from heatlas.pipeline.run.config.settings import Config
-from heatlas.pipeline.run.config.typed_values import kinds_of, options_of, said
-from heatlas.pipeline.run.declared import CLASSES, Table
+from heatlas.pipeline.run.declared import CLASSES, Table, unit_of
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.statistics.comparison.runs import MAP_AGREEMENT_TABLE, MAPS_TABLE, MCNEMAR_TABLE, RUNS_TABLE
 from heatlas.reports.read.run_files import DECLARED

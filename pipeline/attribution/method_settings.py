@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from heatlas.pipeline.run.config.typed_values import (
+from heatlas.pipeline.run.config.ranges import (
     from_text,
     is_plain,
     kinds_of,

@@ -8,7 +8,7 @@ from functools import cache
 
 from heatlas.pipeline.attribution.entry import title_of
 from heatlas.pipeline.attribution.registry import METHODS
-from heatlas.pipeline.run.layout.map_names import GUIDED, GUIDED_MAP, LRP, beta_of, map_label
+from heatlas.pipeline.run.layout.scan_files import GUIDED, GUIDED_MAP, LRP, beta_of, map_label
 
 
 def map_title(name: str) -> str:

@@ -26,12 +26,11 @@ from heatlas.pipeline.cohort.images.headers import HeaderFinding, check_header, 
 from heatlas.pipeline.cohort.images.links import are_followed, is_dead, leads_in_a_circle
 from heatlas.pipeline.cohort.people.persons import known_among
 from heatlas.pipeline.cohort.records import FollowUp, Scan
-from heatlas.pipeline.run.config.image_kinds import KINDS, ImageKind
+from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE, KINDS, ImageKind
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted, listed, plain
 from heatlas.pipeline.run.tables import read_table
-from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE
 from heatlas.pipeline.run.work.digests import file_digest
 from heatlas.pipeline.run.work.progress import Progress
 

@@ -53,10 +53,10 @@ from heatlas.pipeline.cohort.images.links import are_followed
 from heatlas.pipeline.cohort.oasis import SESSION_FOLDER, participant
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.cohort.segmented.subjects import named_scan
+from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted, listed
-from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE
 
 PEOPLE = ("participantid", "participant", "subjectid", "subject", "sub", "fsid", "ptid", "person", "id")
 SESSIONS = ("sessionid", "session", "ses", "visitid", "visit", "viscode2", "viscode", "timepoint")

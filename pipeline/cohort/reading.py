@@ -46,12 +46,11 @@ from heatlas.pipeline.cohort.records import ScanTable
 from heatlas.pipeline.cohort.segmented import images as freesurfer
 from heatlas.pipeline.cohort.segmented.subjects import has_volumes, with_segmented_volumes
 from heatlas.pipeline.cohort.sharing import Disguise, Manifest, Match, capped_ages, select, with_capped_columns
-from heatlas.pipeline.run.config.image_kinds import T1W, ImageKind
+from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE, T1W, ImageKind, template_name
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.documents import read_json
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted, listed
-from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE, template_name
 
 DEMO_TRUTH = "truth"
 """Folder of the demo cohort that holds the planted truth, which must not be read as input."""

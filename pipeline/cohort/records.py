@@ -15,11 +15,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from heatlas.pipeline.run.cells import require_filled, require_known, require_numbers, require_whole
-from heatlas.pipeline.run.columns import described
-from heatlas.pipeline.run.declared import CLASSES, Table
+from heatlas.pipeline.run.declared import CLASSES, Table, described
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.tables import require_filled, require_known, require_numbers, require_whole
 
 OLDEST_AGE = 89.0
 """Ages above are written as this one (see `pipeline.cohort.sharing`)."""

@@ -45,14 +45,13 @@ from heatlas.pipeline.cohort.images.conversion import is_pair
 from heatlas.pipeline.cohort.images.dicom import series_of
 from heatlas.pipeline.cohort.images.file_kinds import dicom_files, is_image
 from heatlas.pipeline.cohort.records import OLDEST_AGE, Scan
-from heatlas.pipeline.run.cells import require_digests
-from heatlas.pipeline.run.columns import Form
 from heatlas.pipeline.run.config.settings import PrivacyConfig
-from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.declared import Form, Table
+from heatlas.pipeline.run.documents import read_regular
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.plain_text import counted, listed
-from heatlas.pipeline.run.regular_files import read_regular
+from heatlas.pipeline.run.tables import require_digests
 from heatlas.pipeline.run.work.digests import file_digest, text_digest
 from heatlas.pipeline.run.work.progress import Progress
 from heatlas.pipeline.run.work.seeds import generator

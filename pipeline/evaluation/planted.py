@@ -20,8 +20,7 @@ from scipy import stats
 
 from heatlas.pipeline.regions.ranking import METRICS, mean_over_participants, top_groups
 from heatlas.pipeline.regions.tables import RELEVANCE_BILATERAL_TABLE
-from heatlas.pipeline.run.columns import described
-from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.declared import Table, described
 from heatlas.pipeline.run.documents import read_json
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import RunLayout

@@ -21,7 +21,7 @@ from heatlas.pipeline.explaining.inputs import GivenImage
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 from heatlas.pipeline.regions.region_sums import device_labels, device_region_sums
 from heatlas.pipeline.regions.tables import scan_rows
-from heatlas.pipeline.run.config.typed_values import require_arguments
+from heatlas.pipeline.run.config.ranges import require_arguments
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.tables import write_json
 from heatlas.pipeline.run.work.host import on_host

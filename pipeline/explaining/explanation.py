@@ -15,7 +15,7 @@ from heatlas.pipeline.attribution.entry import Entry, RunContext
 from heatlas.pipeline.attribution.method_settings import Setting
 from heatlas.pipeline.attribution.methods import Method
 from heatlas.pipeline.attribution.network_view import StartValue
-from heatlas.pipeline.run.layout.map_names import map_label
+from heatlas.pipeline.run.layout.scan_files import map_label
 
 PREDICTED = "predicted"
 """Target: the class that the network gives the scan."""

@@ -10,7 +10,6 @@ which changes their sums where the scan is stretched.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,21 +21,18 @@ from heatlas.atlases.spaces import template_grid
 from heatlas.atlases.templates import span_of
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.cohort.segmented.images import names_of_regions, segmentation_of, table_beside
+from heatlas.pipeline.cohort.work import Work
 from heatlas.pipeline.regions.maps import read_map
 from heatlas.pipeline.regions.region_sums import REST
 from heatlas.pipeline.regions.stage import map_version
 from heatlas.pipeline.regions.tables import REST_NAME, density
 from heatlas.pipeline.registration.own_labels import INSIDE, labels_in_template, outside_brain, share_inside
-from heatlas.pipeline.run.columns import described
-from heatlas.pipeline.run.config.settings import Config
-from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.declared import Table, described
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.run.layout.private_paths import shown_as
-from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
-from heatlas.pipeline.run.work.digests import DigestCache, unit_key
-from heatlas.pipeline.run.work.jobs import Job, Outcome, record_failures, run_jobs
-from heatlas.pipeline.run.work.steps import run_step
+from heatlas.pipeline.run.plain_text import shown_as
+from heatlas.pipeline.run.work.digests import unit_key
+from heatlas.pipeline.run.work.jobs import Job, Outcome, record_failures, run_jobs, run_step
 
 STAGE = "own-regions"
 
@@ -131,32 +127,23 @@ def sum_own_regions(outputs: dict[str, Path], task: OwnRegions) -> Mapping[str, 
     return {"regions": len(volumes)}
 
 
-def add_own_regions(
-    layout: RunLayout,
-    input_root: Path,
-    scans: Sequence[Scan],
-    map_names: Sequence[str],
-    config: Config,
-    executor: Executor,
-    digests: DigestCache,
-) -> list[Outcome]:
+def add_own_regions(work: Work, scans: Sequence[Scan], map_names: Sequence[str]) -> list[Outcome]:
     """Write ``relevance_own_regions.tsv`` of all scans that have a segmentation; remove it where none has.
 
-    `input_root`: folder that the image paths of the scans start from. `scans`: explained, with the paths of their
-    images. `map_names`, `config`, `executor`, `digests`: as of `pipeline.regions.stage.aggregate_relevance`. Returns
-    one per scan with a segmentation.
+    `scans`: explained, with the paths of their images. Returns one per scan with a segmentation.
     """
+    layout, input_root, config, digests = work.layout, work.input_root, work.config, work.digests
     kept = scans if config.attribution.keep_maps == "all" else []
     found = {scan.scan_id: path for scan in kept
              if (path := segmentation_of(input_root, scan, config.regions.own_labels)) is not None}  # fmt: skip
     jobs = []
     for scan in (scan for scan in kept if scan.scan_id in found):
-        files = layout.scan(scan.participant_id, scan.session_id, config.registration.resolution_mm)
+        files = work.files(scan)
         table = table_beside(found[scan.scan_id], input_root)
         task = OwnRegions(scan, files, found[scan.scan_id], tuple(map_names), table)
         inputs = {"labels": digests.digest(task.labels), "warp": digests.digest(files.warp),
                   "affine": digests.digest(files.affine_transform),
-                  "maps": map_version(layout, scan, map_names, config, digests),
+                  "maps": map_version(work, scan, map_names),
                   **({"label table": digests.digest(table)} if table else {})}  # fmt: skip
         key = unit_key(inputs, [list(map_names), files.resolution_mm, scan.scan_id, scan.entry], sum_own_regions)
         outputs = {"table": files.own_region_table, "columns": files.own_region_table.with_suffix(".json")}
@@ -166,7 +153,7 @@ def add_own_regions(
         layout.receipt("steps", STAGE).unlink(missing_ok=True)
         record_failures(layout, [], [STAGE])
         return []
-    outcomes = run_jobs(layout, jobs, executor, "own regions")
+    outcomes = run_jobs(layout, jobs, work.executor, "own regions")
     tables = [outcome.job.outputs["table"] for outcome in outcomes if outcome.ok]
 
     def gather() -> list[Path]:

@@ -45,9 +45,8 @@ from heatlas.pipeline.run.documents import json_object
 from heatlas.pipeline.run.errors import BadInputError, HeatlasError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.work.digests import canonical_json, text_digest, unit_key
-from heatlas.pipeline.run.work.host import on_host
+from heatlas.pipeline.run.work.host import kept_memory, on_host
 from heatlas.pipeline.run.work.jobs import Job, Outcome, is_done, run_jobs
-from heatlas.pipeline.run.work.memory import kept_memory
 
 STAGE = "attribution-parts"
 Found = ExplainedScan | Exception

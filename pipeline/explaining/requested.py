@@ -22,7 +22,7 @@ from heatlas.pipeline.models.families.registry import build_network, family_of
 from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import HeatlasError, UsageError
-from heatlas.pipeline.run.layout.map_names import LRP, names_of, settings_for
+from heatlas.pipeline.run.layout.scan_files import LRP, names_of, settings_for
 
 
 def explanations_of_run(config: Config) -> tuple[Explanation, ...]:

@@ -11,12 +11,11 @@ from numpy.typing import NDArray
 from torch import nn
 
 from heatlas.pipeline.models.inputs import NetworkInput, read_network_volume
-from heatlas.pipeline.run.cells import require_filled, require_numbers
-from heatlas.pipeline.run.columns import described
-from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.declared import Table, described
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.bundle_layout import EXPORT_AGAIN, Bundle
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
+from heatlas.pipeline.run.tables import require_filled, require_numbers
 from heatlas.pipeline.run.work.digests import file_digest
 
 STEPS = 2**16

@@ -17,16 +17,15 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import Executor
 from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 
 from heatlas.atlases.labels import Atlas
-from heatlas.pipeline.cohort.people.splits import Split
 from heatlas.pipeline.cohort.people.unseen import networks_that_answered
 from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.cohort.work import Work
 from heatlas.pipeline.explaining.controls import controls_of
 from heatlas.pipeline.explaining.explained_scan import ACCOUNT, EVIDENCE_ACCOUNT, map_outputs, table_outputs
 from heatlas.pipeline.explaining.explanation import Explanation
@@ -37,13 +36,10 @@ from heatlas.pipeline.explaining.scan_jobs import JobMaker, require_all_defined
 from heatlas.pipeline.models.storage import load_model
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 from heatlas.pipeline.regions.tables import with_outcomes
-from heatlas.pipeline.run.columns import described
-from heatlas.pipeline.run.config.settings import Config
-from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.declared import Table, described
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.layout.scan_files import ScanFiles, sidecar
-from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.jobs import Job, Outcome, record_failures, run_jobs
 from heatlas.pipeline.training.application import PREDICTIONS_APPLIED_TABLE
 
@@ -101,14 +97,10 @@ CONSERVATION_APPLIED_TABLE = replace(
 
 
 def explain_scans(
-    layout: RunLayout,
+    work: Work,
     scans: Sequence[Scan],
-    split: Split,
     predictions: pd.DataFrame,
     atlas: Atlas,
-    config: Config,
-    executor: Executor,
-    digests: DigestCache,
     labelled: Sequence[Scan] | None = None,
 ) -> list[Outcome]:
     """Write region tables, ledgers, the tables of accounts and the maps that are kept, of labelled scans.
@@ -120,18 +112,19 @@ def explain_scans(
     method or setting that does not exist. Raises BadInputError if maps are to be added up by outcome and a scan has no
     prediction, or if a method compares with controls and a network was trained without any.
     """
-    folds = {scan.scan_id: split.fold_of_test(scan.participant_id) for scan in scans if scan.label is not None}
+    layout, config = work.layout, work.config
+    folds = {scan.scan_id: work.split.fold_of_test(scan.participant_id) for scan in scans if scan.label is not None}
     tested = {scan_id: (fold.index,) for scan_id, fold in folds.items() if fold is not None}
     explained = [scan for scan in scans if scan.scan_id in tested]
-    controls = controls_of(scans if labelled is None else labelled, split, config)
-    maker = JobMaker(layout, STAGE, PackedAtlas.of(atlas), config, digests, controls)
+    controls = controls_of(scans if labelled is None else labelled, work.split, config)
+    maker = JobMaker(layout, STAGE, PackedAtlas.of(atlas), config, work.digests, controls)
     jobs = _jobs(maker, explained, tested)
     for job in jobs:  # files of a scan that had no label in an earlier run must not pass for finished
         layout.receipt(APPLIED_STAGE, job.unit).unlink(missing_ok=True)
     if config.attribution.keep_maps == "group":
-        outcomes = explain_in_parts(layout, jobs, _outcomes_of(explained, predictions), executor)
+        outcomes = explain_in_parts(layout, jobs, _outcomes_of(explained, predictions), work.executor)
     else:
-        outcomes = run_jobs(layout, jobs, executor, "heatmaps")
+        outcomes = run_jobs(layout, jobs, work.executor, "heatmaps")
         shutil.rmtree(layout.partial_sums, ignore_errors=True)
         record_failures(layout, [], [PARTS_STAGE])
     _remove_other_maps(jobs)
@@ -139,34 +132,25 @@ def explain_scans(
     return outcomes
 
 
-def explain_applied(
-    layout: RunLayout,
-    scans: Sequence[Scan],
-    labelled: Sequence[Scan],
-    split: Split,
-    atlas: Atlas,
-    config: Config,
-    executor: Executor,
-    digests: DigestCache,
-) -> list[Outcome]:
+def explain_applied(work: Work, scans: Sequence[Scan], labelled: Sequence[Scan], atlas: Atlas) -> list[Outcome]:
     """Write the same of scans outside the contrast.
 
     `scans`: registered, without a label, and in ``predictions_applied.tsv``: the networks that answered explain them.
-    `labelled`: registered, with a label; the scans that the networks were trained with are among them. `split`,
-    `atlas`, `executor`, `digests`: as of `explain_scans`. `config`: with ``keep_maps = "group"`` no map is kept: mean
-    maps are of labelled scans. Returns one per scan.
+    `labelled`: registered, with a label; the scans that the networks were trained with are among them. With
+    ``keep_maps = "group"`` no map is kept: mean maps are of labelled scans. Returns one per scan.
     """
+    layout, config = work.layout, work.config
     answered = (
         networks_that_answered(PREDICTIONS_APPLIED_TABLE.path(layout), [scan.scan_id for scan in scans])
         if scans
         else {}
     )
-    controls = controls_of(labelled, split, config)
-    maker = JobMaker(layout, APPLIED_STAGE, PackedAtlas.of(atlas), config, digests, controls)
+    controls = controls_of(labelled, work.split, config)
+    maker = JobMaker(layout, APPLIED_STAGE, PackedAtlas.of(atlas), config, work.digests, controls)
     jobs = _jobs(maker, scans, answered)
     for job in jobs:
         layout.receipt(STAGE, job.unit).unlink(missing_ok=True)
-    outcomes = run_jobs(layout, jobs, executor, "other heatmaps")
+    outcomes = run_jobs(layout, jobs, work.executor, "other heatmaps")
     _remove_other_maps(jobs)
     accounts = (CONSERVATION_APPLIED_TABLE, EVIDENCE_APPLIED_TABLE)
     if scans:

@@ -25,7 +25,7 @@ from heatlas.pipeline.run.config.networks import ModelConfig
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
-from heatlas.pipeline.run.work.registered import require_registered
+from heatlas.pipeline.run.work.jobs import require_registered
 
 
 def write_tissue(path: Path, replaced: NDArray[np.bool_], tissue: NDArray[np.floating]) -> None:

@@ -26,12 +26,11 @@ from heatlas.pipeline.models.families.family import Family
 from heatlas.pipeline.models.families.registry import build_network, family_of
 from heatlas.pipeline.models.inputs import NetworkInput, Normalisation
 from heatlas.pipeline.run.config.files import network_settings
-from heatlas.pipeline.run.config.image_kinds import KINDS
+from heatlas.pipeline.run.config.images import KINDS
 from heatlas.pipeline.run.config.networks import ModelConfig
-from heatlas.pipeline.run.documents import read_json
+from heatlas.pipeline.run.documents import read_json, read_regular, require_regular
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import FoldFiles
-from heatlas.pipeline.run.regular_files import read_regular, require_regular
 from heatlas.pipeline.run.tables import write_json
 from heatlas.pipeline.run.work.host import on_host
 

@@ -26,8 +26,7 @@ from heatlas.atlases.spaces import Box, Grid, read_brain
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 from heatlas.pipeline.regions.region_sums import REST, PackedLabels, labels_in, ordered_total
-from heatlas.pipeline.run.columns import described
-from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.declared import Table, described
 from heatlas.pipeline.run.work.host import on_host
 
 Mask = NDArray[np.bool_]

@@ -19,8 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heatlas.atlases.spaces import UNREADABLE, Box, Grid, require_same_grid
-from heatlas.pipeline.run.columns import described
-from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.declared import Table, described
 from heatlas.pipeline.run.errors import BadInputError
 
 

@@ -18,8 +18,7 @@ from heatlas.atlases.spaces import Box, Grid, require_same_grid
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.regions.region_sums import PackedLabels, device_labels, device_region_sums, labels_in, pack_labels
 from heatlas.pipeline.regions.tables import RELEVANCE_TABLE, scan_rows
-from heatlas.pipeline.run.columns import described
-from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.declared import Table, described
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.work.digests import canonical_json, text_digest
 from heatlas.pipeline.run.work.host import on_host

@@ -20,8 +20,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 
-from heatlas.pipeline.run.columns import Form, described
-from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.declared import Form, Table, described
 from heatlas.pipeline.run.plain_text import counted
 
 METRICS = ("sum", "density", "gain")

@@ -19,7 +19,6 @@ then the mean over the networks that explain the scan. A fold without such scans
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,7 @@ from numpy.typing import NDArray
 from heatlas.atlases.spaces import Grid, write_template_image
 from heatlas.pipeline.cohort.people.unseen import networks_that_answered
 from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.cohort.work import Work
 from heatlas.pipeline.regions.audit import RELEVANCE_AUDIT_TABLE
 from heatlas.pipeline.regions.maps import PARTIAL_TABLE, add_part
 from heatlas.pipeline.regions.packed_atlas import RELEVANCE_CHANNELS_TABLE
@@ -54,31 +54,22 @@ from heatlas.pipeline.regions.tables import (
     gain,
     predictions_of,
 )
-from heatlas.pipeline.run.config.settings import Config, GainReference
+from heatlas.pipeline.run.config.settings import GainReference
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.run.layout.map_names import lrp_map_name
 from heatlas.pipeline.run.layout.run_layout import RunLayout
-from heatlas.pipeline.run.layout.scan_files import ScanFiles, sidecar
+from heatlas.pipeline.run.layout.scan_files import lrp_map_name
 from heatlas.pipeline.run.plain_text import listed
 from heatlas.pipeline.run.tables import read_table, write_json
-from heatlas.pipeline.run.work.digests import DigestCache, canonical_json, text_digest, unit_key
-from heatlas.pipeline.run.work.jobs import Job, Outcome, receipt_key, run_jobs
-from heatlas.pipeline.run.work.steps import run_step
+from heatlas.pipeline.run.work.digests import canonical_json, text_digest, unit_key
+from heatlas.pipeline.run.work.jobs import Job, Outcome, receipt_key, run_jobs, run_step
 
 STAGE = "regions"
 MAPS_STAGE = "group-maps"
 
 
 def aggregate_relevance(
-    layout: RunLayout,
-    scans: Sequence[Scan],
-    predictions: pd.DataFrame,
-    map_names: Sequence[str],
-    grid: Grid,
-    config: Config,
-    executor: Executor,
-    digests: DigestCache,
+    work: Work, scans: Sequence[Scan], predictions: pd.DataFrame, map_names: Sequence[str], grid: Grid
 ) -> tuple[bool, list[Outcome]]:
     """Write the relevance tables, fingerprints, overlap between betas, and mean maps.
 
@@ -88,10 +79,11 @@ def aggregate_relevance(
     """
     if not scans or not map_names:
         raise BadInputError("regions: no scan with relevance and a prediction. Run training and attribution first.")
+    layout, config, digests = work.layout, work.config, work.digests
     of_scans = predictions_of([scan.scan_id for scan in scans], predictions)
-    tables = [_files(layout, scan, config).region_table for scan in scans]
-    audits = [_files(layout, scan, config).audit_table for scan in scans]
-    channels = [_files(layout, scan, config).channel_table for scan in scans if config.cohort.further_suffixes]
+    tables = [work.files(scan).region_table for scan in scans]
+    audits = [work.files(scan).audit_table for scan in scans]
+    channels = [work.files(scan).channel_table for scan in scans if config.cohort.further_suffixes]
     relevant = text_digest(of_scans[list(PREDICTION_COLUMNS)].to_csv(index=False))
     gain_reference = config.regions.gain_reference
     least = least_voxels(config.registration.resolution_mm)
@@ -105,15 +97,11 @@ def aggregate_relevance(
         lambda: _write_tables(layout, tables, audits, channels, of_scans, map_names, lrp_names, gain_reference, least),
         digests,
     )
-    jobs = _map_jobs(layout, scans, of_scans, map_names, grid, config, digests)
-    outcomes = run_jobs(layout, jobs, executor, "mean maps")
+    jobs = _map_jobs(work, scans, of_scans, map_names, grid)
+    outcomes = run_jobs(layout, jobs, work.executor, "mean maps")
     _remove_stale_maps(layout, jobs)
     digests.save()
     return done, outcomes
-
-
-def _files(layout: RunLayout, scan: Scan, config: Config) -> ScanFiles:
-    return layout.scan(scan.participant_id, scan.session_id, config.registration.resolution_mm)
 
 
 def _write_tables(
@@ -169,32 +157,23 @@ def _of_maps(table: pd.DataFrame, path: Path, map_names: Sequence[str]) -> pd.Da
 
 
 def _map_jobs(
-    layout: RunLayout,
-    scans: Sequence[Scan],
-    predictions: pd.DataFrame,
-    map_names: Sequence[str],
-    grid: Grid,
-    config: Config,
-    digests: DigestCache,
+    work: Work, scans: Sequence[Scan], predictions: pd.DataFrame, map_names: Sequence[str], grid: Grid
 ) -> list[Job]:
     """One job per map; none where no maps are kept."""
+    layout, config = work.layout, work.config
     kept = config.attribution.keep_maps
     if kept == "none":
         return []
     outcome_of = dict(zip(predictions["scan_id"], predictions["outcome"], strict=True))
     negative = config.cohort.negative if len(config.cohort.labels) == 2 else f"not {config.cohort.positive}"
     groups = groups_of(list(outcome_of.values()), negative, config.cohort.positive)
-    versions = {scan.name: map_version(layout, scan, map_names, config, digests) for scan in scans}
+    versions = {scan.name: map_version(work, scan, map_names) for scan in scans}
     jobs = []
     for name in map_names:
         if kept == "all":
-            parts = []
-            for scan in scans:
-                path = _files(layout, scan, config).relevance_map(name)
-                source = path.relative_to(layout.root).as_posix()
-                parts.append(MapSum(path, outcome_of[scan.scan_id], (source,), (scan.participant_id,)))
+            parts = [_own_part(work, scan, outcome_of[scan.scan_id], name) for scan in scans]
         else:
-            parts = _partial_sums(layout, scans, config)
+            parts = _partial_sums(work, scans)
         outputs: dict[str, Path] = {}
         for group in groups:
             path = layout.group_map(group, name)
@@ -207,8 +186,14 @@ def _map_jobs(
     return jobs
 
 
-def _partial_sums(layout: RunLayout, scans: Sequence[Scan], config: Config) -> list[MapSum]:
+def _own_part(work: Work, scan: Scan, outcome: str, map_name: str) -> MapSum:
+    path = work.files(scan).relevance_map(map_name)
+    return MapSum(path, outcome, (path.relative_to(work.layout.root).as_posix(),), (scan.participant_id,))
+
+
+def _partial_sums(work: Work, scans: Sequence[Scan]) -> list[MapSum]:
     """Parts that hold several scans each, as attribution has listed them."""
+    layout = work.layout
     table = PARTIAL_TABLE.read(layout)
     other = sorted(set(table["scan_id"]) ^ {scan.scan_id for scan in scans})
     if other:
@@ -220,22 +205,22 @@ def _partial_sums(layout: RunLayout, scans: Sequence[Scan], config: Config) -> l
     parts = []
     for (part, outcome), rows in table.groupby(["part", "outcome"], sort=True):
         members = [by_id[scan_id] for scan_id in rows["scan_id"]]
-        sources = tuple(_files(layout, scan, config).image.relative_to(layout.root).as_posix() for scan in members)
+        sources = tuple(work.files(scan).image.relative_to(layout.root).as_posix() for scan in members)
         people = tuple(scan.participant_id for scan in members)
         parts.append(MapSum(layout.partial_sum(str(part)), str(outcome), sources, people))
     return parts
 
 
-def map_version(layout: RunLayout, scan: Scan, map_names: Sequence[str], config: Config, digests: DigestCache) -> str:
+def map_version(work: Work, scan: Scan, map_names: Sequence[str]) -> str:
     """What makes a scan's maps the same: the key of their attribution, else the bytes of their files.
 
     The key costs one small file per scan, where reading six maps of a thousand scans again takes minutes.
     """
-    key = receipt_key(layout, "attribution", scan.name)
+    key = receipt_key(work.layout, "attribution", scan.name)
     if key is not None:
         return key
-    files = _files(layout, scan, config)
-    return text_digest(canonical_json([digests.digest(files.relevance_map(name)) for name in map_names]))
+    files = work.files(scan)
+    return text_digest(canonical_json([work.digests.digest(files.relevance_map(name)) for name in map_names]))
 
 
 def _remove_stale_maps(layout: RunLayout, jobs: Sequence[Job]) -> None:
@@ -337,29 +322,27 @@ RELEVANCE_APPLIED_TABLE = replace(
 
 
 def aggregate_applied(
-    layout: RunLayout,
+    work: Work,
     scans: Sequence[Scan],
     predictions: tuple[Path, Path],
     map_names: Sequence[str],
-    config: Config,
-    digests: DigestCache,
     run: RunLayout | None = None,
 ) -> bool:
     """Write ``relevance_applied.tsv`` and ``relevance_applied_bilateral.tsv``; remove them where there is no such scan.
 
     `scans`: scans that have been explained and are in ``predictions_applied.tsv``. `predictions`: ``predictions.tsv``
     of the labelled scans, and ``predictions_applied.tsv``. `run`: run whose networks are applied, with tables of
-    labelled scans; by default `layout`. Returns whether tables were written or removed; False if they were still valid.
-    Raises BadInputError if a scan has no row in ``predictions_applied.tsv``, or its region table is missing or lacks a
-    map.
+    labelled scans; by default that of `work`. Returns whether tables were written or removed; False if they were still
+    valid. Raises BadInputError if a scan has no row in ``predictions_applied.tsv``, or its region table is missing or
+    lacks a map.
     """
+    layout = work.layout
     of_stage = (RELEVANCE_APPLIED_TABLE, RELEVANCE_APPLIED_BILATERAL_TABLE)
     if not scans:
         stale = [table.remove(layout) for table in of_stage]
         layout.receipt("steps", APPLIED_STAGE).unlink(missing_ok=True)
         return any(stale)
-    resolution = config.registration.resolution_mm
-    tables = [layout.scan(scan.participant_id, scan.session_id, resolution).region_table for scan in scans]
+    tables = [work.files(scan).region_table for scan in scans]
     networks = _networks(predictions[1], scans)
     parameters = [text_digest(networks.to_csv(index=False)), list(map_names)]
 
@@ -371,7 +354,7 @@ def aggregate_applied(
         return [path for table in of_stage for path in table.files(layout)]
 
     inputs = [*tables, RELEVANCE_BILATERAL_TABLE.path(run or layout), predictions[0]]
-    return run_step(layout, APPLIED_STAGE, inputs, parameters, [applied_bilateral], write, digests)
+    return run_step(layout, APPLIED_STAGE, inputs, parameters, [applied_bilateral], write, work.digests)
 
 
 def network_references(layout: RunLayout, predictions: Path) -> pd.DataFrame:

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from heatlas.atlases.regions import RegionTable
 from heatlas.pipeline.cohort.people.persons import name_of_person
 from heatlas.pipeline.regions.region_sums import REST
-from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.config.settings import GainReference
-from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.declared import Table, described
 from heatlas.pipeline.run.errors import BadInputError
 
 

@@ -26,7 +26,7 @@ from heatlas.pipeline.registration.images.brain_extraction import (
 )
 from heatlas.pipeline.registration.images.t1w import T1wImage
 from heatlas.pipeline.registration.quality.measures import correlation, dice, outside_share
-from heatlas.pipeline.run.config.image_kinds import T1W, ImageKind
+from heatlas.pipeline.run.config.images import T1W, ImageKind
 from heatlas.pipeline.run.config.settings import RegistrationConfig
 from heatlas.pipeline.run.errors import BadInputError
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,15 +26,14 @@ from heatlas.pipeline.cohort.people.annotated import guided_people, training_par
 from heatlas.pipeline.cohort.people.splits import Split
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.cohort.segmented.images import labels_of_scans, n_longitudinal, region_numbers, t1w_of
+from heatlas.pipeline.cohort.work import Work
 from heatlas.pipeline.registration.ants_transform import Interpolation, Transforms, Volume, closest_ras, resample
 from heatlas.pipeline.registration.images.t1w import load_labels, voxel_to_world
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.run.layout.private_paths import shown_as, without_home
-from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
-from heatlas.pipeline.run.plain_text import counted
-from heatlas.pipeline.run.work.digests import DigestCache, unit_key
+from heatlas.pipeline.run.plain_text import counted, shown_as, without_home
+from heatlas.pipeline.run.work.digests import unit_key
 from heatlas.pipeline.run.work.jobs import FAILURES_TABLE, Job, Outcome, record_failures, run_jobs
 
 log = logging.getLogger("heatlas")
@@ -136,23 +134,21 @@ def share_inside(marked: NDArray[np.bool_], brain_mask: Path, grid: Grid) -> flo
     return float(brain[marked].mean()) if marked.any() else 0.0
 
 
-def carry_labels(
-    layout: RunLayout, input_root: Path, scans: Sequence[Scan], config: Config, executor: Executor,
-    digests: DigestCache, kept: Sequence[Scan], seen: Box | None = None,
-) -> list[Outcome]:  # fmt: skip
+def carry_labels(work: Work, scans: Sequence[Scan], seen: Box | None = None) -> list[Outcome]:
     """Write the regions of ``[objective]`` of all scans that have labels of their own; remove those of others.
 
-    `input_root`: folder that the image paths of the scans start from. `scans`: registered, with the paths of their
-    images. `kept`: all kept scans of the input, as of `labels_of_scans`. `seen`: what the network sees; None for
-    everything. Returns one per scan with labels; nothing where the settings do not ask for them.
+    `scans`: registered, with the paths of their images. `seen`: what the network sees; None for everything. Returns one
+    per scan with labels; nothing where the settings do not ask for them.
     """
+    layout, input_root, config, digests = work.layout, work.input_root, work.config, work.digests
     if not config.objective.own_anatomy:
         if layout.failures.is_file() and STAGE in set(FAILURES_TABLE.read(layout.failures)["stage"]):
             record_failures(layout, [], [STAGE])  # of an earlier run, with other settings
         return []
+    kept = [scan for scan in work.scans if scan.kept]
     labels, jobs = labels_of_scans(input_root, scans, config, kept), []
     for scan in scans:
-        files = layout.scan(scan.participant_id, scan.session_id, config.registration.resolution_mm)
+        files = work.files(scan)
         if scan.scan_id not in labels:
             files.own_labels.unlink(missing_ok=True)  # of an earlier run, with other input
             continue
@@ -163,7 +159,7 @@ def carry_labels(
         inputs = {"labels": digests.digest(path), "registration": digests.joined(used)}
         key = unit_key(inputs, [task.regions, files.resolution_mm, task.placed, seen], carry)
         jobs.append(Job(STAGE, files.name, key, {"labels": files.own_labels}, carry, (task,)))
-    outcomes = run_jobs(layout, jobs, executor, "own labels") if jobs else []
+    outcomes = run_jobs(layout, jobs, work.executor, "own labels") if jobs else []
     guided = 0
     for outcome in outcomes:
         if not outcome.ok:  # whoever has no labels is not guided; those of an earlier run are of other settings

@@ -39,7 +39,7 @@ from heatlas.pipeline.registration.entry_points import stated_brain
 from heatlas.pipeline.registration.images.brain_extraction import BrainMask, find_brain
 from heatlas.pipeline.registration.images.t1w import load_t1w
 from heatlas.pipeline.registration.quality.measures import assess, mutual_information, rotation_angle
-from heatlas.pipeline.run.config.image_kinds import ImageKind
+from heatlas.pipeline.run.config.images import ImageKind
 from heatlas.pipeline.run.config.settings import RegistrationConfig
 from heatlas.pipeline.run.errors import BadInputError
 

@@ -14,20 +14,19 @@ import numpy as np
 from heatlas.atlases.spaces import write_template_image
 from heatlas.atlases.templates import configured_template
 from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.cohort.work import Work
 from heatlas.pipeline.registration.entry_points import PlacedScan, place_beside, place_in_template, placed_brain
 from heatlas.pipeline.registration.images.brain_extraction import mask_path, sidecar_of
 from heatlas.pipeline.registration.images.t1w import load_t1w
 from heatlas.pipeline.registration.quality.measures import mutual_information
 from heatlas.pipeline.registration.scan import RegisteredScan, register_image
-from heatlas.pipeline.run.config.image_kinds import KINDS, T1W, ImageKind
+from heatlas.pipeline.run.config.images import KINDS, T1W, ImageKind, template_name
 from heatlas.pipeline.run.config.settings import RegistrationConfig
-from heatlas.pipeline.run.layout.private_paths import shown_as
-from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.plain_text import shown_as
 from heatlas.pipeline.run.tables import write_json
-from heatlas.pipeline.run.template_name import template_name
-from heatlas.pipeline.run.work.digests import DigestCache, unit_key
+from heatlas.pipeline.run.work.digests import unit_key
 from heatlas.pipeline.run.work.jobs import Job
-from heatlas.pipeline.run.work.provenance import package_versions
+from heatlas.pipeline.run.work.progress import package_versions
 from heatlas.pipeline.run.work.seeds import derived_seed
 
 STAGE = "registration"
@@ -47,17 +46,12 @@ class SessionImage:
         return self.source or f"the {self.kind.suffix} image of the session"
 
 
-def registration_job(
-    layout: RunLayout,
-    input_root: Path,
-    scan: Scan,
-    config: RegistrationConfig,
-    seed: int,
-    digests: DigestCache,
-    template_digest: str,
-) -> Job:
-    """Unit of work of one scan, by `register_one` or, for an image in template space, `place_one`."""
-    files = layout.scan(scan.participant_id, scan.session_id, config.resolution_mm)
+def registration_job(work: Work, scan: Scan, template_digest: str) -> Job:
+    """Unit of work of one scan, by `register_one` or, for an image in template space, `place_one`.
+
+    The seed of the scan is derived from that of the registration and the name of the scan.
+    """
+    input_root, config, digests, files = work.input_root, work.config.registration, work.digests, work.files(scan)
     source, kind = scan.image or "", KINDS[files.suffix]
     first = SessionImage(input_root / scan.file, source, kind)
     others = [
@@ -65,7 +59,7 @@ def registration_job(
         for path, suffix in zip((scan.t1w, *scan.further), (T1W.suffix, *files.further), strict=True)
         if path is not None
     ]
-    scan_seed = derived_seed(seed, STAGE, files.name)
+    scan_seed = derived_seed(config.seed, STAGE, files.name)
     inputs = {"image": digests.digest(first.path), "template": template_digest}
     if sidecar_of(first.path).is_file():
         inputs["sidecar"] = digests.digest(sidecar_of(first.path))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
 from heatlas.atlases.catalogue import find_atlas
 from heatlas.atlases.templates import configured_template
 from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.cohort.work import Work
 from heatlas.pipeline.registration.images.brain_extraction import require_synthstrip
 from heatlas.pipeline.registration.quality.doubt import DOUBT_COLUMNS, add_doubt
 from heatlas.pipeline.registration.quality.measures import QUALITY_COLUMNS
@@ -23,11 +23,9 @@ from heatlas.pipeline.registration.quality.region_quality import (
 )
 from heatlas.pipeline.registration.quality.sides import Sides, sides_of
 from heatlas.pipeline.registration.scan_jobs import registration_job
-from heatlas.pipeline.run.columns import described
-from heatlas.pipeline.run.config.settings import RegionsConfig, RegistrationConfig
-from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.config.settings import RegistrationConfig
+from heatlas.pipeline.run.declared import Table, described
 from heatlas.pipeline.run.layout.run_layout import RunLayout
-from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.jobs import Job, Outcome, is_done, run_jobs
 from heatlas.pipeline.run.work.progress import RateLimited
 
@@ -54,14 +52,8 @@ Followers = Callable[[RunLayout, Scan, Outcome], Sequence[Job]]
 
 
 def register_scans(
-    layout: RunLayout,
-    input_root: Path,
+    work: Work,
     scans: Sequence[Scan],
-    config: RegistrationConfig,
-    seed: int,
-    executor: Executor,
-    digests: DigestCache,
-    atlas: str = RegionsConfig().atlas,
     followers: Followers | None = None,
     on_tables: Callable[[Sequence[Scan]], None] | None = None,
 ) -> tuple[list[Outcome], list[Outcome]]:
@@ -69,14 +61,12 @@ def register_scans(
 
     The tables are updated with finished scans while others are still being registered.
 
-    `input_root`: folder that the image paths of the scans start from; only read. `scans`: dropped scans are passed
-    over. `seed`: seed of the run; the seed of each scan is derived from it and its name. `executor`: workers with one
-    ITK thread (`pipeline.run.work.executors.open_executor`). `atlas`: for the quality per region; as
-    `atlases.labels.load_atlas`. `followers`: units that the worker does right after each registration; picklable.
-    `on_tables`: called with the scans registered so far whenever the tables are updated before the end. Returns
-    `registrations`: one per kept scan, in their order; a failed scan does not affect the others. `regions`: outcomes of
-    the quality per region, one per registered scan.
+    `scans`: dropped scans are passed over. `followers`: units that the worker does right after each registration;
+    picklable. `on_tables`: called with the scans registered so far whenever the tables are updated before the end.
+    Returns `registrations`: one per kept scan, in their order; a failed scan does not affect the others. `regions`:
+    outcomes of the quality per region, one per registered scan.
     """
+    layout, config, atlas = work.layout, work.config.registration, work.config.regions.atlas
     kept = [scan for scan in scans if scan.kept]
     if config.brain_extraction == "synthstrip":
         require_synthstrip(Path(config.synthstrip_model))
@@ -85,12 +75,12 @@ def register_scans(
     atlas_digest = find_atlas(atlas).digest
     jobs = [
         dataclasses.replace(
-            registration_job(layout, input_root, scan, config, seed, digests, template_digest),
+            registration_job(work, scan, template_digest),
             followers=functools.partial(_after, scan, atlas, atlas_digest, resolution, followers),
         )
         for scan in kept
     ]
-    digests.save()
+    work.digests.save()
 
     def interim() -> None:
         ended = [scan for scan in kept if scan.name in finished]
@@ -111,9 +101,9 @@ def register_scans(
         finished[outcome.job.unit] = outcome
         paced()
 
-    outcomes = run_jobs(layout, jobs, executor, "registration", finish)
+    outcomes = run_jobs(layout, jobs, work.executor, "registration", finish)
     registered = [scan for scan, outcome in zip(kept, outcomes, strict=True) if outcome.ok]
-    regions = measure_regions(layout, registered, atlas, resolution, executor, digests)
+    regions = measure_regions(work, registered)
     _write_quality(layout, kept, outcomes, config, sides=_sides(layout, registered, regions, resolution))
     return outcomes, regions
 

@@ -22,7 +22,6 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +34,12 @@ from heatlas.atlases.labels import Atlas, load_atlas
 from heatlas.atlases.spaces import template_grid
 from heatlas.atlases.templates import span_of
 from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.cohort.work import Work
 from heatlas.pipeline.registration.quality.measures import correlation
-from heatlas.pipeline.run.columns import described
-from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.declared import Table, described
 from heatlas.pipeline.run.layout.run_layout import RunLayout
-from heatlas.pipeline.run.work.digests import DigestCache, unit_key
-from heatlas.pipeline.run.work.jobs import Job, Outcome, receipt_key, run_jobs
-from heatlas.pipeline.run.work.steps import run_step
+from heatlas.pipeline.run.work.digests import unit_key
+from heatlas.pipeline.run.work.jobs import Job, Outcome, receipt_key, run_jobs, run_step
 
 STAGE = "volumes"
 HIPPOCAMPUS, VENTRICLES = "Hippocampus", "Lateral ventricle"
@@ -78,30 +76,23 @@ TEST_RETEST_TABLE = Table(
 )  # fmt: skip
 
 
-def measure_volumes(
-    layout: RunLayout,
-    scans: Sequence[Scan],
-    atlas_name: str,
-    resolution_mm: float,
-    executor: Executor,
-    digests: DigestCache,
-) -> tuple[bool, list[Outcome]]:
+def measure_volumes(work: Work, scans: Sequence[Scan]) -> tuple[bool, list[Outcome]]:
     """Write the volumes of every registered scan and the tables of the group.
 
-    `scans`: scans registered here; an image that came in template space has no volume change. `atlas_name`: as
-    `atlases.labels.load_atlas`. Returns whether the tables of the group were written; False if they were still valid.
-    one per scan.
+    `scans`: scans registered here; an image that came in template space has no volume change. Returns whether the
+    tables of the group were written, False if they were still valid, and one outcome per scan.
     """
+    layout, atlas_name, resolution_mm = work.layout, work.config.regions.atlas, work.config.registration.resolution_mm
     atlas_digest = find_atlas(atlas_name).digest
     jobs = [volume_job(layout, scan, atlas_name, atlas_digest, resolution_mm) for scan in scans]
-    outcomes = run_jobs(layout, jobs, executor, "volumes")
+    outcomes = run_jobs(layout, jobs, work.executor, "volumes")
     done = [scan for scan, outcome in zip(scans, outcomes, strict=True) if outcome.ok]
     keys = [[scan.name, scan.scan_id, receipt_key(layout, STAGE, scan.name)] for scan in done]
 
     def gather() -> list[Path]:
         return gather_volumes(layout, done, resolution_mm)
 
-    written = run_step(layout, "volumes", [], [keys, resolution_mm], [gather_volumes], gather, digests)
+    written = run_step(layout, "volumes", [], [keys, resolution_mm], [gather_volumes], gather, work.digests)
     return written, outcomes
 
 

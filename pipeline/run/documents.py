@@ -1,20 +1,60 @@
-"""JSON and TOML read within bounds: size, depth and kind, so that no file of a run or of a user is a surprise later.
+"""Files read within bounds: regular files only, and JSON and TOML of limited size, depth and kind.
 
-Python's own readers recurse, and one of TOML takes time that grows with the square of the parts of a key. A document
-that is too large, too deep or of another kind is refused here, by one line that names the file and the remedy.
+Reading a named pipe may block for ever, and a device may be endless. Python's readers of JSON and TOML recurse, and
+that of TOML takes time that grows with the square of the parts of a key. What is too large, too deep or of another kind
+is refused here, by one line that names the file and the remedy.
 """
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
+import stat
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.run.regular_files import read_regular
+
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+def irregular_kind(path: Path | str) -> str | None:
+    """Kind of a path that is not a file or a link to one, such as ``a named pipe``; None for a file.
+
+    Raises OSError if it does not exist or cannot be accessed.
+    """
+    return _KINDS.get(stat.S_IFMT(Path(path).stat().st_mode))
+
+
+def require_regular(path: Path) -> None:
+    """Raise OSError for a path that does not exist or is no file; ``strerror`` says what it is instead."""
+    kind = irregular_kind(path)
+    if kind is not None:
+        raise OSError(errno.EINVAL, f"{kind}, not a file", str(path))
+
+
+def read_regular(path: Path, most: int | None = None) -> bytes:
+    """The content of a file; `most` is the largest number of bytes that is read.
+
+    Raises OSError if it cannot be read, is not a file or is too large; ``strerror`` says what it is instead.
+    """
+    require_regular(path)
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if most is not None and size > most:
+            raise OSError(errno.EFBIG, f"{size:,} bytes, more than {most:,}", str(path))
+        return file.read()
+
 
 LARGEST_JSON = 256 * 2**20
 """Bytes of a JSON file; the digests of 100,000 scans take half of it."""

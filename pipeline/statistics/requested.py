@@ -22,7 +22,7 @@ from heatlas.pipeline.registration.settled import JACOBIAN_SOURCE, NOT_MEASURED
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.config.statistics import PrimaryConfig
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.run.layout.map_names import map_names
+from heatlas.pipeline.run.layout.scan_files import map_names
 from heatlas.pipeline.run.plain_text import did_you_mean, nearest
 from heatlas.pipeline.statistics.arrays import Floats
 from heatlas.pipeline.statistics.data.features import VOLUME, CovariateColumns, refuse_class, region_features

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,22 +21,21 @@ import torch
 from scipy.special import expit
 
 from heatlas.pipeline.cohort.people.persons import known_among
-from heatlas.pipeline.cohort.people.splits import Split
 from heatlas.pipeline.cohort.people.unseen import networks_for, people_of, require_unseen
 from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.cohort.work import Work
 from heatlas.pipeline.models.device import chosen_device
 from heatlas.pipeline.models.families.registry import code_of
 from heatlas.pipeline.models.inputs import read_channels
 from heatlas.pipeline.models.storage import load_model, require_family
-from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.config.settings import Config
-from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.declared import Table, described
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import FoldFiles, RunLayout
 from heatlas.pipeline.run.plain_text import counted
-from heatlas.pipeline.run.work.digests import DigestCache, unit_key
+from heatlas.pipeline.run.work.digests import unit_key
+from heatlas.pipeline.run.work.host import kept_memory
 from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
-from heatlas.pipeline.run.work.memory import kept_memory
 from heatlas.pipeline.training.control import NO_CONTROL
 from heatlas.pipeline.training.metrics import positive_probability
 from heatlas.pipeline.training.prediction import PREDICTION_COLUMNS, logits_of
@@ -94,15 +92,7 @@ class NetworkTask:
     config: Config
 
 
-def apply_networks(
-    layout: RunLayout,
-    scans: Sequence[Scan],
-    split: Split,
-    trained: Sequence[int],
-    config: Config,
-    executor: Executor,
-    digests: DigestCache,
-) -> list[Outcome]:
+def apply_networks(work: Work, scans: Sequence[Scan], trained: Sequence[int]) -> list[Outcome]:
     """Predict kept scans outside the contrast.
 
     `scans`: registered, without a label. Scans without an applicable network have no row (with a single split, if their
@@ -111,6 +101,7 @@ def apply_networks(
     ``predictions_applied.tsv`` has the predicted scans, averaged over networks, which each row names. It is removed if
     there are none. Raises BadInputError if a scan has a label.
     """
+    layout, split, cohort = work.layout, work.split, work.config.cohort
     labelled = [scan.name for scan in scans if scan.label is not None]
     if labelled:
         raise BadInputError(f"{labelled[0]} has a label, so it is predicted by the fold that tests it.")
@@ -121,8 +112,8 @@ def apply_networks(
         if own and fold.index in trained:
             own = _not_of_backbone(layout.fold(fold.index), own)
         if own and fold.index in trained:
-            jobs.append(_job(layout, fold.index, own, config, digests))
-    outcomes = run_jobs(layout, jobs, executor, "Other scans")
+            jobs.append(_job(work, fold.index, own))
+    outcomes = run_jobs(layout, jobs, work.executor, "Other scans")
     asked = {job.arguments[0].fold for job in jobs}
     for fold in split.folds:
         if fold.index not in asked:
@@ -142,7 +133,7 @@ def apply_networks(
         PREDICTIONS_APPLIED_TABLE.remove(layout)
         return outcomes
     answers = [NETWORK_TABLE.read(layout.fold(fold).predictions_applied) for fold in sorted(done)]
-    frame = mean_over_networks(pd.concat(answers, ignore_index=True), (config.cohort.negative, config.cohort.positive))
+    frame = mean_over_networks(pd.concat(answers, ignore_index=True), (cohort.negative, cohort.positive))
     PREDICTIONS_APPLIED_TABLE.write(layout, frame)
     return outcomes
 
@@ -176,16 +167,16 @@ def mean_over_networks(answers: pd.DataFrame, classes: tuple[str, str]) -> pd.Da
     return frame[list(APPLIED_COLUMNS)]
 
 
-def _job(layout: RunLayout, fold: int, scans: tuple[Scan, ...], config: Config, digests: DigestCache) -> Job:
-    model = layout.fold(fold)
+def _job(work: Work, fold: int, scans: tuple[Scan, ...]) -> Job:
+    config, digests = work.config, work.digests
+    model = work.layout.fold(fold)
     inputs = {"weights": digests.digest(model.weights), "description": digests.digest(model.description)}
     for scan in scans:
-        files = layout.scan(scan.participant_id, scan.session_id, config.registration.resolution_mm)
-        inputs[scan.name] = digests.joined(files.seen)
+        inputs[scan.name] = digests.joined(work.files(scan).seen)
     parameters = [[scan.scan_id for scan in scans], fold, config.training.device, config.registration.resolution_mm]
     key = unit_key(inputs, parameters, ask_network, *code_of(config.model))
     outputs = {"table": model.predictions_applied, "columns": model.predictions_applied.with_suffix(".json")}
-    task = NetworkTask(layout, fold, scans, config)
+    task = NetworkTask(work.layout, fold, scans, config)
     return Job(STAGE, model.folder.name, key, outputs, ask_network, (task,), on_gpu=True)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 from heatlas.pipeline.cohort.people.splits import PARTS, Fold, Split
 from heatlas.pipeline.cohort.people.tasks import Task, task_of
 from heatlas.pipeline.cohort.people.unseen import known_to_network, people_of
+from heatlas.pipeline.cohort.work import Work
 from heatlas.pipeline.models.contract import StagedModel, members_of
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input, read_channels
@@ -29,7 +29,7 @@ from heatlas.pipeline.run.layout.bundle_layout import Bundle, open_bundle
 from heatlas.pipeline.run.layout.run_layout import FoldFiles, RunLayout
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.run.plain_text import listed
-from heatlas.pipeline.run.work.digests import DigestCache, unit_key
+from heatlas.pipeline.run.work.digests import unit_key
 from heatlas.pipeline.run.work.host import on_host
 from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
 from heatlas.pipeline.training.baselines.ridge import Floats
@@ -87,22 +87,20 @@ def split_of_networks(folder: str) -> Split:
     return Split(tuple(folds))
 
 
-def take_networks(
-    layout: RunLayout, split: Split, config: Config, executor: Executor, digests: DigestCache
-) -> list[Outcome]:
+def take_networks(work: Work) -> list[Outcome]:
     """Copy the network of each fold of the run in ``training.networks_of``, as it is; one outcome per fold.
 
     A run of its own afterwards: what is predicted and explained can be repeated without the other one.
     """
-    folder = Path(config.training.networks_of)
+    layout, digests, folder = work.layout, work.digests, Path(work.config.training.networks_of)
     theirs, jobs = open_bundle(folder) or RunLayout(folder), []
-    for fold in split.folds:
+    for fold in work.split.folds:
         files, own = (theirs.layout if isinstance(theirs, Bundle) else theirs).fold(fold.index), layout.fold(fold.index)
         inputs = {"weights": digests.digest(files.weights), "description": digests.digest(files.description)}
         outputs = {"weights": own.weights, "description": own.description}
         key = unit_key(inputs, [fold.index], copy_network)
         jobs.append(Job("training", f"fold-{fold.index}", key, outputs, copy_network, (files,)))
-    return run_jobs(layout, jobs, executor, "Networks")
+    return run_jobs(layout, jobs, work.executor, "Networks")
 
 
 def copy_network(outputs: Mapping[str, Path], files: FoldFiles) -> None:

@@ -17,9 +17,8 @@ from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.models.contract import members_of
 from heatlas.pipeline.models.inputs import read_channels
 from heatlas.pipeline.models.storage import LoadedModel
-from heatlas.pipeline.run.columns import Form, described
 from heatlas.pipeline.run.config.settings import CohortConfig
-from heatlas.pipeline.run.declared import CLASSES, Table
+from heatlas.pipeline.run.declared import CLASSES, Form, Table, described
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.work.host import on_host
 from heatlas.pipeline.training.age_gap import GAP_COLUMNS

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import shutil
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,10 @@ import torch
 
 from heatlas.pipeline.cohort.people.annotated import training_part
 from heatlas.pipeline.cohort.people.persons import name_of_person
-from heatlas.pipeline.cohort.people.splits import Fold, Split, require_disjoint, require_labels
+from heatlas.pipeline.cohort.people.splits import Fold, require_disjoint, require_labels
 from heatlas.pipeline.cohort.people.tasks import Task, task_of
 from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.cohort.work import Work
 from heatlas.pipeline.models.contract import StagedModel, ensemble_of
 from heatlas.pipeline.models.device import chosen_device
 from heatlas.pipeline.models.families.registry import (
@@ -30,16 +30,16 @@ from heatlas.pipeline.models.families.registry import (
 )
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input
 from heatlas.pipeline.models.storage import load_model, save_model
-from heatlas.pipeline.run.cells import REMEDY
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.documents import read_json
 from heatlas.pipeline.run.layout.bundle_layout import open_bundle
 from heatlas.pipeline.run.layout.run_layout import FoldFiles, RunLayout
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
+from heatlas.pipeline.run.tables import REMEDY
 from heatlas.pipeline.run.work.digests import DigestCache, unit_key
+from heatlas.pipeline.run.work.host import kept_memory
 from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
-from heatlas.pipeline.run.work.memory import kept_memory
 from heatlas.pipeline.run.work.seeds import derived_seed
 from heatlas.pipeline.training.age_gap import with_corrected_gaps
 from heatlas.pipeline.training.centring import centre
@@ -142,14 +142,7 @@ class FoldTask:
         return tuple(scan for scan in self.scans if scan.participant_id in participants)
 
 
-def train_folds(
-    layout: RunLayout,
-    scans: Sequence[Scan],
-    split: Split,
-    config: Config,
-    executor: Executor,
-    digests: DigestCache,
-) -> list[Outcome]:
+def train_folds(work: Work, scans: Sequence[Scan]) -> list[Outcome]:
     """Train one network per fold and repeat, and predict its test participants.
 
     `scans`: labelled and registered, i.e. without scans whose registration failed. Returns one per fold, then those of
@@ -157,6 +150,7 @@ def train_folds(
     several, in ``predictions_repeats.tsv``. Raises BadInputError before any training: if the grid is too small for the
     network, a label is outside the contrast, or a participant is in two parts of a fold.
     """
+    layout, split, config, digests = work.layout, work.split, work.config, work.digests
     spec = configured_input(config)
     family_of(config.model).require_fits(spec.shape, config.model)
     family_of(config.model).require_images(spec.channels)
@@ -169,7 +163,7 @@ def train_folds(
     jobs = [fold_job(layout, fold, scans, spec, config, versions, repeat) for repeat in repeats for fold in split.folds]
     try:
         with CurveOnTerminal(_curves(jobs), config.training.max_epochs):
-            outcomes = run_jobs(layout, jobs, executor, "Training")
+            outcomes = run_jobs(layout, jobs, work.executor, "Training")
     finally:
         shutil.rmtree(layout.kept_volumes, ignore_errors=True)
     tables: dict[int, list[Path]] = {repeat: [] for repeat in repeats}

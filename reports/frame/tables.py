@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from heatlas.pipeline.run.columns import Form
-from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.declared import Form, Table
 from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import LONGEST_TEXT, MISSING, fixed, is_missing, number, p_cell, percent, shortened

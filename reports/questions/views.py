@@ -16,7 +16,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from heatlas.pipeline.attribution.titles import map_title
-from heatlas.pipeline.run.columns import Form, column_of
+from heatlas.pipeline.run.declared import Form, column_of
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import PageTable, columns_of, correction, page_table
 from heatlas.reports.read.run_files import TABLES

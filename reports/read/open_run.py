@@ -22,10 +22,10 @@ from heatlas.pipeline.models.inputs import read_channels
 from heatlas.pipeline.models.storage import LoadedModel, load_model
 from heatlas.pipeline.regions.maps import read_map
 from heatlas.pipeline.regions.tables import ALL
-from heatlas.pipeline.run.cells import REMEDY
-from heatlas.pipeline.run.config.typed_values import require_arguments
+from heatlas.pipeline.run.config.ranges import require_arguments
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.tables import REMEDY
 from heatlas.reports.read.run_files import DECLARED, PREDICTIONS_OF, not_as_written, read_sound
 from heatlas.reports.read.run_record import RunRecord, read_run
 

@@ -44,14 +44,12 @@ from heatlas.pipeline.registration.quality.doubt import FLAGGED_TABLE
 from heatlas.pipeline.registration.quality.region_quality import REGION_QUALITY_TABLE
 from heatlas.pipeline.registration.stage import REGISTRATION_TABLE
 from heatlas.pipeline.registration.volumes import TEST_RETEST_TABLE, VOLUMES_TABLE
-from heatlas.pipeline.run.cells import REMEDY, first_wrong
-from heatlas.pipeline.run.columns import DescribedColumn, Form, column_of
 from heatlas.pipeline.run.config.settings import Config
-from heatlas.pipeline.run.declared import CLASSES, Table
+from heatlas.pipeline.run.declared import CLASSES, DescribedColumn, Form, Table, column_of
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.run.layout.map_names import map_names
 from heatlas.pipeline.run.layout.run_layout import RunLayout
-from heatlas.pipeline.run.tables import read_table
+from heatlas.pipeline.run.layout.scan_files import map_names
+from heatlas.pipeline.run.tables import REMEDY, first_wrong, read_table
 from heatlas.pipeline.run.work.digests import read_receipt, same_content, stamp_of
 from heatlas.pipeline.run.work.jobs import FAILURES_TABLE
 from heatlas.pipeline.statistics.data.values import IMAGE_REGIONS_TABLE

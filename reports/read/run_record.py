@@ -25,18 +25,16 @@ from heatlas.pipeline.evaluation.planted import read_planted
 from heatlas.pipeline.explaining.stage import STAGE as EXPLAINED
 from heatlas.pipeline.models.families.registry import is_given
 from heatlas.pipeline.regions.tables import ALL
-from heatlas.pipeline.run.cells import REMEDY
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.declared import warn_once
 from heatlas.pipeline.run.documents import read_json
 from heatlas.pipeline.run.errors import BadInputError, HeatlasError
 from heatlas.pipeline.run.layout.folder import RunInput, read_run_config, read_run_input
-from heatlas.pipeline.run.layout.map_names import GUIDED_MAP, beta_of, map_names
-from heatlas.pipeline.run.layout.private_paths import without_folders
 from heatlas.pipeline.run.layout.run_layout import RunLayout
-from heatlas.pipeline.run.layout.scan_files import ScanFiles
-from heatlas.pipeline.run.plain_text import counted, listed
-from heatlas.pipeline.run.work.steps import step_outputs
+from heatlas.pipeline.run.layout.scan_files import GUIDED_MAP, ScanFiles, beta_of, map_names
+from heatlas.pipeline.run.plain_text import counted, listed, without_folders
+from heatlas.pipeline.run.tables import REMEDY
+from heatlas.pipeline.run.work.jobs import step_outputs
 from heatlas.reports.read.run_files import (
     HISTORIES_OF,
     MAKE_AGAIN,

@@ -33,8 +33,8 @@ from heatlas.atlases.spaces import Grid, template_grid
 from heatlas.atlases.templates import Template, span_of, template_on
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.regions.maps import read_map
+from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE, axes_of
 from heatlas.pipeline.run.errors import BadInputError, HeatlasError
-from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE, axes_of
 from heatlas.reports.figures.gallery import OUTCOME_NAMES, cool, warm
 from heatlas.reports.figures.slices import GROUP_PERCENTILES, HIPPOCAMPAL_CUTS, ColourScale
 from heatlas.reports.frame.material import Material

@@ -8,8 +8,7 @@ import numpy as np
 import pandas as pd
 
 from heatlas.pipeline.evaluation.scores.intervals import DRAWS, participant_interval
-from heatlas.pipeline.run.columns import described
-from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.declared import Table, described
 
 BEFORE, AFTER = "before", "after"
 VALIDATION, TEST = "validation", "test"

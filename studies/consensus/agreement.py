@@ -42,9 +42,8 @@ from heatlas.pipeline.evaluation.scores.rankings import (
     region_scores,
 )
 from heatlas.pipeline.explaining.explanation import Explanation
-from heatlas.pipeline.run.columns import Form, described
 from heatlas.pipeline.run.config.settings import Config
-from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.declared import Form, Table, described
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.jobs import Outcome, run_jobs
 from heatlas.pipeline.run.work.seeds import generator

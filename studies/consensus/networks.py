@@ -17,8 +17,8 @@ from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.models.storage import load_model
 from heatlas.pipeline.run.config.files import network_settings
 from heatlas.pipeline.run.config.networks import ModelConfig
+from heatlas.pipeline.run.config.ranges import from_text
 from heatlas.pipeline.run.config.settings import Config
-from heatlas.pipeline.run.config.typed_values import from_text
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
 from heatlas.pipeline.run.work.digests import DigestCache

@@ -17,8 +17,7 @@ import pandas as pd
 
 from heatlas.pipeline.attribution.titles import method_title
 from heatlas.pipeline.evaluation.scores.intervals import DRAWS, participant_interval
-from heatlas.pipeline.run.columns import Form, described
-from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.declared import Form, Table, described
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.studies.grids.grid_scores import GRID_COLUMNS, LARGEST, Setting
 from heatlas.studies.grids.layout import Kind

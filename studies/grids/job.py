@@ -23,12 +23,12 @@ from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.device import chosen_device
 from heatlas.pipeline.models.inputs import read_network_volume
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
-from heatlas.pipeline.run.config.evaluation import GridsConfig
 from heatlas.pipeline.run.config.settings import TrainingConfig
+from heatlas.pipeline.run.config.statistics import GridsConfig
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.run.tables import write_table
-from heatlas.pipeline.run.work.memory import kept_memory
+from heatlas.pipeline.run.work.host import kept_memory
 from heatlas.studies.grids.directions import KIND_OF
 from heatlas.studies.grids.grid_scores import GRID_COLUMNS, GridMethod, Setting, grid_scores, is_local
 from heatlas.studies.grids.layout import Grid, Kind, Layout, Shape

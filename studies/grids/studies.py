@@ -30,7 +30,7 @@ from heatlas.pipeline.attribution.perturbation.random_masks import Rise
 from heatlas.pipeline.explaining.explanation import Explanation
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.graph.tracing import is_piecewise_linear
-from heatlas.pipeline.run.config.evaluation import GridsConfig
+from heatlas.pipeline.run.config.statistics import GridsConfig
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.studies.grids.grid_scores import GridMethod
 from heatlas.studies.grids.layout import Kind, Shape

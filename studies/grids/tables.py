@@ -21,8 +21,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from heatlas.pipeline.run.columns import described
-from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.declared import Table, described
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.work.jobs import Outcome
 from heatlas.studies.grids.directions import DIRECTIONS_TABLE, GRIDS_TABLE

@@ -26,14 +26,13 @@ from heatlas.pipeline.explaining.networks import Network
 from heatlas.pipeline.models.device import chosen_device
 from heatlas.pipeline.models.inputs import read_network_volume
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
-from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.config.settings import Config, TrainingConfig
-from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.declared import Table, described
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.run.plain_text import did_you_mean, nearest
+from heatlas.pipeline.run.work.host import kept_memory
 from heatlas.pipeline.run.work.jobs import Outcome
-from heatlas.pipeline.run.work.memory import kept_memory
 from heatlas.pipeline.run.work.seeds import generator
 
 DRAWS = 2000

@@ -23,8 +23,7 @@ from heatlas.pipeline.evaluation.nulls import REAL
 from heatlas.pipeline.models.families.registry import code_of
 from heatlas.pipeline.regions.effect_size import NO_SPREAD
 from heatlas.pipeline.registration.volumes import VOLUMES_TABLE
-from heatlas.pipeline.run.columns import Form, described
-from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.declared import Form, Table, described
 from heatlas.pipeline.run.work.digests import unit_key
 from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
 from heatlas.pipeline.run.work.seeds import generator

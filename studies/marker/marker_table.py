@@ -9,8 +9,7 @@ import numpy as np
 import pandas as pd
 
 from heatlas.pipeline.evaluation.scores.intervals import DRAWS, participant_interval
-from heatlas.pipeline.run.columns import described
-from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.declared import Table, described
 from heatlas.studies.marker.marker_groups import GROUPS, REVERSED, GroupAnswers
 from heatlas.studies.marker.worst_group import chance_of_worst, mean_of_classes, worst_interval
 

@@ -15,12 +15,12 @@ from heatlas.pipeline.cohort.people.tasks import Task, task_of
 from heatlas.pipeline.cohort.records import SCANS_TABLE, Scan, ScanTable
 from heatlas.pipeline.models.families.registry import build_network, family_of, on_backbone
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input
-from heatlas.pipeline.run.config.objectives import ObjectiveConfig
+from heatlas.pipeline.run.config.images import template_name
+from heatlas.pipeline.run.config.networks import ObjectiveConfig
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import ImageNames, RunLayout
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
-from heatlas.pipeline.run.template_name import template_name
 from heatlas.pipeline.run.work.digests import file_digest
 from heatlas.pipeline.run.work.host import on_host
 from heatlas.pipeline.training.objectives.known_networks import fold_of_run, known_network, start_of

@@ -31,7 +31,7 @@ def map_settings(config: Config) -> MapSettings:
     Examples
     --------
     >>> from heatlas.studies.bcos.records import BcosSimpleConfig
-    >>> from heatlas.pipeline.run.config.objectives import ObjectiveConfig
+    >>> from heatlas.pipeline.run.config.networks import ObjectiveConfig
     >>> taught = ObjectiveConfig(kind="distilled", teacher="run")
     >>> for config in (Config(objective=taught), Config(objective=taught, model=BcosSimpleConfig())):
     ...     map_settings(config)

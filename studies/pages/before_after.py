@@ -8,8 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from heatlas.pipeline.run.config.objectives import ObjectiveConfig
-from heatlas.pipeline.run.template_name import axes_of
+from heatlas.pipeline.run.config.images import axes_of
+from heatlas.pipeline.run.config.networks import ObjectiveConfig
 from heatlas.reports.figures.gallery import Picture
 from heatlas.reports.figures.maps import MapRow, draw_map_grid
 from heatlas.reports.figures.slices import GROUP_PERCENTILES, HIPPOCAMPAL_CUTS

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from heatlas.pipeline.models.families.family import Shape
 from heatlas.pipeline.models.families.monai import ViTConfig
 from heatlas.pipeline.models.families.vit import TransformerBlock
-from heatlas.pipeline.run.config.pretraining import PretrainingConfig
+from heatlas.pipeline.run.config.networks import PretrainingConfig
 from heatlas.pipeline.training.objectives.records import Batch, Context, Logged, Measures, Objective
 
 TINY = 1e-6

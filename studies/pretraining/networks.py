@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from heatlas.pipeline.run.config.pretraining import PretrainingConfig
+from heatlas.pipeline.run.config.networks import PretrainingConfig
 from heatlas.studies.bcos.layers import BcosLinear
 from heatlas.studies.dynamic import DynamicNorm
 

@@ -24,9 +24,8 @@ from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.layout.run_layout import FoldFiles, RunLayout
 from heatlas.pipeline.run.work.digests import DigestCache, unit_key
-from heatlas.pipeline.run.work.host import on_host
+from heatlas.pipeline.run.work.host import kept_memory, on_host
 from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
-from heatlas.pipeline.run.work.memory import kept_memory
 from heatlas.pipeline.run.work.seeds import derived_seed
 from heatlas.pipeline.training.checkpoints import checkpoint_path, remove_checkpoint
 from heatlas.pipeline.training.curve import CurveOnTerminal

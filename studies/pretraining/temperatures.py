@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from heatlas.pipeline.run.config.pretraining import PretrainingConfig, Schedule
+from heatlas.pipeline.run.config.networks import PretrainingConfig, Schedule
 from heatlas.pipeline.run.work.seeds import generator
 
 PERIODS = 4.7

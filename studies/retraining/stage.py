@@ -25,8 +25,7 @@ from heatlas.pipeline.evaluation.scores.accuracy import SCORES, HeldOutPeople, S
 from heatlas.pipeline.evaluation.scores.intervals import DRAWS
 from heatlas.pipeline.explaining.explanation import Explanation
 from heatlas.pipeline.models.inputs import configured_input
-from heatlas.pipeline.run.columns import Form, described
-from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.declared import Form, Table, described
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.digests import DigestCache

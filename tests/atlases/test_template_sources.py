@@ -12,8 +12,8 @@ from toy_template import GRID, head, write_toy
 
 from heatlas.atlases.spaces import template_grid
 from heatlas.atlases.templates import CarriedFile, find_template, load_template, span_of
+from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE
 from heatlas.pipeline.run.errors import BadInputError, MissingDataError
-from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,14 +18,15 @@ from heatlas.atlases.spaces import Box, template_grid
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.cohort.work import Work
 from heatlas.pipeline.explaining.stage import explain_applied, explain_scans
 from heatlas.pipeline.models.families.founding import FoundingCNN
 from heatlas.pipeline.models.inputs import NetworkInput
 from heatlas.pipeline.models.storage import load_model, save_model
 from heatlas.pipeline.regions.stage import aggregate_applied, aggregate_relevance
 from heatlas.pipeline.run.config.settings import AttributionConfig, Config, RegistrationConfig, TrainingConfig
-from heatlas.pipeline.run.layout.map_names import map_names
 from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.layout.scan_files import map_names
 from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.jobs import Outcome
@@ -61,15 +62,16 @@ STRANGER = Scan("sub-5", None, "I6", "f.nii", diagnosis="MCI")
 class OutsideRun:
     layout: RunLayout
 
+    def work(self, config: Config, executor: Executor) -> Work:
+        return Work(self.layout, self.layout.root, config, LABELLED, SPLIT, executor, DigestCache(self.layout.digests))
+
     def predict(self, scans: tuple[Scan, ...] = (CONVERTER, STRANGER), config: Config = CONFIG) -> list[Outcome]:
         with ThreadPoolExecutor(1) as executor:
-            digests = DigestCache(self.layout.digests)
-            return apply_networks(self.layout, scans, SPLIT, (0, 1), config, executor, digests)
+            return apply_networks(self.work(config, executor), scans, (0, 1))
 
     def explain(self, scans: tuple[Scan, ...] = (CONVERTER, STRANGER), config: Config = CONFIG) -> list[Outcome]:
         with ThreadPoolExecutor(1) as executor:
-            digests = DigestCache(self.layout.digests)
-            return explain_applied(self.layout, scans, LABELLED, SPLIT, ATLAS, config, executor, digests)
+            return explain_applied(self.work(config, executor), scans, LABELLED, ATLAS)
 
     def aggregate_labelled(self) -> None:
         """Predictions, maps and tables of the labelled scans."""
@@ -91,14 +93,14 @@ class OutsideRun:
         predictions = read_table(self.layout.group / "predictions.tsv")
         names = map_names(CONFIG.attribution)
         with ThreadPoolExecutor(1) as executor:
-            digests = DigestCache(self.layout.digests)
-            explain_scans(self.layout, LABELLED, SPLIT, predictions, ATLAS, CONFIG, executor, digests)
-            aggregate_relevance(self.layout, LABELLED, predictions, names, GRID, CONFIG, executor, digests)
+            explain_scans(self.work(CONFIG, executor), LABELLED, predictions, ATLAS)
+            aggregate_relevance(self.work(CONFIG, executor), LABELLED, predictions, names, GRID)
 
     def aggregate(self, scans: tuple[Scan, ...] = (CONVERTER, STRANGER)) -> bool:
         names = map_names(CONFIG.attribution)
         tables = (self.layout.group / "predictions.tsv", self.layout.group / "predictions_applied.tsv")
-        return aggregate_applied(self.layout, scans, tables, names, CONFIG, DigestCache(self.layout.digests))
+        with ThreadPoolExecutor(1) as executor:
+            return aggregate_applied(self.work(CONFIG, executor), scans, tables, names)
 
 
 def write_scans(layout: RunLayout, scans: Sequence[Scan]) -> None:

@@ -22,6 +22,7 @@ from torch.nn import functional
 
 from heatlas.pipeline.attribution.methods import attribute
 from heatlas.pipeline.attribution.registry import METHODS
+from heatlas.pipeline.cohort.work import Work
 from heatlas.pipeline.explaining import explained_scan, partial
 from heatlas.pipeline.explaining.any_network import explain
 from heatlas.pipeline.explaining.stage import explain_scans
@@ -171,9 +172,8 @@ def explained(folder: Path, device: torch.device, monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(module, "chosen_device", lambda _: device)
     config = replace(EVIDENCE, attribution=replace(EVIDENCE.attribution, methods=EVIDENCE_METHODS))
     executor: Any = Inline()
-    outcomes = explain_scans(
-        run.layout, SCANS, SPLIT, PREDICTIONS, ATLAS, config, executor, DigestCache(run.layout.digests)
-    )
+    work = Work(run.layout, run.layout.root, config, SCANS, SPLIT, executor, DigestCache(run.layout.digests))
+    outcomes = explain_scans(work, SCANS, PREDICTIONS, ATLAS)
     assert [(outcome.status, outcome.message) for outcome in outcomes] == [("done", "")] * 4
     return run.layout.root
 

@@ -20,11 +20,12 @@ from heatlas.pipeline.attribution.gradient.guided_backprop import guided_backpro
 from heatlas.pipeline.attribution.records import LEDGER_TABLE, LOSSES
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.cohort.work import Work
 from heatlas.pipeline.explaining.stage import CONSERVATION_TABLE, explain_scans
 from heatlas.pipeline.models.families.founding import FoundingCNN
 from heatlas.pipeline.run.config.settings import AttributionConfig, Config, RegistrationConfig, TrainingConfig
-from heatlas.pipeline.run.layout.map_names import beta_of
 from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.layout.scan_files import beta_of
 from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.jobs import Outcome
@@ -64,7 +65,8 @@ def run(tmp_path: Path) -> SmallRun:
 
 def explain(run: SmallRun, config: Config, scans: tuple[Scan, ...], executor: Executor) -> list[Outcome]:
     digests = DigestCache(run.layout.digests)
-    return explain_scans(run.layout, scans, SPLIT, PREDICTIONS, ATLAS, config, executor, digests)
+    work = Work(run.layout, run.layout.root, config, tuple(scans), SPLIT, executor, digests)
+    return explain_scans(work, scans, PREDICTIONS, ATLAS)
 
 
 def run_stage(run: SmallRun, config: Config = CONFIG, scans: tuple[Scan, ...] = SCANS) -> list[tuple[str, str]]:

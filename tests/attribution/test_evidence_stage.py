@@ -21,6 +21,7 @@ from heatlas.pipeline.attribution.methods import attribute
 from heatlas.pipeline.attribution.reference.references import Reference
 from heatlas.pipeline.cohort.people.splits import Fold, Split, few_people
 from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.cohort.work import Work
 from heatlas.pipeline.explaining.controls import controls_of
 from heatlas.pipeline.explaining.stage import EVIDENCE_TABLE, explain_applied, explain_scans
 from heatlas.pipeline.models.inputs import read_network_volume
@@ -28,7 +29,7 @@ from heatlas.pipeline.models.storage import load_model
 from heatlas.pipeline.regions.stage import aggregate_relevance
 from heatlas.pipeline.run.config.settings import AttributionConfig, CohortConfig, Config
 from heatlas.pipeline.run.errors import BadInputError, UsageError
-from heatlas.pipeline.run.layout.map_names import map_names
+from heatlas.pipeline.run.layout.scan_files import map_names
 from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.jobs import Outcome
@@ -63,7 +64,8 @@ def run(tmp_path: Path) -> OutsideRun:
 def explain(run: OutsideRun, config: Config = EVIDENCE, scans: Any = SCANS, split: Split = SPLIT) -> list[Outcome]:
     with ThreadPoolExecutor(1) as executor:
         digests = DigestCache(run.layout.digests)
-        return explain_scans(run.layout, scans, split, PREDICTIONS, ATLAS, config, executor, digests)
+        work = Work(run.layout, run.layout.root, config, tuple(scans), split, executor, digests)
+        return explain_scans(work, scans, PREDICTIONS, ATLAS)
 
 
 def volume_of(run: OutsideRun, scan: Scan) -> torch.Tensor:
@@ -140,7 +142,8 @@ def test_evidence_of_regions_adds_up_and_is_of_no_other_map(run: OutsideRun) -> 
     with ThreadPoolExecutor(1) as executor:
         scans = [scan for scan in SCANS if scan.scan_id in set(PREDICTIONS["scan_id"])]
         names, digests = map_names(EVIDENCE.attribution), DigestCache(run.layout.digests)
-        aggregate_relevance(run.layout, scans, PREDICTIONS, names, ATLAS.grid, EVIDENCE, executor, digests)
+        work = Work(run.layout, run.layout.root, EVIDENCE, SCANS, SPLIT, executor, digests)
+        aggregate_relevance(work, scans, PREDICTIONS, names, ATLAS.grid)
     account = read_table(run.layout.group / "evidence.tsv").set_index("scan_id")["map_sum"]
     regions, groups = (
         read_table(run.layout.group / "relevance.tsv"),
@@ -212,7 +215,8 @@ def test_scans_outside_the_contrast_are_compared_with_the_controls_of_each_netwo
     (run.layout.group / "predictions_applied.tsv").write_text("scan_id\tnetworks\nI6\t0;1\n")
     with ThreadPoolExecutor(1) as executor:
         digests = DigestCache(run.layout.digests)
-        outcomes = explain_applied(run.layout, (stranger,), SCANS, SPLIT, ATLAS, EVIDENCE, executor, digests)
+        work = Work(run.layout, run.layout.root, EVIDENCE, SCANS, SPLIT, executor, digests)
+        outcomes = explain_applied(work, (stranger,), SCANS, ATLAS)
     assert [outcome.status for outcome in outcomes] == ["done"]
     row = read_table(run.layout.group / "evidence_applied.tsv").iloc[0]
     assert row["n_reference"] == 2  # sub-2 and sub-3; the second network has sub-3 only
@@ -223,7 +227,7 @@ def test_scans_outside_the_contrast_are_compared_with_the_controls_of_each_netwo
         values.append(float(logits[1] - logits[0]))
     assert row["evidence"] == pytest.approx(np.mean(values), abs=1e-5)
     with ThreadPoolExecutor(1) as executor:
-        explain_applied(run.layout, (), SCANS, SPLIT, ATLAS, EVIDENCE, executor, DigestCache(run.layout.digests))
+        explain_applied(replace(work, executor=executor), (), SCANS, ATLAS)
     assert not (run.layout.group / "evidence_applied.tsv").exists()
 
 

@@ -18,12 +18,12 @@ from heatlas.atlases.labels import Atlas, load_atlas
 from heatlas.atlases.regions import RegionTable
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.cohort.work import Work
 from heatlas.pipeline.explaining import partial
 from heatlas.pipeline.explaining.stage import explain_scans
 from heatlas.pipeline.regions.stage import aggregate_relevance
 from heatlas.pipeline.run.config.settings import AttributionConfig, Config, RegistrationConfig, TrainingConfig
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.run.layout.map_names import map_names
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.digests import DigestCache
@@ -80,14 +80,15 @@ def small_run(folder: Path) -> RunLayout:
 def explain(layout: RunLayout, kept: str, atlas: Atlas, executor: Executor | None = None) -> list[Outcome]:
     digests = DigestCache(layout.digests)
     with executor or ThreadPoolExecutor(1) as workers:
-        return explain_scans(layout, SCANS, SPLIT, predictions(), atlas, settings(kept), workers, digests)
+        work = Work(layout, layout.root, settings(kept), SCANS, SPLIT, workers, digests)
+        return explain_scans(work, SCANS, predictions(), atlas)
 
 
 def aggregate(layout: RunLayout, kept: str, scans: tuple[Scan, ...] = SCANS) -> list[Outcome]:
     config = settings(kept)
     with ThreadPoolExecutor(1) as executor:
-        names, digests = map_names(config.attribution), DigestCache(layout.digests)
-        return aggregate_relevance(layout, scans, predictions(), names, GRID, config, executor, digests)[1]
+        work = Work(layout, layout.root, config, SCANS, SPLIT, executor, DigestCache(layout.digests))
+        return aggregate_relevance(work, scans, predictions(), work.map_names, GRID)[1]
 
 
 @pytest.fixture(scope="module")

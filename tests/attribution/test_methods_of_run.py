@@ -17,6 +17,7 @@ from outside_contrast import ATLAS, CONFIG, LABELLED, SPLIT, OutsideRun, make_ru
 from heatlas.pipeline.attribution.gradient.paths import IntegratedGradients
 from heatlas.pipeline.attribution.methods import attribute
 from heatlas.pipeline.attribution.registry import METHODS
+from heatlas.pipeline.cohort.work import Work
 from heatlas.pipeline.explaining.explained_scan import explain_scan
 from heatlas.pipeline.explaining.requested import explanations_of_run, require_explained
 from heatlas.pipeline.explaining.stage import explain_scans
@@ -28,7 +29,7 @@ from heatlas.pipeline.regions.stage import aggregate_relevance
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.config.settings import AttributionConfig, Config
 from heatlas.pipeline.run.errors import UsageError
-from heatlas.pipeline.run.layout.map_names import map_names
+from heatlas.pipeline.run.layout.scan_files import map_names
 from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work import digests
 from heatlas.pipeline.run.work.digests import DigestCache, code_digest
@@ -54,10 +55,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> OutsideRun:
     predictions, layout = read_table(made.layout.group / "predictions.tsv"), made.layout
     with ThreadPoolExecutor(1) as executor:
         known = DigestCache(layout.digests)
-        outcomes = explain_scans(layout, LABELLED, SPLIT, predictions, ATLAS, config, executor, known)
+        work = Work(layout, layout.root, config, LABELLED, SPLIT, executor, known)
+        outcomes = explain_scans(work, LABELLED, predictions, ATLAS)
         assert all(outcome.ok for outcome in outcomes)
         names = map_names(config.attribution)
-        aggregate_relevance(layout, LABELLED, predictions, names, ATLAS.grid, config, executor, known)
+        aggregate_relevance(work, LABELLED, predictions, names, ATLAS.grid)
     return made
 
 
@@ -107,11 +109,11 @@ def test_what_does_not_exist_is_named_before_any_work(methods: tuple[str, ...], 
 
 def test_a_method_that_the_network_cannot_be_asked_is_refused_before_any_scan(tmp_path: Path) -> None:
     made = make_run(tmp_path / "run")
-    with ThreadPoolExecutor(1) as executor, pytest.raises(UsageError, match="CAM needs global average pooling"):
-        explain_scans(
-            made.layout, LABELLED, SPLIT, read_predictions(), ATLAS, with_methods("lrp", "cam"), executor,
-            DigestCache(made.layout.digests),
-        )  # fmt: skip
+    with ThreadPoolExecutor(1) as executor:
+        digests = DigestCache(made.layout.digests)
+        work = Work(made.layout, made.layout.root, with_methods("lrp", "cam"), LABELLED, SPLIT, executor, digests)
+        with pytest.raises(UsageError, match="CAM needs global average pooling"):
+            explain_scans(work, LABELLED, read_predictions(), ATLAS)
     assert not list(made.layout.root.rglob("*_relevance.*"))
 
 

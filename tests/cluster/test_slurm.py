@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 
 from heatlas.pipeline.cohort.demo.cohort import write_demo_cohort
-from heatlas.pipeline.run.config.cluster import ClusterConfig
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.work.executors import open_executor
 from heatlas.pipeline.run.work.jobs import Job, run_jobs
+from heatlas.pipeline.run.work.providers import ClusterConfig
 
 pytestmark = pytest.mark.cluster
 HERE = Path(__file__).parent

@@ -15,7 +15,7 @@ from heatlas.pipeline.cohort.bids.derivatives import template_space_problem
 from heatlas.pipeline.cohort.reading import read_cohort
 from heatlas.pipeline.registration.entry_points import place_in_template, placed_brain
 from heatlas.pipeline.registration.images.t1w import load_t1w
-from heatlas.pipeline.run.config.image_kinds import KINDS
+from heatlas.pipeline.run.config.images import KINDS
 from heatlas.pipeline.run.config.settings import CohortConfig, RegistrationConfig
 from heatlas.pipeline.run.errors import BadInputError
 

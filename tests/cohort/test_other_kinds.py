@@ -12,7 +12,7 @@ from input_trees import BidsTree, image_bytes
 from heatlas.atlases.spaces import template_grid
 from heatlas.pipeline.cohort.reading import InputCohort, read_filter
 from heatlas.pipeline.run.config.files import load_config
-from heatlas.pipeline.run.config.image_kinds import KINDS
+from heatlas.pipeline.run.config.images import KINDS
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 
 SEX = {"contrast_column": "sex", "negative": "F", "positive": "M"}

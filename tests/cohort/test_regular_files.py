@@ -15,8 +15,8 @@ from heatlas.pipeline.cohort.reading import InputCohort
 from heatlas.pipeline.cohort.segmented.subjects import read_aseg
 from heatlas.pipeline.cohort.sharing import Manifest, open_disguise
 from heatlas.pipeline.run.config.settings import PrivacyConfig
+from heatlas.pipeline.run.documents import read_regular
 from heatlas.pipeline.run.errors import BadInputError, HeatlasError
-from heatlas.pipeline.run.regular_files import read_regular
 
 P = "002_S_0295"
 SEX = {"contrast_column": "sex", "negative": "F", "positive": "M"}

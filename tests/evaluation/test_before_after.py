@@ -16,8 +16,8 @@ from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.regions.maps import read_map
-from heatlas.pipeline.run.config.evaluation import EvaluationConfig
-from heatlas.pipeline.run.config.objectives import ObjectiveConfig
+from heatlas.pipeline.run.config.networks import ObjectiveConfig
+from heatlas.pipeline.run.config.statistics import EvaluationConfig
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
 from heatlas.pipeline.run.work.digests import DigestCache

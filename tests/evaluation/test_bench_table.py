@@ -22,8 +22,8 @@ from heatlas.pipeline.evaluation.cohorts import Distractor, JudgedCohort, Truth
 from heatlas.pipeline.evaluation.scores.map_scores import ScanMasks, map_row, score_map, set_scores
 from heatlas.pipeline.evaluation.scores.rankings import rank_correlation
 from heatlas.pipeline.regions.effect_size import hedges_g
-from heatlas.pipeline.run.config.evaluation import EvaluationConfig
 from heatlas.pipeline.run.config.files import load_config
+from heatlas.pipeline.run.config.statistics import EvaluationConfig
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
 
 GROUPS = tuple(f"group {letter}" for letter in "abcdefghijklmnopqrst")

@@ -37,9 +37,9 @@ from heatlas.pipeline.models.dynamic import bias_of_chance, calibrate
 from heatlas.pipeline.models.families.monai import ViTConfig
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.models.graph.tracing import is_piecewise_linear
-from heatlas.pipeline.run.config.evaluation import GridsConfig
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.config.statistics import GridsConfig
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.studies.coda.network import build
 from heatlas.studies.coda.records import CodaConfig

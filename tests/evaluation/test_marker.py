@@ -15,7 +15,7 @@ from scipy import stats
 from heatlas.atlases.templates import load_template
 from heatlas.pipeline.models.inputs import configured_input, read_network_volume
 from heatlas.pipeline.models.storage import load_model
-from heatlas.pipeline.run.config.objectives import ObjectiveConfig
+from heatlas.pipeline.run.config.networks import ObjectiveConfig
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout, FoldFiles
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.studies.marker.marked import (

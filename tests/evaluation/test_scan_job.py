@@ -11,7 +11,7 @@ import torch
 
 from heatlas.pipeline.evaluation.bench import scan_job
 from heatlas.pipeline.evaluation.scores.faithfulness import Faithfulness
-from heatlas.pipeline.run.config.evaluation import EvaluationConfig
+from heatlas.pipeline.run.config.statistics import EvaluationConfig
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 
 VOLUME = torch.rand(1, 1, 4, 5, 6, generator=torch.Generator().manual_seed(1))

@@ -22,8 +22,8 @@ from heatlas.pipeline.models.dynamic import (
 )
 from heatlas.pipeline.models.families.family import Shape
 from heatlas.pipeline.models.families.registry import build_network
+from heatlas.pipeline.run.config.ranges import problems
 from heatlas.pipeline.run.config.settings import CohortConfig, TrainingConfig
-from heatlas.pipeline.run.config.typed_values import problems
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.training.objectives.of_task import classification, objective_of
 from heatlas.pipeline.training.objectives.records import Batch, Context

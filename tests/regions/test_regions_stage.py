@@ -26,6 +26,8 @@ from toy_run import (
 )
 
 from heatlas.atlases.spaces import Box
+from heatlas.pipeline.cohort.people.splits import Split
+from heatlas.pipeline.cohort.work import Work
 from heatlas.pipeline.regions.maps import PARTIAL_TABLE, write_sums
 from heatlas.pipeline.regions.stage import aggregate_relevance
 from heatlas.pipeline.regions.tables import RELEVANCE_BILATERAL_TABLE, RELEVANCE_TABLE, SPREADS
@@ -46,10 +48,10 @@ def run(tmp_path, maps):
 
 
 def aggregate(layout, executor=None, **changes):
-    inputs = {"scans": SCANS, "predictions": predictions(), "map_names": MAPS, "grid": GRID, "config": CONFIG}
-    _, outcomes = aggregate_relevance(
-        layout, **(inputs | changes), executor=executor or Inline(), digests=DigestCache(layout.digests)
-    )
+    config, digests = changes.pop("config", CONFIG), DigestCache(layout.digests)
+    work = Work(layout, layout.root, config, SCANS, Split(()), executor or Inline(), digests)
+    inputs = {"scans": SCANS, "predictions": predictions(), "map_names": MAPS, "grid": GRID}
+    _, outcomes = aggregate_relevance(work, **(inputs | changes))
     return outcomes
 
 

@@ -28,9 +28,10 @@ from heatlas.pipeline.registration.volumes import (
     tissue_volumes,
     volume_stability,
 )
+from heatlas.pipeline.run.config.settings import RegistrationConfig
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table, write_json
-from heatlas.pipeline.run.work.digests import DigestCache
+from tests.registration.work_of_scans import work_of_scans
 
 SHAPE = (7, 9, 11)
 OBLIQUE = np.array([[-1.9, 0.2, 0.1, 30], [0.3, 0.1, 2.4, -20], [0.1, -1.4, 0.2, 9], [0, 0, 0, 1.0]])
@@ -265,7 +266,8 @@ FLUID_VOXELS = 5
 
 def measure(layout: RunLayout, scans: list[Scan]) -> tuple[bool, list[str]]:
     with ThreadPoolExecutor(1) as executor:
-        written, outcomes = measure_volumes(layout, scans, ATLAS, 4.0, executor, DigestCache(layout.digests))
+        work = work_of_scans(layout, layout.root, RegistrationConfig(4.0), executor)
+        written, outcomes = measure_volumes(work, scans)
     return written, [outcome.status for outcome in outcomes]
 
 

@@ -27,8 +27,8 @@ from heatlas.pipeline.registration.stage import REGISTRATION_TABLE, register_sca
 from heatlas.pipeline.run.config.settings import RegistrationConfig
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table
-from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.executors import open_executor
+from tests.registration.work_of_scans import work_of_scans
 
 QUICK = "antsRegistrationSyNQuick[s]"
 CONFIG = RegistrationConfig(resolution_mm=4.0, brain_extraction="none", bias_correction=False, transform=QUICK)
@@ -50,7 +50,7 @@ def cohort(write: Any, phantom: Any, tmp_path: Path) -> tuple[Path, list[Scan]]:
 def run(out: Path, root: Path, scans: list[Scan], config: RegistrationConfig = CONFIG) -> tuple[RunLayout, list[str]]:
     layout = RunLayout(out)
     with open_executor(2) as executor:
-        outcomes, _ = register_scans(layout, root, scans, config, 43, executor, DigestCache(layout.digests))
+        outcomes, _ = register_scans(work_of_scans(layout, root, config, executor), scans)
     return layout, [outcome.status for outcome in outcomes]
 
 
@@ -184,9 +184,8 @@ def test_stripped_scans_need_no_deepbet(
     image = write(phantom, "RAS", "sub-01_T1w.nii.gz")
     layout = RunLayout(tmp_path / "out")
     scan = Scan("sub-01", None, "sub-01_T1w", image.name)
-    digests = DigestCache(layout.digests)
     with ThreadPoolExecutor(1) as executor:
-        outcomes, _ = register_scans(layout, image.parent, [scan], CONFIG, 43, executor, digests)
+        outcomes, _ = register_scans(work_of_scans(layout, image.parent, CONFIG, executor), [scan])
     assert [(outcome.status, outcome.message) for outcome in outcomes] == [("done", "")]
     sidecar = json.loads(layout.scan("sub-01", None, 4.0).t1w.with_suffix("").with_suffix(".json").read_text())
     assert sidecar["PackageVersions"]["deepbet"] == "absent"
@@ -200,7 +199,7 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def register(layout: RunLayout, root: Path, scans: list[Scan], config: RegistrationConfig) -> list[str]:
         with ThreadPoolExecutor(1) as executor:
-            outcomes, _ = register_scans(layout, root, scans, config, 43, executor, DigestCache(layout.digests))
+            outcomes, _ = register_scans(work_of_scans(layout, root, config, executor), scans)
         return [outcome.status for outcome in outcomes]
 
     return register
@@ -290,7 +289,7 @@ def register(out: Path, images: list[Path], resolution_mm: float) -> RunLayout:
         scans.append(Scan(f"sub-{number}", None, f"sub-{number}_T1w", copy.name))
     config = RegistrationConfig(resolution_mm)
     with open_executor(1) as executor:
-        register_scans(layout, root, scans, config, 43, executor, DigestCache(layout.digests))
+        register_scans(work_of_scans(layout, root, config, executor), scans)
     return layout
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,13 @@ from heatlas.pipeline.registration.images.t1w import load_t1w
 from heatlas.pipeline.registration.scan import register_image
 from heatlas.pipeline.registration.scan_jobs import SessionImage, place_one, registration_job
 from heatlas.pipeline.registration.stage import REGISTRATION_TABLE, register_scans
-from heatlas.pipeline.run.config.image_kinds import KINDS
+from heatlas.pipeline.run.config.images import KINDS
 from heatlas.pipeline.run.config.settings import RegistrationConfig
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table
-from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.executors import open_executor
+from tests.registration.work_of_scans import work_of_scans
 
 WITH_A_WARP = RegistrationConfig(resolution_mm=4.0, bias_correction=False)
 
@@ -104,9 +105,8 @@ def test_a_head_in_template_space_is_stripped_by_the_mask_beside_it(
     scans = [Scan(person, None, person, image, entry="template") for person, image in images.items()]
     scans[1] = dataclasses.replace(scans[1], location="b.nii.gz")
     layout = RunLayout(tmp_path / "run")
-    digests = DigestCache(layout.digests)
     with open_executor(1) as executor:
-        (good, bad), _ = register_scans(layout, tmp_path / "in", scans, WITH_A_WARP, 43, executor, digests)
+        (good, bad), _ = register_scans(work_of_scans(layout, tmp_path / "in", WITH_A_WARP, executor), scans)
     assert good.ok, good.message
     assert good.result["brain_extraction"] == "given"
     placed = np.asarray(nib.load(layout.scan("sub-a", None, 4.0).t1w).dataobj)
@@ -120,10 +120,9 @@ def test_a_cohort_of_registered_images_needs_no_registration(write: Any, tmp_pat
     write(in_template_space(3.0), "LAS", "input/b.nii.gz")
     scans = [Scan(f"sub-{name}", None, name, f"{name}.nii.gz", entry="template") for name in "ab"]
     layout = RunLayout(tmp_path / "run")
-    digests = DigestCache(layout.digests)
     with open_executor(1) as executor:
-        outcomes, _ = register_scans(layout, tmp_path / "input", scans, WITH_A_WARP, 43, executor, digests)
-        again, _ = register_scans(layout, tmp_path / "input", scans, WITH_A_WARP, 43, executor, digests)
+        outcomes, _ = register_scans(work_of_scans(layout, tmp_path / "input", WITH_A_WARP, executor), scans)
+        again, _ = register_scans(work_of_scans(layout, tmp_path / "input", WITH_A_WARP, executor), scans)
     assert [outcome.status for outcome in outcomes] == ["done", "done"], [outcome.message for outcome in outcomes]
     assert [outcome.status for outcome in again] == ["unchanged", "unchanged"]
     rows = read_table(layout.group / "registration.tsv", text_columns=["flags", "decision"])
@@ -152,7 +151,7 @@ def run_of(
     layout.root.mkdir(parents=True)
     layout.config.write_text(f'[cohort]\nsuffix = "{suffix}"\nfurther_suffixes = {further}\n')
     with open_executor(1) as executor:
-        outcomes, _ = register_scans(layout, root, scans, CONFIG, 43, executor, DigestCache(layout.digests))
+        outcomes, _ = register_scans(work_of_scans(layout, root, CONFIG, executor), scans)
     return layout, outcomes
 
 
@@ -263,13 +262,14 @@ def test_an_anonymised_run_does_not_name_the_t1w_image(write: Any, phantom: Any,
     layout = RunLayout(tmp_path / "out")
     layout.root.mkdir()
     layout.config.write_text('[cohort]\nsuffix = "FLAIR"\n')
-    job = registration_job(layout, tmp_path / "in", shown, CONFIG, 1, DigestCache(layout.digests), "template")
+    work = work_of_scans(layout, tmp_path / "in", CONFIG, ThreadPoolExecutor(1))
+    job = registration_job(work, shown, "template")
     own, through = job.arguments[0]
     assert (own.source, through.path, through.source) == ("I1.nii.gz", tmp_path / "in/jane_T1w.nii.gz", "")
     assert through.shown == "the T1w image of the session"
     assert {"T1w", "T1w_sidecar", "FLAIR", "FLAIR_rigid"} <= set(job.outputs)
     plain = dataclasses.replace(shown, location=None, image="jane_FLAIR.nii.gz")
-    job = registration_job(layout, tmp_path / "in", plain, CONFIG, 1, DigestCache(layout.digests), "template")
+    job = registration_job(work, plain, "template")
     assert [one.source for one in job.arguments[0]] == ["jane_FLAIR.nii.gz", "jane_T1w.nii.gz"]
 
 

@@ -26,11 +26,11 @@ from heatlas.pipeline.regions.tables import RELEVANCE_BILATERAL_TABLE, negative_
 from heatlas.pipeline.registration.stage import REGISTRATION_TABLE
 from heatlas.pipeline.run.config.files import config_to_toml, load_config
 from heatlas.pipeline.run.config.settings import Config
-from heatlas.pipeline.run.layout.map_names import map_names
 from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.layout.scan_files import map_names
 from heatlas.pipeline.run.tables import read_table, write_json, write_text
 from heatlas.pipeline.run.work.jobs import FAILURES_TABLE
-from heatlas.pipeline.run.work.provenance import write_provenance
+from heatlas.pipeline.run.work.progress import write_provenance
 from heatlas.pipeline.statistics.data.values import IMAGE_REGIONS_TABLE
 from heatlas.pipeline.statistics.stage import analyse
 from heatlas.pipeline.training.metrics import outcome

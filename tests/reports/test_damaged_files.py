@@ -18,10 +18,9 @@ import pytest
 from report_pages import page_with
 from run_factory import SMALL, make_run
 
-from heatlas.pipeline.run.cells import REMEDY
-from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.run.declared import Form
 from heatlas.pipeline.run.layout.run_layout import RunLayout
-from heatlas.pipeline.run.tables import write_json
+from heatlas.pipeline.run.tables import REMEDY, write_json
 from heatlas.pipeline.run.work.digests import stamp_of
 from heatlas.reports.content.run.summary import summarise
 from heatlas.reports.figures import gallery

@@ -11,9 +11,8 @@ from printed_pages import REMEDY, tables_page
 from run_factory import SMALL, make_run
 
 from heatlas.pipeline.cohort.people.tasks import KINDS
-from heatlas.pipeline.run.columns import Form, column_of, unit_of
 from heatlas.pipeline.run.config.files import load_config
-from heatlas.pipeline.run.declared import CORRECTIONS, Table
+from heatlas.pipeline.run.declared import CORRECTIONS, Form, Table, column_of, unit_of
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.statistics.stage import ANALYSES
 from heatlas.reports.frame.tables import FORMS

@@ -8,7 +8,7 @@ import pytest
 from report_pages import all_pages, chapter_files
 from run_factory import RunPlan, make_run
 
-from heatlas.pipeline.run.layout.private_paths import without_folders
+from heatlas.pipeline.run.plain_text import without_folders
 from heatlas.reports.figures import gallery
 from heatlas.reports.page.build import write_report
 from heatlas.reports.page.parts import PARTS

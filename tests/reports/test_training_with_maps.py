@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 
-from heatlas.pipeline.run.config.objectives import ObjectiveConfig
+from heatlas.pipeline.run.config.networks import ObjectiveConfig
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.studies.before_after.table import BEFORE_AFTER_TABLE
 from heatlas.studies.before_after.training import OBJECTIVE_WEIGHTS_TABLE

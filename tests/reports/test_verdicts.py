@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 from printed_pages import REMEDY, glossary_page
 
-from heatlas.pipeline.run.columns import column_of as declared_column
 from heatlas.pipeline.run.config.files import load_config
+from heatlas.pipeline.run.declared import column_of as declared_column
 from heatlas.pipeline.run.layout.folder import RunInput
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.statistics.associations.volume_association import ADJUSTED

@@ -3,9 +3,8 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from heatlas.pipeline.run.cells import require_numbers
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.run.tables import read_table, write_table
+from heatlas.pipeline.run.tables import read_table, require_numbers, write_table
 
 
 @pytest.mark.parametrize("note", ["plain", "two\nlines", 'three\n"quoted"\nlines'])

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from heatlas.pipeline.run.config.cluster import ClusterConfig
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import BadInputError, ResumableError, UsageError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
@@ -22,7 +21,7 @@ from heatlas.pipeline.run.work import providers
 from heatlas.pipeline.run.work.cluster import LARGE_BYTES, ClusterExecutor, call
 from heatlas.pipeline.run.work.executors import SINGLE_THREAD, open_executor
 from heatlas.pipeline.run.work.jobs import Job, is_done, run_jobs
-from heatlas.pipeline.run.work.providers import named_config
+from heatlas.pipeline.run.work.providers import ClusterConfig, named_config
 
 pytestmark = pytest.mark.ci
 

@@ -11,8 +11,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from heatlas.pipeline.run.columns import MEANINGS, Form, described
-from heatlas.pipeline.run.declared import Inference, Table
+from heatlas.pipeline.run.declared import MEANINGS, Form, Inference, Table, described
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout, RunLayout
 from heatlas.reports.read.run_files import DECLARED
@@ -124,7 +123,7 @@ def test_a_dictionary_is_written_by_the_record_of_a_table_alone() -> None:
     """The others are rows that one unit of work leaves for the command that started it."""
     callers = {
         path.relative_to(ROOT).as_posix()
-        for room in ("pipeline", "reports", "studies", "workflows")
+        for room in ("pipeline", "reports", "workflows", "studies")
         for path in (ROOT / room).rglob("*.py")
         if re.search(r"(?<!def )(?<!_)\bwrite_table\(", path.read_text(encoding="utf-8"))
     }

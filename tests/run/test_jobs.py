@@ -21,7 +21,7 @@ import pytest
 from heatlas.pipeline.run.errors import BadInputError, ResumableError
 from heatlas.pipeline.run.layout.run_layout import ParticipantLayout, RunLayout
 from heatlas.pipeline.run.tables import read_table
-from heatlas.pipeline.run.work import memory
+from heatlas.pipeline.run.work import host
 from heatlas.pipeline.run.work.digests import file_digest
 from heatlas.pipeline.run.work.jobs import (
     FAILURES_TABLE,
@@ -180,7 +180,7 @@ def test_full_disk_stops_the_run_resumably(layout, executor):
 @pytest.mark.parametrize("unit", ["a", "bad"])
 def test_a_full_disk_that_a_library_does_not_name_stops_the_run_and_keeps_nothing(layout, executor, monkeypatch, unit):
     with monkeypatch.context() as patched:
-        patched.setattr(memory, "FULL_BYTES", 2**80)
+        patched.setattr(host, "FULL_BYTES", 2**80)
         with pytest.raises(ResumableError, match="no space left"):
             run_jobs(layout, [job(layout, unit)], executor, "")
     assert is_done(layout, job(layout, unit)) is None

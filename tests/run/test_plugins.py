@@ -33,7 +33,7 @@ from heatlas.pipeline.models.families.registry import FAMILIES, build_network
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.plugins import origin
 from heatlas.pipeline.run.work.digests import code_digest
-from heatlas.pipeline.run.work.provenance import package_versions, plugin_versions
+from heatlas.pipeline.run.work.progress import package_versions, plugin_versions
 from heatlas.workflows.estimates import described
 
 assert origin("methods", "gradient-power") == "heatlas-example 0.1"

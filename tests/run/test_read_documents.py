@@ -10,13 +10,13 @@ import pytest
 
 from heatlas.pipeline.run import documents
 from heatlas.pipeline.run.config.files import load_config
-from heatlas.pipeline.run.config.typed_values import from_text
+from heatlas.pipeline.run.config.ranges import from_text
 from heatlas.pipeline.run.documents import DEEPEST, json_object, known_json, read_json, toml_document
 from heatlas.pipeline.run.errors import BadInputError, ResumableError, UsageError
 from heatlas.pipeline.run.layout.folder import read_run_input, run_lock
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.work.digests import DigestCache, file_digest, read_receipt
-from heatlas.pipeline.run.work.steps import step_outputs
+from heatlas.pipeline.run.work.jobs import step_outputs
 
 DEEP = '{"a": ' * 100_000 + "1" + "}" * 100_000
 BAD = {

@@ -22,14 +22,16 @@ from heatlas.pipeline.run.config.ranges import (
     above,
     at_least,
     between,
+    kinds_of,
     matching,
+    misfits,
     naming,
+    problems,
     split_kind,
     unmet,
 )
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.config.statistics import MOST_REPEATS
-from heatlas.pipeline.run.config.typed_values import kinds_of, misfits, problems
 from heatlas.pipeline.run.errors import UsageError
 
 

@@ -4,7 +4,7 @@ import os
 
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.work.digests import DigestCache
-from heatlas.pipeline.run.work.steps import run_step
+from heatlas.pipeline.run.work.jobs import run_step
 
 
 def test_step_is_done_once_per_state_of_its_inputs(tmp_path):
@@ -21,7 +21,7 @@ def test_step_is_done_once_per_state_of_its_inputs(tmp_path):
 
     def step(parameters=1):
         digests = DigestCache(layout.digests)
-        return run_step(layout, "double", [source], parameters, ["heatlas.pipeline.run.work.steps"], double, digests)
+        return run_step(layout, "double", [source], parameters, ["heatlas.pipeline.run.work.jobs"], double, digests)
 
     assert [step(), step()] == [True, False]
     source.write_text("22")
@@ -57,7 +57,7 @@ def test_moved_run_folder_is_not_done_again_but_another_input_is(tmp_path):
             return [layout.group / "out.tsv"]
 
         inputs = [layout.root / "in.tsv", tmp_path / outside]
-        return run_step(layout, "s", inputs, 1, ["heatlas.pipeline.run.work.steps"], write, DigestCache(layout.digests))
+        return run_step(layout, "s", inputs, 1, ["heatlas.pipeline.run.work.jobs"], write, DigestCache(layout.digests))
 
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "in.tsv").write_text("1")

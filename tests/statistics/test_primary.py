@@ -10,8 +10,8 @@ import pytest
 import statsmodels.api as sm
 from made_up import GROUPS, MAPS, inputs_of, means_in_one_spread, people, relevance_of, settings
 
-from heatlas.pipeline.run.columns import Form
 from heatlas.pipeline.run.config.files import load_config
+from heatlas.pipeline.run.declared import Form
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.statistics.associations.associations import (
     EXCHANGED,

@@ -14,6 +14,7 @@ import numpy as np
 from heatlas.atlases.spaces import template_grid
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.cohort.work import Work
 from heatlas.pipeline.models.families.founding_family import FoundingConfig
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.models.inputs import configured_input
@@ -71,9 +72,9 @@ def write_registered(layout: RunLayout) -> None:
 
 
 def train_all(layout: RunLayout, scans=None, split: Split = SPLIT, config: Config = CONFIG):
-    return train_folds(
-        layout, labelled_scans() if scans is None else scans, split, config, Inline(), DigestCache(layout.digests)
-    )
+    scans = labelled_scans() if scans is None else scans
+    work = Work(layout, layout.root, config, tuple(scans), split, Inline(), DigestCache(layout.digests))
+    return train_folds(work, scans)
 
 
 def save_untrained(folder: Path, config: Config, fold: Fold) -> Path:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from heatlas.pipeline.run.config.pretraining import PretrainingConfig
+from heatlas.pipeline.run.config.networks import PretrainingConfig
 from heatlas.pipeline.run.config.settings import AugmentationConfig, TrainingConfig
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.training.augmentation.further import FurtherAugmentation

@@ -21,8 +21,10 @@ from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.cohort.reading import InputCohort
 from heatlas.pipeline.cohort.records import Scan, ScanTable
 from heatlas.pipeline.cohort.segmented.images import labels_of_scans, region_numbers
+from heatlas.pipeline.cohort.work import Work
 from heatlas.pipeline.evaluation.planting.copies import require_masks_of_copies
 from heatlas.pipeline.models.inputs import configured_input
+from heatlas.pipeline.registration import own_labels
 from heatlas.pipeline.registration.own_labels import STAGE, OwnLabels, carry, carry_labels, require_own_labels
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.errors import BadInputError, UsageError
@@ -342,20 +344,24 @@ def test_check_and_run_match_subjects_with_all_kept_scans(tmp_path, monkeypatch)
 
     seen = {}
 
-    def carried(*arguments):
-        seen["arguments"] = arguments
+    def labels(_root, scans, _config, kept):
+        seen["scans"], seen["kept"] = scans, kept
         raise InterruptedError
 
+    def carried(work, scans, box):
+        seen["box"] = box
+        return carry_labels(work, scans, box)
+
+    monkeypatch.setattr(own_labels, "labels_of_scans", labels)
     monkeypatch.setattr(stages, "carry_labels", carried)
     layout = RunLayout(tmp_path / "run")
     ScanTable(tuple(visits)).write(layout)
     record_failures(layout, [])
     dropped = replace(visits[1], scan_id="other", image="x.nii").dropped("a reason")
-    work = stages.Work(layout, tmp_path, own, (*visits, dropped), SPLIT, None, None)
+    work = Work(layout, tmp_path, own, (*visits, dropped), SPLIT, None, None)
     with pytest.raises(InterruptedError):
         stages.train(work)
-    assert seen["arguments"][2] == visits[:1]
-    assert seen["arguments"][6:] == (visits, configured_input(own).box)
+    assert seen == {"scans": visits[:1], "kept": visits, "box": configured_input(own).box}
 
 
 def test_longitudinal_results_have_no_labels_of_the_scan(tmp_path) -> None:
@@ -447,7 +453,7 @@ def test_whose_labels_lack_a_region_is_not_annotated_and_is_named(tmp_path, capl
         caplog.clear()
         with ThreadPoolExecutor(1) as executor, caplog.at_level("INFO", "heatlas"):
             digests = DigestCache(tmp_path / "digests.json")
-            found = carry_labels(layout, root, scans, own, executor, digests, scans, box)
+            found = carry_labels(Work(layout, root, own, tuple(scans), SPLIT, executor, digests), scans, box)
         assert [one.status for one in found] == [status] * 3
         assert (
             "sub-2: their maps are not guided, as their labels lack Entorhinal (not in the label image)" in caplog.text
@@ -464,7 +470,8 @@ def test_failures_of_own_labels_are_gone_with_the_masks_of_the_atlas(tmp_path) -
         write_brain(layout.scan(scan.participant_id, None, 4.0), np.zeros(GRID.shape, bool))
     for own, failed in ((config(), [STAGE, STAGE]), (config(objective={"region_labels": "atlas"}), [])):
         with ThreadPoolExecutor(1) as executor:
-            carry_labels(layout, root, scans, own, executor, DigestCache(tmp_path / "digests.json"), scans)
+            digests = DigestCache(tmp_path / "digests.json")
+            carry_labels(Work(layout, root, own, tuple(scans), SPLIT, executor, digests), scans)
         failures = FAILURES_TABLE.read(layout.failures)
         assert failures["stage"].tolist() == failed
         assert failures["message"].str.contains("the brain mask is empty; check the registration").all()
@@ -507,7 +514,8 @@ def test_labels_that_are_gone_leave_the_run_and_a_change_trains_again(tmp_path) 
 
     def carried():
         with ThreadPoolExecutor(1) as executor:
-            return [one.status for one in carry_labels(layout, tmp_path / "in", scans, own, executor, digests, scans)]
+            work = Work(layout, tmp_path / "in", own, tuple(scans), SPLIT, executor, digests)
+            return [outcome.status for outcome in carry_labels(work, scans)]
 
     assert carried() == ["done", "done"]
     assert carried() == ["unchanged", "unchanged"]

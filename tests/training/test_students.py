@@ -18,7 +18,7 @@ from heatlas.pipeline.cohort.records import Scan, ScanTable
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.storage import load_model
 from heatlas.pipeline.run.config.files import load_config
-from heatlas.pipeline.run.config.objectives import ObjectiveConfig
+from heatlas.pipeline.run.config.networks import ObjectiveConfig
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table

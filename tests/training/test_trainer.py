@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional
 
 from heatlas.pipeline.run.errors import UsageError
-from heatlas.pipeline.run.work.memory import kept_memory
+from heatlas.pipeline.run.work.host import kept_memory
 from heatlas.pipeline.training.batch_statistics import prepare_step
 from heatlas.pipeline.training.checkpoints import read_checkpoint
 from heatlas.pipeline.training.metrics import balanced_accuracy

@@ -18,9 +18,7 @@ from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.registry import BUILT, build_network, family_of
 from heatlas.pipeline.models.kept_volumes import KeptVolumes
-from heatlas.pipeline.run.config.networks import ModelConfig
-from heatlas.pipeline.run.config.objectives import ObjectiveConfig
-from heatlas.pipeline.run.config.pretraining import PretrainingConfig
+from heatlas.pipeline.run.config.networks import ModelConfig, ObjectiveConfig, PretrainingConfig
 from heatlas.pipeline.run.config.settings import CohortConfig, Config, TrainingConfig
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.training import parallel

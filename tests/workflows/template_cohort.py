@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from heatlas.atlases.templates import load_template
-from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE
+from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE
 
 CLASSES = ("CN", "MCI", "AD")
 SPAN = slice(12, 26), slice(18, 34), slice(14, 26)

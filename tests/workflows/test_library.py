@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import heatlas
-from heatlas.pipeline.run.config.typed_values import ARGUMENTS
+from heatlas.pipeline.run.config.ranges import ARGUMENTS
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.workflows.command_line import read_command
 from heatlas.workflows.commands import Apply, Evaluate, Run

@@ -18,6 +18,7 @@ from heatlas.atlases.spaces import write_template_image
 from heatlas.atlases.templates import brain_box, load_template
 from heatlas.pipeline.cohort.people.splits import Split
 from heatlas.pipeline.cohort.records import Scan, ScanTable
+from heatlas.pipeline.cohort.work import Work
 from heatlas.pipeline.registration import scan_jobs
 from heatlas.pipeline.registration.scan_jobs import SessionImage
 from heatlas.pipeline.run.config.settings import Config, RegistrationConfig
@@ -28,7 +29,6 @@ from heatlas.pipeline.run.work import progress
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.jobs import Outcome
 from heatlas.workflows.registration import register_and_finish
-from heatlas.workflows.stages import Work
 
 TEMPLATE = load_template(4.0)
 BOX = brain_box(TEMPLATE).grid(TEMPLATE.grid)

@@ -42,11 +42,10 @@ from heatlas.pipeline.cohort.cells.tables import problem_notes
 from heatlas.pipeline.cohort.images.file_kinds import image_stem
 from heatlas.pipeline.cohort.people.diagnosis import follow_up, progression
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.run.config.image_kinds import T1W, ImageKind
+from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE, T1W, ImageKind
+from heatlas.pipeline.run.documents import read_regular
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted, listed
-from heatlas.pipeline.run.regular_files import read_regular
-from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE
 
 _IMAGE = re.compile(
     r"(?P<participant>sub-[A-Za-z0-9]+)/(?:(?P<session>ses-[A-Za-z0-9]+)/)?(?P<folder>anat|pet)/"

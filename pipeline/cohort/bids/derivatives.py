@@ -32,10 +32,8 @@ from heatlas.pipeline.cohort.candidates import Candidate
 from heatlas.pipeline.cohort.images.file_kinds import image_stem, is_image
 from heatlas.pipeline.cohort.images.headers import read_raw_header
 from heatlas.pipeline.cohort.images.orientation import Orientation, choose_orientation
-from heatlas.pipeline.run.config.image_kinds import KINDS, T1W, ImageKind
-from heatlas.pipeline.run.documents import LARGEST_JSON
-from heatlas.pipeline.run.regular_files import read_regular
-from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE, template_name
+from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE, KINDS, T1W, ImageKind, template_name
+from heatlas.pipeline.run.documents import LARGEST_JSON, read_regular
 
 Entry = Literal["scan", "brain", "template"]
 ENTRIES: tuple[Entry, ...] = ("scan", "brain", "template")

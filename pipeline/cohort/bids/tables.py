@@ -41,9 +41,9 @@ from heatlas.pipeline.cohort.cells.tables import (
 from heatlas.pipeline.cohort.cells.values import is_missing
 from heatlas.pipeline.cohort.people.diagnosis import Diagnosis
 from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.run.documents import read_regular
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted, listed
-from heatlas.pipeline.run.regular_files import read_regular
 
 PARTICIPANTS = "participants.tsv"
 SESSIONS = "sessions.tsv"

@@ -31,9 +31,9 @@ import pandas as pd
 
 from heatlas.pipeline.cohort.cells import values
 from heatlas.pipeline.cohort.cells.values import is_missing
+from heatlas.pipeline.run.documents import irregular_kind, read_regular, require_regular
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted, listed
-from heatlas.pipeline.run.regular_files import irregular_kind, read_regular, require_regular
 
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 

@@ -46,12 +46,11 @@ from heatlas.pipeline.cohort.images.headers import HeaderFinding, geometry_probl
 from heatlas.pipeline.cohort.images.links import link_problem
 from heatlas.pipeline.cohort.images.orientation import VOXEL_SIZE_MM, Orientation, by, choose_orientation
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.run.documents import LARGEST_JSON, json_object
+from heatlas.pipeline.run.documents import LARGEST_JSON, irregular_kind, json_object, read_regular
 from heatlas.pipeline.run.errors import BadInputError, MissingDataError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.layout.scan_files import sidecar
 from heatlas.pipeline.run.plain_text import counted
-from heatlas.pipeline.run.regular_files import irregular_kind, read_regular
 from heatlas.pipeline.run.tables import write_json
 from heatlas.pipeline.run.work.digests import unit_key
 from heatlas.pipeline.run.work.jobs import FAILURES_TABLE, Job, Outcome, run_jobs

@@ -27,7 +27,7 @@ from pydicom.uid import UID
 
 from heatlas.pipeline.cohort.images.links import following_links, link_problem
 from heatlas.pipeline.cohort.images.orientation import by
-from heatlas.pipeline.run.regular_files import irregular_kind
+from heatlas.pipeline.run.documents import irregular_kind
 
 _TAGS = (
     *("SOPClassUID", "SOPInstanceUID", "SeriesInstanceUID", "SeriesNumber", "InstanceNumber", "Modality", "PatientID"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from heatlas.pipeline.run.regular_files import irregular_kind
+from heatlas.pipeline.run.documents import irregular_kind
 
 IMAGE_SUFFIXES = (".nii", ".nii.gz")
 MGZ = ".mgz"

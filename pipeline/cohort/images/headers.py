@@ -21,7 +21,7 @@ from heatlas.atlases.spaces import UNREADABLE
 from heatlas.pipeline.cohort.images.file_kinds import MGZ
 from heatlas.pipeline.cohort.images.links import link_problem
 from heatlas.pipeline.cohort.images.orientation import Orientation, by, choose_orientation
-from heatlas.pipeline.run.regular_files import irregular_kind
+from heatlas.pipeline.run.documents import irregular_kind
 
 MAX_VOXELS = 2**30
 _MOST_AFTER_VOXELS = 2**16

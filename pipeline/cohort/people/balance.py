@@ -16,8 +16,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.run.columns import Form
-from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.declared import Form, Table
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]

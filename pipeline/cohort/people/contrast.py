@@ -1,7 +1,7 @@
 """The labels of scans: the class that a scan belongs to, or the number to predict.
 
 A contrast is a column and two or more of its values, or comparisons of its numbers
-(`pipeline.run.config.number_classes`). The column is one of the scan table (``diagnosis``, ``sex``,
+(`pipeline.run.config.inclusion`). The column is one of the scan table (``diagnosis``, ``sex``,
 ``site`` ...) or of the source tables at the scan's visit (``age_group``). A scan with another value has no label. It is
 kept, so that the networks can predict it, unless ``apply_outside_contrast`` is off. A target (``cohort.target``) is any
 numeric column; a scan without a value has no label and is dropped.
@@ -18,7 +18,7 @@ from heatlas.pipeline.cohort.candidates import Candidate
 from heatlas.pipeline.cohort.cells.values import MISSING_CODES, code_text, number
 from heatlas.pipeline.cohort.people.tasks import Task, task_of
 from heatlas.pipeline.cohort.records import OLDEST_AGE, Scan
-from heatlas.pipeline.run.config.number_classes import read_class
+from heatlas.pipeline.run.config.inclusion import read_class
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted, listed

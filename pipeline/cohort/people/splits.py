@@ -27,13 +27,12 @@ from heatlas.pipeline.cohort.people.contrast import participant_strata
 from heatlas.pipeline.cohort.people.persons import same_person
 from heatlas.pipeline.cohort.people.tasks import Task, task_of
 from heatlas.pipeline.cohort.records import ScanTable
-from heatlas.pipeline.run.cells import require_filled, require_known, require_numbers, require_whole
-from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.config.settings import CohortConfig
-from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.declared import Table, described
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.plain_text import counted, listed
+from heatlas.pipeline.run.tables import require_filled, require_known, require_numbers, require_whole
 from heatlas.pipeline.run.work.seeds import derived_seed, generator
 
 SPLIT_COLUMNS = {

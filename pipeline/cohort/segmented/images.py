@@ -32,8 +32,7 @@ from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.cohort.segmented.subjects import LONGITUDINAL, find_subjects, named_scan, subjects_of_scans
 from heatlas.pipeline.run.config.settings import CohortConfig, Config
 from heatlas.pipeline.run.errors import BadInputError, UsageError
-from heatlas.pipeline.run.layout.private_paths import without_home
-from heatlas.pipeline.run.plain_text import counted, listed
+from heatlas.pipeline.run.plain_text import counted, listed, without_home
 from heatlas.pipeline.run.tables import MISSING
 
 BRAINS = ("brain.mgz",)

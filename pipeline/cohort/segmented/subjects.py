@@ -28,9 +28,9 @@ from heatlas.pipeline.cohort.cells import values
 from heatlas.pipeline.cohort.cells.dates import visit_of
 from heatlas.pipeline.cohort.cells.tables import RANGES
 from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.run.documents import read_regular
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted, listed
-from heatlas.pipeline.run.regular_files import read_regular
 
 _IMAGE = re.compile(r"(?<![A-Za-z0-9])I\d+(?![A-Za-z0-9])")
 _BIDS = re.compile(r"(?<![A-Za-z0-9])(sub-[A-Za-z0-9]+)(?:[_/](ses-[A-Za-z0-9]+))?")

@@ -48,8 +48,7 @@ from heatlas.pipeline.evaluation.scores.rankings import (
     ranked,
     region_scores,
 )
-from heatlas.pipeline.run.columns import Form, described
-from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.declared import Form, Table, described
 from heatlas.pipeline.run.work.jobs import Outcome
 
 Floats = NDArray[np.float64]

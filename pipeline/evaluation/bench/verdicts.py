@@ -17,8 +17,7 @@ from heatlas.pipeline.evaluation.bench.table import ALL
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.nulls import CASCADE, NO_NETWORK, REAL, SHUFFLED, UNTRAINED
 from heatlas.pipeline.evaluation.scores.rankings import FIRST, LEVEL, NO, PARTLY, UNKNOWN, YES, chance_of_order
-from heatlas.pipeline.run.columns import Form, described
-from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.declared import Form, Table, described
 
 MOST_UNUSED = 0.5
 """Largest |evidence| of something unused over that of what is used, of a map that does not mark it."""

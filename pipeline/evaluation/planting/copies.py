@@ -32,8 +32,7 @@ from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.run.work.digests import DigestCache, unit_key
-from heatlas.pipeline.run.work.jobs import Job
-from heatlas.pipeline.run.work.registered import require_registered
+from heatlas.pipeline.run.work.jobs import Job, require_registered
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.training.objectives.known_networks import without_other_runs
 

@@ -28,8 +28,8 @@ from heatlas.pipeline.cohort.demo.anatomy import (
     sample,
 )
 from heatlas.pipeline.cohort.demo.people import PlantedChange
+from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE
 
 JITTER_RMS_MM, JITTER_SMOOTHNESS_MM = 0.5, 16.0
 """Random deformation of every copy, so that no copy can be told by having been interpolated."""

@@ -46,7 +46,7 @@ from heatlas.atlases.spaces import Grid, resample_labels
 from heatlas.pipeline.cohort.bids.derivatives import read_sidecar
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.registration.images.t1w import T1wImage, load_labels
-from heatlas.pipeline.run.config.image_kinds import KINDS
+from heatlas.pipeline.run.config.images import KINDS
 from heatlas.pipeline.run.errors import BadInputError, MissingDataError
 
 STRIPPED_LITRES = (0.5, 2.3)

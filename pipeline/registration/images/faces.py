@@ -24,8 +24,8 @@ from heatlas.pipeline.registration.images.t1w import load_t1w
 from heatlas.pipeline.run.config.settings import RegistrationConfig
 from heatlas.pipeline.run.documents import read_json
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.run.layout.private_paths import shown_as
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
+from heatlas.pipeline.run.plain_text import shown_as
 from heatlas.pipeline.run.tables import write_json
 from heatlas.pipeline.run.work.digests import DigestCache, unit_key
 from heatlas.pipeline.run.work.jobs import Job

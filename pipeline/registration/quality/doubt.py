@@ -17,9 +17,8 @@ from heatlas.pipeline.registration.quality.outliers import (
     worst_regions,
 )
 from heatlas.pipeline.registration.quality.sides import DIVIDED_SHARE, MIRRORED_SCORE, Sides
-from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.config.settings import RegistrationConfig
-from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.declared import Table, described
 from heatlas.pipeline.run.errors import BadInputError, ResumableError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,15 +24,14 @@ from heatlas.atlases.regions import RegionTable
 from heatlas.atlases.spaces import Box
 from heatlas.atlases.templates import Template, brain_box, load_template
 from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.cohort.work import Work
 from heatlas.pipeline.registration.ants_transform import read_affine, read_displacement
 from heatlas.pipeline.registration.quality.outliers import region_distances
 from heatlas.pipeline.registration.quality.sides import write_asymmetry
-from heatlas.pipeline.run.columns import described
-from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.declared import Table, described
 from heatlas.pipeline.run.layout.run_layout import RunLayout
-from heatlas.pipeline.run.work.digests import DigestCache, unit_key
-from heatlas.pipeline.run.work.jobs import Job, Outcome, receipt_key, run_jobs
-from heatlas.pipeline.run.work.steps import run_step
+from heatlas.pipeline.run.work.digests import unit_key
+from heatlas.pipeline.run.work.jobs import Job, Outcome, receipt_key, run_jobs, run_step
 
 
 @dataclass(frozen=True)
@@ -173,25 +171,19 @@ def region_quality_job(layout: RunLayout, scan: Scan, atlas_name: str, atlas_dig
     return Job(STAGE, files.name, key, outputs, measure_one, arguments)
 
 
-def measure_regions(
-    layout: RunLayout,
-    scans: Sequence[Scan],
-    atlas_name: str,
-    resolution_mm: float,
-    executor: Executor,
-    digests: DigestCache,
-) -> list[Outcome]:
+def measure_regions(work: Work, scans: Sequence[Scan]) -> list[Outcome]:
     """Write the local quality of every registered scan and the table of the group."""
+    layout, atlas_name, resolution_mm = work.layout, work.config.regions.atlas, work.config.registration.resolution_mm
     digest = find_atlas(atlas_name).digest
     jobs = [region_quality_job(layout, scan, atlas_name, digest, resolution_mm) for scan in scans]
-    outcomes = run_jobs(layout, jobs, executor, "region quality")
+    outcomes = run_jobs(layout, jobs, work.executor, "region quality")
     done = [scan for scan, outcome in zip(scans, outcomes, strict=True) if outcome.ok]
     names = [[scan.name, scan.scan_id, receipt_key(layout, STAGE, scan.name)] for scan in done]
 
     def gather() -> list[Path]:
         return [gather_region_quality(layout, done, resolution_mm)]
 
-    run_step(layout, STAGE, [], [names, resolution_mm], [gather_region_quality], gather, digests)
+    run_step(layout, STAGE, [], [names, resolution_mm], [gather_region_quality], gather, work.digests)
     return outcomes
 
 

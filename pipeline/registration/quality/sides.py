@@ -24,7 +24,7 @@ from heatlas.atlases.spaces import Grid, template_grid
 from heatlas.atlases.templates import brain_box, load_template, span_of, template_on
 from heatlas.pipeline.registration.ants_transform import Volume, on_grid, read_displacement
 from heatlas.pipeline.registration.quality.outliers import MIN_COHORT
-from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE
+from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE
 
 VOXEL_MM = 4.0
 SMOOTHING_MM = 4.0

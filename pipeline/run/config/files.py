@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
 from heatlas.pipeline.run.config.networks import DEFAULT_NETWORK, NETWORKS, SHARED, ModelConfig
+from heatlas.pipeline.run.config.ranges import is_control, problems, typed_value
 from heatlas.pipeline.run.config.settings import Config
-from heatlas.pipeline.run.config.typed_values import is_control, problems, typed_value
 from heatlas.pipeline.run.documents import read_toml, toml_document
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.plain_text import did_you_mean, nearest, nearest_setting

@@ -9,14 +9,9 @@ import string
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from heatlas.pipeline.run.config.cluster import ClusterConfig
-from heatlas.pipeline.run.config.evaluation import EvaluationConfig
-from heatlas.pipeline.run.config.image_kinds import KINDS, T1W, ImageKind, Suffix
-from heatlas.pipeline.run.config.inclusion import read_rule
-from heatlas.pipeline.run.config.networks import ModelConfig, default_network
-from heatlas.pipeline.run.config.number_classes import class_names, class_problems
-from heatlas.pipeline.run.config.objectives import ObjectiveConfig
-from heatlas.pipeline.run.config.pretraining import PretrainingConfig
+from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE, KINDS, T1W, ImageKind, Suffix, template_name
+from heatlas.pipeline.run.config.inclusion import class_names, class_problems, read_rule
+from heatlas.pipeline.run.config.networks import ModelConfig, ObjectiveConfig, PretrainingConfig, default_network
 from heatlas.pipeline.run.config.ranges import (
     RISING,
     Count,
@@ -29,11 +24,11 @@ from heatlas.pipeline.run.config.ranges import (
     between,
     matching,
     naming,
+    problems,
 )
-from heatlas.pipeline.run.config.statistics import StatisticsConfig
-from heatlas.pipeline.run.config.typed_values import problems
+from heatlas.pipeline.run.config.statistics import EvaluationConfig, StatisticsConfig
 from heatlas.pipeline.run.errors import UsageError
-from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE, template_name
+from heatlas.pipeline.run.work.providers import ClusterConfig
 
 _HIDDEN_COLUMNS = {"sites": {"site"}, "ids": {"participant_id", "scan_id"}}
 """Columns whose values a pseudonym replaces, which a rule would write out."""

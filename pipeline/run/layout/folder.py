@@ -23,11 +23,10 @@ from typing import Any
 
 from heatlas.pipeline.run.config.files import config_to_toml, read_config, toml_value
 from heatlas.pipeline.run.config.settings import Config
-from heatlas.pipeline.run.documents import json_object, known_json, read_toml
+from heatlas.pipeline.run.documents import json_object, known_json, read_regular, read_toml
 from heatlas.pipeline.run.errors import BadInputError, ResumableError, UsageError
-from heatlas.pipeline.run.layout.private_paths import relative_to_folder
 from heatlas.pipeline.run.layout.run_layout import RunLayout
-from heatlas.pipeline.run.regular_files import read_regular
+from heatlas.pipeline.run.plain_text import relative_to_folder
 from heatlas.pipeline.run.tables import write_text
 
 LARGEST_LOCK = 2**16

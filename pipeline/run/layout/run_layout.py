@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
 
-from heatlas.pipeline.run.config.image_kinds import KINDS, T1W
+from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE, KINDS, T1W, template_name
 from heatlas.pipeline.run.documents import read_toml
 from heatlas.pipeline.run.layout.scan_files import ScanFiles, space_and_resolution
-from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE, template_name
 
 
 class ImageNames(NamedTuple):

@@ -25,9 +25,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from heatlas.pipeline.run.config.cluster import ClusterConfig
 from heatlas.pipeline.run.errors import UsageError
-from heatlas.pipeline.run.work.providers import GPU, PROVIDERS, completed, named_config, read_config, require_plain_path
+from heatlas.pipeline.run.work.providers import (
+    GPU,
+    PROVIDERS,
+    ClusterConfig,
+    completed,
+    named_config,
+    read_config,
+    require_plain_path,
+)
 
 SMALLEST_WINDOW = 32
 """Units handed to Parsl at once, or twice the workers of all jobs if that is more; the others wait here."""

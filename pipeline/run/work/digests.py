@@ -22,8 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from heatlas.pipeline.run.documents import known_json
-from heatlas.pipeline.run.regular_files import require_regular
+from heatlas.pipeline.run.documents import known_json, require_regular
 from heatlas.pipeline.run.tables import write_json
 
 PLUMBING = "heatlas.pipeline.run."

@@ -22,9 +22,9 @@ from contextlib import contextmanager
 from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 
-from heatlas.pipeline.run.config.cluster import ClusterConfig
 from heatlas.pipeline.run.errors import ResumableError
 from heatlas.pipeline.run.work.cluster import WorkerLostError, open_cluster
+from heatlas.pipeline.run.work.providers import ClusterConfig
 
 SINGLE_THREAD = {
     "ITK_GLOBAL_DEFAULT_NUMBER_OF_THREADS": "1",

@@ -1,9 +1,12 @@
-"""Units of work with receipts: each is done once, completely, and is not lost.
+"""Work with receipts: each unit, and each step over the group, is done once, completely, and is not lost.
 
 A *unit* is one scan registered, one fold trained, one scan explained. Its key is a digest of inputs, parameters
 and code. Its outputs are written to a scratch folder and renamed into place, then a receipt is written. A unit
 whose receipt has the right key is not repeated; a unit that fails becomes a row of ``failures.tsv`` with a
 traceback in a file, and the others continue.
+
+A *step* reads tables and maps of the run and writes tables, each atomically. It has a receipt, too; an interrupted step
+has none and is repeated. By the receipts of registration an image that was changed since is refused.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import shutil
 import sys
 import time
 import traceback
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future, as_completed
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -26,15 +29,24 @@ from typing import Any
 import pandas as pd
 
 from heatlas.pipeline.run.declared import Table
-from heatlas.pipeline.run.errors import HeatlasError, ResumableError, UsageError
+from heatlas.pipeline.run.errors import BadInputError, HeatlasError, ResumableError, UsageError
 from heatlas.pipeline.run.layout.folder import read_run_input
-from heatlas.pipeline.run.layout.private_paths import with_named_folders
 from heatlas.pipeline.run.layout.run_layout import RunLayout
-from heatlas.pipeline.run.plain_text import plain
+from heatlas.pipeline.run.layout.scan_files import ScanFiles
+from heatlas.pipeline.run.plain_text import plain, with_named_folders
 from heatlas.pipeline.run.tables import write_json, write_text
 from heatlas.pipeline.run.work.cluster import ClusterExecutor, WorkerLostError
-from heatlas.pipeline.run.work.digests import log_remade, read_receipt, same_content, stamp_of
-from heatlas.pipeline.run.work.memory import is_full, why_unwritten
+from heatlas.pipeline.run.work.digests import (
+    Code,
+    DigestCache,
+    file_digest,
+    log_remade,
+    read_receipt,
+    same_content,
+    stamp_of,
+    unit_key,
+)
+from heatlas.pipeline.run.work.host import is_full, why_unwritten
 from heatlas.pipeline.run.work.progress import Progress
 
 FAILURES_TABLE = Table(
@@ -281,3 +293,73 @@ def clear_stale_scratch(layout: RunLayout) -> None:
     """
     for folder in [*layout.scratch.glob("*"), layout.kept_volumes]:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def run_step(
+    layout: RunLayout,
+    name: str,
+    inputs: Iterable[Path],
+    parameters: Any,
+    code: Iterable[Code],
+    function: Callable[[], Iterable[Path]],
+    digests: DigestCache,
+) -> bool:
+    """Do a step unless its receipt shows that nothing it depends on has changed.
+
+    `name`: names the receipt. `inputs`: files the step reads; a missing file is part of the key, too. `parameters`:
+    settings the step depends on (records, numbers, text). `code`: code that the step depends on, with all that it
+    imports. `function`: does the work and returns the files it wrote. Returns True if the step was done, False if it
+    was still valid.
+    """
+    key = unit_key({_path_in_run(layout, path): digests.digest(path) for path in inputs}, parameters, *code)
+    receipt = layout.receipt("steps", name)
+    if _is_valid(layout, receipt, key, digests):
+        return False
+    started = time.monotonic()
+    outputs = {path.relative_to(layout.root).as_posix(): file_digest(path) for path in function()}
+    write_json(receipt, {"key": key, "outputs": outputs, "seconds": round(time.monotonic() - started, 3)})
+    return True
+
+
+def step_outputs(layout: RunLayout) -> list[Path]:
+    """Files that the steps of a run have written, by their receipts, without those of the report."""
+    paths: list[Path] = []
+    for receipt in sorted(layout.receipt("steps", "any").parent.glob("*.json")):
+        done = read_receipt(receipt)  # without a readable one the step is done again
+        paths += [layout.root / name for name in done.outputs] if done else []
+    return [path for path in paths if path.is_relative_to(layout.group)]
+
+
+def _path_in_run(layout: RunLayout, path: Path) -> str:
+    """Path of a file relative to the run folder, which may be moved, or absolute if it is elsewhere."""
+    return path.relative_to(layout.root).as_posix() if path.is_relative_to(layout.root) else str(path)
+
+
+def _is_valid(layout: RunLayout, receipt: Path, key: str, digests: DigestCache) -> bool:
+    done = read_receipt(receipt)
+    if done is None or done.key != key:
+        return False
+    for name, digest in done.outputs.items():
+        stamp = digests.stamp(layout.root / name)
+        if stamp is None or stamp[0] != digest:
+            log_remade(name, stamp)
+            return False
+    return True
+
+
+def require_registered(files: ScanFiles) -> None:
+    """Refuse an image or brain mask that is not the one in the receipt of its registration; without one, none is.
+
+    A file whose size and times are those of the receipt is not read.
+    """
+    receipt = read_receipt(RunLayout(files.root).receipt("registration", files.name))
+    if receipt is None:
+        return
+    for path in files.seen:
+        written = receipt.outputs.get(path.relative_to(files.root).as_posix())
+        stamp = stamp_of(path, written)
+        if stamp is not None and written is not None and not same_content(stamp, written):
+            raise BadInputError(
+                f"{path}: not the file that registration wrote there (SHA-256 differs). Restore it, or repeat "
+                "`heatlas run`, which registers the scan again."
+            )

@@ -24,9 +24,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from heatlas.pipeline.cohort.people.tasks import task_of
-from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
-from heatlas.pipeline.run.declared import Inference, Table
+from heatlas.pipeline.run.declared import Inference, Table, described
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator

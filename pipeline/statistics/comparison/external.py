@@ -17,9 +17,8 @@ import pandas as pd
 from statsmodels.stats.proportion import proportion_confint
 
 from heatlas.pipeline.regions.effect_size import hedges_g
-from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
-from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.declared import Table, described
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.bundle_layout import open_bundle
 from heatlas.pipeline.run.layout.run_layout import RunLayout

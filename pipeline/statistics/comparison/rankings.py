@@ -22,10 +22,9 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
-from heatlas.pipeline.run.declared import Inference, Table
-from heatlas.pipeline.run.layout.map_names import beta_of
+from heatlas.pipeline.run.declared import Inference, Table, described
+from heatlas.pipeline.run.layout.scan_files import beta_of
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Flags, Floats

@@ -22,7 +22,7 @@ from formulaic.errors import FormulaicError
 from numpy.typing import NDArray
 
 from heatlas.pipeline.cohort.cells.values import code_text
-from heatlas.pipeline.run.columns import described
+from heatlas.pipeline.run.declared import described
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.statistics.arrays import Floats
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs

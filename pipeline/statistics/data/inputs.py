@@ -23,14 +23,13 @@ from heatlas.pipeline.regions.audit import RELEVANCE_AUDIT_TABLE
 from heatlas.pipeline.regions.stage import RELEVANCE_APPLIED_BILATERAL_TABLE
 from heatlas.pipeline.regions.tables import RELEVANCE_BILATERAL_TABLE, with_outcomes
 from heatlas.pipeline.registration.volumes import VOLUMES_TABLE
-from heatlas.pipeline.run.cells import require_filled, require_known, require_numbers, require_whole
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.folder import read_run_config
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.plain_text import listed
-from heatlas.pipeline.run.tables import read_table
+from heatlas.pipeline.run.tables import read_table, require_filled, require_known, require_numbers, require_whole
 from heatlas.pipeline.statistics.data.values import IMAGE_REGIONS_TABLE, OUTCOMES, RelevanceValues
 from heatlas.pipeline.training.application import PREDICTIONS_APPLIED_TABLE
 from heatlas.pipeline.training.baselines.stage import PREDICTIONS_BASELINES_TABLE

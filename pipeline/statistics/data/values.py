@@ -12,7 +12,6 @@ reads images of scans, so that the tests need only its table.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,16 +22,13 @@ from numpy.typing import NDArray
 
 from heatlas.atlases.regions import RegionTable
 from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.cohort.work import Work
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input, read_network_volume
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
-from heatlas.pipeline.run.columns import Form, described
-from heatlas.pipeline.run.config.settings import Config
-from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.declared import Form, Table, described
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
-from heatlas.pipeline.run.work.digests import DigestCache
-from heatlas.pipeline.run.work.steps import run_step
+from heatlas.pipeline.run.work.jobs import run_step
 from heatlas.pipeline.statistics.arrays import Floats
 from heatlas.pipeline.training.baselines.images import standardised
 
@@ -246,10 +242,7 @@ IMAGE_REGIONS_TABLE = Table(
 )  # fmt: skip
 
 
-def measure_images(
-    layout: RunLayout, scans: Sequence[Scan], config: Config, atlas: PackedAtlas, executor: Executor,
-    digests: DigestCache,
-) -> bool:  # fmt: skip
+def measure_images(work: Work, scans: Sequence[Scan], atlas: PackedAtlas) -> bool:
     """Write ``group/image_regions.tsv``, one row per scan and bilateral group.
 
     BadInputError if a scan cannot be read.
@@ -258,23 +251,23 @@ def measure_images(
 
     Gives whether anything was done.
     """
-    spec = configured_input(config)
-    files = [layout.scan(scan.participant_id, scan.session_id, config.registration.resolution_mm) for scan in scans]
+    spec = configured_input(work.config)
+    files = [work.files(scan) for scan in scans]
 
     def write() -> list[Path]:
         n = len(scans)
-        measured = executor.map(of_scan, files, [spec] * n, [atlas] * n)
+        measured = work.executor.map(of_scan, files, [spec] * n, [atlas] * n)
         names = ["participant_id", "session_id", "scan_id"]
         tables = [
             table.assign(**{name: getattr(scan, name) for name in names})
             for scan, table in zip(scans, measured, strict=True)
         ]
         rows = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=list(COLUMNS))
-        return [IMAGE_REGIONS_TABLE.write(layout, rows)]
+        return [IMAGE_REGIONS_TABLE.write(work.layout, rows)]
 
     read = [path for scan in files for path in (scan.image, scan.brain_mask, scan.log_jacobian)]
     parameters = [atlas.version, spec.box, spec.normalisation, [scan.scan_id for scan in scans]]
-    return run_step(layout, "image-regions", read, parameters, [of_scan], write, digests)
+    return run_step(work.layout, "image-regions", read, parameters, [of_scan], write, work.digests)
 
 
 def of_scan(files: ScanFiles, spec: NetworkInput, atlas: PackedAtlas) -> pd.DataFrame:

@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 
 from heatlas.atlases.regions import RegionTable
 from heatlas.pipeline.regions.region_sums import REST
-from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.config.settings import CohortConfig
-from heatlas.pipeline.run.declared import CLASSES, Table
-from heatlas.pipeline.run.layout.map_names import LRP, beta_of
+from heatlas.pipeline.run.declared import CLASSES, Table, described
+from heatlas.pipeline.run.layout.scan_files import LRP, beta_of
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Floats
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs

@@ -18,8 +18,7 @@ import pandas as pd
 from scipy.special import gammaln
 from scipy.stats import rankdata
 
-from heatlas.pipeline.run.columns import Form, described
-from heatlas.pipeline.run.declared import Inference, Table
+from heatlas.pipeline.run.declared import Form, Inference, Table, described
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator

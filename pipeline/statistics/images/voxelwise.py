@@ -25,20 +25,18 @@ from scipy.ndimage import gaussian_filter
 from heatlas.atlases.spaces import Grid, write_template_image
 from heatlas.atlases.templates import template_on
 from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.cohort.work import Work
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input, read_network_volume
 from heatlas.pipeline.regions.maps import read_map
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
-from heatlas.pipeline.run.columns import Form, described
-from heatlas.pipeline.run.config.settings import Config
-from heatlas.pipeline.run.declared import Inference, Table
+from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE
+from heatlas.pipeline.run.declared import Form, Inference, Table, described
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.layout.scan_files import ScanFiles, sidecar
 from heatlas.pipeline.run.tables import write_json
-from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE
-from heatlas.pipeline.run.work.digests import DigestCache
+from heatlas.pipeline.run.work.jobs import run_step
 from heatlas.pipeline.run.work.seeds import generator
-from heatlas.pipeline.run.work.steps import run_step
 from heatlas.pipeline.statistics.arrays import Flags, Floats, Indices
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs, files_read, read_inputs
 from heatlas.pipeline.statistics.data.members import CLASSES, TwoGroups
@@ -167,10 +165,7 @@ class _Result:
     maps: Mapping[str, Floats]
 
 
-def compare_voxelwise(
-    layout: RunLayout, scans: Sequence[Scan], predictions: pd.DataFrame, config: Config, atlas: PackedAtlas,
-    executor: Executor, digests: DigestCache,
-) -> bool:  # fmt: skip
+def compare_voxelwise(work: Work, scans: Sequence[Scan], predictions: pd.DataFrame, atlas: PackedAtlas) -> bool:
     """Write the tables `VOXELWISE_TABLES` and the maps of every source; nothing where the settings leave them out.
 
     BadInputError if an image or map cannot be read. Data that allow no test are rows with a note.
@@ -179,20 +174,20 @@ def compare_voxelwise(
 
     Gives whether anything was done.
     """
-    settings = config.statistics.voxelwise
-    if not settings.permutations:
+    layout, config = work.layout, work.config
+    if not config.statistics.voxelwise.permutations:
         _remove(layout, ())
         return False
-    files = [layout.scan(scan.participant_id, scan.session_id, config.registration.resolution_mm) for scan in scans]
+    files = [work.files(scan) for scan in scans]
     map_files = [path for scan in files for path in scan.maps_of_the_run()]
     images = [path for scan in files for path in (scan.image, scan.brain_mask, scan.log_jacobian)]
 
     def write() -> list[Path]:
-        return _write(layout, read_inputs(layout, scans, predictions, config), atlas, executor)
+        return _write(layout, read_inputs(layout, scans, predictions, config), atlas, work.executor)
 
     parameters = [config.statistics, config.cohort, config.attribution, config.seed, atlas.version]
     inputs = [*files_read(layout), *images, *map_files]
-    return run_step(layout, "voxelwise", inputs, parameters, [_write], write, digests)
+    return run_step(layout, "voxelwise", inputs, parameters, [_write], write, work.digests)
 
 
 def sources_of(inputs: StatisticsInputs) -> list[str]:

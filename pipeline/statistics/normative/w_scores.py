@@ -24,9 +24,8 @@ import pandas as pd
 from scipy.stats import norm as normal
 from scipy.stats import t as student
 
-from heatlas.pipeline.run.columns import Form, described
 from heatlas.pipeline.run.config.settings import Config
-from heatlas.pipeline.run.declared import CLASSES, Table
+from heatlas.pipeline.run.declared import CLASSES, Form, Table, described
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.statistics.arrays import Floats
 from heatlas.pipeline.statistics.data.features import (

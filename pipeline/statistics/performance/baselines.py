@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 from heatlas.pipeline.cohort.people.tasks import SEVERAL_CLASSES, Task, task_of
-from heatlas.pipeline.run.columns import Form, described
-from heatlas.pipeline.run.declared import Inference, Table
+from heatlas.pipeline.run.declared import Form, Inference, Table, described
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Floats, Indices
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs

@@ -8,8 +8,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import skew
 
-from heatlas.pipeline.run.columns import Form
-from heatlas.pipeline.run.declared import CLASSES, Table
+from heatlas.pipeline.run.declared import CLASSES, Form, Table
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Floats
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,19 +14,16 @@ import numpy as np
 import pandas as pd
 
 from heatlas.pipeline.cohort.people.persons import name_of_person
-from heatlas.pipeline.cohort.people.splits import SPLITS_TABLE, Split
+from heatlas.pipeline.cohort.people.splits import SPLITS_TABLE
 from heatlas.pipeline.cohort.people.tasks import SEVERAL_CLASSES, Task, task_of
 from heatlas.pipeline.cohort.records import CLINICAL_TABLE, SCANS_TABLE, Scan
+from heatlas.pipeline.cohort.work import Work
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
-from heatlas.pipeline.run.columns import Form, described
-from heatlas.pipeline.run.config.settings import Config
-from heatlas.pipeline.run.declared import Table
-from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.declared import Form, Table, described
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
-from heatlas.pipeline.run.work.digests import DigestCache
+from heatlas.pipeline.run.work.jobs import run_step
 from heatlas.pipeline.run.work.seeds import derived_seed
-from heatlas.pipeline.run.work.steps import run_step
 from heatlas.pipeline.training.baselines.images import Floats, ImageFeatures, image_features
 from heatlas.pipeline.training.baselines.ridge import predicted
 from heatlas.pipeline.training.prediction import PREDICTIONS_TABLE
@@ -141,51 +137,36 @@ def baselines_table(task: Task) -> Table:
     return replace(PREDICTIONS_BASELINES_TABLE, meanings=columns)
 
 
-def compare_with_baselines(
-    layout: RunLayout,
-    scans: Sequence[Scan],
-    split: Split,
-    config: Config,
-    atlas: PackedAtlas,
-    executor: Executor,
-    digests: DigestCache,
-) -> bool:
+def compare_with_baselines(work: Work, scans: Sequence[Scan], atlas: PackedAtlas) -> bool:
     """Write ``predictions_baselines.tsv``; nothing where no network has predicted anyone.
 
     `scans`: labelled and registered. Those of a test part that a network has not predicted are not predicted here.
     `atlas`: whose regions are measured. Returns whether anything was done. Raises BadInputError if a scan cannot be
     read.
     """
-    predicted_by_networks = PREDICTIONS_TABLE.path(layout)
-    if not predicted_by_networks.is_file():
+    layout, config = work.layout, work.config
+    if not PREDICTIONS_TABLE.path(layout).is_file():
         PREDICTIONS_BASELINES_TABLE.remove(layout)
         return False
     spec = configured_input(config)
-    files = [layout.scan(scan.participant_id, scan.session_id, config.registration.resolution_mm) for scan in scans]
+    files = [work.files(scan) for scan in scans]
 
     def write() -> list[Path]:
-        made = _predictions(layout, scans, files, split, config, atlas, executor, spec)
-        return [baselines_table(task_of(config.cohort)).write(layout, made)]
+        predictions = _predictions(work, scans, files, atlas, spec)
+        return [baselines_table(task_of(config.cohort)).write(layout, predictions)]
 
     images = [path for scan in files for path in scan.seen]
     tables = (SPLITS_TABLE, PREDICTIONS_TABLE, CLINICAL_TABLE, SCANS_TABLE)
     inputs = [*images, *(table.path(layout) for table in tables)]
     parameters = [config.cohort, config.seed, atlas.version, spec.box, spec.normalisation]
-    return run_step(layout, "baselines", inputs, parameters, [_predictions], write, digests)
+    return run_step(layout, "baselines", inputs, parameters, [_predictions], write, work.digests)
 
 
 def _predictions(
-    layout: RunLayout,
-    scans: Sequence[Scan],
-    files: Sequence[ScanFiles],
-    split: Split,
-    config: Config,
-    atlas: PackedAtlas,
-    executor: Executor,
-    spec: NetworkInput,
+    work: Work, scans: Sequence[Scan], files: Sequence[ScanFiles], atlas: PackedAtlas, spec: NetworkInput
 ) -> pd.DataFrame:
-    n = len(scans)
-    images: list[ImageFeatures] = list(executor.map(image_features, files, [spec] * n, [atlas] * n))
+    layout, config, n = work.layout, work.config, len(scans)
+    images: list[ImageFeatures] = list(work.executor.map(image_features, files, [spec] * n, [atlas] * n))
     there = CLINICAL_TABLE.path(layout).is_file()
     clinical = CLINICAL_TABLE.read(layout).set_index("scan_id") if there else pd.DataFrame()
     task = task_of(config.cohort)
@@ -208,7 +189,7 @@ def _predictions(
                 baseline.sees,
             )
             continue
-        for fold in split.folds:
+        for fold in work.split.folds:
             members = {*fold.train, *fold.validation}
             train = [k for k, scan in enumerate(scans) if scan.participant_id in members]
             test = [k for k, scan in enumerate(scans) if folds.get(scan.scan_id) == fold.index]

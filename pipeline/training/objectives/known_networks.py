@@ -22,7 +22,7 @@ from heatlas.pipeline.models.dynamic import LogitLayer
 from heatlas.pipeline.models.families.registry import build_network, family_of, on_backbone
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input
 from heatlas.pipeline.models.storage import RETRAIN, LoadedModel, load_model
-from heatlas.pipeline.run.config.objectives import ObjectiveConfig
+from heatlas.pipeline.run.config.networks import ObjectiveConfig
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.documents import read_json
 from heatlas.pipeline.run.errors import UsageError

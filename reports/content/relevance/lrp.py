@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.regions.ranking import METRICS
-from heatlas.pipeline.run.layout.map_names import beta_of
+from heatlas.pipeline.run.layout.scan_files import beta_of
 from heatlas.reports.content.relevance.volume import volume_estimate
 from heatlas.reports.figures.gallery import INK, new_figure
 from heatlas.reports.frame.material import Material

@@ -11,9 +11,9 @@ import numpy as np
 from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.templates import configured_grid
 from heatlas.pipeline.attribution.titles import map_title
+from heatlas.pipeline.run.config.images import axes_of, is_mni
 from heatlas.pipeline.run.config.settings import RegistrationConfig
 from heatlas.pipeline.run.errors import HeatlasError
-from heatlas.pipeline.run.template_name import axes_of, is_mni
 from heatlas.reports.figures.gallery import OUTCOME_NAMES, Picture
 from heatlas.reports.figures.maps import (
     GroupMap,

@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator
 
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.registration.settled import JACOBIAN_SOURCE, RELIABILITY
-from heatlas.pipeline.run.layout.map_names import beta_of
+from heatlas.pipeline.run.layout.scan_files import beta_of
 from heatlas.pipeline.statistics.associations.volume_association import ADJUSTED, REGION, VOLUME, WITHIN
 from heatlas.reports.content.relevance.headline import leading_regions, smaller_shares
 from heatlas.reports.figures.gallery import BLUE, GREY, INK, VERMILION, Picture, new_figure

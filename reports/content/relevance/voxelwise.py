@@ -11,8 +11,8 @@ import pandas as pd
 
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.regions.maps import load_whole
+from heatlas.pipeline.run.config.images import is_mni
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.run.template_name import is_mni
 from heatlas.pipeline.statistics.data.values import MEASURES
 from heatlas.pipeline.statistics.images.voxelwise import CLEAR
 from heatlas.reports.content.relevance.maps import spaces

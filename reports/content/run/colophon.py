@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from heatlas.pipeline.run.layout.private_paths import last_part, without_folders
-from heatlas.pipeline.run.plain_text import plain
-from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE
+from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE
+from heatlas.pipeline.run.plain_text import last_part, plain, without_folders
 from heatlas.reports.content.run.methods import PARAGRAPHS, recorded_source, version_of
 from heatlas.reports.frame import pages
 from heatlas.reports.frame.material import Material

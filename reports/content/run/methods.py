@@ -15,11 +15,10 @@ from heatlas.pipeline.explaining.own_regions import OWN_REGIONS_TABLE
 from heatlas.pipeline.models.families.registry import family_of, is_solved
 from heatlas.pipeline.models.inputs import PERCENTILES
 from heatlas.pipeline.regions.packed_atlas import RELEVANCE_CHANNELS_TABLE
-from heatlas.pipeline.run.config.image_kinds import all_images
+from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE, all_images
 from heatlas.pipeline.run.config.networks import ModelConfig
 from heatlas.pipeline.run.config.settings import Config
-from heatlas.pipeline.run.layout.map_names import GUIDED_MAP
-from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE
+from heatlas.pipeline.run.layout.scan_files import GUIDED_MAP
 from heatlas.pipeline.statistics.associations.volume_association import WITHIN
 from heatlas.reports.questions.analyses import ANALYSES
 from heatlas.reports.questions.primary import PRIMARY

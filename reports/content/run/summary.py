@@ -7,7 +7,7 @@ from functools import partial
 
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.cohort.people.tasks import TWO_CLASSES
-from heatlas.pipeline.run.config.image_kinds import all_images
+from heatlas.pipeline.run.config.images import all_images
 from heatlas.reports.content.relevance.headline import BRAIN, count_not_planted, regions_that_differ
 from heatlas.reports.content.relevance.volume import VOLUME_AND_RELEVANCE
 from heatlas.reports.content.run.performance import PERFORMANCE

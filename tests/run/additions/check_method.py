@@ -20,6 +20,7 @@ from heatlas.pipeline.attribution.entry import RunContext
 from heatlas.pipeline.attribution.methods import attribute
 from heatlas.pipeline.attribution.registry import find_method
 from heatlas.pipeline.attribution.titles import map_title, method_title
+from heatlas.pipeline.cohort.work import Work
 from heatlas.pipeline.evaluation.bench.judging import Extent, judged_rows
 from heatlas.pipeline.evaluation.bench.part import methods_of, with_methods
 from heatlas.pipeline.evaluation.bench.table import evaluation_table
@@ -30,8 +31,8 @@ from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 from heatlas.pipeline.regions.stage import aggregate_relevance
 from heatlas.pipeline.run.config.settings import AttributionConfig
 from heatlas.pipeline.run.errors import UsageError
-from heatlas.pipeline.run.layout.map_names import map_names
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
+from heatlas.pipeline.run.layout.scan_files import map_names
 from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.reports.frame.material import Material
@@ -72,10 +73,11 @@ def a_run_explains_and_sums_its_maps() -> None:
     layout, known = run.layout, DigestCache(run.layout.digests)
     predictions = read_table(layout.group / "predictions.tsv")
     with ThreadPoolExecutor(1) as executor:
-        outcomes = explain_scans(layout, LABELLED, SPLIT, predictions, ATLAS, ASKED, executor, known)
+        work = Work(layout, layout.root, ASKED, LABELLED, SPLIT, executor, known)
+        outcomes = explain_scans(work, LABELLED, predictions, ATLAS)
         assert all(outcome.ok for outcome in outcomes)
         names = map_names(ASKED.attribution)
-        aggregate_relevance(layout, LABELLED, predictions, names, ATLAS.grid, ASKED, executor, known)
+        aggregate_relevance(work, LABELLED, predictions, names, ATLAS.grid)
     sums = read_table(layout.group / "relevance.tsv").query("map == @NAME")["sum"]
     assert len(sums) > 100
     assert sums.max() > 0
