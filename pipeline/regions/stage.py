@@ -58,7 +58,7 @@ from heatlas.pipeline.run.config.settings import GainReference
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
-from heatlas.pipeline.run.layout.scan_files import lrp_map_name
+from heatlas.pipeline.run.layout.scan_files import lrp_map_name, sidecar
 from heatlas.pipeline.run.plain_text import listed
 from heatlas.pipeline.run.tables import read_table, write_json
 from heatlas.pipeline.run.work.digests import canonical_json, text_digest, unit_key
