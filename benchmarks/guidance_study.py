@@ -49,8 +49,7 @@ from heatlas.pipeline.training.volumes import STORED, LabelledVolumes
 from heatlas.studies.marker.marker_groups import MarkerMasks, map_measures, tied_marks
 from heatlas.studies.objectives.distillation import Distillation, distilled, frozen
 from heatlas.studies.objectives.explanations import answered_by
-from heatlas.studies.objectives.guidance import Guidance, guided
-from heatlas.studies.objectives.guidance_losses import dilated
+from heatlas.studies.objectives.guidance import Guidance, dilated, guided
 from heatlas.studies.objectives.maps_in_training import explained_batch
 
 TITLE = "Guidance and distillation"

@@ -49,9 +49,9 @@ from heatlas.studies.marker.marker_groups import (
 from heatlas.studies.marker.marker_table import MARKER_TABLE, MEASURES_TABLE, marker_row, read_answers
 from heatlas.studies.marker.mean_maps import MeanEnergyMap, write_pooled
 from heatlas.studies.objectives.explanations import context_of
+from heatlas.studies.objectives.guidance import BRAIN, mask_of, own_mask
 from heatlas.studies.objectives.map_settings import map_settings
 from heatlas.studies.objectives.maps_in_training import explained_batch
-from heatlas.studies.objectives.masks import BRAIN, mask_of, own_mask
 
 STAGE = NAME = "marker"
 PLAIN, MARKED = "plain", "marked"

@@ -11,8 +11,7 @@ from torch.nn import functional
 from heatlas.pipeline.models.kept_volumes import KeptVolumes
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.training.objectives.records import Batch, Context, Logged, Objective
-from heatlas.studies.objectives.guidance import KnownOutput, masks_of
-from heatlas.studies.objectives.guidance_losses import attention_distance, explanation_distance
+from heatlas.studies.objectives.guidance import KnownOutput, attention_distance, explanation_distance, masks_of
 from heatlas.studies.objectives.maps_in_training import ATTENTION, BatchMaps, explained_batch
 
 

@@ -36,8 +36,7 @@ from heatlas.pipeline.training.stage import registered_versions
 from heatlas.pipeline.training.trainer import Resumption, train
 from heatlas.pipeline.training.volumes import STORED, LabelledVolumes
 from heatlas.studies.objectives.explanations import context_of, facts_of
-from heatlas.studies.objectives.guidance import Guidance, guided
-from heatlas.studies.objectives.masks import mask_of, own_mask
+from heatlas.studies.objectives.guidance import Guidance, guided, mask_of, own_mask
 from heatlas.workflows import stages
 from heatlas.workflows.command_line import main
 from heatlas.workflows.preflight import _objective_notes

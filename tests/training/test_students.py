@@ -32,7 +32,7 @@ from heatlas.studies.objectives.explanations import (
     require_explanations,
     unlabelled_scans,
 )
-from heatlas.studies.objectives.guidance_losses import attention_distance
+from heatlas.studies.objectives.guidance import attention_distance
 from heatlas.studies.objectives.maps_in_training import attention_map, explained_batch
 from tests.training.run_of_folds import CONFIG, SPLIT, labelled_scans, train_all, write_registered
 
