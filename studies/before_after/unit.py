@@ -27,8 +27,7 @@ from heatlas.studies.marker.marked import own_places, places_of
 from heatlas.studies.marker.marker_groups import MarkerMasks, map_measures
 from heatlas.studies.marker.mean_maps import MeanEnergyMap
 from heatlas.studies.objectives.explanations import context_of, mean_control
-from heatlas.studies.objectives.map_settings import MapSettings, map_settings
-from heatlas.studies.objectives.maps_in_training import explained_batch
+from heatlas.studies.objectives.maps_in_training import MapSettings, explained_batch, map_settings
 from heatlas.studies.objectives.readable_gradients import GuidedReLUs, both_gradients, negative_cosine
 
 Floats = NDArray[np.floating]

@@ -50,8 +50,7 @@ from heatlas.studies.marker.marker_table import MARKER_TABLE, MEASURES_TABLE, ma
 from heatlas.studies.marker.mean_maps import MeanEnergyMap, write_pooled
 from heatlas.studies.objectives.explanations import context_of
 from heatlas.studies.objectives.guidance import BRAIN, mask_of, own_mask
-from heatlas.studies.objectives.map_settings import map_settings
-from heatlas.studies.objectives.maps_in_training import explained_batch
+from heatlas.studies.objectives.maps_in_training import explained_batch, map_settings
 
 STAGE = NAME = "marker"
 PLAIN, MARKED = "plain", "marked"

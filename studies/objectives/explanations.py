@@ -29,7 +29,7 @@ from heatlas.pipeline.training.objectives.records import Batch, Context, Objecti
 from heatlas.pipeline.training.volumes import LabelledVolumes
 from heatlas.studies.objectives.distillation import Distillation, distilled
 from heatlas.studies.objectives.guidance import Guidance, dilated, guided, mask_of, own_masks
-from heatlas.studies.objectives.map_settings import map_settings
+from heatlas.studies.objectives.maps_in_training import map_settings
 from heatlas.studies.objectives.readable_gradients import guided_alone, readable
 from heatlas.studies.probes.body import backbone_digest
 from heatlas.studies.probes.settings import ProbeConfig

@@ -1,12 +1,10 @@
 """Model guidance: a network learns its task, and to have its map where a mask says it should be.
 
-How far a map lies from where it should be: losses of model guidance, differentiable in the map.
-
-Of Rao, Böhle, Parchami-Araghi & Schiele 2023 (*Studying how to efficiently and effectively guide models with
-explanations*) for maps A (B, D, H, W) and masks M (B, D, H, W) of 0 and 1. All are means over voxels, so that their
-weight does not depend on the size of volumes: RRR* was a sum over voxels there, which is ours times the voxels.
-
-Masks of guidance: regions of the template's atlas, a file, or people's own anatomy; and who is annotated.
+The losses say how far a map lies from its mask; they are those of Rao, Böhle, Parchami-Araghi & Schiele 2023 (*Studying
+how to efficiently and effectively guide models with explanations*) for maps A (B, D, H, W) and masks M (B, D, H, W) of
+0 and 1. All are means over voxels, so that their weight does not depend on the size of volumes: RRR* was a sum over
+voxels there, which is ours times the voxels. A mask is made of regions of the template's atlas, of a file, or of
+people's own anatomy, and not everybody needs to have one.
 """
 
 from __future__ import annotations

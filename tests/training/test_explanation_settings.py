@@ -28,7 +28,7 @@ from heatlas.studies.objectives.explanations import (
     with_explanations,
 )
 from heatlas.studies.objectives.guidance import mask_of
-from heatlas.studies.objectives.map_settings import MapSettings, map_settings
+from heatlas.studies.objectives.maps_in_training import MapSettings, map_settings
 from tests.training.run_of_folds import save_untrained
 
 FOLD = Fold(0, ("sub-1", "sub-2"), ("sub-3",), ("sub-4",))

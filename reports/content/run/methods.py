@@ -26,8 +26,7 @@ from heatlas.reports.questions.primary import PRIMARY
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import count, listing, number, percent
 from heatlas.reports.words.wording import variable_in_words
-from heatlas.studies.objectives.map_settings import map_settings
-from heatlas.studies.objectives.maps_in_training import ATTENTION
+from heatlas.studies.objectives.maps_in_training import ATTENTION, map_settings
 
 
 def recorded_source(run: RunRecord, name: str) -> dict[str, Any]:
