@@ -351,9 +351,9 @@ def _objective_notes(config: Config, cohort: InputCohort, split: Split) -> list[
     """Refuse an objective that cannot be trained; a note on how many have labels of their own, where these guide."""
     if config.objective.kind == "task":
         return []
-    from heatlas.studies.objectives.explanations import require_explanations  # torch takes a second
+    from heatlas.pipeline.training.objectives.records import kind_of  # torch takes a second
 
-    require_explanations(config, split)
+    kind_of(config).require(config, split)
     own = config.objective.own_anatomy
     table = cohort.table
     return require_own_labels(config, cohort.root, table.labelled, split, table.kept) if own else []

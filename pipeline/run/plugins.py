@@ -14,7 +14,7 @@ from importlib import metadata
 from typing import Literal, TypeVar
 
 Record = TypeVar("Record")
-Group = Literal["methods", "networks", "atlases", "parts"]
+Group = Literal["methods", "networks", "atlases", "parts", "objectives", "commands", "tables"]
 PREFIX = "heatlas."
 
 _used: dict[str, str] = {}

@@ -27,8 +27,9 @@ from heatlas.atlases.images import UNREADABLE
 from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.spaces import Grid, require_same_grid
 from heatlas.atlases.templates import template_on
-from heatlas.pipeline.cohort.people.annotated import guided_people
+from heatlas.pipeline.cohort.people.annotated import annotated_people, guided_people
 from heatlas.pipeline.cohort.people.splits import Fold
+from heatlas.pipeline.cohort.people.tasks import Task
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.models.inputs import NetworkInput
 from heatlas.pipeline.run.config.objectives import ObjectiveConfig
@@ -39,7 +40,8 @@ from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE
 from heatlas.pipeline.run.work.host import on_host
 from heatlas.pipeline.training.objectives.records import Batch, Context, Logged, Objective
-from heatlas.studies.objectives.maps_in_training import explained_batch
+from heatlas.pipeline.training.volumes import LabelledVolumes
+from heatlas.studies.objectives.maps_in_training import explained_batch, map_settings, settings_for_key
 
 LEAST = 1e-7
 """Sum of positive attribution below which the share inside the mask is not defined."""
@@ -313,6 +315,66 @@ def _read_on(path: Path, grid: Grid, what: str) -> NDArray[Any]:
         raise BadInputError(f"{what}: {path}: cannot be read ({error}).") from error
     require_same_grid(Grid.of(image), grid, f"{what} ({path.name}) and the template")
     return values
+
+
+def with_guidance(objective: Objective, config: Config, task: Task) -> Objective:
+    """The objective of a task, guided as the settings ask."""
+    wanted, maps = config.objective, map_settings(config)
+    classes = wanted.classes or task.outputs
+    numbers = () if task.is_number else tuple(task.outputs.index(name) for name in classes)
+    return guided(objective, Guidance(wanted.loss, maps.map, maps.stage, maps.weight, numbers))
+
+
+def masks_for(
+    config: Config, task: Task, spec: NetworkInput, fold: Fold, scans: Sequence[Scan], device: torch.device,
+    layout: RunLayout | None = None,
+) -> Context:  # fmt: skip
+    """Masks of the training part of a fold.
+
+    `layout`: where the scans lie; needed for masks of people's own anatomy only. Raises UsageError for an unknown
+    region or class, an empty mask, or an annotated share of nobody. Raises BadInputError if the mask cannot be read.
+    """
+    wanted = config.objective
+    unknown = [name for name in wanted.classes if name not in task.outputs]
+    if unknown:
+        raise UsageError(
+            f"objective.classes: {', '.join(unknown)}: no such class; there are {', '.join(task.outputs)}."
+        )
+    if wanted.own_anatomy:
+        return own_masks(config, spec, fold, scans, device, layout)
+    mask = mask_of(wanted, config.regions.atlas, spec, config.registration.template)
+    people = annotated_people(fold.train, wanted.annotated, config.seed)
+    return Context(
+        masks=dilated(torch.from_numpy(mask).to(device)[None].float(), wanted.dilate_voxels),
+        annotated=torch.tensor([scan.participant_id in people for scan in scans], device=device),
+    )
+
+
+def with_reference(context: Context, config: Config, task: Task, training: LabelledVolumes) -> Context:
+    """The context with the mean control, where maps are relative to it."""
+    if config.objective.map != "evidence":
+        return context
+    return replace(context, reference=mean_control(config, task, training))
+
+
+def mean_control(config: Config, task: Task, training: LabelledVolumes) -> Tensor:
+    """Mean of the scans of controls in a training part, (1, C, D, H, W); of everyone for a number."""
+    places = torch.arange(len(training))
+    if config.cohort.negative in task.outputs:
+        places = places[on_host(training.targets) == task.outputs.index(config.cohort.negative)]
+    # One scan at a time, in float64: a cohort need not fit into memory.
+    total = torch.zeros(tuple(training.volumes.shape[1:]), dtype=torch.float64, device=training.targets.device)
+    for place in places.tolist():
+        total += training.volumes[place : place + 1][0]
+    return (total / len(places)).float()[None]
+
+
+def facts_of_guidance(config: Config, fold: Fold) -> tuple[object, Mapping[str, Path]]:
+    """Settings and files that guidance depends on."""
+    wanted = config.objective
+    of_atlas = not wanted.mask and not wanted.own_anatomy
+    files = {"mask": Path(wanted.mask)} if wanted.mask else {}
+    return [settings_for_key(config), config.regions.atlas if of_atlas else None], files
 
 
 def own_masks(

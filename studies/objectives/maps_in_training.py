@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,7 @@ from heatlas.pipeline.attribution.upsampling import interpolated
 from heatlas.pipeline.models.attention import PoolsByAttention
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.registry import family_of
+from heatlas.pipeline.run.config.objectives import ObjectiveConfig
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.studies.dynamic.encoding import InputEncoding
@@ -292,6 +293,11 @@ def map_settings(config: Config) -> MapSettings:
     if stage == "usual":
         stage = -1 if shown in ("grad-cam", ATTENTION) else 0
     return MapSettings(weight, shown, stage)
+
+
+def settings_for_key(config: Config) -> ObjectiveConfig:
+    """``[objective]`` as a training depends on it: nothing ``usual``, and no place of what is digested."""
+    return replace(config.objective, mask="", teacher="", scans="", **vars(map_settings(config)))
 
 
 def _is_linear_map(config: Config) -> bool:

@@ -27,13 +27,12 @@ from heatlas.pipeline.training import parallel
 from heatlas.pipeline.training import volumes as volumes_module
 from heatlas.pipeline.training.numerics import mixed_precision, repeatable
 from heatlas.pipeline.training.objectives.of_task import objective_of
-from heatlas.pipeline.training.objectives.records import Batch, Context, Objective
+from heatlas.pipeline.training.objectives.records import Batch, Context, Objective, kind_of
 from heatlas.pipeline.training.parallel import ALONE, Ranks, device_of_rank, require_devices, synchronised
 from heatlas.pipeline.training.trainer import Resumption, Trained, train
 from heatlas.pipeline.training.volumes import LabelledVolumes
 from heatlas.studies.coda import dau
-from heatlas.studies.objectives.distillation import frozen
-from heatlas.studies.objectives.explanations import distillation_of, with_explanations
+from heatlas.studies.objectives.distillation import distillation_of, frozen
 from heatlas.studies.pretraining.masked import MaskedAutoencoder, masked_autoencoding
 from heatlas.studies.pretraining.networks import Pretraining
 from heatlas.studies.pretraining.objectives import pretraining
@@ -191,9 +190,8 @@ def test_every_objective_takes_a_step_where_its_batch_is(name: str) -> None:
         volumes = torch.rand(4, 1, *shape).half()
         masks = (torch.rand(1, *shape) > 0.5).float().to(device)
         targets = torch.tensor([0, 1, 1, 0]).to(device)
-        objective = with_explanations(
-            objective_of(task, config.training, targets, family_of(settings).loss), config, task
-        )
+        plain = objective_of(task, config.training, targets, family_of(settings).loss)
+        objective = kind_of(config).objective(plain, config, task)
         context = Context(reference=volumes.float().mean(0)[None].to(device))
         if wanted.kind == "guided":
             annotated = torch.tensor([True, False, True, wanted.annotated == 1]).to(device)
