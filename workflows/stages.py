@@ -170,13 +170,6 @@ def train(work: Work) -> Result:
     return Result([*carried, *outcomes, *applied], step_done=beside)
 
 
-def pretrain(work: Work) -> Result:
-    """Train a backbone on all registered scans, labelled or not."""
-    from heatlas.studies.pretraining.stage import pretrain as train_backbone
-
-    return Result(train_backbone(work.layout, work.registered(), work.config, work.executor, work.digests))
-
-
 def explain(work: Work) -> Result:
     """Explain every scan by networks that were not trained with its participant."""
     layout, config = work.layout, work.config
@@ -278,10 +271,23 @@ def report(work: Work) -> Result:
     return Result(pictures, done)
 
 
+@dataclass(frozen=True)
+class Stage:
+    """A stage that a command of another distribution ends with.
+
+    `require_settings`: refuses settings that cannot work; told whether the workers may be on other machines.
+    `require_scans`: refuses kept scans that it cannot work with.
+    """
+
+    name: str
+    work: Callable[[Work], Result]
+    require_settings: Callable[[Config, bool], None]
+    require_scans: Callable[[Config, Sequence[Scan]], object]
+
+
 STAGE_FUNCTIONS: dict[str, Callable[[Work], Result]] = {
     "registration": register,
     "training": train,
-    "pretraining": pretrain,
     "attribution": explain,
     "regions": aggregate,
     "statistics": infer,

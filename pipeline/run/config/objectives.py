@@ -1,4 +1,7 @@
-"""Settings of training with explanations: section ``[objective]``."""
+"""Settings of training with explanations: section ``[objective]``.
+
+They are declared here although what they set is a plug-in (`studies.objectives`), so that every run folder can be read.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Settings of pre-training without labels: section ``[pretraining]``, of ``heatlas pretrain``."""
+"""Settings of pre-training without labels: section ``[pretraining]``, of ``heatlas pretrain``.
+
+They are declared here although the command is a plug-in (`studies.pretraining`), so that every run folder can be read.
+"""
 
 from __future__ import annotations
 
