@@ -35,10 +35,9 @@ from heatlas.pipeline.run.work.digests import DigestCache, file_digest, unit_key
 from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
 from heatlas.pipeline.run.work.memory import kept_memory
 from heatlas.pipeline.run.work.seeds import derived_seed
-from heatlas.pipeline.training.age_gap import with_corrected_gaps
+from heatlas.pipeline.training.answers import control_of, with_corrected_gaps
 from heatlas.pipeline.training.centring import centre
 from heatlas.pipeline.training.checkpoints import checkpoint_path, remove_checkpoint
-from heatlas.pipeline.training.control import control_of
 from heatlas.pipeline.training.curve import CurveOnTerminal
 from heatlas.pipeline.training.events import TensorBoardEvents
 from heatlas.pipeline.training.exact import EXACT, require_plain, solved

@@ -17,7 +17,7 @@ from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.dynamic.logits import LogitLayer
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.run.config.settings import AugmentationConfig, CohortConfig, TrainingConfig
-from heatlas.pipeline.training.age_gap import with_corrected_gaps
+from heatlas.pipeline.training.answers import with_corrected_gaps
 from heatlas.pipeline.training.augmentation.further import FurtherAugmentation
 from heatlas.pipeline.training.numerics import repeatable
 from heatlas.pipeline.training.objectives.of_task import (

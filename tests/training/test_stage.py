@@ -26,8 +26,8 @@ from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import FoldFiles, RunLayout
 from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.training import events
+from heatlas.pipeline.training.answers import control_of
 from heatlas.pipeline.training.checkpoints import EpochRecord
-from heatlas.pipeline.training.control import control_of
 from heatlas.pipeline.training.events import TensorBoardEvents
 from heatlas.pipeline.training.prediction import PREDICTION_COLUMNS, predict_test_part
 from heatlas.pipeline.training.stage import HISTORY_COLUMNS

@@ -17,8 +17,8 @@ from heatlas.pipeline.regions.stage import average_maps
 from heatlas.pipeline.registration.scan_jobs import register_one
 from heatlas.pipeline.run.work.digests import COMPUTING, import_closure
 from heatlas.pipeline.statistics.stage import analyse
+from heatlas.pipeline.training.answers import control_of
 from heatlas.pipeline.training.application import ask_network
-from heatlas.pipeline.training.control import control_of
 from heatlas.pipeline.training.stage import train_fold
 
 SEEDS = "heatlas.pipeline.run.work.seeds"

@@ -14,7 +14,7 @@ from heatlas.pipeline.cohort.people.tasks import Task
 from heatlas.pipeline.run.config.settings import TrainingConfig
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.work.host import on_host
-from heatlas.pipeline.training.metrics import balanced_accuracy
+from heatlas.pipeline.training.answers import balanced_accuracy
 from heatlas.pipeline.training.objectives.off_target import binary
 from heatlas.pipeline.training.objectives.records import Batch, Context, Logged, Measures, Objective
 from heatlas.pipeline.training.objectives.weight_penalty import with_weight_penalty

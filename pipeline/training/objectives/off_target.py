@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn import functional
 
 from heatlas.pipeline.run.work.host import on_host
-from heatlas.pipeline.training.metrics import balanced_accuracy
+from heatlas.pipeline.training.answers import balanced_accuracy
 from heatlas.pipeline.training.objectives.records import Batch, Context, Logged, Measures, Objective
 
 
