@@ -23,9 +23,8 @@ from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.work.host import on_host
 from heatlas.pipeline.training.baselines.ridge import Floats, RidgeFit, fit, rotation
-from heatlas.pipeline.training.checkpoints import EpochRecord
 from heatlas.pipeline.training.objectives.records import Batch, Context, Measures, Objective
-from heatlas.pipeline.training.selection import BestEpoch
+from heatlas.pipeline.training.progress import BestEpoch, EpochRecord
 from heatlas.pipeline.training.trainer import Trained
 from heatlas.pipeline.training.volumes import LabelledVolumes
 

@@ -18,9 +18,8 @@ from heatlas.pipeline.run.config.pretraining import PretrainingConfig
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table, write_json
-from heatlas.pipeline.training.checkpoints import EpochRecord
 from heatlas.pipeline.training.objectives.records import Batch, Context
-from heatlas.pipeline.training.selection import BestEpoch
+from heatlas.pipeline.training.progress import BestEpoch, EpochRecord
 from heatlas.pipeline.training.trainer import Trained
 from heatlas.studies.pretraining.masked import MaskedAutoencoder, masked_autoencoding, standardised_patches
 from heatlas.studies.pretraining.networks import Pretraining

@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from heatlas.pipeline.training.checkpoints import (
+from heatlas.pipeline.training.numerics import repeatable
+from heatlas.pipeline.training.objectives.of_task import class_weights, classification
+from heatlas.pipeline.training.progress import (
+    BestEpoch,
     Checkpoint,
     EpochRecord,
     checkpoint_path,
@@ -15,9 +18,6 @@ from heatlas.pipeline.training.checkpoints import (
     remove_checkpoint,
     write_checkpoint,
 )
-from heatlas.pipeline.training.numerics import repeatable
-from heatlas.pipeline.training.objectives.of_task import class_weights, classification
-from heatlas.pipeline.training.selection import BestEpoch
 from heatlas.pipeline.training.trainer import Resumption, train
 from tests.training.planted import QUICK, planted_volumes, small_network
 
