@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from heatlas.pipeline.run.config.pretraining import PretrainingConfig
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.work.host import on_host
-from heatlas.pipeline.training.augmentation.flips_and_shifts import LEFT_RIGHT
 from heatlas.pipeline.training.objectives.records import Batch, Context, Logged, Measures, Objective
+from heatlas.pipeline.training.volumes import LEFT_RIGHT
 from heatlas.studies.pretraining.contrast import against_keys, found, nt_xent, views_of_scans
 from heatlas.studies.pretraining.networks import Pretraining
 from heatlas.studies.pretraining.temperatures import momentum_of, temperature_of

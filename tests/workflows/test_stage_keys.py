@@ -30,7 +30,7 @@ KEYS: dict[str, tuple[tuple[Callable[..., Any], ...], set[str]]] = {
     ),
     "training": (
         (train_fold,),
-        {FoundingCNN.__module__, "heatlas.pipeline.training.augmentation.flips_and_shifts", SEEDS},
+        {FoundingCNN.__module__, "heatlas.pipeline.training.volumes", SEEDS},
     ),
     "prediction": ((ask_network,), {FoundingCNN.__module__, read_network_volume.__module__}),
     "attribution": (
