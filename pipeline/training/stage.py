@@ -39,11 +39,9 @@ from heatlas.pipeline.training.answers import control_of, with_corrected_gaps
 from heatlas.pipeline.training.centring import centre
 from heatlas.pipeline.training.exact import EXACT, require_plain, solved
 from heatlas.pipeline.training.given import AS_THEY_WERE, answered, as_trained, members_to_apply
-from heatlas.pipeline.training.numerics import repeatable
 from heatlas.pipeline.training.objectives.known_networks import people_before, start_of, weights_to_start_from
 from heatlas.pipeline.training.objectives.of_task import objective_of
 from heatlas.pipeline.training.objectives.records import Objective, ObjectiveKind, Unlabelled, kind_of
-from heatlas.pipeline.training.parallel import ALONE, Ranks, device_of_rank, in_processes, synchronised
 from heatlas.pipeline.training.prediction import PREDICTIONS_TABLE, predict_test_part, predictions_table
 from heatlas.pipeline.training.progress import (
     BestEpoch,
@@ -52,6 +50,7 @@ from heatlas.pipeline.training.progress import (
     checkpoint_path,
     remove_checkpoint,
 )
+from heatlas.pipeline.training.steps import ALONE, Ranks, device_of_rank, in_processes, repeatable, synchronised
 from heatlas.pipeline.training.trainer import Resumption, Trained, train
 from heatlas.pipeline.training.volumes import LabelledVolumes, load_volumes
 from heatlas.studies.probes.body import backbone_digest, with_body

@@ -28,11 +28,10 @@ from heatlas.pipeline.run.work.host import on_host
 from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
 from heatlas.pipeline.run.work.memory import kept_memory
 from heatlas.pipeline.run.work.seeds import derived_seed
-from heatlas.pipeline.training.numerics import repeatable
 from heatlas.pipeline.training.objectives.records import Objective
-from heatlas.pipeline.training.parallel import ALONE, Ranks, device_of_rank, in_processes, synchronised
 from heatlas.pipeline.training.progress import CurveOnTerminal, TensorBoardEvents, checkpoint_path, remove_checkpoint
 from heatlas.pipeline.training.stage import registered_versions
+from heatlas.pipeline.training.steps import ALONE, Ranks, device_of_rank, in_processes, repeatable, synchronised
 from heatlas.pipeline.training.trainer import Resumption, Trained, train
 from heatlas.pipeline.training.volumes import LabelledVolumes, load_volumes
 from heatlas.studies.pretraining.masked import MaskedAutoencoder, masked_autoencoding

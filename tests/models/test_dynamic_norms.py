@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from heatlas.pipeline.models.dynamic.explanation_mode import DynamicLinear, explanation_mode
 from heatlas.pipeline.models.dynamic.logits import LogitLayer, bias_of_chance
 from heatlas.pipeline.run.errors import BadInputError, UsageError
-from heatlas.pipeline.training.batch_statistics import prepare_step
+from heatlas.pipeline.training.steps import prepare_step
 from heatlas.studies.bcos.layers import BcosConv3d
 from heatlas.studies.dynamic.calibration import Scaled, calibrate, needs_calibration, root_mean_square
 from heatlas.studies.dynamic.encoding import InputEncoding, decoded

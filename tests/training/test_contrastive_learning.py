@@ -17,7 +17,7 @@ from heatlas.pipeline.run.config.pretraining import PretrainingConfig
 from heatlas.pipeline.run.config.settings import AugmentationConfig, TrainingConfig
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.training.objectives.records import Batch, Context
-from heatlas.pipeline.training.parallel import ALONE, Ranks, in_processes
+from heatlas.pipeline.training.steps import ALONE, Ranks, in_processes
 from heatlas.pipeline.training.trainer import Resumption, train
 from heatlas.pipeline.training.volumes import FurtherAugmentation, LabelledVolumes
 from heatlas.studies.pretraining.contrast import against_keys, info_nce, nt_xent, views_of_scans

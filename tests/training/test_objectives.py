@@ -18,7 +18,6 @@ from heatlas.pipeline.models.dynamic.logits import LogitLayer
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.run.config.settings import AugmentationConfig, CohortConfig, TrainingConfig
 from heatlas.pipeline.training.answers import with_corrected_gaps
-from heatlas.pipeline.training.numerics import repeatable
 from heatlas.pipeline.training.objectives.of_task import (
     TargetScale,
     class_weights,
@@ -27,7 +26,7 @@ from heatlas.pipeline.training.objectives.of_task import (
     regression,
 )
 from heatlas.pipeline.training.objectives.records import Batch, Context
-from heatlas.pipeline.training.parallel import in_processes
+from heatlas.pipeline.training.steps import in_processes, repeatable
 from heatlas.pipeline.training.trainer import Resumption, train
 from heatlas.pipeline.training.volumes import STORED, FurtherAugmentation, LabelledVolumes
 from heatlas.studies.bcos.records import BcosSimpleConfig

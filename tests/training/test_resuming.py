@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from heatlas.pipeline.training.numerics import repeatable
 from heatlas.pipeline.training.objectives.of_task import class_weights, classification
 from heatlas.pipeline.training.progress import (
     BestEpoch,
@@ -18,6 +17,7 @@ from heatlas.pipeline.training.progress import (
     remove_checkpoint,
     write_checkpoint,
 )
+from heatlas.pipeline.training.steps import repeatable
 from heatlas.pipeline.training.trainer import Resumption, train
 from tests.training.planted import QUICK, planted_volumes, small_network
 

@@ -23,12 +23,19 @@ from heatlas.pipeline.run.config.objectives import ObjectiveConfig
 from heatlas.pipeline.run.config.pretraining import PretrainingConfig
 from heatlas.pipeline.run.config.settings import CohortConfig, Config, TrainingConfig
 from heatlas.pipeline.run.errors import UsageError
-from heatlas.pipeline.training import parallel
+from heatlas.pipeline.training import steps
 from heatlas.pipeline.training import volumes as volumes_module
-from heatlas.pipeline.training.numerics import mixed_precision, repeatable
 from heatlas.pipeline.training.objectives.of_task import objective_of
 from heatlas.pipeline.training.objectives.records import Batch, Context, Objective, kind_of
-from heatlas.pipeline.training.parallel import ALONE, Ranks, device_of_rank, require_devices, synchronised
+from heatlas.pipeline.training.steps import (
+    ALONE,
+    Ranks,
+    device_of_rank,
+    mixed_precision,
+    repeatable,
+    require_devices,
+    synchronised,
+)
 from heatlas.pipeline.training.trainer import Resumption, Trained, train
 from heatlas.pipeline.training.volumes import LabelledVolumes
 from heatlas.studies.coda import dau
@@ -389,7 +396,7 @@ def test_batch_statistics_are_those_of_all_gpus(monkeypatch):
     for ranks, device in ((ALONE, CUDA), (Ranks(0, 2), CPU)):
         assert type(synchronised(network(), ranks, device)[1]) is nn.BatchNorm3d  # type: ignore[index]
     wrapped = []
-    monkeypatch.setattr(parallel, "DistributedDataParallel", lambda model, devices: wrapped.append(devices))
+    monkeypatch.setattr(steps, "DistributedDataParallel", lambda model, devices: wrapped.append(devices))
     on_gpu: Any = types.SimpleNamespace(
         parameters=lambda: iter([types.SimpleNamespace(device=torch.device("cuda", 1))])
     )
