@@ -19,10 +19,10 @@ from torch import nn
 from heatlas.pipeline.models.dynamic.logits import LogitLayer
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.work.host import on_host
+from heatlas.pipeline.training.baselines.ridge import Floats
 from heatlas.pipeline.training.trainer import batches
 from heatlas.pipeline.training.volumes import LabelledVolumes
 
-Floats = NDArray[np.float64]
 SHRINKAGE = 1e-3
 """Penalty on the squared distance of the offsets from the middle between the classes. Where classes overlap it has no
 effect; where they do not, many offsets are equally good, and it chooses the middle."""
