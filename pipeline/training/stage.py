@@ -36,8 +36,7 @@ from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
 from heatlas.pipeline.run.work.memory import kept_memory
 from heatlas.pipeline.run.work.seeds import derived_seed
 from heatlas.pipeline.training.answers import control_of, with_corrected_gaps
-from heatlas.pipeline.training.centring import centre
-from heatlas.pipeline.training.exact import EXACT, require_plain, solved
+from heatlas.pipeline.training.exact import EXACT, centre, require_plain, solved
 from heatlas.pipeline.training.given import AS_THEY_WERE, answered, as_trained, members_to_apply
 from heatlas.pipeline.training.objectives.known_networks import people_before, start_of, weights_to_start_from
 from heatlas.pipeline.training.objectives.of_task import objective_of

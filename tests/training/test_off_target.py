@@ -22,7 +22,7 @@ from heatlas.pipeline.run.config.settings import CohortConfig, TrainingConfig
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.training.answers import balanced_accuracy
-from heatlas.pipeline.training.centring import balanced_offsets, centre
+from heatlas.pipeline.training.exact import balanced_offsets, centre
 from heatlas.pipeline.training.objectives.of_task import binary, binary_cross_entropy, objective_of
 from heatlas.pipeline.training.objectives.records import Batch, Context
 from heatlas.pipeline.training.steps import clip_units, unit_norms

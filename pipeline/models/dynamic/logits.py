@@ -5,7 +5,7 @@ A dynamic linear network without biases gives 0 to an empty input. The bias says
 temperature lowers the bound of the logits, so that a network has to align its weights with the input to be sure.
 
 Contributions add up to ``logit - b``. After training, b may become one constant for each class, fitted to scans
-(`pipeline.training.centring`).
+(`pipeline.training.exact`).
 """
 
 from __future__ import annotations
