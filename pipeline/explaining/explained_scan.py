@@ -2,6 +2,10 @@
 
 The one job of this room. A run explains each scan by all methods of its settings; ``heatlas explain`` by one. Maps stay
 on the device: they are summed over regions there, and files are written only of maps that are kept.
+
+What is asked of a network about a scan: which method, which class, from which stage; and how the maps are named.
+
+A run asks what ``[attribution]`` lists; ``heatlas explain`` asks what is typed (`pipeline.explaining.requested`).
 """
 
 from __future__ import annotations
@@ -15,18 +19,18 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from heatlas.atlases.images import write_template_image
 from heatlas.pipeline.attribution.ensembles import RunningMean
-from heatlas.pipeline.attribution.entry import RunContext
+from heatlas.pipeline.attribution.entry import Entry, RunContext
 from heatlas.pipeline.attribution.lrp.ledger import LEDGER_TABLE, LOSSES, sum_per_volume
-from heatlas.pipeline.attribution.methods import attribute_all
+from heatlas.pipeline.attribution.method_settings import Setting
+from heatlas.pipeline.attribution.methods import Method, attribute_all
 from heatlas.pipeline.attribution.records import Attribution
-from heatlas.pipeline.attribution.targets import start_values
+from heatlas.pipeline.attribution.targets import StartValue, start_values
 from heatlas.pipeline.cohort.people.unseen import require_unseen
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.explaining.explanation import PREDICTED, Explanation
 from heatlas.pipeline.explaining.networks import Network
 from heatlas.pipeline.models.device import chosen_device
 from heatlas.pipeline.models.inputs import from_network, read_channels
@@ -36,10 +40,71 @@ from heatlas.pipeline.regions.channels import write_channel_table
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas, write_region_table
 from heatlas.pipeline.run.config.settings import TrainingConfig
 from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.layout.map_names import map_label
 from heatlas.pipeline.run.layout.scan_files import ScanFiles, sidecar
 from heatlas.pipeline.run.tables import write_json
 from heatlas.pipeline.run.work.host import on_host
 from heatlas.pipeline.run.work.memory import kept_memory
+
+PREDICTED = "predicted"
+"""Target: the class that the network gives the scan."""
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What is asked.
+
+    `entry`: the method. `settings`: those that differ from the method's defaults. `target`: a class, or `PREDICTED`.
+    `stage`: boundary at which it is asked; None for where the method is usually asked. `start`: value of the target
+    that is explained. `label`: names tables and units of work. `names`: names of the maps, in the order in which the
+    method makes them.
+    """
+
+    entry: Entry
+    settings: Mapping[str, Setting]
+    target: str
+    stage: int | str | None
+    start: StartValue
+    label: str
+    names: tuple[str, ...]
+
+    @property
+    def version(self) -> list[Any]:
+        """All that the maps depend on beside scan, networks, atlas and code."""
+        return [self.entry.name, dict(self.settings), self.target, self.stage, self.start, list(self.names)]
+
+    @property
+    def module(self) -> str:
+        """Where the method is defined: its code and what that imports make the maps."""
+        return str(self.entry.record.__module__)
+
+    def build(self, surroundings: RunContext) -> Method:
+        return self.entry.build(self.settings, surroundings)
+
+    def stage_in(self, model: nn.Module) -> int | str:
+        return self.entry.stage_of(model) if self.stage is None else self.stage
+
+
+def asked_for(
+    entry: Entry,
+    settings: Mapping[str, Setting],
+    target: str,
+    stage: int | str,
+    start: StartValue,
+    usual: Mapping[str, int | str],
+) -> Explanation:
+    """An explanation asked for by hand, named by its method and by all that is not usual.
+
+    `entry`, `settings`, `target`, `stage`, `start`: as of `Explanation`. `usual`: ``target``, ``stage`` and ``start``
+    where nothing else is asked for.
+    """
+    asked: dict[str, Setting] = {"target": target, "stage": stage, "start": start}
+    unusual = {name: value for name, value in asked.items() if value != usual.get(name)}
+    unusual |= {name: settings[name] for name in sorted(settings)}
+    label, beta = map_label(entry.name, unusual), settings.get("beta")
+    names = [map_label(entry.name, unusual | {"beta": one}) for one in beta] if isinstance(beta, tuple) else [label]
+    return Explanation(entry, settings, target, stage, start, label, tuple(names))
+
 
 ACCOUNT = ("start_value", "map_sum", *LOSSES, "residual")
 """Totals of the ledger of a map, summed over layers."""

@@ -17,7 +17,7 @@ from heatlas.pipeline.attribution.reference.references import Reference
 from heatlas.pipeline.attribution.registry import find_method
 from heatlas.pipeline.attribution.targets import StartValue
 from heatlas.pipeline.cohort.people.tasks import task_of
-from heatlas.pipeline.explaining.explanation import Explanation
+from heatlas.pipeline.explaining.explained_scan import Explanation
 from heatlas.pipeline.models.families.registry import build_network, family_of
 from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.run.config.settings import Config

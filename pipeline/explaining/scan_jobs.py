@@ -12,8 +12,7 @@ from heatlas.pipeline.attribution.entry import RunContext
 from heatlas.pipeline.attribution.methods import require_defined
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.explaining.controls import ReferencePool
-from heatlas.pipeline.explaining.explained_scan import ScanToExplain, explain_scan
-from heatlas.pipeline.explaining.explanation import Explanation
+from heatlas.pipeline.explaining.explained_scan import Explanation, ScanToExplain, explain_scan
 from heatlas.pipeline.explaining.networks import Control, Network
 from heatlas.pipeline.models.inputs import NetworkInput
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas

@@ -28,8 +28,13 @@ from heatlas.pipeline.cohort.people.splits import Split
 from heatlas.pipeline.cohort.people.unseen import networks_that_answered
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.explaining.controls import controls_of
-from heatlas.pipeline.explaining.explained_scan import ACCOUNT, EVIDENCE_ACCOUNT, map_outputs, table_outputs
-from heatlas.pipeline.explaining.explanation import Explanation
+from heatlas.pipeline.explaining.explained_scan import (
+    ACCOUNT,
+    EVIDENCE_ACCOUNT,
+    Explanation,
+    map_outputs,
+    table_outputs,
+)
 from heatlas.pipeline.explaining.partial import STAGE as PARTS_STAGE
 from heatlas.pipeline.explaining.partial import explain_in_parts
 from heatlas.pipeline.explaining.requested import explanations_of_run

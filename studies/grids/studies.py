@@ -30,7 +30,7 @@ from heatlas.pipeline.attribution.perturbation.occlusion import Occlusion
 from heatlas.pipeline.attribution.perturbation.rise import Rise
 from heatlas.pipeline.attribution.reference.expected_gradients import IntegratedGradientsFromMean
 from heatlas.pipeline.attribution.targets import StartValue
-from heatlas.pipeline.explaining.explanation import Explanation
+from heatlas.pipeline.explaining.explained_scan import Explanation
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.graph.tracing import is_piecewise_linear
 from heatlas.pipeline.run.config.evaluation import GridsConfig

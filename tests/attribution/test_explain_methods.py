@@ -31,7 +31,7 @@ from heatlas.pipeline.attribution.perturbation.masking import Masking
 from heatlas.pipeline.attribution.perturbation.occlusion import RegionLabels, RegionOcclusion
 from heatlas.pipeline.attribution.perturbation.rise import Rise
 from heatlas.pipeline.attribution.registry import ENTRIES, METHODS, find_method
-from heatlas.pipeline.explaining.explanation import asked_for
+from heatlas.pipeline.explaining.explained_scan import asked_for
 from heatlas.pipeline.models.families.founding import FoundingCNN
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 from heatlas.pipeline.run.config.files import toml_value
