@@ -234,7 +234,7 @@ def require_settings(config: Config, stages: Sequence[str], elsewhere: bool) -> 
     if "attribution" in stages:
         _require_methods(config)
         if is_given(config) and not config.training.networks_of and "training" in stages:
-            from heatlas.pipeline.explaining.requested import require_explained  # torch takes a second
+            from heatlas.pipeline.explaining.scan_jobs import require_explained  # torch takes a second
 
             require_explained(config)
 
@@ -284,11 +284,11 @@ def _require_methods(config: Config) -> None:
             'cannot be folded. Set "auto" or "identity".'
         )
     if (settings.methods, settings.settings) != (usual.methods, usual.settings):
-        from heatlas.pipeline.explaining.requested import explanations_of_run
+        from heatlas.pipeline.explaining.scan_jobs import explanations_of_run
 
         explanations_of_run(config)
     if settings.start_value == "evidence":
-        from heatlas.pipeline.explaining.requested import require_start  # torch takes a second
+        from heatlas.pipeline.explaining.scan_jobs import require_start  # torch takes a second
 
         require_start(config)
 

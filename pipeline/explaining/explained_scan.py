@@ -5,7 +5,7 @@ on the device: they are summed over regions there, and files are written only of
 
 What is asked of a network about a scan: which method, which class, from which stage; and how the maps are named.
 
-A run asks what ``[attribution]`` lists; ``heatlas explain`` asks what is typed (`pipeline.explaining.requested`).
+A run asks what ``[attribution]`` lists; ``heatlas explain`` asks what is typed (`pipeline.explaining.scan_jobs`).
 """
 
 from __future__ import annotations

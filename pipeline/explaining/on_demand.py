@@ -22,8 +22,7 @@ from heatlas.pipeline.cohort.people.unseen import known_to_network
 from heatlas.pipeline.cohort.records import SCANS_TABLE, Scan
 from heatlas.pipeline.explaining.controls import controls_of
 from heatlas.pipeline.explaining.explained_scan import PREDICTED, Explanation, asked_for, map_outputs
-from heatlas.pipeline.explaining.requested import require_listed, usual_start
-from heatlas.pipeline.explaining.scan_jobs import JobMaker, require_all_defined
+from heatlas.pipeline.explaining.scan_jobs import JobMaker, require_all_defined, require_listed, usual_start
 from heatlas.pipeline.models.storage import LoadedModel, load_model, require_family
 from heatlas.pipeline.regions.metrics import density
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas

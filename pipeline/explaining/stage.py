@@ -37,8 +37,7 @@ from heatlas.pipeline.explaining.explained_scan import (
 )
 from heatlas.pipeline.explaining.partial import STAGE as PARTS_STAGE
 from heatlas.pipeline.explaining.partial import explain_in_parts
-from heatlas.pipeline.explaining.requested import explanations_of_run
-from heatlas.pipeline.explaining.scan_jobs import JobMaker, require_all_defined
+from heatlas.pipeline.explaining.scan_jobs import JobMaker, explanations_of_run, require_all_defined
 from heatlas.pipeline.models.storage import load_model
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 from heatlas.pipeline.regions.tables import with_outcomes
