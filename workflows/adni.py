@@ -29,9 +29,8 @@ from heatlas.pipeline.cohort.people.splits import SPLITS_TABLE
 from heatlas.pipeline.cohort.reading import InputCohort, read_cohort
 from heatlas.pipeline.cohort.records import CLINICAL_TABLE, ScanTable
 from heatlas.pipeline.cohort.sharing import write_comparison
-from heatlas.pipeline.explaining.controls import mean_controls
+from heatlas.pipeline.explaining.controls import mean_controls, read_norms
 from heatlas.pipeline.explaining.own_regions import STAGE as OWN_REGIONS
-from heatlas.pipeline.explaining.shared_reference import read_norms
 from heatlas.pipeline.models.families.registry import is_given
 from heatlas.pipeline.run.config.files import read_config, usual_sentence
 from heatlas.pipeline.run.config.objectives import ObjectiveConfig
