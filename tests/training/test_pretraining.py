@@ -21,9 +21,13 @@ from heatlas.pipeline.run.tables import read_table, write_json
 from heatlas.pipeline.training.objectives.records import Batch, Context
 from heatlas.pipeline.training.progress import BestEpoch, EpochRecord
 from heatlas.pipeline.training.trainer import Trained
-from heatlas.studies.pretraining.masked import MaskedAutoencoder, masked_autoencoding, standardised_patches
+from heatlas.studies.pretraining.methods import (
+    MaskedAutoencoder,
+    masked_autoencoding,
+    pretraining,
+    standardised_patches,
+)
 from heatlas.studies.pretraining.networks import Pretraining
-from heatlas.studies.pretraining.objectives import pretraining
 from heatlas.studies.pretraining.people import classes_of, parts_of, tail_people
 from heatlas.studies.pretraining.stage import (
     PRETRAINING_TABLE,

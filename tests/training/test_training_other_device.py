@@ -40,9 +40,8 @@ from heatlas.pipeline.training.trainer import Resumption, Trained, train
 from heatlas.pipeline.training.volumes import LabelledVolumes
 from heatlas.studies.coda import dau
 from heatlas.studies.objectives.distillation import distillation_of, frozen
-from heatlas.studies.pretraining.masked import MaskedAutoencoder, masked_autoencoding
+from heatlas.studies.pretraining.methods import MaskedAutoencoder, masked_autoencoding, pretraining
 from heatlas.studies.pretraining.networks import Pretraining
-from heatlas.studies.pretraining.objectives import pretraining
 from tests.attribution.every_method import SMALL
 from tests.other_device import CPU, ON_HOST, OTHER, Waits, large_ones_slow, other_device
 from tests.training.planted import QUICK, planted_volumes, small_network
