@@ -33,8 +33,7 @@ from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.work.host import on_host
 from heatlas.pipeline.training.objectives.records import Batch, Context, Logged, Measures, Objective
 from heatlas.pipeline.training.volumes import LEFT_RIGHT
-from heatlas.studies.pretraining.networks import Pretraining
-from heatlas.studies.pretraining.temperatures import momentum_of, temperature_of
+from heatlas.studies.pretraining.networks import Pretraining, momentum_of, temperature_of
 
 
 def info_nce(scores: Tensor, positives: Tensor, temperature: float | Tensor, excluded: Tensor | None = None) -> Tensor:

@@ -35,9 +35,8 @@ from heatlas.pipeline.training.steps import ALONE, Ranks, device_of_rank, in_pro
 from heatlas.pipeline.training.trainer import Resumption, Trained, train
 from heatlas.pipeline.training.volumes import LabelledVolumes, load_volumes
 from heatlas.studies.pretraining.methods import MaskedAutoencoder, masked_autoencoding, pretraining
-from heatlas.studies.pretraining.networks import Pretraining
+from heatlas.studies.pretraining.networks import Pretraining, temperature_of
 from heatlas.studies.pretraining.people import parts_of, tail_people
-from heatlas.studies.pretraining.temperatures import temperature_of
 from heatlas.studies.probes.backbone import kept_stages
 
 STAGE = "pretraining"

@@ -21,8 +21,7 @@ from heatlas.pipeline.training.steps import ALONE, Ranks, in_processes
 from heatlas.pipeline.training.trainer import Resumption, train
 from heatlas.pipeline.training.volumes import FurtherAugmentation, LabelledVolumes
 from heatlas.studies.pretraining.methods import against_keys, info_nce, nt_xent, pretraining, views_of_scans
-from heatlas.studies.pretraining.networks import Pretraining
-from heatlas.studies.pretraining.temperatures import temperature_at, temperature_of
+from heatlas.studies.pretraining.networks import Pretraining, temperature_at, temperature_of
 
 
 def unit(*shape: int, seed: int = 0) -> torch.Tensor:
