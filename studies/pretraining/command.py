@@ -51,7 +51,7 @@ PRETRAIN = AddedCommand(Pretrain, after="run")
 def pretrain_command(options: Pretrain) -> int:
     """Register all scans, and train a backbone on them."""
     from heatlas.pipeline.run.layout.folder import RunInput
-    from heatlas.studies.pretraining.people import parts_of
+    from heatlas.studies.pretraining.stage import parts_of
     from heatlas.workflows.adni import run_pipeline
     from heatlas.workflows.preflight import settings_of
     from heatlas.workflows.stages import Stage

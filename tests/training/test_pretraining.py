@@ -28,13 +28,15 @@ from heatlas.studies.pretraining.methods import (
     standardised_patches,
 )
 from heatlas.studies.pretraining.networks import Pretraining
-from heatlas.studies.pretraining.people import classes_of, parts_of, tail_people
 from heatlas.studies.pretraining.stage import (
     PRETRAINING_TABLE,
     PretrainingTask,
     _description,
     _history,
     _objective,
+    classes_of,
+    parts_of,
+    tail_people,
 )
 from heatlas.studies.probes.backbone import kept_stages
 from heatlas.studies.probes.body import knows_labels
