@@ -42,7 +42,7 @@ from heatlas.pipeline.run.work.executors import open_executor
 from heatlas.pipeline.run.work.jobs import run_jobs
 from heatlas.pipeline.run.work.seeds import derived_seed
 from heatlas.pipeline.training.baselines import ridge
-from heatlas.pipeline.training.baselines.stage import image_features
+from heatlas.pipeline.training.baselines.images import image_features
 from heatlas.studies.consensus.agreement import agreement, consensus, places, trend
 from heatlas.studies.consensus.networks import OWN, Networks
 

@@ -28,7 +28,7 @@ from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.work.seeds import generator
-from heatlas.pipeline.training.baselines.stage import by_region, random_features, standardised
+from heatlas.pipeline.training.baselines.images import by_region, random_features, standardised
 
 Floats = NDArray[np.float64]
 Places = NDArray[np.intp]

@@ -16,12 +16,9 @@ from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.training.baselines import stage
-from heatlas.pipeline.training.baselines.ridge import predicted
-from heatlas.pipeline.training.baselines.stage import (
-    BASELINES,
+from heatlas.pipeline.training.baselines.images import (
     CHANNELS,
     ImageFeatures,
-    Seen,
     by_region,
     coarsened,
     random_features,
@@ -29,6 +26,8 @@ from heatlas.pipeline.training.baselines.stage import (
     smoothed,
     standardised,
 )
+from heatlas.pipeline.training.baselines.ridge import predicted
+from heatlas.pipeline.training.baselines.stage import BASELINES, Seen
 
 BY_NAME = {one.name: one for one in BASELINES}
 

@@ -21,7 +21,7 @@ from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.training import exact
-from heatlas.pipeline.training.baselines import stage
+from heatlas.pipeline.training.baselines import images
 from heatlas.pipeline.training.baselines.ridge import fit, power_of_ten, predicted, rotation
 from heatlas.pipeline.training.exact import Columns, require_plain, solved
 from heatlas.pipeline.training.objectives.of_task import objective_of
@@ -103,7 +103,7 @@ def test_it_equals_the_baseline_on_the_smoothed_image(kind, tmp_path, monkeypatc
     """Voxels of 2 mm: 8 mm and every 4 mm, on the same people, scale and inner folds."""
     volumes, targets = scans(kind, 48)
     model, _, objective = solve(settings(kind, fwhm_voxels=4, step=2), volumes[:40], targets[:40], tmp_path)
-    flat = np.stack([stage.smoothed(one.numpy(), 2.0) for one in volumes]).astype(np.float64)
+    flat = np.stack([images.smoothed(one.numpy(), 2.0) for one in volumes]).astype(np.float64)
     with torch.no_grad():
         seen = model.stages[0][:-1](volumes[:, None])
         outputs = model(volumes[40:, None]).double().numpy()

@@ -34,7 +34,7 @@ from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.steps import run_step
 from heatlas.pipeline.statistics.arrays import Floats
-from heatlas.pipeline.training.baselines.stage import standardised
+from heatlas.pipeline.training.baselines.images import standardised
 
 OUTCOMES = ("TP", "FP", "TN", "FN")
 

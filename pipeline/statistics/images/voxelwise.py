@@ -47,7 +47,7 @@ from heatlas.pipeline.statistics.data.values import INTENSITY, LOG_JACOBIAN, joi
 from heatlas.pipeline.statistics.images.differences import Adjusted, class_model
 from heatlas.pipeline.statistics.images.voxel_test import VoxelTest, cluster_table, voxel_test
 from heatlas.pipeline.statistics.resampling.means import OF_FAMILY, caveat_of_size
-from heatlas.pipeline.training.baselines.stage import standardised
+from heatlas.pipeline.training.baselines.images import standardised
 
 FWHM_PER_SD = float(np.sqrt(8 * np.log(2)))
 
