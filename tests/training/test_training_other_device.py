@@ -96,11 +96,11 @@ def test_only_the_end_of_an_epoch_waits(tmp_path, kept: bool) -> None:
     """As often with twice the steps, but for the counts of batches of the first ten."""
     config = dataclasses.replace(SETTINGS, max_epochs=1, min_epochs=1)
     found = []
-    for steps in (10, 20):
+    for count in (10, 20):
         with other_device() as waits:
-            parts = planted_volumes(3 * steps, 1), planted_volumes(4, 2)
+            parts = planted_volumes(3 * count, 1), planted_volumes(4, 2)
             there = tuple(on_other(part, kept, tmp_path) for part in parts)
-            trained(tmp_path / f"{steps}", there, config, OTHER)  # type: ignore[arg-type]
+            trained(tmp_path / f"{count}", there, config, OTHER)  # type: ignore[arg-type]
         found.append(len([place for place in waits.values if place != "tests"]))
     assert found[0] == found[1]
 
