@@ -2,9 +2,8 @@
 
 Never anyone of the validation or test part: the network has learned what is normal from these people, and someone who
 is explained is never among them. Where a number is predicted there are no controls, and the reference is everyone that
-the network was trained with.
-
-What an exported run gives of its controls in place of their scans: means, and spreads by region.
+the network was trained with. An exported run gives means of its controls, and spreads by region, in place of their
+scans.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""What `heatlas.explain` answers: the map of one image, and what it adds up to.
+"""What users of `heatlas.explain` give, and what it answers.
 
-What users of the library give: an image, controls and further inputs, as a network takes them.
-
-Images become volumes with the place of their voxels. A network of several inputs becomes one of its volume alone: the
-others are held fixed.
+An image, controls and further inputs become what a network takes: images become volumes with the place of their voxels,
+and a network of several inputs becomes one of its volume alone, the others being held fixed. The answer is the map of
+one image, and what it adds up to.
 """
 
 from __future__ import annotations

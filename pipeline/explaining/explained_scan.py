@@ -1,11 +1,8 @@
 """One scan explained: its maps, their sums over regions and compartments, and the ledgers of those that keep one.
 
-The one job of this room. A run explains each scan by all methods of its settings; ``heatlas explain`` by one. Maps stay
-on the device: they are summed over regions there, and files are written only of maps that are kept.
-
-What is asked of a network about a scan: which method, which class, from which stage; and how the maps are named.
-
-A run asks what ``[attribution]`` lists; ``heatlas explain`` asks what is typed (`pipeline.explaining.scan_jobs`).
+The one job of this room. What is asked says which method, which class, from which stage, and how the maps are named: a
+run asks what ``[attribution]`` lists, ``heatlas explain`` what is typed (`pipeline.explaining.scan_jobs`). Maps stay on
+the device: they are summed over regions there, and files are written only of maps that are kept.
 """
 
 from __future__ import annotations

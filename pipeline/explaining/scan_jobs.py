@@ -1,6 +1,6 @@
 """Units of work of this room: one scan and what is asked about it, by networks that have not seen its participant.
 
-What is asked for, checked against the registry before any work: by the settings of a run, or by hand.
+What is asked for, by the settings of a run or by hand, is checked against the registry before any work.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Networks whose last layer is solved as a ridge regression, in place of epochs of gradients.
+"""What is solved and not learned in steps: the last layer of some networks, and offsets of the classes after training.
 
-What the layers before give of each scan is written to a file and read in parts, so that memory holds a few columns of
-all scans or all columns of one. The ridge is solved on inner products of scans, which changes nothing.
-
-Logits that say which class is more likely, not only who is more likely to be of it.
+A ridge regression takes the place of epochs of gradients. What the layers before give of each scan is written to a file
+and read in parts, so that memory holds a few columns of all scans or all columns of one. The ridge is solved on inner
+products of scans, which changes nothing.
 
 All logits of a dynamic linear network share an offset that one step of training moves by more than the classes differ:
 such a network ranks people well and gives all of them the same class. After training, an offset of each class is fitted

@@ -1,20 +1,15 @@
-"""Early stopping and selection of the epoch to keep, updated with the validation numbers of each epoch.
+"""How far a training is: the epoch to keep, what a resumed one begins with, and the curves that are shown meanwhile.
 
-Both ignore the first ``min_epochs`` epochs, as in the founding study: batch statistics are still changing, and a lucky
-early epoch on a small validation set could never be beaten.
+Early stopping and selection ignore the first ``min_epochs`` epochs, as in the founding study: batch statistics are
+still changing, and a lucky early epoch on a small validation set could never be beaten.
 
-Checkpoints of a training between epochs, so that an interrupted one can be resumed.
+A checkpoint is one safetensors file: weights, best weights and optimiser moments as tensors, the rest as JSON in its
+header. The file is replaced atomically, so an interruption leaves the old checkpoint or the new one. Random states are
+not stored: every epoch derives its own from the seed.
 
-One safetensors file: weights, best weights and optimiser moments as tensors, the rest as JSON in its header. The file
-is replaced atomically, so an interruption leaves the old checkpoint or the new one. Random states are not stored: every
-epoch derives its own from the seed.
-
-Learning curves of running trainings, on the terminal or in the log.
-
-Workers may be on other machines, so the curve is read from the checkpoint of each training, whose header holds all
-epochs.
-
-Losses and scores of a training for TensorBoard, if it is installed: ``tensorboard --logdir OUT/models``.
+Workers may be on other machines, so the curve on the terminal or in the log is read from the checkpoint of each
+training, whose header holds all epochs. TensorBoard shows the same, if it is installed: ``tensorboard --logdir
+OUT/models``.
 """
 
 from __future__ import annotations

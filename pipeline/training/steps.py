@@ -1,23 +1,20 @@
-"""Numerical settings of a worker process, as contexts that restore the previous ones.
+"""How a step computes: repeatable numbers, settled statistics, clipped gradients, and one device or several.
 
-Running statistics of batch normalisation that are usable from the first epoch.
+PyTorch initialises the running statistics of batch normalisation with mean 0 and variance 1 and updates them with
+momentum 0.1. The variance of a first convolution over intensities in [0, 1] is a few thousandths, so the initial 1
+dominates for some 80 steps: more than ten epochs of a small cohort in which validation is meaningless. Averaging the
+first batches with equal weight makes them usable from the first epoch.
 
-PyTorch initialises them with mean 0 and variance 1 and updates them with momentum 0.1. The variance of a first
-convolution over intensities in [0, 1] is a few thousandths, so the initial 1 dominates for some 80 steps: more than ten
-epochs of a small cohort in which validation is meaningless. Averaging the first batches with equal weight avoids this.
+Adaptive clipping lets no unit change by more than a share of its own size in one step. Gradients of B-cos networks are
+smaller than those of others, by an amount that depends on B; a share of the weights needs no tuning (Brock, De, Smith &
+Simonyan 2021).
 
-Adaptive gradient clipping: no unit changes by more than a share of its own size in one step.
-
-Gradients of B-cos networks are smaller than those of others, by an amount that depends on B; a share of the weights
-needs no tuning. Source: Brock, De, Smith & Simonyan 2021.
-
-Train one network on several devices: processes that share the scans of each step (torch's DDP).
-
-Each process holds all volumes, draws the same random order and augmentation, and takes its share of a step. Gradients
-are averaged so that a step is that of the whole batch: with the same scans per step, several processes give the result
-of one, up to the order of floating-point sums, except for dropout (drawn by each process) and batch normalisation. On
-GPUs the latter becomes `torch.nn.SyncBatchNorm`, with statistics over the whole step; torch has none for the CPU, where
-statistics are those of each share and the running ones those of the first process.
+On several devices, processes share the scans of each step (torch's DDP). Each holds all volumes, draws the same random
+order and augmentation, and takes its share of a step. Gradients are averaged so that a step is that of the whole batch:
+with the same scans per step, several processes give the result of one, up to the order of floating-point sums, except
+for dropout (drawn by each process) and batch normalisation. On GPUs the latter becomes `torch.nn.SyncBatchNorm`, with
+statistics over the whole step; torch has none for the CPU, where statistics are those of each share and the running
+ones those of the first process.
 """
 
 from __future__ import annotations

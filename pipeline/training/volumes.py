@@ -1,15 +1,12 @@
-"""The volumes of a training part: in the memory of a GPU where they fit, else read batch by batch.
+"""The volumes of a training part, and how they are augmented.
 
-Registered scans are decompressed once for all folds (`pipeline.models.kept_volumes`).
+Registered scans are decompressed once for all folds (`pipeline.models.kept_volumes`), and lie in the memory of a GPU
+where they fit; else they are read batch by batch. Volumes have shape (B, C, D, H, W), with D the left-right axis (RAS+:
+index grows to the right). Channels move together.
 
-Augmentation of the founding study: sagittal flip and shift along the left-right axis.
-
-Volumes have shape (B, C, D, H, W), with D the left-right axis (RAS+: index grows to the right). Channels move together.
-
-Augmentation beyond flips and shifts, with MONAI's transforms, on the training device.
-
-Affine transforms, a smooth bias field, gamma, noise and cut-out (the cubes of DeVries & Taylor 2017), in this order.
-The augmentation of a scan depends on the seed, the epoch and its position in the training part, not on its batch.
+The founding study flips along the left-right axis and shifts. Further augmentation has MONAI's transforms, on the
+training device: affine ones, a smooth bias field, gamma, noise and cut-out (the cubes of DeVries & Taylor 2017), in
+this order. That of a scan depends on the seed, the epoch and its position in the training part, not on its batch.
 """
 
 from __future__ import annotations

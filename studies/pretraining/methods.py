@@ -1,16 +1,12 @@
-"""Objectives of pre-training: what two views of the same scans are to have in common.
+"""Ways of learning without labels: telling views of scans from one another, following a copy, restoring patches.
 
-The target of a scan is the number of its participant. In validation, where scans are not augmented, the second view is
-the mirror image.
+Two views of the same scan are to have something in common. The target of a scan is the number of its participant. In
+validation, where scans are not augmented, the second view is the mirror image. InfoNCE (van den Oord, Li & Vinyals
+2018) is the cross-entropy of the question which of several embeddings is the other view of a scan, with similarities
+divided by a temperature; NT-Xent (Chen et al. 2020) asks it for both views of every scan of a batch. Other scans of the
+same participant are neither right nor wrong answers, and are left out.
 
-Contrastive losses, which ask which of several embeddings is another view of the same scan.
-
-InfoNCE (van den Oord, Li & Vinyals 2018) is the cross-entropy of that question, with similarities divided by a
-temperature; NT-Xent (Chen et al. 2020) asks it for both views of every scan of a batch. Other scans of the same
-participant are neither right nor wrong answers, and are left out.
-
-Masked autoencoding: a vision transformer sees some patches of a scan and restores the others (He et al. 2022).
-
+In masked autoencoding a vision transformer sees some patches of a scan and restores the others (He et al. 2022).
 MONAI's `MaskedAutoEncoderViT` does the same with blocks of its own, which need einops; here encoder and decoder are
 made of the blocks of the family.
 """

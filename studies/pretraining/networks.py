@@ -1,9 +1,8 @@
 """What learns in pre-training: the backbone, a head that is thrown away, and for some methods a moving copy of both.
 
-Temperatures, and the momentum of the copy, that change while a network learns without labels.
-
-A low temperature tells scans from one another, a high one finds groups; passing from one to the other again and again
-helps rare groups (Kukleva, Böhle, Schiele, Kuehne & Rupprecht 2023).
+Temperatures, and the momentum of the copy, change meanwhile. A low temperature tells scans from one another, a high one
+finds groups; passing from one to the other again and again helps rare groups (Kukleva, Böhle, Schiele, Kuehne &
+Rupprecht 2023).
 """
 
 from __future__ import annotations

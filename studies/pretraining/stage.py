@@ -1,6 +1,6 @@
 """The stage of pre-training: one network, from all scans and no label.
 
-Who takes part in pre-training: all people, those whom no run is to test, or a cohort with a long tail of classes.
+All people take part, or those whom no run is to test, or a cohort with a long tail of classes.
 """
 
 from __future__ import annotations
@@ -50,6 +50,26 @@ from heatlas.studies.probes.settings import ProbeConfig
 log = logging.getLogger("heatlas")
 FEWEST = 8
 """Participants."""
+
+
+STAGE = "pretraining"
+FEATURES = ("features",)
+"""Name of the output that the stored network has in place of classes; its last stage was not trained."""
+
+COLUMNS = {
+    "epoch": "Number of the epoch, from 1",
+    "temperature": "Temperature of the epoch; used by simclr and moco; n/a where it depends on the class",
+    "train_loss": "Mean loss over the training part during the epoch",
+    "train_retrieval": "Share of views whose most similar candidate is the other view of the same scan; of masked, the "
+    "share of the variance of hidden patches that is restored",
+    "validation_loss": "The same over the validation part after the epoch, without augmentation; the second view is "
+    "the mirror image",
+    "validation_retrieval": "Share of validation scans found by their mirror image; of masked, as in training",
+}
+PRETRAINING_TABLE = Table(
+    "pretraining_history", COLUMNS, "epoch", "How did pre-training progress?", stage="training",
+    file="models/backbone/history.tsv", on_pages=False,
+)  # fmt: skip
 
 
 def parts_of(config: Config, scans: Sequence[Scan]) -> tuple[tuple[Scan, ...], tuple[str, ...]]:
@@ -152,26 +172,6 @@ def tail_people(config: Config, scans: Sequence[Scan]) -> tuple[str, ...]:
 def validation_count(people: int, fraction: float) -> int:
     """Participants of the validation part: a share, at least two, so that there is something to compare."""
     return max(2, round(people * fraction))
-
-
-STAGE = "pretraining"
-FEATURES = ("features",)
-"""Name of the output that the stored network has in place of classes; its last stage was not trained."""
-
-COLUMNS = {
-    "epoch": "Number of the epoch, from 1",
-    "temperature": "Temperature of the epoch; used by simclr and moco; n/a where it depends on the class",
-    "train_loss": "Mean loss over the training part during the epoch",
-    "train_retrieval": "Share of views whose most similar candidate is the other view of the same scan; of masked, the "
-    "share of the variance of hidden patches that is restored",
-    "validation_loss": "The same over the validation part after the epoch, without augmentation; the second view is "
-    "the mirror image",
-    "validation_retrieval": "Share of validation scans found by their mirror image; of masked, as in training",
-}
-PRETRAINING_TABLE = Table(
-    "pretraining_history", COLUMNS, "epoch", "How did pre-training progress?", stage="training",
-    file="models/backbone/history.tsv", on_pages=False,
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
