@@ -42,9 +42,9 @@ from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.work.seeds import derived_seed
-from heatlas.pipeline.training.checkpoints import remove_checkpoint
-from heatlas.pipeline.training.numerics import repeatable
 from heatlas.pipeline.training.objectives.of_task import objective_of
+from heatlas.pipeline.training.progress import remove_checkpoint
+from heatlas.pipeline.training.steps import repeatable
 from heatlas.pipeline.training.trainer import Resumption, train
 from heatlas.pipeline.training.volumes import STORED, LabelledVolumes
 from heatlas.studies.probes.network import build

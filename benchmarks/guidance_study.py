@@ -40,17 +40,15 @@ from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.registry import build_network, family_of
 from heatlas.pipeline.run.config.settings import CohortConfig, TrainingConfig
 from heatlas.pipeline.run.work.seeds import derived_seed, generator
-from heatlas.pipeline.training.checkpoints import remove_checkpoint
-from heatlas.pipeline.training.numerics import repeatable
 from heatlas.pipeline.training.objectives.of_task import objective_of
 from heatlas.pipeline.training.objectives.records import Context, Objective
+from heatlas.pipeline.training.progress import remove_checkpoint
+from heatlas.pipeline.training.steps import repeatable
 from heatlas.pipeline.training.trainer import Resumption, train
 from heatlas.pipeline.training.volumes import STORED, LabelledVolumes
 from heatlas.studies.marker.marker_groups import MarkerMasks, map_measures, tied_marks
-from heatlas.studies.objectives.distillation import Distillation, distilled, frozen
-from heatlas.studies.objectives.explanations import answered_by
-from heatlas.studies.objectives.guidance import Guidance, guided
-from heatlas.studies.objectives.guidance_losses import dilated
+from heatlas.studies.objectives.distillation import Distillation, answered_by, distilled, frozen
+from heatlas.studies.objectives.guidance import Guidance, dilated, guided
 from heatlas.studies.objectives.maps_in_training import explained_batch
 
 TITLE = "Guidance and distillation"

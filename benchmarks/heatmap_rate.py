@@ -30,7 +30,7 @@ from heatlas.pipeline.attribution.methods import attribute_all
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.cohort.work import Work
-from heatlas.pipeline.explaining.requested import explanations_of_run
+from heatlas.pipeline.explaining.scan_jobs import explanations_of_run
 from heatlas.pipeline.explaining.stage import explain_scans
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.models.inputs import read_network_volume

@@ -30,8 +30,8 @@ from heatlas.pipeline.evaluation.bench.table import evaluation_table
 from heatlas.pipeline.evaluation.cohorts import RUN, JudgedCohort, truth_of_input
 from heatlas.pipeline.evaluation.nulls import networks_of
 from heatlas.pipeline.evaluation.planting.cohort import planted_cohort
-from heatlas.pipeline.explaining.explanation import Explanation
-from heatlas.pipeline.explaining.requested import explanations_of_run
+from heatlas.pipeline.explaining.explained_scan import Explanation
+from heatlas.pipeline.explaining.scan_jobs import explanations_of_run
 from heatlas.pipeline.models.families.registry import family_of
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 from heatlas.pipeline.run.config.files import load_config

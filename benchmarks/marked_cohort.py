@@ -20,7 +20,7 @@ from heatlas.pipeline.run.config.networks import ObjectiveConfig
 from heatlas.pipeline.run.layout.folder import read_run_config
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
 from heatlas.pipeline.run.work.seeds import generator
-from heatlas.studies.objectives.masks import mask_of
+from heatlas.studies.objectives.guidance import mask_of
 from heatlas.workflows.evaluate import registered_scans
 
 FOLDS = 3

@@ -33,8 +33,8 @@ from heatlas.pipeline.run.config.settings import TrainingConfig
 from heatlas.pipeline.run.layout.folder import read_run_config
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.work.seeds import derived_seed
-from heatlas.pipeline.training.numerics import repeatable
 from heatlas.pipeline.training.objectives.of_task import objective_of
+from heatlas.pipeline.training.steps import repeatable
 from heatlas.pipeline.training.trainer import Resumption, train
 from heatlas.pipeline.training.volumes import STORED, LabelledVolumes
 from heatlas.studies.probes.network import build

@@ -37,7 +37,7 @@ from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.run.work.host import kept_memory
 from heatlas.pipeline.training.objectives.of_task import classification
 from heatlas.pipeline.training.objectives.records import Context
-from heatlas.pipeline.training.parallel import ALONE
+from heatlas.pipeline.training.steps import ALONE
 from heatlas.pipeline.training.trainer import TrainingSetup, _train_epoch, channels_last
 from heatlas.pipeline.training.volumes import LabelledVolumes, load_volumes
 

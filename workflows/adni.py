@@ -14,7 +14,7 @@ if __name__ == "__main__":  # before the libraries below are imported, so that C
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack
 from dataclasses import replace
@@ -30,9 +30,8 @@ from heatlas.pipeline.cohort.reading import PLANTED, InputCohort, read_cohort
 from heatlas.pipeline.cohort.records import CLINICAL_TABLE, ScanTable
 from heatlas.pipeline.cohort.sharing import write_comparison
 from heatlas.pipeline.cohort.work import Work
-from heatlas.pipeline.explaining.controls import mean_controls
+from heatlas.pipeline.explaining.controls import mean_controls, read_norms
 from heatlas.pipeline.explaining.own_regions import STAGE as OWN_REGIONS
-from heatlas.pipeline.explaining.shared_reference import read_norms
 from heatlas.pipeline.models.families.registry import is_given
 from heatlas.pipeline.run.config.files import read_config, usual_sentence
 from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE, template_name
@@ -58,7 +57,7 @@ from heatlas.pipeline.run.work.progress import open_log, write_dataset_descripti
 from heatlas.pipeline.training.given import networks_of_run
 from heatlas.reports.page.build import write_report
 from heatlas.workflows.check import describe_cohort
-from heatlas.workflows.commands import Apply, Demo, Evaluate, Pretrain, Report, Run, run_of
+from heatlas.workflows.commands import Apply, Demo, Evaluate, Report, Run, run_of
 from heatlas.workflows.estimates import expectations
 from heatlas.workflows.evaluate import evaluate_command
 from heatlas.workflows.preflight import (
@@ -73,17 +72,21 @@ from heatlas.workflows.preflight import (
     stages_until,
     table_setting,
 )
-from heatlas.workflows.stages import STAGE_FUNCTIONS
+from heatlas.workflows.stages import STAGE_FUNCTIONS, Result, Stage
 
 
-def run_pipeline(source: RunInput, out: Path, config: Config, options: Run, stages: Sequence[str] = ()) -> int:
-    """Run the given stages, by default all up to ``options.stop_after``; return the exit code.
+def run_pipeline(
+    source: RunInput, out: Path, config: Config, options: Run, stages: Sequence[str] = (), last: Stage | None = None
+) -> int:
+    """Run the given stages, by default all up to ``options.stop_after``, and another; return the exit code.
 
     With ``options.side_by_side`` other jobs may register other people in the same folder meanwhile.
     """
     source = replace(source, input=source.input.resolve())
     stages = stages or stages_until(options.stop_after)
     require_settings(config, stages, elsewhere=options.executor is not None)
+    if last is not None:
+        last.require_settings(config, options.executor is not None)
     recognised, places = recognise_run_folder(out, source), places_read(options, config.cohort.table)
     require_unread(out, places, derivatives=True)
     require_none_in(out, places)
@@ -99,11 +102,7 @@ def run_pipeline(source: RunInput, out: Path, config: Config, options: Run, stag
         if config.training.networks_of:
             cohort, config = to_apply(cohort, config)
         description = describe_cohort(cohort, config.cohort)
-        try:  # before anything is written: a refused setting must not become that of a finished run
-            ready = preflight(config, cohort, stages)
-        except HeatlasError:
-            print(description)
-            raise
+        ready = _made_ready(config, cohort, stages, last, description)
         if options.side_by_side:
             cohort = _people_only(cohort)
             lock_note = held.enter_context(run_lock(lock, [scan.participant_id for scan in cohort.table.kept]))
@@ -128,12 +127,27 @@ def run_pipeline(source: RunInput, out: Path, config: Config, options: Run, stag
             for sentence in filter(None, (usual_sentence(config), balance_sentence(ready.balance))):
                 log.info("%s", sentence)
             work = _begin(layout, config, cohort, ready, executor)
-            _run_stages(work, cohort, stages, log)
+            steps = {name: STAGE_FUNCTIONS[name] for name in stages[1:]} | ({last.name: last.work} if last else {})
+            _run_stages(work, cohort, steps, log)
             if options.side_by_side:
                 log.info("Tables and log: %s; the level group makes those of everybody.", layout.tables)
         clear_stale_scratch(layout)  # workers of a killed run may have outlived it until this run began
     failed = layout.failures.is_file() and len(FAILURES_TABLE.read(layout.failures)) > 0
     return EXIT_SOME_FAILED if failed else EXIT_OK
+
+
+def _made_ready(
+    config: Config, cohort: InputCohort, stages: Sequence[str], last: Stage | None, description: str
+) -> Ready:
+    """Refuse what cannot work before anything is written: a refused setting must not become that of a finished run."""
+    try:
+        ready = preflight(config, cohort, stages)
+        if last is not None:
+            last.require_scans(config, cohort.table.kept)
+    except HeatlasError:
+        print(description)
+        raise
+    return ready
 
 
 def _people_only(cohort: InputCohort) -> InputCohort:
@@ -157,25 +171,27 @@ def _begin(layout: RunLayout, config: Config, cohort: InputCohort, ready: Ready,
     return Work(layout, cohort.root, config, cohort.table.kept, ready.split, executor, DigestCache(layout.digests))
 
 
-def _run_stages(work: Work, cohort: InputCohort, stages: Sequence[str], log: logging.Logger) -> None:
-    """Run the stages after the cohort, and write the provenance."""
+def _run_stages(
+    work: Work, cohort: InputCohort, steps: Mapping[str, Callable[[Work], Result]], log: logging.Logger
+) -> None:
+    """Run the stages after the cohort, by name, and write the provenance."""
     layout = work.layout
     changed = not layout.provenance.is_file()
-    for stage in stages[1:]:
+    for stage, step in steps.items():
         if stage == "report" and changed:
             _write_provenance(work, cohort)
-        changed |= _run_stage(stage, work, log)
+        changed |= _run_stage(stage, step, work, log)
         work.digests.save()
-    if "report" not in stages and changed:
+    if "report" not in steps and changed:
         _write_provenance(work, cohort)
-    elif "report" in stages:
+    elif "report" in steps:
         log.info("Report: %s", layout.report)
 
 
-def _run_stage(stage: str, work: Work, log: logging.Logger) -> bool:
+def _run_stage(stage: str, step: Callable[[Work], Result], work: Work, log: logging.Logger) -> bool:
     """Run one stage and log its result; True if it changed anything."""
     started = time.monotonic()
-    result = STAGE_FUNCTIONS[stage](work)
+    result = step(work)
     log.info("%-13s %s (%.0f s)", stage, result, time.monotonic() - started)
     failed = [outcome for outcome in result.outcomes if not outcome.ok]
     for outcome in failed:
@@ -223,16 +239,6 @@ def run_command(options: Run) -> int:
     """``heatlas run``."""
     source = RunInput(options.input, options.preset)
     return run_pipeline(source, options.out, settings_of(options, options.backbone), options)
-
-
-def pretrain_command(options: Pretrain) -> int:
-    """``heatlas pretrain``: register all scans, and train a backbone on them."""
-    run = run_of(options, preset=f"{options.preset}+pretraining")
-    config = settings_of(run)
-    if options.without is not None:
-        config = replace(config, pretraining=replace(config.pretraining, without=str(options.without.resolve())))
-    source = RunInput(run.input, run.preset)
-    return run_pipeline(source, run.out, config, run, ("cohort", "registration", "pretraining"))
 
 
 def apply_command(options: Apply) -> int:
@@ -321,5 +327,5 @@ def report_command(options: Report) -> int:
     return EXIT_SOME_FAILED if made.faults else EXIT_OK
 
 
-__all__ = ["apply_command", "demo_command", "pretrain_command", "report_command", "run_command"]
+__all__ = ["apply_command", "demo_command", "report_command", "run_command"]
 """What `workflows.command_line.main` calls."""

@@ -26,7 +26,7 @@ from heatlas.pipeline.run.errors import (
 from heatlas.pipeline.run.plain_text import PlainStream, plain
 from heatlas.pipeline.run.work.executors import import_ahead
 from heatlas.pipeline.run.work.host import FULL_BYTES, size_limit, too_large, why_unwritten
-from heatlas.workflows.commands import COMMANDS, SEVERAL, Command, help_of, is_place, options_of
+from heatlas.workflows.commands import SEVERAL, Command, all_commands, help_of, is_place, options_of
 
 WORKER_MODULES = (
     "heatlas.pipeline.cohort.demo.cohort",
@@ -93,7 +93,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     actions: dict[str, Any] = {}
-    for record in COMMANDS:
+    for record in all_commands():
         above, _, name = record.name.rpartition(" ")
         if above and above not in actions:
             several = commands.add_parser(above, help=SEVERAL[above])
@@ -143,7 +143,7 @@ def execute(command: Command, begin: Callable[[], None] = lambda: None) -> int:
         if command.computes and getattr(command, "executor", None) is None:
             import_ahead(WORKER_MODULES)
         home, _, function = command.does.partition(".")
-        module = importlib.import_module(f"heatlas.workflows.{home}")
+        module = importlib.import_module(f".{home}", type(command).__module__.rpartition(".")[0])
         begin()
         with redirect_stdout(cast(TextIO, PlainStream(sys.stdout))):
             return int(getattr(module, function)(command))

@@ -1,7 +1,8 @@
 """The commands of ``heatlas``, a record each: its fields are its options, with their help and defaults.
 
 The command line (`command_line`), the library and the BIDS App are three ways to fill a record; the function that
-`Command.does` names then does what it says. Nothing heavy is imported here, so that ``--help`` is fast.
+`Command.does` names then does what it says. Other distributions add theirs by entry points (docs/plugins.md). Nothing
+heavy is imported here, so that ``--help`` is fast.
 """
 
 from __future__ import annotations
@@ -11,15 +12,17 @@ import inspect
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
+
+from heatlas.pipeline.run.plugins import plugged_in
 
 STAGES = ("cohort", "registration", "training", "attribution", "regions", "statistics", "report")
 Entry = Literal["auto", "scan", "brain", "template"]
 FIGURE_FORMATS = ("svg", "pdf", "png")
 _MOST_PROCESSES = 1024
-_INPUTS = "ADNI or OASIS download, BIDS or CAPS dataset, FreeSurfer subjects, or images with --table; only read"
+INPUTS = "ADNI or OASIS download, BIDS or CAPS dataset, FreeSurfer subjects, or images with --table; only read"
 
 
 def path(text: str) -> Path:
@@ -82,7 +85,7 @@ def several(metavar: str, meaning: str | Callable[[], str], default: tuple[str, 
 
 _SEED = partial(option, "the seed of all random numbers (default 43)", type=int)
 _CONFIG = partial(path_option, "FILE", "TOML with settings that differ from the preset")
-_MANIFEST = partial(path_option, "FILE", "use only the images of this manifest, if they are the same")
+manifest_option = partial(path_option, "FILE", "use only the images of this manifest, if they are the same")
 _TABLE = partial(
     path_option, "FILE", "for a folder of images of any names: CSV, TSV, .xlsx, .xls or .ods with the path of each, "
     "its participant, and what is known of them (docs/inputs.md)",
@@ -96,14 +99,14 @@ _START_AT = partial(
     choices=("auto", "scan", "brain", "template"),
 )  # fmt: skip
 _STOP_AFTER = partial(option, ", ".join(STAGES), STAGES[-1], choices=STAGES, metavar="STAGE")
-_EXECUTOR = partial(
+executor_option = partial(
     option, "send the work to a cluster: slurm, pbs, lsf, kubernetes or local, with the settings [cluster] of "
     "--config, or a Python file with a Parsl config; see docs/cluster.md", metavar="NAME", type=provider,
 )  # fmt: skip
 _LATER_EXECUTOR = partial(option, "the run will use one; workers may have a GPU", metavar="NAME", type=provider)
 
 
-def _n_procs() -> Any:
+def processes_option() -> Any:
     how = {"help": "worker processes", "metavar": "N", "type": processes}
     return field(default_factory=lambda: os.cpu_count() or 1, metadata=how)
 
@@ -114,7 +117,7 @@ class Command:
 
     name: ClassVar[str]
     does: ClassVar[str]
-    """Module of `workflows` and its function; imported when the command is known, and only `adni` brings all stages."""
+    """Module beside that of the record, and its function; imported when the command is known."""
     epilog: ClassVar[str | None] = None
     computes: ClassVar[bool] = False
     """Whether its workers need networks and ANTs."""
@@ -158,8 +161,8 @@ class Demo(Command):
     out: Path = place("OUT", "folder for the cohort (OUT/cohort) and the run (OUT/run)")
     seed: int | None = _SEED()
     config: Path | None = _CONFIG()
-    n_procs: int = _n_procs()
-    executor: str | None = _EXECUTOR()
+    n_procs: int = processes_option()
+    executor: str | None = executor_option()
     stop_after: str = _STOP_AFTER()
     marker: bool = flag(
         "then plant a scanner marker that goes with the diagnosis in training only, and train with and without "
@@ -178,9 +181,9 @@ class Check(Settings):
     name = "check"
     does = "check.check_command"
     only_reads = True
-    input: Path = place("INPUT", _INPUTS)
+    input: Path = place("INPUT", INPUTS)
     out: Path | None = path_option("FOLDER", "write scans.tsv and a summary there as well", first=True)
-    manifest: Path | None = _MANIFEST(first=True)
+    manifest: Path | None = manifest_option(first=True)
     executor: str | None = _LATER_EXECUTOR()
     stop_after: str = _STOP_AFTER()
 
@@ -191,10 +194,10 @@ class ManifestExport(Settings):
 
     name = "manifest export"
     does = "check.manifest_command"
-    input: Path = place("INPUT", _INPUTS)
+    input: Path = place("INPUT", INPUTS)
     file: Path = place("FILE", "manifest to write, .tsv")
     ids_only: bool = option("no digests: images are not read", False, first=True, action="store_true")
-    manifest: Path | None = _MANIFEST(first=True)
+    manifest: Path | None = manifest_option(first=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,7 +210,7 @@ class ManifestImport(Settings):
     name = "manifest import"
     does = "check.check_command"
     manifest: Path = place("FILE", "manifest that someone has exported")
-    input: Path = place("INPUT", _INPUTS)
+    input: Path = place("INPUT", INPUTS)
     out: Path | None = path_option("FOLDER", "write scans.tsv and the comparison there", first=True)
     executor: str | None = _LATER_EXECUTOR()
     stop_after: str = _STOP_AFTER()
@@ -220,36 +223,17 @@ class Run(Settings):
     name = "run"
     does = "adni.run_command"
     computes = True
-    input: Path = place("INPUT", _INPUTS)
+    input: Path = place("INPUT", INPUTS)
     out: Path = place("OUT", "run folder; an unfinished run there is continued")
     backbone: Path | None = path_option(
         "FOLDER",
         "train a probe on the network of heatlas pretrain, or on those of a finished run (docs/pretraining.md)",
     )
-    manifest: Path | None = _MANIFEST()
-    n_procs: int = _n_procs()
-    executor: str | None = _EXECUTOR()
+    manifest: Path | None = manifest_option()
+    n_procs: int = processes_option()
+    executor: str | None = executor_option()
     stop_after: str = _STOP_AFTER()
     side_by_side: bool = False  # no option: other jobs may register other people in the same folder meanwhile
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pretrain(Settings):
-    """Train a backbone on scans without labels, for heatlas run --backbone.
-
-    Register all scans and train a network to recognise two views of the same scan. Labels are not used;
-    docs/pretraining.md.
-    """
-
-    name = "pretrain"
-    does = "adni.pretrain_command"
-    computes = True
-    input: Path = place("INPUT", _INPUTS)
-    out: Path = place("OUT", "folder for the scans and OUT/models/backbone")
-    without: Path | None = path_option("RUN", "leave out the participants of this run, which will use it")
-    manifest: Path | None = _MANIFEST()
-    n_procs: int = _n_procs()
-    executor: str | None = _EXECUTOR()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,7 +250,7 @@ class Apply(Command):
     does = "adni.apply_command"
     computes = True
     run: Path = place("RUN", "finished run, or folder of heatlas export; only read")
-    input: Path = place("NEW", f"one NIfTI or MGZ image, or as for heatlas run: {_INPUTS}")
+    input: Path = place("NEW", f"one NIfTI or MGZ image, or as for heatlas run: {INPUTS}")
     out: Path = place("OUT", "folder for the results")
     table: Path | None = _TABLE()
     follow_links: bool = _FOLLOW_LINKS()
@@ -276,8 +260,8 @@ class Apply(Command):
     )
     start_at: Entry = _START_AT("auto")
     participant_label: tuple[str, ...] = _LABELS()
-    n_procs: int = _n_procs()
-    executor: str | None = _EXECUTOR()
+    n_procs: int = processes_option()
+    executor: str | None = executor_option()
     stop_after: str = _STOP_AFTER()
 
 
@@ -322,8 +306,8 @@ class Explain(Command):
     setting: tuple[str, ...] = several(
         "KEY=VALUE", "of the methods, e.g. batch=4; of one of them: METHOD:KEY=VALUE", action="extend"
     )
-    n_procs: int = _n_procs()
-    executor: str | None = _EXECUTOR()
+    n_procs: int = processes_option()
+    executor: str | None = executor_option()
 
 
 def _parts_in_words() -> str:
@@ -364,8 +348,8 @@ class Evaluate(Command):
     )
     quick: bool = flag("one set of networks on shuffled labels, not three; fewer grids, draws and sets of networks")
     config: Path | None = path_option("FILE", "TOML with settings of [evaluation] that differ from the run's")
-    n_procs: int = _n_procs()
-    executor: str | None = _EXECUTOR()
+    n_procs: int = processes_option()
+    executor: str | None = executor_option()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -400,8 +384,8 @@ class Report(Command):
     name = "report"
     does = "adni.report_command"
     out: Path = place("OUT", "run folder")
-    n_procs: int = _n_procs()
-    executor: str | None = _EXECUTOR()
+    n_procs: int = processes_option()
+    executor: str | None = executor_option()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -419,23 +403,48 @@ class Figures(Command):
     format: tuple[str, ...] = several(
         "FORMAT", f"one or more of {', '.join(FIGURE_FORMATS)} (default: all)", FIGURE_FORMATS, choices=FIGURE_FORMATS
     )
-    n_procs: int = _n_procs()
-    executor: str | None = _EXECUTOR()
+    n_procs: int = processes_option()
+    executor: str | None = executor_option()
 
 
-def run_of(command: Pretrain | Apply | Demo, **changes: Any) -> Run:
+def run_of(command: Command, **changes: Any) -> Run:
     """The run of scans that another command does, with the options that both have."""
     shared = {one.name: getattr(command, one.name) for one in fields(Run) if hasattr(command, one.name)}
     return Run(**shared | changes)
 
 
 COMMANDS: tuple[type[Command], ...] = (
-    Demo, Check, ManifestExport, ManifestImport, Run, Pretrain, Apply, Export, Explain, Evaluate, Compare, Models,
+    Demo, Check, ManifestExport, ManifestImport, Run, Apply, Export, Explain, Evaluate, Compare, Models,
     Report, Figures,
 )  # fmt: skip
-"""In the order of ``heatlas --help``; a name of two words is an action of a command of several."""
+"""Those of the core; a name of two words is an action of a command of several."""
 SEVERAL = {"manifest": "share which images a cohort holds, or rebuild one from such a list"}
 """Commands of several actions, and their help."""
+
+
+@dataclass(frozen=True)
+class AddedCommand:
+    """A command from an entry point of the group ``heatlas.commands``.
+
+    `after`: name of the command below which ``heatlas --help`` lists it.
+    """
+
+    record: type[Command]
+    after: str = "figures"
+
+    @property
+    def name(self) -> str:
+        return self.record.name
+
+
+@cache
+def all_commands() -> tuple[type[Command], ...]:
+    """Those of the core and of other distributions, in the order of ``heatlas --help``."""
+    records = list(COMMANDS)
+    for added in plugged_in("commands", AddedCommand, [record.name for record in COMMANDS]):
+        names = [record.name for record in records]
+        records.insert(names.index(added.after) + 1 if added.after in names else len(names), added.record)
+    return tuple(records)
 
 
 def help_of(record: type[Command]) -> tuple[str, str | None]:

@@ -24,10 +24,10 @@ from heatlas.pipeline.cohort.people.splits import PARTS, SPLITS_TABLE, Fold, Spl
 from heatlas.pipeline.cohort.people.tasks import Task, task_of
 from heatlas.pipeline.cohort.people.unseen import people_of
 from heatlas.pipeline.cohort.records import ScanTable
-from heatlas.pipeline.explaining.controls import controls_of
-from heatlas.pipeline.explaining.shared_reference import (
+from heatlas.pipeline.explaining.controls import (
     NORMS_TABLE,
     PEOPLE_TABLE,
+    controls_of,
     mean_logits,
     mean_volume,
     norms_of_controls,

@@ -223,27 +223,21 @@ def require_settings(config: Config, stages: Sequence[str], elsewhere: bool) -> 
         )
     if "registration" in stages and config.registration.brain_extraction == "synthstrip":
         require_synthstrip(Path(config.registration.synthstrip_model))
-    if "pretraining" in stages and config.cohort.further_suffixes:
-        raise UsageError(
-            "cohort.further_suffixes: a backbone is trained on images of one kind. Take the setting out for heatlas "
-            "pretrain."
-        )
-    if "training" in stages or "pretraining" in stages:
-        _require_network(config)
-        if config.training.device == "cuda" and not elsewhere:
-            from heatlas.pipeline.models.device import require_device  # torch takes a second
-
-            require_device(config.training)
+    if "training" in stages:
+        require_network(config, elsewhere)
     if "attribution" in stages:
         _require_methods(config)
         if is_given(config) and not config.training.networks_of and "training" in stages:
-            from heatlas.pipeline.explaining.requested import require_explained  # torch takes a second
+            from heatlas.pipeline.explaining.scan_jobs import require_explained  # torch takes a second
 
             require_explained(config)
 
 
-def _require_network(config: Config) -> None:
-    """Refuse a network that does not fit its grid or memory, and shifts that move the image out of view."""
+def require_network(config: Config, elsewhere: bool) -> None:
+    """Refuse a network that does not fit its grid or memory, shifts that move the image out of view, and no GPU.
+
+    `elsewhere`: as of `require_settings`.
+    """
     spec = configured_input(config)
     shape = spec.shape
     family_of(config.model).require_fits(shape, config.model)
@@ -261,6 +255,10 @@ def _require_network(config: Config) -> None:
             f"training.max_shift_voxels = {config.training.max_shift_voxels}: the network sees {shape[0]} voxels from "
             "left to right, so nothing would be left. The default is 2."
         )
+    if config.training.device == "cuda" and not elsewhere:
+        from heatlas.pipeline.models.device import require_device  # as above
+
+        require_device(config.training)
 
 
 def _require_methods(config: Config) -> None:
@@ -280,11 +278,11 @@ def _require_methods(config: Config) -> None:
             'cannot be folded. Set "auto" or "identity".'
         )
     if (settings.methods, settings.settings) != (usual.methods, usual.settings):
-        from heatlas.pipeline.explaining.requested import explanations_of_run
+        from heatlas.pipeline.explaining.scan_jobs import explanations_of_run
 
         explanations_of_run(config)
     if settings.start_value == "evidence":
-        from heatlas.pipeline.explaining.requested import require_start  # torch takes a second
+        from heatlas.pipeline.explaining.scan_jobs import require_start  # torch takes a second
 
         require_start(config)
 
@@ -316,10 +314,6 @@ def preflight(config: Config, cohort: InputCohort, stages: Sequence[str]) -> Rea
         notes += _mask_notes(config.registration, cohort) + _hippocampus_notes(config.registration, cohort)
     if "regions" in stages:
         notes += _own_region_notes(config, cohort)
-    if "pretraining" in stages:
-        from heatlas.studies.pretraining.people import parts_of  # torch takes a second
-
-        parts_of(config, cohort.table.kept)
     if "training" not in stages:  # registration alone needs neither labels nor a split
         return Ready(Split(()), tuple(notes))
     if cohort.problem:
@@ -345,9 +339,9 @@ def _objective_notes(config: Config, cohort: InputCohort, split: Split) -> list[
     """Refuse an objective that cannot be trained; a note on how many have labels of their own, where these guide."""
     if config.objective.kind == "task":
         return []
-    from heatlas.studies.objectives.explanations import require_explanations  # torch takes a second
+    from heatlas.pipeline.training.objectives.records import kind_of  # torch takes a second
 
-    require_explanations(config, split)
+    kind_of(config).require(config, split)
     own = config.objective.own_anatomy
     table = cohort.table
     return require_own_labels(config, cohort.root, table.labelled, split, table.kept) if own else []

@@ -25,6 +25,7 @@ from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 from heatlas.pipeline.regions.stage import aggregate_applied, aggregate_relevance
 from heatlas.pipeline.registration.images.faces import without_face
 from heatlas.pipeline.registration.own_labels import carry_labels
+from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.work.jobs import Job, Outcome, run_step
 from heatlas.pipeline.statistics.applied import compare_applied
@@ -104,13 +105,6 @@ def train(work: Work) -> Result:
     atlas = load_atlas(config.regions.atlas, configured_grid(config.registration))
     beside = compare_with_baselines(work, scans, PackedAtlas.of(atlas))
     return Result([*carried, *outcomes, *applied], step_done=beside)
-
-
-def pretrain(work: Work) -> Result:
-    """Train a backbone on all registered scans, labelled or not."""
-    from heatlas.studies.pretraining.stage import pretrain as train_backbone
-
-    return Result(train_backbone(work.layout, work.registered(), work.config, work.executor, work.digests))
 
 
 def explain(work: Work) -> Result:
@@ -210,10 +204,23 @@ def report(work: Work) -> Result:
     return Result(pictures, done)
 
 
+@dataclass(frozen=True)
+class Stage:
+    """A stage that a command of another distribution ends with.
+
+    `require_settings`: refuses settings that cannot work; told whether the workers may be on other machines.
+    `require_scans`: refuses kept scans that it cannot work with.
+    """
+
+    name: str
+    work: Callable[[Work], Result]
+    require_settings: Callable[[Config, bool], None]
+    require_scans: Callable[[Config, Sequence[Scan]], object]
+
+
 STAGE_FUNCTIONS: dict[str, Callable[[Work], Result]] = {
     "registration": register,
     "training": train,
-    "pretraining": pretrain,
     "attribution": explain,
     "regions": aggregate,
     "statistics": infer,

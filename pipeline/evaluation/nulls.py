@@ -37,9 +37,9 @@ from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.jobs import Job
 from heatlas.pipeline.run.work.seeds import derived_seed, generator
-from heatlas.pipeline.training.batch_statistics import take_constants
 from heatlas.pipeline.training.objectives.known_networks import without_other_runs
 from heatlas.pipeline.training.stage import fold_job, registered_versions
+from heatlas.pipeline.training.steps import take_constants
 
 Volume = NDArray[np.float32]
 

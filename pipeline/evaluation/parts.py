@@ -21,8 +21,8 @@ from heatlas.pipeline.evaluation.bench.part import (
 from heatlas.pipeline.evaluation.bench.table import SHIFT_CURVE_TABLE, write_shift_curve
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.planting.cohort import planted_cohort
-from heatlas.pipeline.explaining.explanation import Explanation
-from heatlas.pipeline.explaining.requested import explanations_of_run
+from heatlas.pipeline.explaining.explained_scan import Explanation
+from heatlas.pipeline.explaining.scan_jobs import explanations_of_run
 from heatlas.pipeline.models.families.registry import family_of, is_given
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import UsageError

@@ -25,12 +25,14 @@ from heatlas.pipeline.attribution.network_view import StartValue, split_layers
 from heatlas.pipeline.attribution.records import Attribution
 from heatlas.pipeline.attribution.reference.references import Reference
 from heatlas.pipeline.attribution.registry import METHODS, find_method
-from heatlas.pipeline.explaining.explained_image import ATLAS, Explained, explained
-from heatlas.pipeline.explaining.inputs import (
+from heatlas.pipeline.explaining.explained_image import (
+    ATLAS,
+    Explained,
     GivenImage,
     Image,
     Others,
     WithOthers,
+    explained,
     fixed_inputs,
     given_controls,
     given_image,

@@ -1,7 +1,8 @@
 """One scan explained: its maps, their sums over regions and compartments, and the ledgers of those that keep one.
 
-The one job of this room. A run explains each scan by all methods of its settings; ``heatlas explain`` by one. Maps stay
-on the device: they are summed over regions there, and files are written only of maps that are kept.
+The one job of this room. What is asked says which method, which class, from which stage, and how the maps are named: a
+run asks what ``[attribution]`` lists, ``heatlas explain`` what is typed (`pipeline.explaining.scan_jobs`). Maps stay on
+the device: they are summed over regions there, and files are written only of maps that are kept.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from heatlas.atlases.spaces import write_template_image
-from heatlas.pipeline.attribution.entry import RunContext
-from heatlas.pipeline.attribution.methods import attribute_all
-from heatlas.pipeline.attribution.network_view import start_values
+from heatlas.pipeline.attribution.entry import Entry, RunContext
+from heatlas.pipeline.attribution.method_settings import Setting
+from heatlas.pipeline.attribution.methods import Method, attribute_all
+from heatlas.pipeline.attribution.network_view import StartValue, start_values
 from heatlas.pipeline.attribution.records import LEDGER_TABLE, LOSSES, Attribution, RunningMean, sum_per_volume
 from heatlas.pipeline.cohort.people.unseen import require_unseen
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.explaining.explanation import PREDICTED, Explanation
 from heatlas.pipeline.explaining.networks import Network
 from heatlas.pipeline.models.device import chosen_device
 from heatlas.pipeline.models.inputs import from_network, read_channels
@@ -33,9 +34,69 @@ from heatlas.pipeline.regions.audit import write_audit_table
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas, write_channel_table, write_region_table
 from heatlas.pipeline.run.config.settings import TrainingConfig
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.run.layout.scan_files import ScanFiles, sidecar
+from heatlas.pipeline.run.layout.scan_files import ScanFiles, map_label, sidecar
 from heatlas.pipeline.run.tables import write_json
 from heatlas.pipeline.run.work.host import kept_memory, on_host
+
+PREDICTED = "predicted"
+"""Target: the class that the network gives the scan."""
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What is asked.
+
+    `entry`: the method. `settings`: those that differ from the method's defaults. `target`: a class, or `PREDICTED`.
+    `stage`: boundary at which it is asked; None for where the method is usually asked. `start`: value of the target
+    that is explained. `label`: names tables and units of work. `names`: names of the maps, in the order in which the
+    method makes them.
+    """
+
+    entry: Entry
+    settings: Mapping[str, Setting]
+    target: str
+    stage: int | str | None
+    start: StartValue
+    label: str
+    names: tuple[str, ...]
+
+    @property
+    def version(self) -> list[Any]:
+        """All that the maps depend on beside scan, networks, atlas and code."""
+        return [self.entry.name, dict(self.settings), self.target, self.stage, self.start, list(self.names)]
+
+    @property
+    def module(self) -> str:
+        """Where the method is defined: its code and what that imports make the maps."""
+        return str(self.entry.record.__module__)
+
+    def build(self, surroundings: RunContext) -> Method:
+        return self.entry.build(self.settings, surroundings)
+
+    def stage_in(self, model: nn.Module) -> int | str:
+        return self.entry.stage_of(model) if self.stage is None else self.stage
+
+
+def asked_for(
+    entry: Entry,
+    settings: Mapping[str, Setting],
+    target: str,
+    stage: int | str,
+    start: StartValue,
+    usual: Mapping[str, int | str],
+) -> Explanation:
+    """An explanation asked for by hand, named by its method and by all that is not usual.
+
+    `entry`, `settings`, `target`, `stage`, `start`: as of `Explanation`. `usual`: ``target``, ``stage`` and ``start``
+    where nothing else is asked for.
+    """
+    asked: dict[str, Setting] = {"target": target, "stage": stage, "start": start}
+    unusual = {name: value for name, value in asked.items() if value != usual.get(name)}
+    unusual |= {name: settings[name] for name in sorted(settings)}
+    label, beta = map_label(entry.name, unusual), settings.get("beta")
+    names = [map_label(entry.name, unusual | {"beta": one}) for one in beta] if isinstance(beta, tuple) else [label]
+    return Explanation(entry, settings, target, stage, start, label, tuple(names))
+
 
 ACCOUNT = ("start_value", "map_sum", *LOSSES, "residual")
 """Totals of the ledger of a map, summed over layers."""

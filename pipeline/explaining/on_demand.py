@@ -20,10 +20,8 @@ from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.cohort.people.unseen import known_to_network
 from heatlas.pipeline.cohort.records import SCANS_TABLE, Scan
 from heatlas.pipeline.explaining.controls import controls_of
-from heatlas.pipeline.explaining.explained_scan import map_outputs
-from heatlas.pipeline.explaining.explanation import PREDICTED, Explanation, asked_for
-from heatlas.pipeline.explaining.requested import require_listed, usual_start
-from heatlas.pipeline.explaining.scan_jobs import JobMaker, require_all_defined
+from heatlas.pipeline.explaining.explained_scan import PREDICTED, Explanation, asked_for, map_outputs
+from heatlas.pipeline.explaining.scan_jobs import JobMaker, require_all_defined, require_listed, usual_start
 from heatlas.pipeline.models.storage import LoadedModel, load_model, require_family
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 from heatlas.pipeline.regions.tables import RELEVANCE_BILATERAL_TABLE, RELEVANCE_TABLE, SPREADS, bilateral_sums, density

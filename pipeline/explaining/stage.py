@@ -27,12 +27,16 @@ from heatlas.pipeline.cohort.people.unseen import networks_that_answered
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.cohort.work import Work
 from heatlas.pipeline.explaining.controls import controls_of
-from heatlas.pipeline.explaining.explained_scan import ACCOUNT, EVIDENCE_ACCOUNT, map_outputs, table_outputs
-from heatlas.pipeline.explaining.explanation import Explanation
+from heatlas.pipeline.explaining.explained_scan import (
+    ACCOUNT,
+    EVIDENCE_ACCOUNT,
+    Explanation,
+    map_outputs,
+    table_outputs,
+)
 from heatlas.pipeline.explaining.partial import STAGE as PARTS_STAGE
 from heatlas.pipeline.explaining.partial import explain_in_parts
-from heatlas.pipeline.explaining.requested import explanations_of_run
-from heatlas.pipeline.explaining.scan_jobs import JobMaker, require_all_defined
+from heatlas.pipeline.explaining.scan_jobs import JobMaker, explanations_of_run, require_all_defined
 from heatlas.pipeline.models.storage import load_model
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 from heatlas.pipeline.regions.tables import with_outcomes

@@ -10,7 +10,7 @@ The last layer makes ``logits = x / T + b``, with a temperature T and a bias b t
 network gives 0 to an empty input; ``b = log(1 / (C - 1))`` says that each of C classes has the probability 1 / C where
 nothing speaks for or against it. The temperature lowers the bound of the logits, so that a network has to align its
 weights with the input to be sure. Contributions add up to ``logit - b``. After training, b may become one constant for
-each class, fitted to scans (`pipeline.training.centring`).
+each class, fitted to scans (`pipeline.training.exact`).
 
 Constants keep signals alive where there is no normalisation. A B-cos layer gives less than it gets, the less the larger
 B and the patch; over nine layers nothing is left that float32 could hold. So each output is multiplied by a constant.

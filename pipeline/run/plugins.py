@@ -15,7 +15,7 @@ from importlib import metadata
 from typing import Literal, TypeVar
 
 Record = TypeVar("Record")
-Group = Literal["methods", "networks", "atlases", "parts"]
+Group = Literal["methods", "networks", "atlases", "parts", "objectives", "commands", "tables"]
 PREFIX = "heatlas."
 PROGRAM = "heatlas"
 """Our own distribution."""

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from heatlas.pipeline.explaining.shared_reference import read_norms
+from heatlas.pipeline.explaining.controls import read_norms
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.bundle_layout import Bundle, open_bundle

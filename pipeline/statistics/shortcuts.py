@@ -50,7 +50,7 @@ from heatlas.pipeline.statistics.linear.permutations import (
 )
 from heatlas.pipeline.statistics.resampling.bootstrap import NO_INTERVAL, bootstrap_intervals
 from heatlas.pipeline.statistics.resampling.means import FEW_VALUES, VERY_SKEWED, sign_flip_test, skewed_and_few
-from heatlas.pipeline.training.control import control_of
+from heatlas.pipeline.training.answers import control_of
 
 SIGN_FLIPS = "sign flips"
 ALIKE = "no interval: the same in all participants"

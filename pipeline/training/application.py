@@ -36,8 +36,7 @@ from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.digests import unit_key
 from heatlas.pipeline.run.work.host import kept_memory
 from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
-from heatlas.pipeline.training.control import NO_CONTROL
-from heatlas.pipeline.training.metrics import positive_probability
+from heatlas.pipeline.training.answers import NO_CONTROL, positive_probability
 from heatlas.pipeline.training.prediction import PREDICTION_COLUMNS, logits_of
 
 log = logging.getLogger("heatlas")

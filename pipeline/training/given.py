@@ -33,10 +33,9 @@ from heatlas.pipeline.run.work.digests import unit_key
 from heatlas.pipeline.run.work.host import on_host
 from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
 from heatlas.pipeline.training.baselines.ridge import Floats
-from heatlas.pipeline.training.checkpoints import EpochRecord
 from heatlas.pipeline.training.exact import measured
 from heatlas.pipeline.training.objectives.records import Objective
-from heatlas.pipeline.training.selection import BestEpoch
+from heatlas.pipeline.training.progress import BestEpoch, EpochRecord
 from heatlas.pipeline.training.trainer import Trained
 
 AS_THEY_WERE = "not trained here"

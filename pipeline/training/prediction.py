@@ -21,9 +21,14 @@ from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.declared import CLASSES, Form, Table, described
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.work.host import on_host
-from heatlas.pipeline.training.age_gap import GAP_COLUMNS
-from heatlas.pipeline.training.control import NO_CONTROL
-from heatlas.pipeline.training.metrics import outcome, positive_probability, predicted_class, probabilities
+from heatlas.pipeline.training.answers import (
+    GAP_COLUMNS,
+    NO_CONTROL,
+    outcome,
+    positive_probability,
+    predicted_class,
+    probabilities,
+)
 
 PREDICTION_COLUMNS = {
     **described("participant_id", "session_id", "scan_id"),

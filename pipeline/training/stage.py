@@ -33,41 +33,31 @@ from heatlas.pipeline.models.storage import load_model, save_model
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.documents import read_json
+from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.bundle_layout import open_bundle
 from heatlas.pipeline.run.layout.run_layout import FoldFiles, RunLayout
-from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.run.tables import REMEDY
-from heatlas.pipeline.run.work.digests import DigestCache, unit_key
+from heatlas.pipeline.run.work.digests import DigestCache, file_digest, unit_key
 from heatlas.pipeline.run.work.host import kept_memory
 from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
 from heatlas.pipeline.run.work.seeds import derived_seed
-from heatlas.pipeline.training.age_gap import with_corrected_gaps
-from heatlas.pipeline.training.centring import centre
-from heatlas.pipeline.training.checkpoints import checkpoint_path, remove_checkpoint
-from heatlas.pipeline.training.control import control_of
-from heatlas.pipeline.training.curve import CurveOnTerminal
-from heatlas.pipeline.training.events import TensorBoardEvents
-from heatlas.pipeline.training.exact import EXACT, require_plain, solved
+from heatlas.pipeline.training.answers import control_of, with_corrected_gaps
+from heatlas.pipeline.training.exact import EXACT, centre, require_plain, solved
 from heatlas.pipeline.training.given import AS_THEY_WERE, answered, as_trained, members_to_apply
-from heatlas.pipeline.training.numerics import repeatable
-from heatlas.pipeline.training.objectives.known_networks import people_before, weights_to_start_from
+from heatlas.pipeline.training.objectives.known_networks import people_before, start_of, weights_to_start_from
 from heatlas.pipeline.training.objectives.of_task import objective_of
-from heatlas.pipeline.training.objectives.records import Objective
-from heatlas.pipeline.training.parallel import ALONE, Ranks, device_of_rank, in_processes, synchronised
+from heatlas.pipeline.training.objectives.records import Objective, ObjectiveKind, Unlabelled, kind_of
 from heatlas.pipeline.training.prediction import PREDICTIONS_TABLE, predict_test_part, predictions_table
-from heatlas.pipeline.training.selection import BestEpoch
+from heatlas.pipeline.training.progress import (
+    BestEpoch,
+    CurveOnTerminal,
+    TensorBoardEvents,
+    checkpoint_path,
+    remove_checkpoint,
+)
+from heatlas.pipeline.training.steps import ALONE, Ranks, device_of_rank, in_processes, repeatable, synchronised
 from heatlas.pipeline.training.trainer import Resumption, Trained, train
 from heatlas.pipeline.training.volumes import LabelledVolumes, load_volumes
-from heatlas.studies.objectives.distillation import frozen
-from heatlas.studies.objectives.explanations import (
-    answered_by,
-    context_of,
-    distillation_of,
-    facts_of,
-    mean_control,
-    unlabelled_scans,
-    with_explanations,
-)
 
 STAGE = "training"
 
@@ -133,10 +123,14 @@ class FoldTask:
         return self.seed if member == 1 else derived_seed(self.seed, "member", member)
 
     @property
-    def unlabelled(self) -> Mapping[str, Sequence[ScanFiles]]:
-        """Scans of another cohort that a student learns from in place of the training part, by participant."""
-        wanted = self.config.objective
-        return unlabelled_scans(wanted, self.spec, self.fold) if wanted.scans else {}
+    def besides(self) -> ObjectiveKind:
+        """What the network learns besides the task."""
+        return kind_of(self.config)
+
+    @property
+    def unlabelled(self) -> Unlabelled:
+        """Scans of another cohort that are learned from in place of the training part, by participant."""
+        return self.besides.unlabelled(self.config, self.spec, self.fold)
 
     def part(self, participants: Sequence[str]) -> tuple[Scan, ...]:
         return tuple(scan for scan in self.scans if scan.participant_id in participants)
@@ -230,18 +224,39 @@ def fold_job(
         config.registration.resolution_mm,
     ]
     parameters.append(control_of(config))
-    facts, files_of_explanations = facts_of(config, fold)
+    facts, files_besides = facts_of(config, fold)
     key = unit_key(
-        {**{scan.name: versions[scan.name] for scan in own}, **files_of_explanations},
+        {**{scan.name: versions[scan.name] for scan in own}, **files_besides},
         [*parameters, facts, task.seed],
         train_fold,
         *code_of(network),
+        task.besides.objective,  # of a plug-in
     )
     files = layout.fold(fold.index, repeat)
     unit = f"{prefix}fold-{fold.index}" + (f"_repeat-{repeat}" if repeat > 1 else "")
     outputs = {name: getattr(files, name) for name in ("weights", "description", "history", "predictions")}
     outputs |= {f"{name}_columns": outputs[name].with_suffix(".json") for name in ("history", "predictions")}
     return Job(STAGE, unit, key, outputs, train_fold, (task, key), on_gpu=True)
+
+
+def facts_of(config: Config, fold: Fold) -> tuple[object, Mapping[str, str]]:
+    """What a training depends on beyond other settings, for its key: settings, and digests of the files they name.
+
+    Raises BadInputError for a file that cannot be read.
+    """
+    start = config.training.from_run
+    begun = {"start": _digest(start_of(start, fold).weights)} if start else {}
+    if (backbone := on_backbone(config.model)) is not None:
+        begun["backbone"] = backbone.digest(config.model, fold.index)
+    settings, files = kind_of(config).facts(config, fold)
+    return settings, begun | {name: _digest(path) for name, path in files.items()}
+
+
+def _digest(path: Path) -> str:
+    try:
+        return file_digest(path)
+    except OSError as error:
+        raise BadInputError(f"{path}: cannot be read ({error}); finish the run that makes it.") from error
 
 
 def train_fold(outputs: dict[str, Path], task: FoldTask, key: str) -> Mapping[str, Any]:
@@ -263,12 +278,12 @@ def _train_fold(ranks: Ranks, outputs: dict[str, Path], task: FoldTask, key: str
     device = device_of_rank(chosen_device(config), ranks)
     with kept_memory(), repeatable(device, task.seed, config.threads):
         validation = load_part(task, "validation", task.fold.validation, device)
-        context = context_of(task.config, kind, task.spec, task.fold, task.part(task.fold.train), device, task.layout)
-        if task.config.objective.scans and context.teacher is not None:
-            others = [one for own in task.unlabelled.values() for one in own]
+        part, besides = task.part(task.fold.train), task.besides
+        context = besides.context(task.config, kind, task.spec, task.fold, part, device, task.layout)
+        if others := [scan for scans in task.unlabelled.values() for scan in scans]:
             unknown = torch.zeros(len(others), dtype=torch.int64)
             training = load_volumes(others, unknown, task.spec, task.layout.kept_volumes, device, config.threads)
-            training, balanced = answered_by(context.teacher, training, config.batch_size), validation.targets
+            training, balanced = besides.answers(context, training, config.batch_size), validation.targets
         else:
             training = load_part(task, "training", task.fold.train, device)
             balanced = training.targets
@@ -276,11 +291,8 @@ def _train_fold(ranks: Ranks, outputs: dict[str, Path], task: FoldTask, key: str
         if is_given(task.config):
             _write_fold(task, files, *_given(task, objective, device), device)
             return
-        objective = with_explanations(objective, task.config, kind)
-        if task.config.objective.map == "evidence":
-            context = replace(context, reference=mean_control(task.config, kind, training))
-        if task.config.objective.frozen:
-            context = frozen(context, training.volumes, distillation_of(task.config), config.batch_size)
+        objective = besides.objective(objective, task.config, kind)
+        context = besides.complete(context, task.config, kind, training)
         start = weights_to_start_from(task.config, kind, task.spec, task.fold)
         members: list[Trained] = []
         for number, checkpoint in enumerate(task.checkpoints, 1):
@@ -306,8 +318,8 @@ def _train_fold(ranks: Ranks, outputs: dict[str, Path], task: FoldTask, key: str
             networks.append(network)
         description = _description(task, members, objective, device)
         if config.centre_logits != "none":
-            part = training if config.centre_logits == "training" else validation
-            offsets = [centre(network.eval(), part, config.batch_size) for network in networks]
+            volumes = training if config.centre_logits == "training" else validation
+            offsets = [centre(network.eval(), volumes, config.batch_size) for network in networks]
             description["logit_offsets"] = {"fitted_to": config.centre_logits, "networks": offsets}
         _write_fold(task, files, networks, description, members[0], objective, device)
 

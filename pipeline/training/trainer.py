@@ -21,16 +21,10 @@ from heatlas.pipeline.run.config.settings import TrainingConfig
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.work.host import on_host
 from heatlas.pipeline.run.work.seeds import derived_seed, generator
-from heatlas.pipeline.training.augmentation.flips_and_shifts import augment
-from heatlas.pipeline.training.augmentation.further import FurtherAugmentation
-from heatlas.pipeline.training.batch_statistics import prepare_step, take_constants
-from heatlas.pipeline.training.checkpoints import Checkpoint, EpochRecord, read_checkpoint, write_checkpoint
-from heatlas.pipeline.training.clipping import clip_units
-from heatlas.pipeline.training.numerics import mixed_precision
 from heatlas.pipeline.training.objectives.records import Batch, Context, Logged, Measures, Objective
-from heatlas.pipeline.training.parallel import ALONE, Ranks
-from heatlas.pipeline.training.selection import BestEpoch
-from heatlas.pipeline.training.volumes import LabelledVolumes
+from heatlas.pipeline.training.progress import BestEpoch, Checkpoint, EpochRecord, read_checkpoint, write_checkpoint
+from heatlas.pipeline.training.steps import ALONE, Ranks, clip_units, mixed_precision, prepare_step, take_constants
+from heatlas.pipeline.training.volumes import FurtherAugmentation, LabelledVolumes, augment
 
 NOTHING = Context()
 

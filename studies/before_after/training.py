@@ -30,7 +30,7 @@ from heatlas.pipeline.run.declared import Form, Table
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.work.digests import DigestCache, unit_key
 from heatlas.pipeline.run.work.jobs import Job, Outcome
-from heatlas.pipeline.training.stage import fold_job, registered_versions
+from heatlas.pipeline.training.stage import facts_of, fold_job, registered_versions
 from heatlas.studies.before_after.table import (
     AFTER,
     BEFORE,
@@ -42,8 +42,7 @@ from heatlas.studies.before_after.table import (
 )
 from heatlas.studies.before_after.unit import trained_and_measured
 from heatlas.studies.marker.mean_maps import write_pooled
-from heatlas.studies.objectives.explanations import facts_of
-from heatlas.studies.objectives.map_settings import map_settings
+from heatlas.studies.objectives.maps_in_training import map_settings
 
 LARGEST_DROP = 0.05
 """Of accuracy that a choice may cost, as in the source."""

@@ -26,9 +26,8 @@ from heatlas.studies.before_after.table import AFTER, MEASURED_TABLE, TEST, VALI
 from heatlas.studies.marker.marked import own_places, places_of
 from heatlas.studies.marker.marker_groups import MarkerMasks, map_measures
 from heatlas.studies.marker.mean_maps import MeanEnergyMap
-from heatlas.studies.objectives.explanations import context_of, mean_control
-from heatlas.studies.objectives.map_settings import MapSettings, map_settings
-from heatlas.studies.objectives.maps_in_training import explained_batch
+from heatlas.studies.objectives.guidance import mean_control
+from heatlas.studies.objectives.maps_in_training import MapSettings, explained_batch, map_settings
 from heatlas.studies.objectives.readable_gradients import GuidedReLUs, both_gradients, negative_cosine
 
 Floats = NDArray[np.floating]
@@ -56,7 +55,8 @@ def trained_and_measured(
         image = task.layout.scan(scan.participant_id, scan.session_id, spec.resolution_mm)
         return own_places(objective, image, spec) if objective.own_anatomy else of_everybody
 
-    teacher = context_of(task.config, task.task, spec, task.fold, (), torch.device("cpu")).teacher
+    device = torch.device("cpu")
+    teacher = task.besides.context(task.config, task.task, spec, task.fold, (), device, None).teacher
     reference = None
     if objective.map == "evidence":
         training_part = load_part(task, "training", task.fold.train, torch.device("cpu"))

@@ -41,7 +41,7 @@ from heatlas.pipeline.evaluation.scores.rankings import (
     ranked,
     region_scores,
 )
-from heatlas.pipeline.explaining.explanation import Explanation
+from heatlas.pipeline.explaining.explained_scan import Explanation
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.declared import Form, Table, described
 from heatlas.pipeline.run.work.digests import DigestCache

@@ -17,7 +17,7 @@ from torch import Tensor
 from heatlas.pipeline.attribution.entry import RunContext, last_spatial_stage
 from heatlas.pipeline.attribution.network_view import exact_float32
 from heatlas.pipeline.attribution.reference.references import Reference
-from heatlas.pipeline.explaining.explanation import Explanation
+from heatlas.pipeline.explaining.explained_scan import Explanation
 from heatlas.pipeline.explaining.networks import Network
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.device import chosen_device

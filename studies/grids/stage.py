@@ -15,7 +15,7 @@ import pandas as pd
 from heatlas.pipeline.evaluation.bench.judging import Extent, Judge
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.nulls import REAL
-from heatlas.pipeline.explaining.explanation import Explanation
+from heatlas.pipeline.explaining.explained_scan import Explanation
 from heatlas.pipeline.models.families.registry import code_of
 from heatlas.pipeline.models.storage import load_model
 from heatlas.pipeline.run.config.settings import Config

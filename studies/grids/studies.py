@@ -27,7 +27,7 @@ from heatlas.pipeline.attribution.methods import Method, attribute
 from heatlas.pipeline.attribution.network_view import StartValue, split_layers
 from heatlas.pipeline.attribution.perturbation.masking import Masking, Occlusion
 from heatlas.pipeline.attribution.perturbation.random_masks import Rise
-from heatlas.pipeline.explaining.explanation import Explanation
+from heatlas.pipeline.explaining.explained_scan import Explanation
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.graph.tracing import is_piecewise_linear
 from heatlas.pipeline.run.config.statistics import GridsConfig

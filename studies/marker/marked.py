@@ -38,6 +38,7 @@ from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.run.work.digests import DigestCache, unit_key
 from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
 from heatlas.pipeline.training.objectives.known_networks import without_other_runs
+from heatlas.pipeline.training.objectives.records import kind_of
 from heatlas.pipeline.training.stage import FoldTask, fold_job, registered_versions, train_fold
 from heatlas.studies.marker.marker_groups import (
     DIAGNOSIS,
@@ -48,10 +49,8 @@ from heatlas.studies.marker.marker_groups import (
 )
 from heatlas.studies.marker.marker_table import MARKER_TABLE, MEASURES_TABLE, marker_row, read_answers
 from heatlas.studies.marker.mean_maps import MeanEnergyMap, write_pooled
-from heatlas.studies.objectives.explanations import context_of
-from heatlas.studies.objectives.map_settings import map_settings
-from heatlas.studies.objectives.maps_in_training import explained_batch
-from heatlas.studies.objectives.masks import BRAIN, mask_of, own_mask
+from heatlas.studies.objectives.guidance import BRAIN, mask_of, own_mask
+from heatlas.studies.objectives.maps_in_training import explained_batch, map_settings
 
 STAGE = NAME = "marker"
 PLAIN, MARKED = "plain", "marked"
@@ -73,7 +72,7 @@ def marker_cohort(cohort: JudgedCohort, executor: Executor, digests: DigestCache
     recipes = {(task, kind): recipe_of(cohort.config, task, kind) for task in tasks for kind in (CONTROL, with_maps)}
     for config in recipes.values():
         for fold in cohort.tested_folds:
-            context_of(config, task_of(config.cohort), spec, fold, (), torch.device("cpu"))
+            kind_of(config).context(config, task_of(config.cohort), spec, fold, (), torch.device("cpu"), None)
     copies = dataclasses.replace(cohort.layout, images=NAME)
     people = _people(cohort)
     made = run_jobs(cohort.layout, copying_jobs(cohort, copies, people, digests), executor, "planting the marker")
@@ -235,7 +234,8 @@ def train_and_measure(
     settings = task.config
     places, rows = places_of(guidance, settings.regions.atlas, task.spec, settings.registration.template), []
     mean = MeanEnergyMap(task.spec)
-    teacher = context_of(settings, task.task, task.spec, task.fold, (), torch.device("cpu")).teacher
+    device = torch.device("cpu")
+    teacher = task.besides.context(settings, task.task, task.spec, task.fold, (), device, None).teacher
 
     def explained(scan: Scan) -> tuple[NDArray[np.floating], bool, bool | None]:
         """The map of the true class, whether it is found, and whether the class found is that of the teacher."""

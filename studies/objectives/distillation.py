@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from heatlas.pipeline.cohort.people.splits import Fold
+from heatlas.pipeline.cohort.people.tasks import Task
+from heatlas.pipeline.cohort.records import SCANS_TABLE, Scan, ScanTable
+from heatlas.pipeline.models.families.registry import family_of
+from heatlas.pipeline.models.inputs import NetworkInput, configured_input
 from heatlas.pipeline.models.kept_volumes import KeptVolumes
+from heatlas.pipeline.run.config.networks import ObjectiveConfig
+from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import UsageError
-from heatlas.pipeline.training.objectives.records import Batch, Context, Logged, Objective
-from heatlas.studies.objectives.guidance import KnownOutput, masks_of
-from heatlas.studies.objectives.guidance_losses import attention_distance, explanation_distance
-from heatlas.studies.objectives.maps_in_training import ATTENTION, BatchMaps, explained_batch
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.layout.scan_files import ScanFiles
+from heatlas.pipeline.training.objectives.known_networks import fold_of_run, known_network
+from heatlas.pipeline.training.objectives.records import Batch, Context, Logged, Objective, Unlabelled
+from heatlas.pipeline.training.volumes import LabelledVolumes
+from heatlas.studies.objectives.guidance import KnownOutput, attention_distance, explanation_distance, masks_of
+from heatlas.studies.objectives.maps_in_training import (
+    ATTENTION,
+    BatchMaps,
+    explained_batch,
+    map_settings,
+    settings_for_key,
+)
 
 
 @dataclass(frozen=True)
@@ -141,6 +159,87 @@ def frozen(context: Context, volumes: Tensor | KeptVolumes, distillation: Distil
     maps = torch.cat([one.maps for one in found])
     largest = maps.abs().amax(tuple(range(1, maps.dim())), keepdim=True).clamp(min=torch.finfo(maps.dtype).tiny)
     return replace(context, answers=answers, masks=maps / largest, teacher=None)
+
+
+def with_teacher(objective: Objective, config: Config, task: Task) -> Objective:
+    """The objective of a student, as the settings ask."""
+    return distilled(objective, distillation_of(config), family_of(config.model).loss != "cross-entropy")
+
+
+def distillation_of(config: Config) -> Distillation:
+    """How a student is taught, from the settings."""
+    wanted, maps = config.objective, map_settings(config)
+    return Distillation(wanted.temperature, maps.weight, maps.map, maps.stage, maps.stage, wanted.mixup)
+
+
+def teacher_of(
+    config: Config, task: Task, spec: NetworkInput, fold: Fold, scans: Sequence[Scan], device: torch.device,
+    layout: RunLayout | None = None,
+) -> Context:  # fmt: skip
+    """The frozen network of the same fold of the teacher's run.
+
+    Raises UsageError for a teacher that does not fit. Raises BadInputError if it cannot be read.
+    """
+    files = fold_of_run(config.objective.teacher, fold)
+    teacher = known_network("objective.teacher", files, task, spec, fold, device).model
+    teacher.requires_grad_(False)
+    return Context(teacher=teacher)
+
+
+def with_answers(context: Context, config: Config, task: Task, training: LabelledVolumes) -> Context:
+    """The context with the answers of its teacher, where it is asked only once."""
+    if not config.objective.frozen:
+        return context
+    return frozen(context, training.volumes, distillation_of(config), config.training.batch_size)
+
+
+def unlabelled_of(config: Config, spec: NetworkInput, fold: Fold) -> Unlabelled:
+    """Scans that a student learns from in place of the training part."""
+    return unlabelled_scans(config.objective, spec, fold) if config.objective.scans else {}
+
+
+def unlabelled_scans(wanted: ObjectiveConfig, spec: NetworkInput, fold: Fold) -> Unlabelled:
+    """Registered scans of another cohort by participant; of nobody whom the fold knows.
+
+    Raises UsageError if there is none on the grid of the run. Raises BadInputError if the table of scans cannot be
+    read.
+    """
+    layout, known = RunLayout(Path(wanted.scans)), {*fold.train, *fold.validation, *fold.test}
+    if not SCANS_TABLE.path(layout).is_file():
+        raise UsageError(f"objective.scans: {wanted.scans}: no {SCANS_TABLE.file} there; name the folder of a run.")
+    found: dict[str, list[ScanFiles]] = {}
+    for scan in ScanTable.read(layout).kept:
+        files = layout.scan(scan.participant_id, scan.session_id, spec.resolution_mm)
+        if scan.participant_id not in known and all(path.is_file() for path in files.seen):
+            found.setdefault(scan.participant_id, []).append(files)
+    if not found:
+        raise UsageError(
+            f"objective.scans: {wanted.scans}: no scan of another person is registered there at "
+            f"{spec.resolution_mm:g} mm; finish a run of an unrelated cohort with the same registration.resolution_mm."
+        )
+    return found
+
+
+def answered_by_teacher(context: Context, volumes: LabelledVolumes, size: int) -> LabelledVolumes:
+    """The volumes with the classes that the teacher of a context finds, `size` asked at a time."""
+    assert context.teacher is not None
+    return answered_by(context.teacher, volumes, size)
+
+
+@torch.no_grad()
+def answered_by(teacher: nn.Module, volumes: LabelledVolumes, size: int) -> LabelledVolumes:
+    """The volumes with the classes that a teacher finds, `size` asked at a time."""
+    like = next(teacher.parameters())
+    parts = (volumes.volumes[start : start + size] for start in range(0, len(volumes), size))
+    return replace(volumes, targets=torch.cat([teacher(part.to(like)).argmax(1) for part in parts]))
+
+
+def facts_of_teacher(config: Config, fold: Fold) -> tuple[object, Mapping[str, Path]]:
+    """Settings and files that a student depends on."""
+    others = unlabelled_of(config, configured_input(config), fold).values()
+    paths = [path for scans in others for scan in scans for path in (scan.image, scan.brain_mask)]
+    files = {"teacher": fold_of_run(config.objective.teacher, fold).weights}
+    return [settings_for_key(config), None], files | {f"unlabelled-{n}": path for n, path in enumerate(paths)}
 
 
 def _answered(batch: Batch, context: Context, distillation: Distillation) -> BatchMaps:

@@ -1,10 +1,13 @@
-"""Maps that a loss may depend on: made within the graph of the training step, so that gradients reach the weights."""
+"""Maps that a loss may depend on: made within the graph of the training step, so that gradients reach the weights.
+
+Which map a run learns with is said in ``[objective]``; `map_settings` says what ``usual`` stands for there.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +19,9 @@ from heatlas.pipeline.attribution.methods import interpolated
 from heatlas.pipeline.attribution.network_view import placed_layers, split_layers
 from heatlas.pipeline.models.contract import PoolsByAttention, StagedModel
 from heatlas.pipeline.models.dynamic import differentiable_weights
+from heatlas.pipeline.models.families.registry import family_of
+from heatlas.pipeline.run.config.networks import ObjectiveConfig
+from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.studies.dynamic import InputEncoding
 from heatlas.studies.inherent import require_dynamic
@@ -244,3 +250,56 @@ def evidence_of(logits: Tensor, targets: Tensor) -> Tensor:
         return logits[:, 0]
     own = logits.gather(1, targets[:, None])[:, 0]
     return own - (logits.sum(1) - own) / (logits.shape[1] - 1)
+
+
+USUAL_WEIGHTS: Mapping[str, float] = {"energy": 30.0, "l1": 100.0, "ppce": 1.0, "rrr": 1e4}
+"""Weight of guidance by its loss: those of docs/training_with_explanations.md, with the brain as mask."""
+
+
+@dataclass(frozen=True)
+class MapSettings:
+    """Weight, map and stage of ``[objective]``, none of them ``usual``."""
+
+    weight: float
+    map: str
+    stage: int
+
+
+def map_settings(config: Config) -> MapSettings:
+    """The settings of a run that ``usual`` may stand for.
+
+    Distillation compares what Parchami-Araghi et al. 2024 compare: W(x) at the input where a network is one linear map
+    from there on, else Grad-CAM after the last stage with voxels.
+
+    Examples
+    --------
+    >>> from heatlas.studies.bcos.records import BcosSimpleConfig
+    >>> from heatlas.pipeline.run.config.networks import ObjectiveConfig
+    >>> taught = ObjectiveConfig(kind="distilled", teacher="run")
+    >>> for config in (Config(objective=taught), Config(objective=taught, model=BcosSimpleConfig())):
+    ...     map_settings(config)
+    MapSettings(weight=1.0, map='grad-cam', stage=-1)
+    MapSettings(weight=1.0, map='dynamic-weights', stage=0)
+    """
+    wanted = config.objective
+    weight, shown, stage = wanted.weight, str(wanted.map), wanted.stage
+    if weight == "usual":
+        weight = USUAL_WEIGHTS[wanted.loss] if wanted.kind == "guided" else 1.0
+    if shown == "usual":
+        shown = "input-x-gradient"
+        if wanted.kind == "distilled":
+            shown = "dynamic-weights" if _is_linear_map(config) else "grad-cam"
+    if stage == "usual":
+        stage = -1 if shown in ("grad-cam", ATTENTION) else 0
+    return MapSettings(weight, shown, stage)
+
+
+def settings_for_key(config: Config) -> ObjectiveConfig:
+    """``[objective]`` as a training depends on it: nothing ``usual``, and no place of what is digested."""
+    return replace(config.objective, mask="", teacher="", scans="", **vars(map_settings(config)))
+
+
+def _is_linear_map(config: Config) -> bool:
+    """Whether the network is dynamic linear from the input on; probes are where backbone and head are."""
+    family = family_of(config.model)
+    return family.encoding == "pair" and "inherent" not in family.refused

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,8 +19,12 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from heatlas.pipeline.attribution.gradient.guided_backprop import GuidedReLU
+from heatlas.pipeline.cohort.people.splits import Fold
+from heatlas.pipeline.cohort.people.tasks import Task
+from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.training.objectives.records import Batch, Context, Logged, Objective
+from heatlas.studies.objectives.maps_in_training import map_settings, settings_for_key
 from heatlas.studies.objectives.twice import RELUS, TwiceDifferentiable, gradients_of_features
 
 OTHERS = (functional.leaky_relu, functional.prelu, functional.gelu, functional.silu, functional.elu, functional.selu)
@@ -89,6 +94,19 @@ def readable(task: Objective, distance: str, weight: float) -> Objective:
 
     facts = {**task.facts, "readable_gradients": {"distance": distance, "weight": weight}}
     return replace(task, name=f"{task.name} with readable gradients", loss=loss, facts=facts)
+
+
+def with_readable_gradients(objective: Objective, config: Config, task: Task) -> Objective:
+    """The objective of a task, with readable gradients as the settings ask."""
+    wanted = config.objective
+    if wanted.guided_alone and wanted.uses_maps:
+        return guided_alone(objective)
+    return readable(objective, wanted.distance, map_settings(config).weight)
+
+
+def facts_of_gradients(config: Config, fold: Fold) -> tuple[object, Mapping[str, Path]]:
+    """Settings that readable gradients depend on."""
+    return [settings_for_key(config), None], {}
 
 
 def guided_alone(task: Objective) -> Objective:

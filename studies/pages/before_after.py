@@ -24,8 +24,8 @@ from heatlas.studies.before_after.training import LARGEST_DROP, OF_MAPS
 from heatlas.studies.before_after.training import NAME as OBJECTIVE
 from heatlas.studies.marker.marked import CONTROL, GUIDED, NAME, TAUGHT, recipe_of
 from heatlas.studies.marker.marker_groups import DIAGNOSIS, GROUPS, REVERSED
+from heatlas.studies.objectives.guidance import BRAIN
 from heatlas.studies.objectives.maps_in_training import ATTENTION
-from heatlas.studies.objectives.masks import BRAIN
 
 TABLES = ("before_after", "objective_weights", "marker_groups")
 COMMANDS = {"before_after": "heatlas evaluate OUT --parts objective"}

@@ -28,7 +28,7 @@ from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.nulls import DIFFERENCE, NO_NETWORK, REAL
 from heatlas.pipeline.evaluation.scores.rankings import ranked
 from heatlas.pipeline.explaining.controls import controls_of
-from heatlas.pipeline.explaining.explanation import Explanation
+from heatlas.pipeline.explaining.explained_scan import Explanation
 from heatlas.pipeline.explaining.networks import ReferenceScan
 from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas

@@ -23,7 +23,7 @@ from heatlas.pipeline.evaluation.bench.trainings import trained
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.scores.accuracy import SCORES, HeldOutPeople, Scored, rank_p, scored
 from heatlas.pipeline.evaluation.scores.intervals import DRAWS
-from heatlas.pipeline.explaining.explanation import Explanation
+from heatlas.pipeline.explaining.explained_scan import Explanation
 from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.run.declared import Form, Table, described
 from heatlas.pipeline.run.errors import BadInputError

@@ -26,7 +26,7 @@ from heatlas.pipeline.models.families.monai import (
 from heatlas.pipeline.models.families.plain import Conv5FC3Config, LinearConfig, SFCNConfig
 from heatlas.pipeline.models.families.registry import FAMILIES, build_network
 from heatlas.pipeline.run.config.networks import ModelConfig
-from heatlas.pipeline.training.batch_statistics import prepare_step
+from heatlas.pipeline.training.steps import prepare_step
 from heatlas.studies.bcos.records import (
     BcosConvNeXtConfig,
     BcosDenseNetConfig,

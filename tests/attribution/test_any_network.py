@@ -23,7 +23,7 @@ from heatlas.pipeline.attribution.entry import RunContext
 from heatlas.pipeline.attribution.gradient.gradients import InputTimesGradient
 from heatlas.pipeline.attribution.graph.planner import plan_relevance
 from heatlas.pipeline.attribution.methods import attribute
-from heatlas.pipeline.explaining.requested import explanations_of_run
+from heatlas.pipeline.explaining.scan_jobs import explanations_of_run
 from heatlas.pipeline.models.families.registry import FAMILIES, build_network
 from heatlas.pipeline.models.foreign.adapted import adapted
 from heatlas.pipeline.run.config.files import load_config

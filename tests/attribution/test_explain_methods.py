@@ -28,7 +28,7 @@ from heatlas.pipeline.attribution.method_settings import CheckedSettings, build_
 from heatlas.pipeline.attribution.perturbation.masking import Masking, RegionLabels, RegionOcclusion
 from heatlas.pipeline.attribution.perturbation.random_masks import Lime, Rise
 from heatlas.pipeline.attribution.registry import METHODS, find_method
-from heatlas.pipeline.explaining.explanation import asked_for
+from heatlas.pipeline.explaining.explained_scan import asked_for
 from heatlas.pipeline.models.families.founding import FoundingCNN
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 from heatlas.pipeline.run.config.files import toml_value

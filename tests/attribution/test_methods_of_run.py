@@ -19,7 +19,7 @@ from heatlas.pipeline.attribution.methods import attribute
 from heatlas.pipeline.attribution.registry import METHODS
 from heatlas.pipeline.cohort.work import Work
 from heatlas.pipeline.explaining.explained_scan import explain_scan
-from heatlas.pipeline.explaining.requested import explanations_of_run, require_explained
+from heatlas.pipeline.explaining.scan_jobs import explanations_of_run, require_explained
 from heatlas.pipeline.explaining.stage import explain_scans
 from heatlas.pipeline.models.families.foreign import ForeignConfig
 from heatlas.pipeline.models.families.registry import FAMILIES
@@ -199,7 +199,7 @@ CHANGED = {
     "heatlas.pipeline.attribution.network_view": set(METHODS),
     "heatlas.pipeline.regions.region_sums": set(METHODS),
     "heatlas.pipeline.attribution.registry": set(),
-    "heatlas.pipeline.explaining.requested": set(),
+    "heatlas.pipeline.explaining.scan_jobs": set(),
     "heatlas.pipeline.explaining.stage": set(),
     "heatlas.pipeline.run.work.jobs": set(),
     "heatlas.pipeline.run.tables": set(),

@@ -29,7 +29,7 @@ from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.training.application import _not_of_backbone, mean_over_networks
-from heatlas.studies.pretraining.people import _without
+from heatlas.studies.pretraining.stage import _without
 
 CPU = torch.device("cpu")
 

@@ -25,8 +25,7 @@ from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
-from heatlas.pipeline.training.augmentation.flips_and_shifts import flip_and_shift
-from heatlas.pipeline.training.augmentation.further import FurtherAugmentation
+from heatlas.pipeline.training.volumes import FurtherAugmentation, flip_and_shift
 
 CPU = torch.device("cpu")
 TWO = NetworkInput(8.0, Box((3, 5, 2), (7, 9, 8)), images=("T1w", "FLAIR"))

@@ -42,8 +42,7 @@ from heatlas.studies.before_after.training import (
 from heatlas.studies.before_after.unit import measured
 from heatlas.studies.marker.marker_groups import MarkerMasks
 from heatlas.studies.marker.mean_maps import MeanEnergyMap, write_pooled
-from heatlas.studies.objectives.map_settings import MapSettings
-from heatlas.studies.objectives.maps_in_training import explained_batch
+from heatlas.studies.objectives.maps_in_training import MapSettings, explained_batch
 from tests.evaluation.block_run import CONFIG, block_cohort, split, train_run
 from tests.training.run_of_folds import Inline
 

@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from heatlas.pipeline.evaluation.bench.part import with_methods
-from heatlas.pipeline.explaining.requested import explanations_of_run
+from heatlas.pipeline.explaining.scan_jobs import explanations_of_run
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout

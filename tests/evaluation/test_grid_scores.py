@@ -31,7 +31,7 @@ from heatlas.pipeline.attribution.reference.references import Reference
 from heatlas.pipeline.cohort.people.splits import Split
 from heatlas.pipeline.evaluation.bench.part import Bench, BenchRequest
 from heatlas.pipeline.evaluation.parts import chosen_parts
-from heatlas.pipeline.explaining.requested import explanations_of_run
+from heatlas.pipeline.explaining.scan_jobs import explanations_of_run
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.dynamic import bias_of_chance, calibrate
 from heatlas.pipeline.models.families.monai import ViTConfig

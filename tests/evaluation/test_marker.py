@@ -36,8 +36,8 @@ from heatlas.studies.marker.marked import (
 )
 from heatlas.studies.marker.marker_groups import DIAGNOSIS, GROUPS, REVERSED, map_measures, tied_marks
 from heatlas.studies.marker.marker_table import MARKER_TABLE, MEASURES_TABLE, marker_row
-from heatlas.studies.objectives.map_settings import MapSettings, map_settings
-from heatlas.studies.objectives.masks import mask_of
+from heatlas.studies.objectives.guidance import mask_of
+from heatlas.studies.objectives.maps_in_training import MapSettings, map_settings
 from tests.evaluation.block_run import CONFIG, block_cohort, scans, split, train_run
 from tests.training.run_of_folds import Inline
 

@@ -30,7 +30,7 @@ from heatlas.pipeline.models.inputs import NetworkInput
 from heatlas.pipeline.models.storage import LoadedModel
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.layout.scan_files import map_label
-from heatlas.pipeline.training.batch_statistics import take_constants
+from heatlas.pipeline.training.steps import take_constants
 from heatlas.studies.bcos.records import BcosSimpleConfig
 from heatlas.studies.inherent import Inherent
 

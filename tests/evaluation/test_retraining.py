@@ -18,7 +18,7 @@ from heatlas.pipeline.evaluation.bench.part import with_methods
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.scores.accuracy import HeldOutPeople, auc, balanced_accuracy, rank_p, scored
 from heatlas.pipeline.explaining.controls import controls_of
-from heatlas.pipeline.explaining.requested import explanations_of_run
+from heatlas.pipeline.explaining.scan_jobs import explanations_of_run
 from heatlas.pipeline.models.inputs import configured_input, read_network_volume, with_tissue, write_tissue
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout

@@ -21,7 +21,7 @@ from heatlas.pipeline.models.dynamic import (
 from heatlas.pipeline.models.families.monai import EfficientNetConfig, ResNetConfig
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.run.errors import UsageError
-from heatlas.pipeline.training.batch_statistics import prepare_step
+from heatlas.pipeline.training.steps import prepare_step
 from heatlas.studies.bcos.conversion import converted
 from heatlas.studies.bcos.layers import BcosConv3d
 from heatlas.studies.bcos.networks import Positions, sines_of_places

@@ -25,13 +25,14 @@ from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.run.config.ranges import problems
 from heatlas.pipeline.run.config.settings import CohortConfig, TrainingConfig
 from heatlas.pipeline.run.errors import BadInputError, UsageError
-from heatlas.pipeline.training.objectives.of_task import classification, objective_of
-from heatlas.pipeline.training.objectives.records import Batch, Context
-from heatlas.pipeline.training.objectives.weight_penalty import (
+from heatlas.pipeline.training.objectives.of_task import (
+    classification,
     mean_absolute_weights,
+    objective_of,
     with_weight_penalty,
     wrong_classes,
 )
+from heatlas.pipeline.training.objectives.records import Batch, Context
 from heatlas.studies.coda.network import PUBLISHED, Layers, require_voxel_level, stack
 from heatlas.studies.coda.records import CodaConfig, CodaSConfig, CodaSWbConfig
 from heatlas.studies.inherent import Inherent

@@ -8,8 +8,7 @@ import pytest
 
 from heatlas.pipeline.cohort.people.splits import Fold
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.explaining.requested import explanations_of_run
-from heatlas.pipeline.explaining.scan_jobs import JobMaker
+from heatlas.pipeline.explaining.scan_jobs import JobMaker, explanations_of_run
 from heatlas.pipeline.models.families.registry import FAMILIES, code_of
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.config.networks import NETWORKS

@@ -24,7 +24,7 @@ from heatlas.pipeline.models.dynamic import (
     root_mean_square,
 )
 from heatlas.pipeline.run.errors import BadInputError, UsageError
-from heatlas.pipeline.training.batch_statistics import prepare_step
+from heatlas.pipeline.training.steps import prepare_step
 from heatlas.studies.bcos.layers import BcosConv3d
 from heatlas.studies.dynamic import DynamicNorm, InputEncoding, decoded
 

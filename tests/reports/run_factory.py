@@ -33,7 +33,7 @@ from heatlas.pipeline.run.work.jobs import FAILURES_TABLE
 from heatlas.pipeline.run.work.progress import write_provenance
 from heatlas.pipeline.statistics.data.values import IMAGE_REGIONS_TABLE
 from heatlas.pipeline.statistics.stage import analyse
-from heatlas.pipeline.training.metrics import outcome
+from heatlas.pipeline.training.answers import outcome
 from heatlas.pipeline.training.prediction import PREDICTIONS_TABLE
 from heatlas.pipeline.training.stage import HISTORIES_TABLE
 

@@ -12,6 +12,7 @@ from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.layout.folder import RunInput
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.statistics.associations.volume_association import WITHIN
+from heatlas.pipeline.training.objectives.records import kind_of
 from heatlas.reports.content.run import methods
 from heatlas.reports.read.run_record import RunRecord
 
@@ -109,7 +110,8 @@ def test_p_of_change_over_visits_is_not_the_model_s(estimate, said):
      " Networks learned the task by the gradients of guided backpropagation alone [@readable]."),
 ])  # fmt: skip
 def test_what_networks_learned_besides_the_task_is_said(settings, said):
-    assert methods._explanations(load_config(overrides={"objective": settings})) == said
+    config = load_config(overrides={"objective": settings})
+    assert kind_of(config).sentence(config) == said
 
 
 def test_with_whom_the_network_was_trained_that_another_started_from_is_said():

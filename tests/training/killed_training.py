@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 
 from heatlas.pipeline.training import trainer
-from heatlas.pipeline.training.numerics import repeatable
 from heatlas.pipeline.training.objectives.of_task import class_weights, classification
+from heatlas.pipeline.training.steps import repeatable
 from tests.training.planted import QUICK, planted_volumes, small_network
 from tests.training.run_of_folds import die_at_batch
 

@@ -5,8 +5,7 @@ from torch import Tensor, nn
 
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.dynamic import LogitLayer, bias_of_chance, dynamic_weights
-from heatlas.pipeline.training.objectives.off_target import binary_cross_entropy
-from heatlas.pipeline.training.objectives.weight_penalty import mean_absolute_weights
+from heatlas.pipeline.training.objectives.of_task import binary_cross_entropy, mean_absolute_weights
 from heatlas.studies.coda.network import Bound, Layers, SumPool, stack
 from heatlas.studies.dynamic import InputEncoding
 

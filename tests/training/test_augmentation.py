@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heatlas.pipeline.run.config.settings import TrainingConfig
-from heatlas.pipeline.training.augmentation.flips_and_shifts import augment, flip_and_shift
+from heatlas.pipeline.training.volumes import augment, flip_and_shift
 
 SHAPE = (7, 4, 5)
 

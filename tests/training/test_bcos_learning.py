@@ -12,9 +12,7 @@ from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.models.dynamic import calibrate, dynamic_weights
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.run.config.settings import CohortConfig, TrainingConfig
-from heatlas.pipeline.training.objectives.of_task import objective_of
-from heatlas.pipeline.training.objectives.off_target import binary_cross_entropy
-from heatlas.pipeline.training.objectives.weight_penalty import mean_absolute_weights
+from heatlas.pipeline.training.objectives.of_task import binary_cross_entropy, mean_absolute_weights, objective_of
 from heatlas.pipeline.training.trainer import Resumption, train
 from heatlas.pipeline.training.volumes import STORED, LabelledVolumes
 from heatlas.studies.bcos.records import BcosSimpleConfig

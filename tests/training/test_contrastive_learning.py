@@ -16,15 +16,12 @@ from torch import nn
 from heatlas.pipeline.run.config.networks import PretrainingConfig
 from heatlas.pipeline.run.config.settings import AugmentationConfig, TrainingConfig
 from heatlas.pipeline.run.errors import UsageError
-from heatlas.pipeline.training.augmentation.further import FurtherAugmentation
 from heatlas.pipeline.training.objectives.records import Batch, Context
-from heatlas.pipeline.training.parallel import ALONE, Ranks, in_processes
+from heatlas.pipeline.training.steps import ALONE, Ranks, in_processes
 from heatlas.pipeline.training.trainer import Resumption, train
-from heatlas.pipeline.training.volumes import LabelledVolumes
-from heatlas.studies.pretraining.contrast import against_keys, info_nce, nt_xent, views_of_scans
-from heatlas.studies.pretraining.networks import Pretraining
-from heatlas.studies.pretraining.objectives import pretraining
-from heatlas.studies.pretraining.temperatures import temperature_at, temperature_of
+from heatlas.pipeline.training.volumes import FurtherAugmentation, LabelledVolumes
+from heatlas.studies.pretraining.methods import against_keys, info_nce, nt_xent, pretraining, views_of_scans
+from heatlas.studies.pretraining.networks import Pretraining, temperature_at, temperature_of
 
 
 def unit(*shape: int, seed: int = 0) -> torch.Tensor:

@@ -17,18 +17,16 @@ from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.config.networks import ObjectiveConfig
 from heatlas.pipeline.run.errors import BadInputError, UsageError
-from heatlas.pipeline.run.layout.run_layout import FoldFiles
+from heatlas.pipeline.run.layout.run_layout import FoldFiles, RunLayout
+from heatlas.pipeline.run.work import digests
 from heatlas.pipeline.run.work.digests import file_digest
+from heatlas.pipeline.training.objectives import records
 from heatlas.pipeline.training.objectives.of_task import classification
-from heatlas.studies.objectives.explanations import (
-    context_of,
-    distillation_of,
-    facts_of,
-    require_explanations,
-    with_explanations,
-)
-from heatlas.studies.objectives.map_settings import MapSettings, map_settings
-from heatlas.studies.objectives.masks import mask_of
+from heatlas.pipeline.training.objectives.records import kind_of
+from heatlas.pipeline.training.stage import facts_of, fold_job
+from heatlas.studies.objectives.distillation import distillation_of
+from heatlas.studies.objectives.guidance import mask_of
+from heatlas.studies.objectives.maps_in_training import MapSettings, map_settings
 from tests.training.run_of_folds import save_untrained
 
 FOLD = Fold(0, ("sub-1", "sub-2"), ("sub-3",), ("sub-4",))
@@ -37,6 +35,14 @@ NETWORK = {"channels": [1], "pools": [8], "hidden_units": 2}
 
 def config(**objective):
     return load_config(overrides={"registration": {"resolution_mm": 4.0}, "model": NETWORK, "objective": objective})
+
+
+def context_of(own, *rest):
+    return kind_of(own).context(own, *rest, None)
+
+
+def learned(task, own):
+    return kind_of(own).objective(task, own, task_of(own.cohort))
 
 
 def test_a_mask_is_the_regions_on_the_part_that_the_network_sees() -> None:
@@ -143,16 +149,35 @@ def test_what_a_training_depends_on_is_the_content_of_its_files(tmp_path) -> Non
     assert facts_of(config(), FOLD) == (None, {})
 
 
+def test_changed_code_of_an_objective_trains_again_what_learned_by_it_alone(tmp_path, monkeypatch) -> None:
+    def keys():
+        settings = [config(), config(kind="guided"), config(kind="readable-gradients")]
+        return [fold_job(RunLayout(tmp_path), FOLD, (), configured_input(own), own, {}).key for own in settings]
+
+    written = digests._module_code
+    monkeypatch.setattr(digests, "_modules_digest", digests._modules_digest.__wrapped__)  # without its memory
+    before = keys()
+    changed = f"{kind_of(config(kind='guided')).objective.__module__}"
+    monkeypatch.setattr(digests, "_module_code", lambda name: written(name) + "changed" * (name == changed))
+    assert [a == b for a, b in zip(before, keys(), strict=True)] == [True, False, True]
+
+
+def test_a_kind_that_nothing_installed_has_is_named(monkeypatch) -> None:
+    monkeypatch.setattr(records, "objective_kinds", lambda: {"task": records.TASK})
+    with pytest.raises(UsageError, match=r'objective.kind = "guided": no installed distribution has it'):
+        kind_of(config(kind="guided"))
+
+
 def test_settings_reach_the_objective() -> None:
     task, own = classification(torch.ones(2)), config()
-    assert with_explanations(task, own, task_of(own.cohort)) is task
-    guided = with_explanations(task, config(kind="guided", classes=["AD"], loss="l1"), task_of(own.cohort))
+    assert learned(task, own) is task
+    guided = learned(task, config(kind="guided", classes=["AD"], loss="l1"))
     assert guided.facts["guidance"] == {"loss": "l1", "map": "input-x-gradient", "stage": 0, "weight": 100.0,
                                         "classes": (1,)}  # fmt: skip
-    assert "readable gradients" in with_explanations(task, config(kind="readable-gradients"), task_of(own.cohort)).name
+    assert "readable gradients" in learned(task, config(kind="readable-gradients")).name
     alone = {"kind": "readable-gradients", "guided_alone": True}
-    assert with_explanations(task, config(**alone), task_of(own.cohort)).name.endswith("by guided gradients alone")
-    assert "alone" not in with_explanations(task, config(**alone, weight=0), task_of(own.cohort)).name
+    assert learned(task, config(**alone)).name.endswith("by guided gradients alone")
+    assert "alone" not in learned(task, config(**alone, weight=0)).name
 
 
 def test_usual_guidance_is_the_one_that_was_studied() -> None:
@@ -224,7 +249,8 @@ def test_settings_that_exclude_each_other_are_refused() -> None:
 class TestBeforeAnyWork:
     def require(self, model=None, **objective) -> None:
         own = {"registration": {"resolution_mm": 4.0}, "model": model or NETWORK, "objective": objective}
-        require_explanations(load_config(overrides=own), Split((FOLD,)))
+        settings = load_config(overrides=own)
+        kind_of(settings).require(settings, Split((FOLD,)))
 
     def test_what_can_be_trained_passes(self) -> None:
         self.require(kind="guided", stage=1)
@@ -237,7 +263,7 @@ class TestBeforeAnyWork:
         swish = {"registration": {"resolution_mm": 2.0}, "model": {"architecture": "efficientnet-b0"}}
         own = load_config(overrides={**swish, "objective": {"kind": "readable-gradients"}})
         with pytest.raises(UsageError, match="this network has silu"):
-            require_explanations(own, Split((FOLD,)))
+            kind_of(own).require(own, Split((FOLD,)))
 
     @pytest.mark.parametrize("alone", [False, True])
     def test_a_network_without_a_relu_has_no_guided_gradient(self, alone) -> None:

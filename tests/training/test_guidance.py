@@ -30,8 +30,7 @@ from heatlas.studies.objectives.distillation import (
     frozen,
     multi_label_distillation_loss,
 )
-from heatlas.studies.objectives.guidance import Guidance, guided
-from heatlas.studies.objectives.guidance_losses import LOSSES, dilated, energy_share, explanation_distance
+from heatlas.studies.objectives.guidance import LOSSES, Guidance, dilated, energy_share, explanation_distance, guided
 from heatlas.studies.objectives.maps_in_training import MAPS, evidence_of, explained_batch
 from heatlas.studies.objectives.readable_gradients import (
     DISTANCES,

@@ -17,9 +17,7 @@ from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.dynamic import LogitLayer
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.run.config.settings import AugmentationConfig, CohortConfig, TrainingConfig
-from heatlas.pipeline.training.age_gap import with_corrected_gaps
-from heatlas.pipeline.training.augmentation.further import FurtherAugmentation
-from heatlas.pipeline.training.numerics import repeatable
+from heatlas.pipeline.training.answers import with_corrected_gaps
 from heatlas.pipeline.training.objectives.of_task import (
     TargetScale,
     class_weights,
@@ -28,9 +26,9 @@ from heatlas.pipeline.training.objectives.of_task import (
     regression,
 )
 from heatlas.pipeline.training.objectives.records import Batch, Context
-from heatlas.pipeline.training.parallel import in_processes
+from heatlas.pipeline.training.steps import in_processes, repeatable
 from heatlas.pipeline.training.trainer import Resumption, train
-from heatlas.pipeline.training.volumes import STORED, LabelledVolumes
+from heatlas.pipeline.training.volumes import STORED, FurtherAugmentation, LabelledVolumes
 from heatlas.studies.bcos.records import BcosSimpleConfig
 from heatlas.studies.inherent import Inherent
 

@@ -21,12 +21,11 @@ from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.config.settings import CohortConfig, TrainingConfig
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
-from heatlas.pipeline.training.centring import balanced_offsets, centre
-from heatlas.pipeline.training.clipping import clip_units, unit_norms
-from heatlas.pipeline.training.metrics import balanced_accuracy
-from heatlas.pipeline.training.objectives.of_task import objective_of
-from heatlas.pipeline.training.objectives.off_target import binary, binary_cross_entropy
+from heatlas.pipeline.training.answers import balanced_accuracy
+from heatlas.pipeline.training.exact import balanced_offsets, centre
+from heatlas.pipeline.training.objectives.of_task import binary, binary_cross_entropy, objective_of
 from heatlas.pipeline.training.objectives.records import Batch, Context
+from heatlas.pipeline.training.steps import clip_units, unit_norms
 from heatlas.pipeline.training.trainer import Resumption, learning_rate, train
 from heatlas.pipeline.training.volumes import STORED, LabelledVolumes
 from heatlas.studies.bcos.records import BcosSimpleConfig

@@ -32,13 +32,11 @@ from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.jobs import FAILURES_TABLE, record_failures
 from heatlas.pipeline.training.objectives.of_task import classification
-from heatlas.pipeline.training.objectives.records import Context
-from heatlas.pipeline.training.stage import registered_versions
+from heatlas.pipeline.training.objectives.records import Context, kind_of
+from heatlas.pipeline.training.stage import facts_of, registered_versions
 from heatlas.pipeline.training.trainer import Resumption, train
 from heatlas.pipeline.training.volumes import STORED, LabelledVolumes
-from heatlas.studies.objectives.explanations import context_of, facts_of
-from heatlas.studies.objectives.guidance import Guidance, guided
-from heatlas.studies.objectives.masks import mask_of, own_mask
+from heatlas.studies.objectives.guidance import Guidance, guided, mask_of, own_mask
 from heatlas.workflows import stages
 from heatlas.workflows.command_line import main
 from heatlas.workflows.preflight import _objective_notes
@@ -136,7 +134,9 @@ def write_own(layout: RunLayout, name: str, labels: np.ndarray) -> None:
 
 
 def context(own, layout):
-    return context_of(own, task_of(own.cohort), configured_input(own), FOLD, SCANS, torch.device("cpu"), layout)
+    return kind_of(own).context(
+        own, task_of(own.cohort), configured_input(own), FOLD, SCANS, torch.device("cpu"), layout
+    )
 
 
 def test_masks_are_of_each_person_and_whoever_has_none_is_not_annotated(tmp_path) -> None:

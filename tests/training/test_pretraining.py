@@ -18,20 +18,25 @@ from heatlas.pipeline.run.config.networks import PretrainingConfig
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table, write_json
-from heatlas.pipeline.training.checkpoints import EpochRecord
 from heatlas.pipeline.training.objectives.records import Batch, Context
-from heatlas.pipeline.training.selection import BestEpoch
+from heatlas.pipeline.training.progress import BestEpoch, EpochRecord
 from heatlas.pipeline.training.trainer import Trained
-from heatlas.studies.pretraining.masked import MaskedAutoencoder, masked_autoencoding, standardised_patches
+from heatlas.studies.pretraining.methods import (
+    MaskedAutoencoder,
+    masked_autoencoding,
+    pretraining,
+    standardised_patches,
+)
 from heatlas.studies.pretraining.networks import Pretraining
-from heatlas.studies.pretraining.objectives import pretraining
-from heatlas.studies.pretraining.people import classes_of, parts_of, tail_people
 from heatlas.studies.pretraining.stage import (
     PRETRAINING_TABLE,
     PretrainingTask,
     _description,
     _history,
     _objective,
+    classes_of,
+    parts_of,
+    tail_people,
 )
 from heatlas.studies.probes.network import kept_stages
 from heatlas.studies.probes.records import ProbeConfig, knows_labels

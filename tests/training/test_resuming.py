@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from heatlas.pipeline.training.checkpoints import (
+from heatlas.pipeline.training.objectives.of_task import class_weights, classification
+from heatlas.pipeline.training.progress import (
+    BestEpoch,
     Checkpoint,
     EpochRecord,
     checkpoint_path,
@@ -15,9 +17,7 @@ from heatlas.pipeline.training.checkpoints import (
     remove_checkpoint,
     write_checkpoint,
 )
-from heatlas.pipeline.training.numerics import repeatable
-from heatlas.pipeline.training.objectives.of_task import class_weights, classification
-from heatlas.pipeline.training.selection import BestEpoch
+from heatlas.pipeline.training.steps import repeatable
 from heatlas.pipeline.training.trainer import Resumption, train
 from tests.training.planted import QUICK, planted_volumes, small_network
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heatlas.pipeline.run.config.settings import TrainingConfig
-from heatlas.pipeline.training.metrics import balanced_accuracy, outcome, positive_probability, predicted_class
-from heatlas.pipeline.training.selection import BestEpoch
+from heatlas.pipeline.training.answers import balanced_accuracy, outcome, positive_probability, predicted_class
+from heatlas.pipeline.training.progress import BestEpoch
 
 
 def test_balanced_accuracy_by_hand():

@@ -25,11 +25,10 @@ from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import FoldFiles, RunLayout
 from heatlas.pipeline.run.tables import read_table
-from heatlas.pipeline.training import events
-from heatlas.pipeline.training.checkpoints import EpochRecord
-from heatlas.pipeline.training.control import control_of
-from heatlas.pipeline.training.events import TensorBoardEvents
+from heatlas.pipeline.training import progress
+from heatlas.pipeline.training.answers import control_of
 from heatlas.pipeline.training.prediction import PREDICTION_COLUMNS, predict_test_part
+from heatlas.pipeline.training.progress import EpochRecord, TensorBoardEvents
 from heatlas.pipeline.training.stage import HISTORY_COLUMNS
 from heatlas.studies.bcos.records import BcosSimpleConfig
 from tests.training.run_of_folds import CONFIG, SPLIT, labelled_scans, train_all, write_registered
@@ -224,7 +223,7 @@ def written(monkeypatch) -> list[tuple]:
         def close(self) -> None:
             calls.append(("close", self.folder))
 
-    monkeypatch.setattr(events, "find_spec", lambda name: name == "tensorboard")
+    monkeypatch.setattr(progress, "find_spec", lambda name: name == "tensorboard")
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", SimpleNamespace(SummaryWriter=Writer))
     return calls
 
@@ -256,7 +255,7 @@ def test_a_training_that_goes_on_hides_what_was_written_of_later_epochs(written,
 
 
 def test_without_tensorboard_nothing_is_written(monkeypatch, tmp_path):
-    monkeypatch.setattr(events, "find_spec", lambda name: None)
+    monkeypatch.setattr(progress, "find_spec", lambda name: None)
     with TensorBoardEvents(tmp_path / "events") as report:
         report(EpochRecord(1, 0.5, 0.6, 0.7, 0.8))
     assert not list(tmp_path.iterdir())

@@ -24,8 +24,8 @@ from heatlas.pipeline.training.objectives.known_networks import (
     start_of,
     weights_to_start_from,
 )
+from heatlas.pipeline.training.stage import facts_of
 from heatlas.studies.bcos.layers import BcosConv3d
-from heatlas.studies.objectives.explanations import facts_of
 from heatlas.workflows.preflight import with_backbone
 from tests.training.run_of_folds import save_untrained
 

@@ -23,16 +23,18 @@ from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.training.objectives.of_task import classification
-from heatlas.pipeline.training.objectives.records import Batch, Context
+from heatlas.pipeline.training.objectives.records import Batch, Context, kind_of
 from heatlas.pipeline.training.volumes import LabelledVolumes
-from heatlas.studies.objectives.distillation import Distillation, distilled, frozen, mixed
-from heatlas.studies.objectives.explanations import (
+from heatlas.studies.objectives.distillation import (
+    Distillation,
     answered_by,
     distillation_of,
-    require_explanations,
+    distilled,
+    frozen,
+    mixed,
     unlabelled_scans,
 )
-from heatlas.studies.objectives.guidance_losses import attention_distance
+from heatlas.studies.objectives.guidance import attention_distance
 from heatlas.studies.objectives.maps_in_training import attention_map, explained_batch
 from tests.training.run_of_folds import CONFIG, SPLIT, labelled_scans, train_all, write_registered
 
@@ -115,7 +117,7 @@ class TestRun:
             kind="distilled", teacher=str(finished.root), scans=str(others.root), map="grad-cam", stage=-1
         )
         config = dataclasses.replace(CONFIG, objective=wanted)
-        require_explanations(config, Split(SPLIT.folds[:1]))
+        kind_of(config).require(config, Split(SPLIT.folds[:1]))
         layout, (outcome,) = self.trained(finished, tmp_path, config)
         assert outcome.ok, outcome.message
         text = json.loads(layout.fold(0).description.read_text())

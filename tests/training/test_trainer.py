@@ -14,12 +14,11 @@ from torch.nn import functional
 
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.work.host import kept_memory
-from heatlas.pipeline.training.batch_statistics import prepare_step
-from heatlas.pipeline.training.checkpoints import read_checkpoint
-from heatlas.pipeline.training.metrics import balanced_accuracy
-from heatlas.pipeline.training.numerics import repeatable
+from heatlas.pipeline.training.answers import balanced_accuracy
 from heatlas.pipeline.training.objectives.of_task import class_weights, classification
 from heatlas.pipeline.training.objectives.records import Context
+from heatlas.pipeline.training.progress import read_checkpoint
+from heatlas.pipeline.training.steps import prepare_step, repeatable
 from heatlas.pipeline.training.trainer import Resumption, batches, channels_last, parameter_groups, train
 from heatlas.studies.bcos.networks import LayerScale
 from tests.training.planted import QUICK, planted_volumes, small_network

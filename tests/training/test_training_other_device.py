@@ -21,20 +21,25 @@ from heatlas.pipeline.models.kept_volumes import KeptVolumes
 from heatlas.pipeline.run.config.networks import ModelConfig, ObjectiveConfig, PretrainingConfig
 from heatlas.pipeline.run.config.settings import CohortConfig, Config, TrainingConfig
 from heatlas.pipeline.run.errors import UsageError
-from heatlas.pipeline.training import parallel
+from heatlas.pipeline.training import steps
 from heatlas.pipeline.training import volumes as volumes_module
-from heatlas.pipeline.training.numerics import mixed_precision, repeatable
 from heatlas.pipeline.training.objectives.of_task import objective_of
-from heatlas.pipeline.training.objectives.records import Batch, Context, Objective
-from heatlas.pipeline.training.parallel import ALONE, Ranks, device_of_rank, require_devices, synchronised
+from heatlas.pipeline.training.objectives.records import Batch, Context, Objective, kind_of
+from heatlas.pipeline.training.steps import (
+    ALONE,
+    Ranks,
+    device_of_rank,
+    mixed_precision,
+    repeatable,
+    require_devices,
+    synchronised,
+)
 from heatlas.pipeline.training.trainer import Resumption, Trained, train
 from heatlas.pipeline.training.volumes import LabelledVolumes
 from heatlas.studies.coda import network as coda
-from heatlas.studies.objectives.distillation import frozen
-from heatlas.studies.objectives.explanations import distillation_of, with_explanations
-from heatlas.studies.pretraining.masked import MaskedAutoencoder, masked_autoencoding
+from heatlas.studies.objectives.distillation import distillation_of, frozen
+from heatlas.studies.pretraining.methods import MaskedAutoencoder, masked_autoencoding, pretraining
 from heatlas.studies.pretraining.networks import Pretraining
-from heatlas.studies.pretraining.objectives import pretraining
 from tests.attribution.every_method import SMALL
 from tests.other_device import CPU, ON_HOST, OTHER, Waits, large_ones_slow, other_device
 from tests.training.planted import QUICK, planted_volumes, small_network
@@ -89,11 +94,11 @@ def test_only_the_end_of_an_epoch_waits(tmp_path, kept: bool) -> None:
     """As often with twice the steps, but for the counts of batches of the first ten."""
     config = dataclasses.replace(SETTINGS, max_epochs=1, min_epochs=1)
     found = []
-    for steps in (10, 20):
+    for count in (10, 20):
         with other_device() as waits:
-            parts = planted_volumes(3 * steps, 1), planted_volumes(4, 2)
+            parts = planted_volumes(3 * count, 1), planted_volumes(4, 2)
             there = tuple(on_other(part, kept, tmp_path) for part in parts)
-            trained(tmp_path / f"{steps}", there, config, OTHER)  # type: ignore[arg-type]
+            trained(tmp_path / f"{count}", there, config, OTHER)  # type: ignore[arg-type]
         found.append(len([place for place in waits.values if place != "tests"]))
     assert found[0] == found[1]
 
@@ -189,9 +194,8 @@ def test_every_objective_takes_a_step_where_its_batch_is(name: str) -> None:
         volumes = torch.rand(4, 1, *shape).half()
         masks = (torch.rand(1, *shape) > 0.5).float().to(device)
         targets = torch.tensor([0, 1, 1, 0]).to(device)
-        objective = with_explanations(
-            objective_of(task, config.training, targets, family_of(settings).loss), config, task
-        )
+        plain = objective_of(task, config.training, targets, family_of(settings).loss)
+        objective = kind_of(config).objective(plain, config, task)
         context = Context(reference=volumes.float().mean(0)[None].to(device))
         if wanted.kind == "guided":
             annotated = torch.tensor([True, False, True, wanted.annotated == 1]).to(device)
@@ -389,7 +393,7 @@ def test_batch_statistics_are_those_of_all_gpus(monkeypatch):
     for ranks, device in ((ALONE, CUDA), (Ranks(0, 2), CPU)):
         assert type(synchronised(network(), ranks, device)[1]) is nn.BatchNorm3d  # type: ignore[index]
     wrapped = []
-    monkeypatch.setattr(parallel, "DistributedDataParallel", lambda model, devices: wrapped.append(devices))
+    monkeypatch.setattr(steps, "DistributedDataParallel", lambda model, devices: wrapped.append(devices))
     on_gpu: Any = types.SimpleNamespace(
         parameters=lambda: iter([types.SimpleNamespace(device=torch.device("cuda", 1))])
     )

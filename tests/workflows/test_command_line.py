@@ -25,6 +25,7 @@ from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.layout.folder import RunInput, prepare_run_folder, run_lock
 from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.workflows import commands
 from heatlas.workflows.command_line import build_parser, main
 
 
@@ -114,6 +115,20 @@ def test_output_folder_of_something_else(tmp_path, people, capsys):
     (tmp_path / "out" / "thesis.docx").write_text("mine")
     assert main(["run", str(tmp_path / "in"), str(tmp_path / "out")]) == 2
     assert "not empty" in capsys.readouterr().err
+
+
+def test_a_command_of_another_distribution_is_listed_below_the_one_it_names(monkeypatch):
+    class Judge(commands.Report):
+        """Judge."""
+
+        name = "judge"
+
+    for after, place in (("check", 2), ("figures", -1), ("nothing of this name", -1)):
+        added = (commands.AddedCommand(Judge, after),)
+        monkeypatch.setattr(commands, "plugged_in", lambda group, kind, taken, added=added: added)
+        names = [record.name for record in commands.all_commands.__wrapped__()]
+        assert names[place] == "judge"
+        assert len(names) == len(commands.COMMANDS) + 1
 
 
 def test_help_names_every_command():

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from heatlas.pipeline.cohort.records import Scan, ScanTable
-from heatlas.pipeline.explaining.shared_reference import NORMS_TABLE, read_norms
+from heatlas.pipeline.explaining.controls import NORMS_TABLE, read_norms
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.bundle_layout import Bundle, BundleLayout, open_bundle
 from heatlas.pipeline.run.layout.run_layout import RunLayout

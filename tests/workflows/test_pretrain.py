@@ -22,7 +22,7 @@ from heatlas.pipeline.run.layout.folder import read_run_config
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout, ExplanationLayout, RunLayout
 from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.training.objectives.known_networks import weights_to_start_from
-from heatlas.studies.objectives.explanations import facts_of
+from heatlas.pipeline.training.stage import facts_of
 from heatlas.studies.pretraining.stage import COLUMNS, PRETRAINING_TABLE
 from heatlas.studies.probes.records import knows_labels, on_kept_backbone
 from heatlas.studies.representations.table import (

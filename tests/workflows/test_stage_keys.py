@@ -17,8 +17,8 @@ from heatlas.pipeline.regions.stage import average_maps
 from heatlas.pipeline.registration.scan_jobs import register_one
 from heatlas.pipeline.run.work.digests import COMPUTING, import_closure
 from heatlas.pipeline.statistics.stage import analyse
+from heatlas.pipeline.training.answers import control_of
 from heatlas.pipeline.training.application import ask_network
-from heatlas.pipeline.training.control import control_of
 from heatlas.pipeline.training.stage import train_fold
 
 SEEDS = "heatlas.pipeline.run.work.seeds"
@@ -30,7 +30,7 @@ KEYS: dict[str, tuple[tuple[Callable[..., Any], ...], set[str]]] = {
     ),
     "training": (
         (train_fold,),
-        {FoundingCNN.__module__, "heatlas.pipeline.training.augmentation.flips_and_shifts", SEEDS},
+        {FoundingCNN.__module__, "heatlas.pipeline.training.volumes", SEEDS},
     ),
     "prediction": ((ask_network,), {FoundingCNN.__module__, read_network_volume.__module__}),
     "attribution": (

@@ -28,7 +28,7 @@ from heatlas.pipeline.evaluation.nulls import (
 )
 from heatlas.pipeline.evaluation.scores.overlap import ratio_of
 from heatlas.pipeline.explaining.controls import ReferencePool, controls_of
-from heatlas.pipeline.explaining.explanation import Explanation
+from heatlas.pipeline.explaining.explained_scan import Explanation
 from heatlas.pipeline.explaining.networks import Network
 from heatlas.pipeline.models.families.registry import code_of
 from heatlas.pipeline.models.storage import load_model

@@ -32,9 +32,8 @@ from heatlas.pipeline.evaluation.bench.verdicts import (
 )
 from heatlas.pipeline.evaluation.cohorts import RUN, JudgedCohort, truth_of_input
 from heatlas.pipeline.evaluation.nulls import shuffled_jobs
-from heatlas.pipeline.explaining.explanation import Explanation
-from heatlas.pipeline.explaining.requested import explanations_of_run
-from heatlas.pipeline.explaining.scan_jobs import require_all_defined
+from heatlas.pipeline.explaining.explained_scan import Explanation
+from heatlas.pipeline.explaining.scan_jobs import explanations_of_run, require_all_defined
 from heatlas.pipeline.models.families.registry import build_network, family_of, is_given
 from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas

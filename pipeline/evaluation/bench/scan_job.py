@@ -36,7 +36,7 @@ from heatlas.pipeline.evaluation.scores.faithfulness import (
     shift_likeness,
 )
 from heatlas.pipeline.evaluation.scores.map_scores import ScanMasks, attended_box, boxes_of, map_row, score_map
-from heatlas.pipeline.explaining.explanation import Explanation
+from heatlas.pipeline.explaining.explained_scan import Explanation
 from heatlas.pipeline.explaining.networks import Network
 from heatlas.pipeline.models.device import chosen_device
 from heatlas.pipeline.models.inputs import read_channels

@@ -1,6 +1,7 @@
 """Settings of networks (``[model]``), and of what they learn beside labels (``[objective]``, ``[pretraining]``).
 
-The record of a family stands beside the family (`pipeline.models.families`), which adds it to `NETWORKS`.
+The record of a family stands beside the family (`pipeline.models.families`), which adds it to `NETWORKS`. The other two
+sections are declared here although what they set are plug-ins (`studies`), so that every run folder can be read.
 """
 
 from __future__ import annotations

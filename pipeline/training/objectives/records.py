@@ -1,16 +1,31 @@
-"""Training objectives, and the context they can use besides the batch.
+"""Training objectives, the context they can use besides the batch, and what networks can learn besides the task.
 
 An objective is a frozen record, and all that the trainer knows of the task. A new one (guidance by masks, distillation
-from a teacher, contrastive learning) is a function that makes such a record.
+from a teacher, contrastive learning) is a function that makes such a record. What a run may choose by ``[objective]
+kind`` is a record too: ``task`` is here, and others come from distributions (docs/plugins.md), as those of
+`studies.objectives` do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 from torch import nn
+
+from heatlas.pipeline.cohort.people.splits import Fold, Split
+from heatlas.pipeline.cohort.people.tasks import Task
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.models.inputs import NetworkInput
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.errors import UsageError
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.layout.scan_files import ScanFiles
+from heatlas.pipeline.run.plugins import plugged_in
+from heatlas.pipeline.training.volumes import LabelledVolumes
 
 Logged = Mapping[str, torch.Tensor]
 """Values of single scans, each of shape (B, ...), by name; the trainer gathers them over an epoch."""
@@ -88,3 +103,72 @@ class Objective:
     score_sign: int
     facts: Mapping[str, object] = field(default_factory=dict)
     views: int = 1
+
+
+ContextOf = Callable[
+    [Config, Task, NetworkInput, Fold, Sequence[Scan], torch.device, RunLayout | None], Context
+]  # fmt: skip
+Unlabelled = Mapping[str, Sequence[ScanFiles]]
+
+
+def _as_it_is(objective: Objective, config: Config, task: Task) -> Objective:
+    return objective
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObjectiveKind:
+    """What networks learn besides the task; the defaults are those of a kind that learns nothing.
+
+    Parameters
+    ----------
+    name : str
+        As in ``[objective] kind``.
+    objective : callable
+        From the objective of the task to the one that is trained; its module is part of the key of a training.
+    context : callable
+        Masks or teacher of the training part of a fold: ``context(config, task, spec, fold, scans, device, layout)``,
+        with what the network sees, and the scans of the part in the order of its volumes. Without scans and layout it
+        is asked before any work.
+    complete : callable
+        The context with what is made of the volumes of the training part.
+    unlabelled : callable
+        Scans of another cohort by participant, from which is learned in place of the training part; may be empty.
+    answers : callable
+        Unlabelled volumes with the targets that the context gives them, so many scans asked at a time.
+    facts : callable
+        What a training depends on beyond other settings, for its key: settings, and files by name.
+    require : callable
+        Refuses what cannot be trained, before any work.
+    sentence : callable
+        For the methods text, with a space before it.
+    """
+
+    name: str
+    objective: Callable[[Objective, Config, Task], Objective] = _as_it_is
+    context: ContextOf = lambda *_: Context()
+    complete: Callable[[Context, Config, Task, LabelledVolumes], Context] = lambda context, *_: context
+    unlabelled: Callable[[Config, NetworkInput, Fold], Unlabelled] = lambda *_: {}
+    answers: Callable[[Context, LabelledVolumes, int], LabelledVolumes] = lambda _, volumes, __: volumes
+    facts: Callable[[Config, Fold], tuple[object, Mapping[str, Path]]] = lambda *_: (None, {})
+    require: Callable[[Config, Split], None] = lambda *_: None
+    sentence: Callable[[Config], str] = lambda _: ""
+
+
+TASK = ObjectiveKind(name="task")
+
+
+@functools.cache
+def objective_kinds() -> Mapping[str, ObjectiveKind]:
+    """All kinds by name."""
+    return {kind.name: kind for kind in (TASK, *plugged_in("objectives", ObjectiveKind, [TASK.name]))}
+
+
+def kind_of(config: Config) -> ObjectiveKind:
+    """What the networks of a run learn besides the task; UsageError if no installed distribution has it."""
+    name = config.objective.kind
+    if name not in objective_kinds():
+        raise UsageError(
+            f'objective.kind = "{name}": no installed distribution has it. Install one that does, or choose one of '
+            f"{', '.join(objective_kinds())}."
+        )
+    return objective_kinds()[name]

@@ -17,16 +17,14 @@ from heatlas.pipeline.models.inputs import PERCENTILES
 from heatlas.pipeline.regions.packed_atlas import RELEVANCE_CHANNELS_TABLE
 from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE, all_images
 from heatlas.pipeline.run.config.networks import ModelConfig
-from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.layout.scan_files import GUIDED_MAP
 from heatlas.pipeline.statistics.associations.volume_association import WITHIN
+from heatlas.pipeline.training.objectives.records import kind_of
 from heatlas.reports.questions.analyses import ANALYSES
 from heatlas.reports.questions.primary import PRIMARY
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import count, listing, number, percent
 from heatlas.reports.words.wording import variable_in_words
-from heatlas.studies.objectives.map_settings import map_settings
-from heatlas.studies.objectives.maps_in_training import ATTENTION
 
 
 def recorded_source(run: RunRecord, name: str) -> dict[str, Any]:
@@ -181,7 +179,7 @@ def _training(run: RunRecord) -> str:
     )
     if training.participants < 1:
         text += f" Of the training participants of each class {percent(training.participants, 0)} were used."
-    text += _explanations(run.config)
+    text += kind_of(run.config).sentence(run.config)
     if training.repeats > 1:
         text += f" Each fold was trained {training.repeats} times with other seeds; maps are those of the first."
     return text
@@ -254,50 +252,6 @@ def _penalty(strength: float) -> str:
 
 def _clipping(share: float) -> str:
     return f", gradients of each unit clipped at {share:g} of its weights [@clipping]" if share else ""
-
-
-def _explanations(config: Config) -> str:
-    """What networks learned besides the task."""
-    objective = config.objective
-    if objective.kind == "task":
-        return ""
-    maps = map_settings(config)
-    weight = f"with weight {maps.weight:g}"
-    if objective.guided_alone and objective.uses_maps:
-        return " Networks learned the task by the gradients of guided backpropagation alone [@readable]."
-    if objective.kind == "readable-gradients":
-        return (
-            f" The input gradient of the loss was kept like that of guided backpropagation ({objective.distance}, "
-            f"{weight}) [@readable]."
-        )
-    named = {
-        "input-x-gradient": "input times gradient",
-        "grad-cam": "Grad-CAM",
-        "inherent": "contributions of the network's own linear map",
-        "dynamic-weights": "the weights of the network's own linear map",
-        "evidence": "expected gradients [@expectedgradients] from the mean control",
-        ATTENTION: "attention (squared features summed over channels) [@attentiontransfer]",
-    }[maps.map]
-    if objective.kind == "distilled":
-        teacher = "a teacher, the network of the same fold of another run"
-        if maps.map == ATTENTION:
-            return f" Networks learned the labels, and the maps of {teacher}: {named}, {weight}."
-        return (
-            f" Networks learned the answers of {teacher}, instead of the "
-            f"labels (temperature {objective.temperature:g}), and its maps of {named} {weight} [@e2kd]."
-            + (
-                f" Both saw each scan mixed with another (MixUp, α = {objective.mixup:g}) [@mixup]."
-                if objective.mixup
-                else ""
-            )
-            + (" They saw scans of an unrelated cohort, not those of the training part." if objective.scans else "")
-        )
-    where = "a given mask" if objective.mask else f"the mask of {listing(list(objective.regions))}"
-    people = "all" if objective.annotated == 1 else percent(objective.annotated, 0)
-    of = "the training participants"
-    if objective.own_anatomy:
-        where, of = f"{where} in each person's own segmentation", f"{of} who have one with all of them"
-    return f" Maps of {named} were guided into {where} ({objective.loss} loss, {weight}, {people} of {of}) [@guidance]."
 
 
 _SCHEDULES = {"constant": "", "cosine": " falling to 0 over all epochs along a cosine"}

@@ -24,7 +24,7 @@ from heatlas.pipeline.cohort.work import Work
 from heatlas.pipeline.evaluation.bench.judging import Extent, judged_rows
 from heatlas.pipeline.evaluation.bench.part import methods_of, with_methods
 from heatlas.pipeline.evaluation.bench.table import evaluation_table
-from heatlas.pipeline.explaining.requested import explanations_of_run
+from heatlas.pipeline.explaining.scan_jobs import explanations_of_run
 from heatlas.pipeline.explaining.stage import explain_scans
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
