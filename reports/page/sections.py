@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from heatlas.pipeline.cohort.people.tasks import TWO_CLASSES
+from heatlas.pipeline.run.plugins import plugged_in
 from heatlas.reports.content.relevance import (
     differences,
     evaluation,
@@ -31,9 +32,8 @@ from heatlas.reports.questions.analyses import ANALYSES
 from heatlas.reports.questions.planted import PLANTED, PLANTED_EFFECTS
 from heatlas.reports.questions.predictions import APPLIED
 from heatlas.reports.questions.primary import PRIMARY
-from heatlas.reports.questions.question import ANY_TASK, TWO, Question
+from heatlas.reports.questions.question import ANY_TASK, TWO, PartView, Question, Section
 from heatlas.reports.words.numbers import listing
-from heatlas.studies.pages import before_after
 
 
 @dataclass(frozen=True)
@@ -98,17 +98,31 @@ UNDEFINED = Question(
     tasks=ANY_TASK - {TWO_CLASSES},
 )  # fmt: skip
 
-QUESTIONS: Sequence[Question] = sorted(
-    [
-        APPLIED, headline.BRAIN, headline.RANKING, IN_SHORT, cohort.PARTICIPANTS, PRIMARY,
-        performance.PERFORMANCE, maps.MAPS, patients.PATIENTS, lrp.BETA, regions.REGIONS, regions.REGION_TABLE,
-        differences.IMAGE_DIFFERENCES, voxelwise.VOXELWISE, volume.VOLUME_AND_RELEVANCE, cohort.COHORT,
-        registration.REGISTRATION, performance.TRAINING, lrp.CONSERVATION, colophon.METHODS, UNDEFINED,
-        colophon.GLOSSARY_PAGE, evaluation.EVALUATION, before_after.BEFORE_AFTER, evaluation.EVALUATION_PARTS,
-        colophon.PROVENANCE, colophon.CREDITS, *ANALYSES,
-    ],
-    key=lambda question: pages.CHAPTERS.index(question.page),
+OWN = (
+    APPLIED, headline.BRAIN, headline.RANKING, IN_SHORT, cohort.PARTICIPANTS, PRIMARY, performance.PERFORMANCE,
+    maps.MAPS, patients.PATIENTS, lrp.BETA, regions.REGIONS, regions.REGION_TABLE, differences.IMAGE_DIFFERENCES,
+    voxelwise.VOXELWISE, volume.VOLUME_AND_RELEVANCE, cohort.COHORT, registration.REGISTRATION, performance.TRAINING,
+    lrp.CONSERVATION, colophon.METHODS, UNDEFINED, colophon.GLOSSARY_PAGE, evaluation.EVALUATION, colophon.PROVENANCE,
+    colophon.CREDITS,
 )  # fmt: skip
+TAKEN = [
+    *(question.id for question in (*OWN, *ANALYSES)), evaluation.FURTHER, *(view.name for view in evaluation.VIEWS)
+]  # fmt: skip
+ADDED = plugged_in("questions", Section, TAKEN)
+PART_VIEWS = {view.name: view for view in (*evaluation.VIEWS, *ADDED) if isinstance(view, PartView)}
+
+
+def _in_order() -> list[Question]:
+    """All questions, those of plug-ins after the section that they name, or at the end of their page."""
+    questions = [*OWN, evaluation.further_results(PART_VIEWS), *ANALYSES]
+    for question in ADDED:
+        if isinstance(question, Question):
+            ids = [other.id for other in questions]
+            questions.insert(ids.index(question.after) + 1 if question.after in ids else len(ids), question)
+    return sorted(questions, key=lambda question: pages.CHAPTERS.index(question.page))
+
+
+QUESTIONS: Sequence[Question] = _in_order()
 """All questions, page by page, on each page in this order."""
 
 

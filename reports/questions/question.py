@@ -11,9 +11,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import pandas as pd
+
 from heatlas.pipeline.cohort.people.tasks import KINDS, SEVERAL_CLASSES, TWO_CLASSES, KindName
+from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
+from heatlas.reports.figures.gallery import Picture
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.pages import Chapter
+from heatlas.reports.frame.tables import PageTable
 from heatlas.reports.questions.views import View, show_view
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import LONGEST_TEXT, number, shortened
@@ -78,8 +83,26 @@ def _itself(run: RunRecord) -> RunRecord:
     return run
 
 
+ROWS = 12
+"""Rows shown of each table of a part of the evaluation; the others are in its file."""
+
+
+class Section:
+    """What the report shows: the kind of record that comes by the entry point ``heatlas.questions``."""
+
+
 @dataclass(frozen=True)
-class Question:
+class PartView(Section):
+    """How a table of ``heatlas evaluate`` is shown among the *Further results of the evaluation*."""
+
+    name: str  # of the table
+    show: Callable[[RunRecord, pd.DataFrame], tuple[str, tuple[PageTable, ...]]]  # a few sentences, and tables
+    figures: Callable[[Material], tuple[Picture, ...]] | None = None
+    write: Callable[[EvaluationLayout], None] | None = None  # figures as files, at the end of ``heatlas evaluate``
+
+
+@dataclass(frozen=True)
+class Question(Section):
     """All that the report says of one question. Its sentences see its facts; if it picks none, the run itself."""
 
     id: str  # anchor; stable, since warnings and readers link to it
@@ -101,6 +124,11 @@ class Question:
     # Whether there is anything to say; without it, views without `requires` need one of their tables, or a note on it
     applies: Callable[[RunRecord], bool] | None = None
     draw: Callable[[Material], Mapping[str, Any]] | None = None  # variables of its own template, in place of views
+    after: str = ""  # anchor of the section of the page that it follows; else the last one
+
+    @property
+    def name(self) -> str:
+        return self.id
 
     @property
     def template(self) -> str:

@@ -51,6 +51,7 @@ from heatlas.pipeline.run.declared import CLASSES, Table
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.map_names import map_names
 from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.plugins import plugged_in
 from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.digests import read_receipt, same_content, stamp_of
 from heatlas.pipeline.run.work.jobs import FAILURES_TABLE
@@ -61,9 +62,8 @@ from heatlas.pipeline.training.application import PREDICTIONS_APPLIED_TABLE
 from heatlas.pipeline.training.baselines.stage import PREDICTIONS_BASELINES_TABLE
 from heatlas.pipeline.training.prediction import PREDICTIONS_CLASSES_TABLE, PREDICTIONS_NUMBER_TABLE, PREDICTIONS_TABLE
 from heatlas.pipeline.training.stage import HISTORIES_NUMBER_TABLE, HISTORIES_TABLE, PREDICTIONS_REPEATS_TABLE
-from heatlas.studies.pretraining.stage import PRETRAINING_TABLE
 
-DECLARED = (
+OWN = (
     SCANS_TABLE, MANIFEST_COMPARISON_TABLE, SPLITS_TABLE, SPLIT_BALANCE_TABLE, FAILURES_TABLE, FLAGGED_TABLE,
     REGISTRATION_TABLE, REGION_QUALITY_TABLE, CLINICAL_TABLE, VOLUMES_TABLE, TEST_RETEST_TABLE, HISTORIES_TABLE,
     HISTORIES_NUMBER_TABLE, PREDICTIONS_TABLE, PREDICTIONS_CLASSES_TABLE, PREDICTIONS_NUMBER_TABLE,
@@ -72,8 +72,9 @@ DECLARED = (
     EVIDENCE_APPLIED_TABLE, PARTIAL_TABLE, RELEVANCE_TABLE, RELEVANCE_APPLIED_TABLE, RELEVANCE_AUDIT_TABLE,
     FINGERPRINTS_TABLE, BETA_OVERLAP_TABLE, OWN_REGIONS_TABLE, RELEVANCE_CHANNELS_TABLE, PLANTED_RECOVERY_TABLE,
     PLANTED_EFFECTS_TABLE,
-    IMAGE_REGIONS_TABLE, *STATISTICS_TABLES, *VOXELWISE_TABLES, *BENCH_TABLES, PRETRAINING_TABLE,
+    IMAGE_REGIONS_TABLE, *STATISTICS_TABLES, *VOXELWISE_TABLES, *BENCH_TABLES,
 )  # fmt: skip
+DECLARED = (*OWN, *plugged_in("tables", Table, [table.name for table in OWN]))
 """All tables of a run and of what is made from it."""
 ALL_TABLES: Mapping[str, Table] = {table.name: table for table in DECLARED}
 TABLES: Mapping[str, Table] = {table.name: table for table in DECLARED if table.on_pages}

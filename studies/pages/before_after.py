@@ -273,5 +273,5 @@ def _change(value: object) -> str:
 
 BEFORE_AFTER = Question(
     "before-after", "What did training with maps change?", "Training with maps", EVALUATION, draw=build,
-    applies=applies, tasks=ANY_TASK,
+    applies=applies, tasks=ANY_TASK, after="evaluation",
 )  # fmt: skip

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pandas as pd
 
-from heatlas.pipeline.attribution.titles import method_title
 from heatlas.pipeline.cohort.people.long_tail import TAIL
 from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table
 from heatlas.reports.questions.map_verdicts import title_of
+from heatlas.reports.questions.question import ROWS, PartView
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import fixed, listing, mid_sentence, number, p_cell, p_value, percent, signed
 from heatlas.studies.consensus.agreement import FOLDS, SEVERAL
@@ -17,10 +15,6 @@ from heatlas.studies.representations.probes import ALL, PROBES
 from heatlas.studies.representations.table import AGREEMENT, BACKBONE, SITE
 from heatlas.studies.retraining.stage import AT_RANDOM, NOTHING
 
-ROWS = 12
-"""Rows shown of each table; the others are in its file."""
-NAMED = 4
-"""Regions or methods named in a sentence."""
 ALPHA = 0.05
 _PAIRS = {
     FOLDS: "Other folds", "seed": "Other seeds", "epochs": "Other numbers of epochs", "family": "Other families",
@@ -31,12 +25,6 @@ _PROBES = {
                strict=True)),
     AGREEMENT: "Nearest other scan", SITE: "Site",
 }  # fmt: skip
-
-
-def named(names: Sequence[str]) -> str:
-    """The first names, and how many more there are."""
-    more = len(names) - NAMED
-    return listing(list(names)) if more <= 0 else f"{', '.join(names[:NAMED])} and {number(more)} more"
 
 
 def retraining(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable, ...]]:
@@ -116,26 +104,6 @@ def _regions(table: pd.DataFrame) -> tuple[str, PageTable]:
     return f"First over all: {listing(of_map['group'].head(3).tolist())}.", page_table(of_map, columns, caption, ROWS)
 
 
-def invariance(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable, ...]]:
-    """Whether maps depend on how a function is written."""
-    rows = table.assign(title=table["method"].map(method_title))
-    same = rows["invariant"].map(lambda value: {"true": "yes", "false": "no"}.get(str(value).lower(), "n/a"))
-    rows = rows.assign(same=same)
-    depends = rows.loc[same == "no", "title"].tolist()
-    text = (
-        "Two networks compute the same function; the second does it with two units that cancel. A map that differs "
-        f"depends on how a function is written. Differ: {listing(depends) if depends else 'none'}."
-    )
-    columns = [
-        Column("title", "Method"), Column("same", "Same map"),
-        numeric("share_plain", "Share on unread features", fixed),
-        numeric("share_cancelling", "With the two units", fixed), numeric("n_grids", "Grids"),
-    ]  # fmt: skip
-    return text, (
-        page_table(rows, columns, "Share of |attribution| on features that the network does not read.", ROWS),
-    )
-
-
 def representations(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable, ...]]:
     """What the backbone knows, beside the same network untrained: classes by probes, and the site."""
     probes = table[
@@ -166,3 +134,8 @@ def representations(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[Pag
         ) + f"{p_value(row['p'])}."
     caption = "All: mean over classes; tail: the rarest. 95 % intervals. Single classes are in the file."
     return text, (page_table(rows, columns, caption, ROWS),)
+
+
+VIEWS = (
+    PartView("retraining", retraining), PartView("consensus", consensus), PartView("representations", representations),
+)  # fmt: skip
