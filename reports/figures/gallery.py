@@ -94,7 +94,7 @@ def new_figure(width: float, height: float, **options: object) -> Figure:
     return Figure(figsize=(width, height), layout="constrained", **options)  # type: ignore[arg-type]
 
 
-LONGEST_NAME, PER_ROW = 40, 4
+LONGEST_METHOD, PER_ROW = 40, 4
 """Letters of a method's name in a figure, and small panels beside each other."""
 
 

@@ -20,7 +20,7 @@ from heatlas.reports.figures.gallery import (
     BLUE,
     GREY,
     INK,
-    LONGEST_NAME,
+    LONGEST_METHOD,
     ORANGE,
     VERMILION,
     Gallery,
@@ -105,7 +105,7 @@ def depth_curves(table: pd.DataFrame) -> pd.DataFrame:
     known = table[(table["kind"] == table["setting"].map(KIND_OF)) & table["share"].notna()]
     known = known.assign(method=known["method"].str.replace(rf" {IN_STEM}\d+$", "", regex=True))  # one curve
     known = known[~_is_study(known["method"])].sort_values(["method", "depth"], kind="stable")
-    return known.assign(title=[shortened(method_title(name), LONGEST_NAME) for name in known["method"]])
+    return known.assign(title=[shortened(method_title(name), LONGEST_METHOD) for name in known["method"]])
 
 
 def agreement(table: pd.DataFrame) -> pd.DataFrame:
@@ -122,7 +122,7 @@ def agreement(table: pd.DataFrame) -> pd.DataFrame:
     last = places.groupby("method")["stage"].transform("max")
     places = places[(places["stage"] == 0) | (places["stage"] == last)]
     shown = sorted(places.itertuples(index=False, name=None), key=lambda place: place[1] > 0)
-    names = [f"{shortened(method_title(name), LONGEST_NAME)}, {f'stage {stage}' if stage else 'input'}"
+    names = [f"{shortened(method_title(name), LONGEST_METHOD)}, {f'stage {stage}' if stage else 'input'}"
              for name, stage in shown]  # fmt: skip
     values = [[1.0 if a == b else found.get((a, b), found.get((b, a), math.nan)) for b in shown] for a in shown]
     return pd.DataFrame(values, names, names, dtype=float)

@@ -12,7 +12,6 @@ from matplotlib.figure import Figure
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.statistics.images.differences import (
     BOTH,
-    CLEAR,
     DIFFERS_ONLY,
     NEITHER,
     UNKNOWN,
@@ -23,7 +22,7 @@ from heatlas.reports.figures.gallery import BLUE, GREY, INK, ORANGE, VERMILION, 
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.pages import REGIONS
 from heatlas.reports.frame.tables import PageTable, columns_of, page_table
-from heatlas.reports.questions.question import Question, Verdict
+from heatlas.reports.questions.question import CLEAR, Question, Verdict
 from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import count, fixed, interval, listing, mid_sentence, number, p_value, shortened

@@ -25,7 +25,7 @@ from heatlas.pipeline.evaluation.nulls import NO_NETWORK, REAL
 from heatlas.pipeline.evaluation.scores.faithfulness import LOST
 from heatlas.pipeline.evaluation.scores.map_scores import MAP_SCORES
 from heatlas.pipeline.run.errors import UsageError
-from heatlas.reports.figures.gallery import BLUE, GREY, LONGEST_NAME, Picture, new_panels
+from heatlas.reports.figures.gallery import BLUE, GREY, LONGEST_METHOD, Picture, new_panels
 from heatlas.reports.frame import pages
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table, remark
@@ -342,7 +342,7 @@ def _draw_shifts(material: Material) -> tuple[Picture, ...]:
     table = table[table["correlation"].notna()]
     if table["shift"].nunique() < 2:
         return ()
-    curves = table.assign(title=[shortened(title_of(str(name)), LONGEST_NAME) for name in table["map"]])
+    curves = table.assign(title=[shortened(title_of(str(name)), LONGEST_METHOD) for name in table["map"]])
     return (
         material.gallery.add(
             draw_shift_curves(curves.sort_values(["map", "shift"], kind="stable")), "shift_curve",

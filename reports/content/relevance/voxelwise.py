@@ -14,7 +14,6 @@ from heatlas.pipeline.regions.maps import load_whole
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.template_name import is_mni
 from heatlas.pipeline.statistics.data.values import MEASURES
-from heatlas.pipeline.statistics.images.voxelwise import CLEAR
 from heatlas.reports.content.relevance.maps import spaces
 from heatlas.reports.figures.gallery import Picture
 from heatlas.reports.figures.maps import GroupMap, draw_group_maps
@@ -22,7 +21,7 @@ from heatlas.reports.figures.slices import BrainImage, ColourScale
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.pages import REGIONS
 from heatlas.reports.frame.tables import PageTable, columns_of, page_table
-from heatlas.reports.questions.question import Question, Verdict
+from heatlas.reports.questions.question import CLEAR, Question, Verdict
 from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import (
