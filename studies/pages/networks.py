@@ -6,8 +6,8 @@ import pandas as pd
 
 from heatlas.pipeline.cohort.people.long_tail import TAIL
 from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table
-from heatlas.reports.questions.map_verdicts import title_of
 from heatlas.reports.questions.question import ROWS, PartView
+from heatlas.reports.questions.trust import title_of
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import fixed, listing, mid_sentence, number, p_cell, p_value, percent, signed
 from heatlas.studies.consensus.agreement import FOLDS, SEVERAL

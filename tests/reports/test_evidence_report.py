@@ -25,10 +25,10 @@ from heatlas.reports.frame.material import Material
 from heatlas.reports.page.build import report_inputs, write_report
 from heatlas.reports.page.cautions import find_cautions
 from heatlas.reports.people.page import person_content
-from heatlas.reports.questions import planted
+from heatlas.reports.questions import trust
 from heatlas.reports.questions.comparisons import COMPARISONS
 from heatlas.reports.questions.findings import evidence_differences, sum_error
-from heatlas.reports.questions.map_verdicts import NOT_EVALUATED, bench_sentence
+from heatlas.reports.questions.trust import NOT_EVALUATED, bench_sentence
 from heatlas.reports.read.people import ParticipantRecords
 from heatlas.reports.read.run_files import of_another_version
 from heatlas.reports.read.run_record import RunRecord, leading_map, read_run
@@ -204,11 +204,11 @@ def test_a_run_of_an_earlier_version_has_places_without_bounds(run, record):
     assert lead_of(older, first).endswith("By g it is number 1 of 68 regions.")
     bounded = with_places(record, [1, 2], [3, 68])
     assert lead_of(bounded, first).endswith("By g it is number 1 of 68 regions (95 % interval 1 to 3).")
-    assert f"{first.lower()} 1 (1 to 3)" in planted.PLANTED.answered(bounded).grounds.lower()
+    assert f"{first.lower()} 1 (1 to 3)" in trust.PLANTED.answered(bounded).grounds.lower()
 
 
 def test_planted_regions_are_looked_for_where_the_headline_looks(record):
-    assert planted.PLANTED.answered(record).answer.endswith("5 of 5 planted regions are among the first 10 of 68.")
+    assert trust.PLANTED.answered(record).answer.endswith("5 of 5 planted regions are among the first 10 of 68.")
     titles = {caution.title: caution.level for caution in find_cautions(record)}
     assert "The maps miss most of the planted regions." not in titles
     assert "Maps are scaled by the prediction." not in titles
@@ -322,7 +322,7 @@ def test_regions_by_evidence_come_first_and_the_founding_tables_are_complete(run
 
 
 def scores(finds: str = EVIDENCE) -> pd.DataFrame:
-    """Scores of two maps and two images without a network; `finds` finds what was planted, the other map does not."""
+    """Scores of two maps and two images without a network; `finds` finds what was trust, the other map does not."""
     rows = []
     for name in (EVIDENCE, "lrpB000"):
         area, hits = (0.98, 5.0) if name == finds else (0.5, 1.0)
@@ -491,7 +491,7 @@ def test_a_run_without_evidence_has_none(tmp_path):
 
 
 @pytest.mark.parametrize("planted", [0, 1, 2])
-def test_regions_that_differ_without_disease_are_counted(record, planted):
+def test_regions_that_differ_without_disease_are_counted(record, trust):
     rows = evidence_differences(record, record.leading_map)
     differ = [str(group) for group in rows.index[rows["p_fwe"] < 0.05]]
     known = replace(record)

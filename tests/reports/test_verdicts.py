@@ -22,7 +22,6 @@ from heatlas.reports.figures.gallery import Gallery
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import columns_of
 from heatlas.reports.page.cautions import _several_networks
-from heatlas.reports.questions.agreement import AGREEMENT, mean_rank_correlation
 from heatlas.reports.questions.associations import ASSOCIATIONS
 from heatlas.reports.questions.comparisons import COMPARISONS
 from heatlas.reports.questions.findings import Estimate, leaders, map_shares, small_regions
@@ -32,6 +31,7 @@ from heatlas.reports.questions.rows import by_ranks, difference_in_words
 from heatlas.reports.questions.shortcuts import SHORTCUTS, _gathered_outside, facts
 from heatlas.reports.questions.sites import HARMONISATION
 from heatlas.reports.questions.subgroups import SUBGROUPS
+from heatlas.reports.questions.trust import AGREEMENT, mean_rank_correlation
 from heatlas.reports.questions.views import View, show_view
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.region_pages.results import associations_by_group

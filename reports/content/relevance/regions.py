@@ -36,9 +36,9 @@ from heatlas.reports.questions.findings import (
     voxels_of,
     weak_in_controls,
 )
-from heatlas.reports.questions.map_verdicts import bench_sentence
 from heatlas.reports.questions.question import ANY_TASK, CLASSES, Caution, Check, Question
 from heatlas.reports.questions.rows import rows_where
+from heatlas.reports.questions.trust import bench_sentence
 from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.viewer.explorer import region_explorer
