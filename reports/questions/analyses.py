@@ -13,8 +13,7 @@ from heatlas.reports.questions.predictions import CLASSES_PERFORMANCE, NUMBER_PE
 from heatlas.reports.questions.progression import PROGRESSION
 from heatlas.reports.questions.question import Question
 from heatlas.reports.questions.shortcuts import SHORTCUTS
-from heatlas.reports.questions.sites import HARMONISATION
-from heatlas.reports.questions.subgroups import MAIN_EFFECTS, SUBGROUPS
+from heatlas.reports.questions.subgroups import HARMONISATION, MAIN_EFFECTS, SUBGROUPS
 from heatlas.reports.questions.trust import AGREEMENT, PLANTED, PLANTED_EFFECTS
 
 ANALYSES: Sequence[Question] = (

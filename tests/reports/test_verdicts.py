@@ -29,8 +29,7 @@ from heatlas.reports.questions.norms import NORMS
 from heatlas.reports.questions.progression import PROGRESSION
 from heatlas.reports.questions.rows import by_ranks, difference_in_words
 from heatlas.reports.questions.shortcuts import SHORTCUTS, _gathered_outside, facts
-from heatlas.reports.questions.sites import HARMONISATION
-from heatlas.reports.questions.subgroups import SUBGROUPS
+from heatlas.reports.questions.subgroups import HARMONISATION, SUBGROUPS
 from heatlas.reports.questions.trust import AGREEMENT, mean_rank_correlation
 from heatlas.reports.questions.views import View, show_view
 from heatlas.reports.read.run_record import RunRecord
