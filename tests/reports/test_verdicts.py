@@ -22,11 +22,9 @@ from heatlas.reports.figures.gallery import Gallery
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import columns_of
 from heatlas.reports.page.cautions import _several_networks
-from heatlas.reports.questions.associations import ASSOCIATIONS
+from heatlas.reports.questions.clinical import ASSOCIATIONS, NORMS, PROGRESSION
 from heatlas.reports.questions.comparisons import COMPARISONS
 from heatlas.reports.questions.findings import Estimate, leaders, map_shares, small_regions
-from heatlas.reports.questions.norms import NORMS
-from heatlas.reports.questions.progression import PROGRESSION
 from heatlas.reports.questions.rows import by_ranks, difference_in_words
 from heatlas.reports.questions.shortcuts import SHORTCUTS, _gathered_outside, facts
 from heatlas.reports.questions.subgroups import HARMONISATION, SUBGROUPS
