@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from heatlas.reports.questions.baselines import BASELINES
 from heatlas.reports.questions.clinical import ASSOCIATIONS, NORMS, NUMBER_ASSOCIATIONS, PROGRESSION
 from heatlas.reports.questions.comparisons import COMPARISONS, EFFECTS
-from heatlas.reports.questions.external import EXTERNAL
-from heatlas.reports.questions.predictions import CLASSES_PERFORMANCE, NUMBER_PERFORMANCE, REPEATS
+from heatlas.reports.questions.predictions import BASELINES, CLASSES_PERFORMANCE, EXTERNAL, NUMBER_PERFORMANCE, REPEATS
 from heatlas.reports.questions.question import Question
 from heatlas.reports.questions.shortcuts import SHORTCUTS
 from heatlas.reports.questions.subgroups import HARMONISATION, MAIN_EFFECTS, SUBGROUPS

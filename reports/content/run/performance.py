@@ -18,8 +18,8 @@ from heatlas.reports.figures.gallery import BLUE, GREY, INK, VERMILION, Picture,
 from heatlas.reports.frame import pages
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import Column, columns_of, numeric, page_table, text
-from heatlas.reports.questions.baselines import against_baselines
 from heatlas.reports.questions.findings import performance_estimate
+from heatlas.reports.questions.predictions import against_baselines
 from heatlas.reports.questions.question import ANY_TASK, Answer, Caution, Check, Headline, Question
 from heatlas.reports.read.run_record import OUTCOMES, RunRecord
 from heatlas.reports.words.numbers import count, fixed, interval, is_missing, listing, number, percent, sentence_case
