@@ -29,8 +29,8 @@ from heatlas.reports.frame import pages
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.pages import Component
 from heatlas.reports.questions.analyses import ANALYSES
+from heatlas.reports.questions.comparisons import PRIMARY
 from heatlas.reports.questions.predictions import APPLIED
-from heatlas.reports.questions.primary import PRIMARY
 from heatlas.reports.questions.question import ANY_TASK, TWO, PartView, Question, Section
 from heatlas.reports.questions.trust import PLANTED, PLANTED_EFFECTS
 from heatlas.reports.words.numbers import listing

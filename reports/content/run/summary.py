@@ -12,9 +12,9 @@ from heatlas.reports.content.relevance.headline import BRAIN, count_not_planted,
 from heatlas.reports.content.relevance.volume import VOLUME_AND_RELEVANCE
 from heatlas.reports.content.run.performance import PERFORMANCE
 from heatlas.reports.frame.material import Faults
+from heatlas.reports.questions.comparisons import PRIMARY, in_a_sentence
 from heatlas.reports.questions.findings import performance_estimate
 from heatlas.reports.questions.predictions import APPLIED, NUMBER_PERFORMANCE, against_baselines
-from heatlas.reports.questions.primary import PRIMARY, in_a_sentence
 from heatlas.reports.questions.question import Answer
 from heatlas.reports.questions.trust import bench_sentence, found_by_the_map, order_of_networks
 from heatlas.reports.read.run_record import RunRecord
