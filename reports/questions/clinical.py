@@ -15,8 +15,7 @@ from heatlas.pipeline.run.config.settings import Config
 from heatlas.reports.frame.pages import CLINICAL
 from heatlas.reports.frame.tables import correction
 from heatlas.reports.questions.findings import FEW_FIRSTS, firsts_in_words, with_places
-from heatlas.reports.questions.question import CLASSES, CLEAR, Question, Verdict
-from heatlas.reports.questions.rows import rows_where, survivors
+from heatlas.reports.questions.question import CLASSES, CLEAR, Question, Verdict, rows_where, survivors
 from heatlas.reports.questions.views import CI, IntervalChart, N, View
 from heatlas.reports.read.run_record import OUTCOMES, RunRecord
 from heatlas.reports.words.numbers import (

@@ -12,9 +12,15 @@ import pandas as pd
 
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.reports.frame.pages import PERFORMANCE, REGIONS
-from heatlas.reports.questions.question import CLASSES, CLEAR, Answer, Caution, Headline, Question, Verdict
-from heatlas.reports.questions.rows import (
+from heatlas.reports.questions.question import (
+    CLASSES,
+    CLEAR,
     NAMED,
+    Answer,
+    Caution,
+    Headline,
+    Question,
+    Verdict,
     by_ranks,
     classes_compared,
     difference_in_words,

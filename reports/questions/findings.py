@@ -21,7 +21,7 @@ from heatlas.pipeline.regions.ranking import least_voxels as least_voxels_at
 from heatlas.pipeline.regions.ranking import mean_over_participants, top_groups
 from heatlas.pipeline.statistics.performance.classification import ALL_FOLDS
 from heatlas.reports.frame.tables import Column, numeric
-from heatlas.reports.questions.rows import classes_compared, first_few, g_in_words, rows_where
+from heatlas.reports.questions.question import classes_compared, first_few, g_in_words, rows_where
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import (
     count,

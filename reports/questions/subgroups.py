@@ -12,8 +12,7 @@ import pandas as pd
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.reports.frame.pages import FAIRNESS
 from heatlas.reports.frame.tables import correction
-from heatlas.reports.questions.question import CLEAR, Caution, Check, Question, Verdict
-from heatlas.reports.questions.rows import rows_where, survivors
+from heatlas.reports.questions.question import CLEAR, Caution, Check, Question, Verdict, rows_where, survivors
 from heatlas.reports.questions.views import CI, IntervalChart, N, View
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import count, fixed, listing, number, p_value, sentence_case, shortened

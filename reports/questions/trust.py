@@ -5,28 +5,30 @@ Verdicts are those of ``heatlas evaluate`` (``verdicts.tsv``). Planted truth is 
 
 from __future__ import annotations
 
-from heatlas.pipeline.attribution.titles import map_title
-from heatlas.reports.questions.question import Verdict
-from heatlas.reports.questions.rows import rows_where
-from heatlas.reports.read.run_record import RunRecord, has_passed
-from heatlas.reports.words.numbers import listing, sentence_case
-import pandas as pd
-from heatlas.reports.frame.pages import MAPS
-from heatlas.reports.questions.question import Question, Verdict
-from heatlas.reports.questions.views import View
-from heatlas.reports.read.run_record import RunRecord
-from heatlas.reports.words.numbers import count, fixed, is_missing, number, p_value, percent
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from heatlas.pipeline.evaluation.planted import TOP
-from heatlas.reports.frame.pages import EVALUATION
-from heatlas.reports.questions.findings import Place, place_of
-from heatlas.reports.questions.question import CLEAR, Caution, Check, Question, Verdict
-from heatlas.reports.questions.rows import classes_compared, rows_where
-from heatlas.reports.questions.views import N, View
-from heatlas.reports.words.numbers import count, fixed, listing, mid_sentence, number, percent
-from heatlas.reports.words.wording import worded
 
+import pandas as pd
+
+from heatlas.pipeline.attribution.titles import map_title
+from heatlas.pipeline.evaluation.planted import TOP
+from heatlas.reports.frame.pages import EVALUATION, MAPS
+from heatlas.reports.questions.findings import Place, place_of
+from heatlas.reports.questions.question import CLEAR, Caution, Check, Question, Verdict, classes_compared, rows_where
+from heatlas.reports.questions.views import N, View
+from heatlas.reports.read.run_record import RunRecord, has_passed
+from heatlas.reports.words.numbers import (
+    count,
+    fixed,
+    is_missing,
+    listing,
+    mid_sentence,
+    number,
+    p_value,
+    percent,
+    sentence_case,
+)
+from heatlas.reports.words.wording import worded
 
 NOT_EVALUATED = "Null and faithfulness checks of the maps have not been run yet (heatlas evaluate)."
 COHORTS = {"run": "scans of the run", "planted": "copies of its controls with planted loss"}

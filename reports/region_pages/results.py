@@ -22,8 +22,7 @@ from heatlas.reports.questions.findings import (
     place_of,
     summary_means,
 )
-from heatlas.reports.questions.question import CLEAR
-from heatlas.reports.questions.rows import classes_compared, difference_in_words, g_in_words
+from heatlas.reports.questions.question import CLEAR, classes_compared, difference_in_words, g_in_words
 from heatlas.reports.questions.views import rows_in_words
 from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import RunRecord

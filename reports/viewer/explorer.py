@@ -21,7 +21,7 @@ from heatlas.reports.figures.gallery import OUTCOME_NAMES
 from heatlas.reports.figures.slices import Plane
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.pages import Component, embedded_json, render_part, template_text
-from heatlas.reports.questions.rows import classes_compared
+from heatlas.reports.questions.question import classes_compared
 from heatlas.reports.read.run_record import OUTCOMES, RunRecord
 from heatlas.reports.viewer.component import LIBRARY, packed, space_of
 from heatlas.reports.words.numbers import count, number, p_cell

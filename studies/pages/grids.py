@@ -32,8 +32,7 @@ from heatlas.reports.figures.gallery import (
 )
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table
-from heatlas.reports.questions.question import ROWS, PartView
-from heatlas.reports.questions.rows import first_few
+from heatlas.reports.questions.question import ROWS, PartView, first_few
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import count, fixed, listing, number, shortened, signed
 from heatlas.studies.grids.directions import BY_CONSTRUCTION, KIND_OF

@@ -21,8 +21,7 @@ from heatlas.reports.content.relevance.evaluation import (
 )
 from heatlas.reports.figures import gallery
 from heatlas.reports.page.sections import PART_VIEWS
-from heatlas.reports.questions.question import ROWS
-from heatlas.reports.questions.rows import NAMED
+from heatlas.reports.questions.question import NAMED, ROWS
 from heatlas.studies.consensus.agreement import CONSENSUS_TABLE, REGIONS_TABLE
 from heatlas.studies.grids.directions import DIRECTIONS_TABLE, GRIDS_TABLE
 from heatlas.studies.grids.tables import INVARIANCE_TABLE

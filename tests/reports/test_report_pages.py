@@ -31,7 +31,7 @@ from heatlas.reports.people.page import _maps_of_mistakes, _rightly
 from heatlas.reports.people.regions import cautions_of_maps
 from heatlas.reports.people.scan_pictures import scan_page
 from heatlas.reports.questions.findings import small_regions
-from heatlas.reports.questions.rows import g_in_words
+from heatlas.reports.questions.question import g_in_words
 from heatlas.reports.read.people import ParticipantRecords
 from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import read_run

@@ -25,7 +25,7 @@ from heatlas.reports.page.cautions import _several_networks
 from heatlas.reports.questions.clinical import ASSOCIATIONS, NORMS, PROGRESSION
 from heatlas.reports.questions.comparisons import COMPARISONS
 from heatlas.reports.questions.findings import Estimate, leaders, map_shares, small_regions
-from heatlas.reports.questions.rows import by_ranks, difference_in_words
+from heatlas.reports.questions.question import by_ranks, difference_in_words
 from heatlas.reports.questions.shortcuts import SHORTCUTS, _gathered_outside, facts
 from heatlas.reports.questions.subgroups import HARMONISATION, SUBGROUPS
 from heatlas.reports.questions.trust import AGREEMENT, mean_rank_correlation

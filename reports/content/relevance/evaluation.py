@@ -29,8 +29,7 @@ from heatlas.reports.figures.gallery import BLUE, GREY, LONGEST_METHOD, Picture,
 from heatlas.reports.frame import pages
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table, remark
-from heatlas.reports.questions.question import ANY_TASK, ROWS, Caution, Check, PartView, Question
-from heatlas.reports.questions.rows import first_few
+from heatlas.reports.questions.question import ANY_TASK, ROWS, Caution, Check, PartView, Question, first_few
 from heatlas.reports.questions.trust import COHORTS, NOT_EVALUATED, evaluation, lines_on, title_of
 from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import RunRecord, has_passed

@@ -35,8 +35,16 @@ from heatlas.reports.questions.findings import (
     summary_means,
     with_places,
 )
-from heatlas.reports.questions.question import ANY_TASK, CLEAR, Answer, Headline, Question
-from heatlas.reports.questions.rows import by_ranks, classes_compared, g_in_words
+from heatlas.reports.questions.question import (
+    ANY_TASK,
+    CLEAR,
+    Answer,
+    Headline,
+    Question,
+    by_ranks,
+    classes_compared,
+    g_in_words,
+)
 from heatlas.reports.questions.trust import bench_sentence, evaluated
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.vector.charts import IntervalRow, draw_intervals

@@ -16,8 +16,7 @@ from heatlas.reports.figures.gallery import INK, new_figure
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.pages import MAPS, TRAINING
 from heatlas.reports.frame.tables import Column, numeric, page_table
-from heatlas.reports.questions.question import ANY_TASK, CLEAR, Caution, Check, Question
-from heatlas.reports.questions.rows import rows_where
+from heatlas.reports.questions.question import ANY_TASK, CLEAR, Caution, Check, Question, rows_where
 from heatlas.reports.read.run_record import KEYS, RunRecord
 from heatlas.reports.words.numbers import count, fixed, number, percent
 

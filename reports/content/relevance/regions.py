@@ -36,8 +36,7 @@ from heatlas.reports.questions.findings import (
     voxels_of,
     weak_in_controls,
 )
-from heatlas.reports.questions.question import ANY_TASK, CLASSES, Caution, Check, Question
-from heatlas.reports.questions.rows import rows_where
+from heatlas.reports.questions.question import ANY_TASK, CLASSES, Caution, Check, Question, rows_where
 from heatlas.reports.questions.trust import bench_sentence
 from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import RunRecord
