@@ -9,7 +9,7 @@ from run_factory import PLANTED, RunPlan, make_run
 from heatlas.atlases.images import write_template_image
 from heatlas.atlases.spaces import template_grid
 from heatlas.pipeline.statistics.images.voxelwise import VOXELWISE_TABLES
-from heatlas.reports.content.relevance import differences, voxelwise
+from heatlas.reports.content.relevance import differences
 from heatlas.reports.content.relevance.differences import draw_differences, named
 from heatlas.reports.frame.material import Material
 
@@ -61,7 +61,7 @@ def test_each_region_is_named_for_what_was_found(layout):
 
 def test_voxels_are_counted_placed_and_drawn(layout):
     material = Material.of(layout)
-    content = voxelwise.build(material)
+    content = differences.build(material)
     first, second = content["blocks"]
     assert "Intensity of the images: no voxel with a corrected p below 0.05 (smallest p\xa0=\xa00.40)." in first["said"]
     assert first["figure"] is None
@@ -71,11 +71,11 @@ def test_voxels_are_counted_placed_and_drawn(layout):
     assert second["figure"] is not None
     assert content["folder"] == "group/voxelwise"
     assert not material.faults.said
-    assert "27 of 900 voxels" in voxelwise.verdict(material.run).answer
+    assert "27 of 900 voxels" in differences.verdict(material.run).answer
 
 
 def test_a_damaged_map_is_a_fault_and_no_crash(layout):
     layout.voxel_map("expectedGradients", "tThresholded").write_bytes(b"no image")
     material = Material.of(layout)
-    assert voxelwise.build(material)["blocks"][1]["figure"] is None
+    assert differences.build(material)["blocks"][1]["figure"] is None
     assert "stat-tThresholded" in next(iter(material.faults.said))

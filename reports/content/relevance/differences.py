@@ -1,15 +1,24 @@
-"""What differs in the images beside what the network used: by region, for the leading map, with a scatter of both."""
+"""Where images and maps differ: by region, with a scatter of both, and voxel by voxel.
+
+By region, what differs in the images stands beside what the network used, for the leading map. By voxel, each source
+has a sentence, slices, the surface and its clusters.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
+import nibabel as nib
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
 from heatlas.pipeline.attribution.titles import map_title
+from heatlas.pipeline.regions.maps import load_whole
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.template_name import is_mni
+from heatlas.pipeline.statistics.data.values import MEASURES
 from heatlas.pipeline.statistics.images.differences import (
     BOTH,
     DIFFERS_ONLY,
@@ -18,19 +27,33 @@ from heatlas.pipeline.statistics.images.differences import (
     USED_ONLY,
     VERDICTS,
 )
+from heatlas.reports.content.relevance.maps import spaces
 from heatlas.reports.figures.gallery import BLUE, GREY, INK, ORANGE, VERMILION, Picture, new_figure
+from heatlas.reports.figures.maps import GroupMap, draw_group_maps
+from heatlas.reports.figures.slices import BrainImage, ColourScale
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.pages import REGIONS
 from heatlas.reports.frame.tables import PageTable, columns_of, page_table
 from heatlas.reports.questions.question import CLEAR, Question, Verdict
 from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import RunRecord
-from heatlas.reports.words.numbers import count, fixed, interval, listing, mid_sentence, number, p_value, shortened
+from heatlas.reports.words.numbers import (
+    count,
+    fixed,
+    interval,
+    is_missing,
+    listing,
+    mid_sentence,
+    number,
+    p_value,
+    sentence_case,
+    shortened,
+)
 from heatlas.reports.words.wording import covariates_in_words, worded
 
 NAME = "image_differences"
 NAMED = 6  # regions named of each kind
-_COLUMNS = (
+_COLUMNS_OF_REGIONS = (
     "group",
     "difference",
     "ci_low",
@@ -40,9 +63,9 @@ _COLUMNS = (
     "p_fwe",
     "evidence_g",
     "evidence_p_fwe",
-    "verdict",
+    "verdict_on_regions",
 )
-_LEAD = (
+_LEAD_OF_REGIONS = (
     "The scans that the network saw are compared between {positive} and {negative} without any network, region by "
     "region, and beside it stands how the evidence of {map} differs, tested in the same way. What differs need not be "
     "used. Intensity is the mean of the image that the network sees, in standard deviations over the brain; volume "
@@ -60,14 +83,14 @@ def rows_of_leader(run: RunRecord) -> pd.DataFrame:
     return of_leader if len(of_leader) else table[table["map"] == table["map"].iloc[0]]
 
 
-def sentence(rows: pd.DataFrame) -> str:
+def regions_in_words(rows: pd.DataFrame) -> str:
     """Which regions differ and are used, differ only, or are used only, clearest first.
 
     Examples
     --------
     >>> rows = pd.DataFrame({"group": ["Hippocampus", "Amygdala", "Putamen"], "t": [-5.0, 3.0, 1.0],
-    ...     "verdict": ["differs and is used", "differs, not used", "neither"], "evidence_t": [4.0, 1.0, 0.0]})
-    >>> sentence(rows)
+    ...     "verdict_on_regions": ["differs and is used", "differs, not used", "neither"], "evidence_t": [4.0, 1.0, 0.0]})
+    >>> regions_in_words(rows)
     '1 region differs and is used: hippocampus. 1 region differs without being used clearly: amygdala. No region is used without differing clearly.'
     """  # noqa: E501
     sentences = []
@@ -76,7 +99,7 @@ def sentence(rows: pd.DataFrame) -> str:
         (DIFFERS_ONLY, "{} without being used clearly", "differs without being used clearly", "t"),
         (USED_ONLY, "{1} used without differing clearly", "is used without differing clearly", "evidence_t"),
     ):
-        of_kind = rows[rows["verdict"] == kind]
+        of_kind = rows[rows["verdict_on_regions"] == kind]
         if of_kind.empty:
             sentences.append(f"No region {other}.")
             continue
@@ -89,7 +112,7 @@ def sentence(rows: pd.DataFrame) -> str:
 
 
 def agreement(run: RunRecord, measure: str, name: str) -> str:
-    """The rank correlation of images and map, in a sentence; empty where there is none."""
+    """The rank correlation of images and map, in a regions_in_words; empty where there is none."""
     if not run.has("image_agreement"):
         return ""
     table = run.tables["image_agreement"]
@@ -105,7 +128,7 @@ def agreement(run: RunRecord, measure: str, name: str) -> str:
     )
 
 
-def verdict(run: RunRecord) -> Verdict | None:
+def verdict_on_regions(run: RunRecord) -> Verdict | None:
     """The answer of the section, of the first measure of the images."""
     if not run.has(NAME) or run.tables[NAME].empty:
         return None
@@ -113,35 +136,35 @@ def verdict(run: RunRecord) -> Verdict | None:
     measure, name = rows["measure"].iloc[0], rows["map"].iloc[0]
     of_measure = rows[rows["measure"] == measure]
     what = f"{worded(measure).capitalize()} of the images; {map_title(name)}."
-    return Verdict(sentence(of_measure), f"{what} {agreement(run, measure, name)}")
+    return Verdict(regions_in_words(of_measure), f"{what} {agreement(run, measure, name)}")
 
 
-def build(material: Material) -> Mapping[str, Any]:
-    """A block per measure: the sentence, the picture of both, and the table."""
+def build_regions(material: Material) -> Mapping[str, Any]:
+    """A block per measure: the regions_in_words, the picture of both, and the table."""
     run = material.run
     rows = rows_of_leader(run)
     name = rows["map"].iloc[0]
     held = rows["covariates"].dropna()
-    lead = _LEAD.format(
+    lead = _LEAD_OF_REGIONS.format(
         positive=run.positive, negative=run.negative, map=map_title(name),
         covariates=covariates_in_words(held.iloc[0]) if len(held) else "nothing",
     )  # fmt: skip
     blocks = []
     for measure, of_measure in rows.groupby("measure", sort=False):
-        text = f"{sentence(of_measure)} {agreement(run, str(measure), name)}"
+        text = f"{regions_in_words(of_measure)} {agreement(run, str(measure), name)}"
         blocks.append({
-            "title": worded(measure).capitalize(), "said": text, "figure": _figure(material, of_measure),
-            "table": _table(material, of_measure),
+            "title": worded(measure).capitalize(), "said": text, "figure": _figure_of_regions(material, of_measure),
+            "table": _table_of_regions(material, of_measure),
         })  # fmt: skip
     return {"lead": lead, "blocks": blocks}
 
 
-def _figure(material: Material, rows: pd.DataFrame) -> Picture | None:
+def _figure_of_regions(material: Material, rows: pd.DataFrame) -> Picture | None:
     known = rows[rows["hedges_g"].notna() & rows["evidence_g"].notna()]
     if known.empty:
         return None
     run, measure, title = material.run, worded(known["measure"].iloc[0]), map_title(known["map"].iloc[0])
-    counts = [f"{number((known['verdict'] == kind).sum())} {kind}" for kind in VERDICTS[:4]]
+    counts = [f"{number((known['verdict_on_regions'] == kind).sum())} {kind}" for kind in VERDICTS[:4]]
     people = (
         f"{number(known['n_positive'].iloc[0])} {run.positive}, {number(known['n_negative'].iloc[0])} {run.negative}"
     )
@@ -152,13 +175,13 @@ def _figure(material: Material, rows: pd.DataFrame) -> Picture | None:
         f"Scatter of {count(len(known), 'region')}, difference in the images against difference in the map: "
         f"{'; '.join(counts)}.",
         f"Each point is a bilateral group: across, how its {measure} in the images differs between {run.positive} and "
-        f"{run.negative}; up, how the density of {title} does (people: {people}). Colours and markers give the verdict "
-        f"by both family-wise p below {CLEAR:g}: {'; '.join(counts)}. Named: regions with a verdict other than "
+        f"{run.negative}; up, how the density of {title} does (people: {people}). Colours and markers give the verdict_on_regions "
+        f"by both family-wise p below {CLEAR:g}: {'; '.join(counts)}. Named: regions with a verdict_on_regions other than "
         "neither, and the outermost of the others.",
     )  # fmt: skip
 
 
-def _table(material: Material, rows: pd.DataFrame) -> PageTable:
+def _table_of_regions(material: Material, rows: pd.DataFrame) -> PageTable:
     run = material.run
     least = np.fmin(rows["p_fwe"], rows["evidence_p_fwe"])
     shown = rows.assign(least=least, size=-rows["hedges_g"].abs()).sort_values(["least", "size"], kind="stable")
@@ -169,7 +192,7 @@ def _table(material: Material, rows: pd.DataFrame) -> PageTable:
         f"Differences in the images ({worded(rows['measure'].iloc[0])}) and in {map_title(rows['map'].iloc[0])}, "
         f"smallest corrected p of both first. {TABLES[NAME].tests} Every row and column is in {file}."
     )
-    return page_table(shown, columns_of(run, NAME, _COLUMNS, **titles), caption, len(shown))
+    return page_table(shown, columns_of(run, NAME, _COLUMNS_OF_REGIONS, **titles), caption, len(shown))
 
 
 LOOKS = {
@@ -186,13 +209,13 @@ _LONGEST = 30
 
 
 def draw_differences(rows: pd.DataFrame, across: str, up: str) -> Figure:
-    """One point per region at ``hedges_g`` and ``evidence_g``, coloured by ``verdict``, with names."""
+    """One point per region at ``hedges_g`` and ``evidence_g``, coloured by ``verdict_on_regions``, with names."""
     figure = new_figure(7.2, 5.2)
     ax = figure.subplots()
     ax.axhline(0, color=GREY, lw=0.8)
     ax.axvline(0, color=GREY, lw=0.8)
     for kind, (colour, marker) in LOOKS.items():
-        own = rows[rows["verdict"] == kind]
+        own = rows[rows["verdict_on_regions"] == kind]
         if len(own):
             ax.scatter(own["hedges_g"], own["evidence_g"], s=34, color=colour, marker=marker, label=kind)
     x, y = rows["hedges_g"].to_numpy(float), rows["evidence_g"].to_numpy(float)
@@ -215,7 +238,7 @@ def draw_differences(rows: pd.DataFrame, across: str, up: str) -> Figure:
 def named(rows: pd.DataFrame) -> list[int]:
     """Places of the regions that get a name: those with a finding, largest first, and the outermost of the others."""
     reach = np.hypot(rows["hedges_g"].to_numpy(float), rows["evidence_g"].to_numpy(float))
-    found = ~rows["verdict"].isin([NEITHER, UNKNOWN]).to_numpy(bool)
+    found = ~rows["verdict_on_regions"].isin([NEITHER, UNKNOWN]).to_numpy(bool)
     order = np.argsort(-reach, kind="stable")
     chosen = [int(k) for k in order if found[k]][:MOST_NAMES]
     others = [int(k) for k in order if not found[k]][: min(OTHERS_NAMED, MOST_NAMES - len(chosen))]
@@ -250,6 +273,123 @@ def _with_room(values: np.ndarray, share: float) -> tuple[float, float]:
 
 IMAGE_DIFFERENCES = Question(
     "image-differences", "What differs in the images, and what does the network use?", "Images and evidence", REGIONS,
-    draw=build, requires=("image_differences",), absent="Images have not been compared with the maps: "
-    "notes.tsv says why, or the statistics have not run.", answer=verdict,
+    draw=build_regions, requires=("image_differences",), absent="Images have not been compared with the maps: "
+    "notes.tsv says why, or the statistics have not run.", answer=verdict_on_regions,
+)  # fmt: skip
+
+
+TESTS, CLUSTERS = "voxel_tests", "voxel_clusters"
+_NAMED = 4
+_LEAD_OF_VOXELS = (
+    "What the field looks at first: people of {positive} against {negative} in every voxel, in the images that the "
+    "network saw, without any network, and in the map. Values were smoothed to {fwhm} mm and averaged over the scans "
+    "of a person; people are permuted ({permutations} times; for the map within test folds), and p is family-wise over "
+    "all voxels, by threshold-free cluster enhancement (TFCE), and by the largest |t| beside it. A cluster says that "
+    "there is a difference somewhere in it, not in each of its voxels."
+)
+_COLUMNS_OF_VOXELS = ("cluster", "group", "x_mm", "y_mm", "z_mm", "t", "p_fwe", "p_fwe_tfce", "volume_mm3", "regions")
+
+
+def source_in_words(source: object) -> str:
+    """What was tested, for readers."""
+    return f"{worded(source)} of the images" if source in MEASURES else f"the map of {map_title(str(source))}"
+
+
+def voxels_in_words(run: RunRecord, row: Mapping[Hashable, Any]) -> str:
+    """How much differs in one source, and where."""
+    what = source_in_words(row["source"])
+    if is_missing(row["t"]):
+        return f"{what[0].upper()}{what[1:]}: not tested. {row['note']}"
+    n = int(row["n_higher"] + row["n_lower"])
+    if not n:
+        return (
+            f"{what[0].upper()}{what[1:]}: no voxel with a corrected p below {CLEAR:g} (smallest "
+            f"{p_value(row['p_fwe_tfce'])})."
+        )
+    table = run.tables[CLUSTERS] if run.has(CLUSTERS) else pd.DataFrame(columns=["source", "group", "t"])
+    own = table[table["source"] == row["source"]]
+    order = own["t"].abs().sort_values(ascending=False, kind="stable").index
+    names = [mid_sentence(one) for one in dict.fromkeys(own.loc[order, "group"])][:_NAMED]
+    where = f", first at {listing(names)}" if names else ""
+    sides = f"{number(row['n_lower'])} lower and {number(row['n_higher'])} higher in {run.positive}"
+    return f"{what[0].upper()}{what[1:]}: {number(n)} of {count(int(row['n_voxels']), 'voxel')} ({sides}){where}."
+
+
+def verdict_on_voxels(run: RunRecord) -> Verdict | None:
+    """The answer of the section."""
+    if not run.has(TESTS) or run.tables[TESTS].empty:
+        return None
+    said = [voxels_in_words(run, row) for row in run.tables[TESTS].to_dict("records")]
+    return Verdict(" ".join(said), f"Family-wise p below {CLEAR:g} by TFCE.")
+
+
+def build_voxels(material: Material) -> Mapping[str, Any]:
+    """A block per source."""
+    run = material.run
+    tests = run.tables[TESTS]
+    known = tests[tests["t"].notna()]
+    first = tests.iloc[0]
+    lead = _LEAD_OF_VOXELS.format(
+        positive=run.positive, negative=run.negative, fwhm=number(first["fwhm_mm"]),
+        permutations=number(tests["n_permutations"].max()),
+    )  # fmt: skip
+    blocks = []
+    for row in tests.to_dict("records"):
+        noted = "" if is_missing(row["t"]) or is_missing(row["note"]) else f" {sentence_case(str(row['note']))}."
+        there = not is_missing(row["t"]) and row["n_higher"] + row["n_lower"] > 0
+        blocks.append({
+            "title": source_in_words(row["source"]), "said": f"{voxels_in_words(run, row)}{noted}",
+            "figure": _figure_of_voxels(material, row) if there else None, "table": _table_of_voxels(material, str(row["source"])),
+        })  # fmt: skip
+    folder = run.layout.voxel_map("any", "t").parent.relative_to(run.layout.root).as_posix()
+    return {"lead": lead, "blocks": blocks, "folder": folder if len(known) else ""}
+
+
+def _figure_of_voxels(material: Material, row: Mapping[Hashable, Any]) -> Picture | None:
+    run, source = material.run, str(row["source"])
+    path = run.layout.voxel_map(source, "tThresholded")
+    try:
+        image: Any = nib.as_closest_canonical(load_whole(path))  # type: ignore[no-untyped-call]
+    except (BadInputError, OSError) as error:
+        file = path.relative_to(run.layout.root).as_posix()
+        material.faults.add(f"{file}: cannot be shown ({type(error).__name__}). Repeat the command that made this run.")
+        return None
+    values = np.asarray(image.dataobj, np.float32)
+    found = np.abs(values[values != 0])
+    if not found.size:
+        return None
+    scale = ColourScale(float(found.min()) * 0.999, max(float(found.max()), float(found.min()) * 1.01), True)
+    people = f"{number(row['n_positive'])} {run.positive}, {number(row['n_negative'])} {run.negative}"
+    title = f"{source_in_words(source)}, {run.positive} less {run.negative}"
+    shown = GroupMap(f"{title[0].upper()}{title[1:]}", BrainImage(values, np.asarray(image.affine)), scale, "t")
+    held = "" if is_missing(row["covariates"]) else f", held constant: {covariates_in_words(row['covariates'])}"
+    mni = is_mni(run.layout.space)
+    return material.gallery.add(
+        draw_group_maps([(shown, ("slices", "glass", "surface") if mni else ("slices",))], material.backdrop),
+        f"voxelwise_{source}",
+        f"Voxels that differ on slices{', in a glass brain and on the cortical surface' * mni}. {voxels_in_words(run, row)}",
+        f"t of {title}, where the family-wise p by TFCE is below {CLEAR:g}; people: {people}{held}. Warm colours: "
+        f"higher in {run.positive}; by the largest |t| alone, |t| must exceed {fixed(row['critical_t'])}. "
+        + spaces(run),
+        "png",
+    )
+
+
+def _table_of_voxels(material: Material, source: str) -> PageTable | None:
+    run = material.run
+    if not run.has(CLUSTERS):
+        return None
+    table = run.tables[CLUSTERS]
+    own = table[table["source"] == source]
+    if own.empty:
+        return None
+    own = own.assign(group_page=own["group"].map(material.links.region).astype(object))
+    file = TABLES[CLUSTERS].path(run.layout).relative_to(run.layout.root).as_posix()
+    caption = f"Clusters and further peaks, {source_in_words(source)} ({file}). {TABLES[CLUSTERS].tests}"
+    return page_table(own, columns_of(run, CLUSTERS, _COLUMNS_OF_VOXELS), caption, 40)
+
+
+VOXELWISE = Question(
+    "voxelwise", "Where do images and maps differ, voxel by voxel?", "Voxel by voxel", REGIONS, draw=build_voxels,
+    requires=(TESTS,), applies=lambda run: run.has(TESTS), answer=verdict_on_voxels,
 )  # fmt: skip
