@@ -49,7 +49,7 @@ from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import write_json, write_text
 from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE
 from heatlas.pipeline.run.work.digests import file_digest
-from heatlas.reports.content.run.model_card import model_card
+from heatlas.reports.content.run.colophon import model_card
 from heatlas.reports.read.run_record import read_run
 from heatlas.studies.probes.body import with_body
 from heatlas.studies.probes.settings import ProbeConfig
