@@ -23,7 +23,7 @@ from heatlas.reports.content.run.summary import summarise
 from heatlas.reports.figures import gallery
 from heatlas.reports.frame.material import Material
 from heatlas.reports.page.build import report_inputs, write_report
-from heatlas.reports.page.cautions import find_cautions
+from heatlas.reports.page.sections import find_cautions
 from heatlas.reports.people.page import person_content
 from heatlas.reports.questions import trust
 from heatlas.reports.questions.comparisons import COMPARISONS

@@ -21,7 +21,7 @@ from heatlas.reports.content.run.cohort import _split, flow
 from heatlas.reports.figures.gallery import Gallery
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import columns_of
-from heatlas.reports.page.cautions import _several_networks
+from heatlas.reports.page.sections import _several_networks
 from heatlas.reports.questions.clinical import ASSOCIATIONS, NORMS, PROGRESSION
 from heatlas.reports.questions.comparisons import COMPARISONS
 from heatlas.reports.questions.findings import Estimate, leaders, map_shares, small_regions
