@@ -29,8 +29,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from heatlas.pipeline.run.plain_text import plain
-from heatlas.reports.words.glossary import linked
 from heatlas.reports.words.numbers import number
+from heatlas.reports.words.wording import linked
 
 
 @dataclass(frozen=True)

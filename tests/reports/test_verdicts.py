@@ -32,8 +32,7 @@ from heatlas.reports.questions.trust import AGREEMENT, mean_rank_correlation
 from heatlas.reports.questions.views import View, show_view
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.region_pages.results import associations_by_group
-from heatlas.reports.words.glossary import GLOSSARY, linked
-from heatlas.reports.words.wording import OWN, hippocampal_source, worded
+from heatlas.reports.words.wording import GLOSSARY, OWN, hippocampal_source, linked, worded
 
 FOLDER = Path("nowhere")
 

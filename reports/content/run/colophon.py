@@ -25,8 +25,8 @@ from heatlas.reports.frame import pages
 from heatlas.reports.frame.material import Material
 from heatlas.reports.questions.question import ANY_TASK, Question
 from heatlas.reports.read.run_record import RunRecord
-from heatlas.reports.words.glossary import GLOSSARY
 from heatlas.reports.words.numbers import listing
+from heatlas.reports.words.wording import GLOSSARY
 
 
 @dataclass(frozen=True)
