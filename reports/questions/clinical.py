@@ -1,4 +1,4 @@
-"""Does relevance follow the disease: clinical measures or the number predicted, later conversion, norms of controls?"""
+"""Relevance and the disease: clinical measures or the number predicted, later conversion, norms of controls."""
 
 from __future__ import annotations
 

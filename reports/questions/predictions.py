@@ -1,4 +1,4 @@
-"""How good is the prediction: by the networks of the run, beside simple predictors, and in another cohort?"""
+"""How good the prediction is: by the networks of the run, beside simple predictors, and in another cohort."""
 
 from __future__ import annotations
 

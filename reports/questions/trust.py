@@ -1,4 +1,4 @@
-"""Whether a map can be trusted: does it find what was planted, what does the evaluation say of it, do rankings agree?
+"""Whether a map can be trusted: what was planted, what the evaluation says of it, whether rankings agree.
 
 Verdicts are those of ``heatlas evaluate`` (``verdicts.tsv``). Planted truth is known of synthetic people alone.
 """

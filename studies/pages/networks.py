@@ -1,5 +1,6 @@
-"""Networks beside those of the run: what training with maps changed, and what removed regions, other networks and frozen
-backbones show.
+"""Networks beside those of the run, in the report.
+
+What training with maps changed; what networks without some regions, other networks and frozen backbones show.
 """
 
 from __future__ import annotations

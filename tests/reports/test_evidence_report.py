@@ -322,7 +322,7 @@ def test_regions_by_evidence_come_first_and_the_founding_tables_are_complete(run
 
 
 def scores(finds: str = EVIDENCE) -> pd.DataFrame:
-    """Scores of two maps and two images without a network; `finds` finds what was trust, the other map does not."""
+    """Scores of two maps and two images without a network; `finds` finds what was planted, the other map does not."""
     rows = []
     for name in (EVIDENCE, "lrpB000"):
         area, hits = (0.98, 5.0) if name == finds else (0.5, 1.0)
@@ -491,7 +491,7 @@ def test_a_run_without_evidence_has_none(tmp_path):
 
 
 @pytest.mark.parametrize("planted", [0, 1, 2])
-def test_regions_that_differ_without_disease_are_counted(record, trust):
+def test_regions_that_differ_without_disease_are_counted(record, planted):
     rows = evidence_differences(record, record.leading_map)
     differ = [str(group) for group in rows.index[rows["p_fwe"] < 0.05]]
     known = replace(record)

@@ -42,7 +42,7 @@ def layout(tmp_path_factory):
 
 def test_each_region_is_named_for_what_was_found(layout):
     material = Material.of(layout)
-    content = differences.build(material)
+    content = differences.build_regions(material)
     (block,) = content["blocks"]
     assert "1 region differs and is used: hippocampus." in block["said"]
     assert "1 region differs without being used clearly: putamen." in block["said"]
@@ -50,7 +50,7 @@ def test_each_region_is_named_for_what_was_found(layout):
     assert "entorhinal area" in block["said"]
     assert "Over 67 regions" in block["said"] or "Over 68 regions" in block["said"]
     assert block["figure"] is not None
-    verdict = differences.verdict(material.run)
+    verdict = differences.verdict_on_regions(material.run)
     assert verdict.answer.startswith("1 region differs and is used: hippocampus.")
     rows = differences.rows_of_leader(material.run)
     first = [str(rows["group"].iloc[place]) for place in named(rows)]
@@ -61,7 +61,7 @@ def test_each_region_is_named_for_what_was_found(layout):
 
 def test_voxels_are_counted_placed_and_drawn(layout):
     material = Material.of(layout)
-    content = differences.build(material)
+    content = differences.build_voxels(material)
     first, second = content["blocks"]
     assert "Intensity of the images: no voxel with a corrected p below 0.05 (smallest p\xa0=\xa00.40)." in first["said"]
     assert first["figure"] is None
@@ -71,11 +71,11 @@ def test_voxels_are_counted_placed_and_drawn(layout):
     assert second["figure"] is not None
     assert content["folder"] == "group/voxelwise"
     assert not material.faults.said
-    assert "27 of 900 voxels" in differences.verdict(material.run).answer
+    assert "27 of 900 voxels" in differences.verdict_on_voxels(material.run).answer
 
 
 def test_a_damaged_map_is_a_fault_and_no_crash(layout):
     layout.voxel_map("expectedGradients", "tThresholded").write_bytes(b"no image")
     material = Material.of(layout)
-    assert differences.build(material)["blocks"][1]["figure"] is None
+    assert differences.build_voxels(material)["blocks"][1]["figure"] is None
     assert "stat-tThresholded" in next(iter(material.faults.said))

@@ -63,7 +63,7 @@ _COLUMNS_OF_REGIONS = (
     "p_fwe",
     "evidence_g",
     "evidence_p_fwe",
-    "verdict_on_regions",
+    "verdict",
 )
 _LEAD_OF_REGIONS = (
     "The scans that the network saw are compared between {positive} and {negative} without any network, region by "
@@ -89,7 +89,7 @@ def regions_in_words(rows: pd.DataFrame) -> str:
     Examples
     --------
     >>> rows = pd.DataFrame({"group": ["Hippocampus", "Amygdala", "Putamen"], "t": [-5.0, 3.0, 1.0],
-    ...     "verdict_on_regions": ["differs and is used", "differs, not used", "neither"], "evidence_t": [4.0, 1.0, 0.0]})
+    ...     "verdict": ["differs and is used", "differs, not used", "neither"], "evidence_t": [4.0, 1.0, 0.0]})
     >>> regions_in_words(rows)
     '1 region differs and is used: hippocampus. 1 region differs without being used clearly: amygdala. No region is used without differing clearly.'
     """  # noqa: E501
@@ -99,7 +99,7 @@ def regions_in_words(rows: pd.DataFrame) -> str:
         (DIFFERS_ONLY, "{} without being used clearly", "differs without being used clearly", "t"),
         (USED_ONLY, "{1} used without differing clearly", "is used without differing clearly", "evidence_t"),
     ):
-        of_kind = rows[rows["verdict_on_regions"] == kind]
+        of_kind = rows[rows["verdict"] == kind]
         if of_kind.empty:
             sentences.append(f"No region {other}.")
             continue
@@ -112,7 +112,7 @@ def regions_in_words(rows: pd.DataFrame) -> str:
 
 
 def agreement(run: RunRecord, measure: str, name: str) -> str:
-    """The rank correlation of images and map, in a regions_in_words; empty where there is none."""
+    """The rank correlation of images and map, in a sentence; empty where there is none."""
     if not run.has("image_agreement"):
         return ""
     table = run.tables["image_agreement"]
@@ -140,7 +140,7 @@ def verdict_on_regions(run: RunRecord) -> Verdict | None:
 
 
 def build_regions(material: Material) -> Mapping[str, Any]:
-    """A block per measure: the regions_in_words, the picture of both, and the table."""
+    """A block per measure: the sentence, the picture of both, and the table."""
     run = material.run
     rows = rows_of_leader(run)
     name = rows["map"].iloc[0]
@@ -164,7 +164,7 @@ def _figure_of_regions(material: Material, rows: pd.DataFrame) -> Picture | None
     if known.empty:
         return None
     run, measure, title = material.run, worded(known["measure"].iloc[0]), map_title(known["map"].iloc[0])
-    counts = [f"{number((known['verdict_on_regions'] == kind).sum())} {kind}" for kind in VERDICTS[:4]]
+    counts = [f"{number((known['verdict'] == kind).sum())} {kind}" for kind in VERDICTS[:4]]
     people = (
         f"{number(known['n_positive'].iloc[0])} {run.positive}, {number(known['n_negative'].iloc[0])} {run.negative}"
     )
@@ -175,8 +175,8 @@ def _figure_of_regions(material: Material, rows: pd.DataFrame) -> Picture | None
         f"Scatter of {count(len(known), 'region')}, difference in the images against difference in the map: "
         f"{'; '.join(counts)}.",
         f"Each point is a bilateral group: across, how its {measure} in the images differs between {run.positive} and "
-        f"{run.negative}; up, how the density of {title} does (people: {people}). Colours and markers give the verdict_on_regions "
-        f"by both family-wise p below {CLEAR:g}: {'; '.join(counts)}. Named: regions with a verdict_on_regions other than "
+        f"{run.negative}; up, how the density of {title} does (people: {people}). Colours and markers give the verdict "
+        f"by both family-wise p below {CLEAR:g}: {'; '.join(counts)}. Named: regions with a verdict other than "
         "neither, and the outermost of the others.",
     )  # fmt: skip
 
@@ -209,13 +209,13 @@ _LONGEST = 30
 
 
 def draw_differences(rows: pd.DataFrame, across: str, up: str) -> Figure:
-    """One point per region at ``hedges_g`` and ``evidence_g``, coloured by ``verdict_on_regions``, with names."""
+    """One point per region at ``hedges_g`` and ``evidence_g``, coloured by ``verdict``, with names."""
     figure = new_figure(7.2, 5.2)
     ax = figure.subplots()
     ax.axhline(0, color=GREY, lw=0.8)
     ax.axvline(0, color=GREY, lw=0.8)
     for kind, (colour, marker) in LOOKS.items():
-        own = rows[rows["verdict_on_regions"] == kind]
+        own = rows[rows["verdict"] == kind]
         if len(own):
             ax.scatter(own["hedges_g"], own["evidence_g"], s=34, color=colour, marker=marker, label=kind)
     x, y = rows["hedges_g"].to_numpy(float), rows["evidence_g"].to_numpy(float)
@@ -238,7 +238,7 @@ def draw_differences(rows: pd.DataFrame, across: str, up: str) -> Figure:
 def named(rows: pd.DataFrame) -> list[int]:
     """Places of the regions that get a name: those with a finding, largest first, and the outermost of the others."""
     reach = np.hypot(rows["hedges_g"].to_numpy(float), rows["evidence_g"].to_numpy(float))
-    found = ~rows["verdict_on_regions"].isin([NEITHER, UNKNOWN]).to_numpy(bool)
+    found = ~rows["verdict"].isin([NEITHER, UNKNOWN]).to_numpy(bool)
     order = np.argsort(-reach, kind="stable")
     chosen = [int(k) for k in order if found[k]][:MOST_NAMES]
     others = [int(k) for k in order if not found[k]][: min(OTHERS_NAMED, MOST_NAMES - len(chosen))]
@@ -339,7 +339,8 @@ def build_voxels(material: Material) -> Mapping[str, Any]:
         there = not is_missing(row["t"]) and row["n_higher"] + row["n_lower"] > 0
         blocks.append({
             "title": source_in_words(row["source"]), "said": f"{voxels_in_words(run, row)}{noted}",
-            "figure": _figure_of_voxels(material, row) if there else None, "table": _table_of_voxels(material, str(row["source"])),
+            "figure": _figure_of_voxels(material, row) if there else None,
+            "table": _table_of_voxels(material, str(row["source"])),
         })  # fmt: skip
     folder = run.layout.voxel_map("any", "t").parent.relative_to(run.layout.root).as_posix()
     return {"lead": lead, "blocks": blocks, "folder": folder if len(known) else ""}
@@ -367,7 +368,8 @@ def _figure_of_voxels(material: Material, row: Mapping[Hashable, Any]) -> Pictur
     return material.gallery.add(
         draw_group_maps([(shown, ("slices", "glass", "surface") if mni else ("slices",))], material.backdrop),
         f"voxelwise_{source}",
-        f"Voxels that differ on slices{', in a glass brain and on the cortical surface' * mni}. {voxels_in_words(run, row)}",
+        f"Voxels that differ on slices{', in a glass brain and on the cortical surface' * mni}. "
+        + voxels_in_words(run, row),
         f"t of {title}, where the family-wise p by TFCE is below {CLEAR:g}; people: {people}{held}. Warm colours: "
         f"higher in {run.positive}; by the largest |t| alone, |t| must exceed {fixed(row['critical_t'])}. "
         + spaces(run),

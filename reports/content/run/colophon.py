@@ -1,4 +1,4 @@
-"""Texts that end the report or leave it: methods with the works cited, how to cite, credits, provenance, the model card."""
+"""Texts that end the report or leave it: methods with the works cited, credits, provenance, the model card."""
 
 from __future__ import annotations
 
