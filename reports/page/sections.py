@@ -16,7 +16,7 @@ import numpy as np
 from heatlas.atlases.templates import configured_template
 from heatlas.pipeline.cohort.people.tasks import TWO_CLASSES
 from heatlas.pipeline.run.plugins import plugged_in
-from heatlas.reports.content.relevance import differences, evaluation, headline, lrp, maps, patients, regions, volume
+from heatlas.reports.content.relevance import differences, evaluation, founding, headline, maps, regions, volume
 from heatlas.reports.content.run import cohort, colophon, performance, registration
 from heatlas.reports.frame import pages
 from heatlas.reports.frame.material import Faults, Material
@@ -96,9 +96,9 @@ UNDEFINED = Question(
 
 OWN = (
     APPLIED, headline.BRAIN, headline.RANKING, IN_SHORT, cohort.PARTICIPANTS, PRIMARY, performance.PERFORMANCE,
-    maps.MAPS, patients.PATIENTS, lrp.BETA, regions.REGIONS, regions.REGION_TABLE, differences.IMAGE_DIFFERENCES,
+    maps.MAPS, founding.PATIENTS, founding.BETA, regions.REGIONS, regions.REGION_TABLE, differences.IMAGE_DIFFERENCES,
     differences.VOXELWISE, volume.VOLUME_AND_RELEVANCE, cohort.COHORT, registration.REGISTRATION, performance.TRAINING,
-    lrp.CONSERVATION, colophon.METHODS, UNDEFINED, colophon.GLOSSARY_PAGE, evaluation.EVALUATION, colophon.PROVENANCE,
+    founding.CONSERVATION, colophon.METHODS, UNDEFINED, colophon.GLOSSARY_PAGE, evaluation.EVALUATION, colophon.PROVENANCE,
     colophon.CREDITS,
 )  # fmt: skip
 TAKEN = [

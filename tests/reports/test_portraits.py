@@ -16,7 +16,7 @@ from heatlas.atlases.spaces import template_grid
 from heatlas.atlases.templates import load_template
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table
-from heatlas.reports.content.relevance import patients
+from heatlas.reports.content.relevance import founding
 from heatlas.reports.figures.gallery import shown_in
 from heatlas.reports.figures.maps import FAINT, MAPS, REGIONS, region_row
 from heatlas.reports.figures.slices import BrainImage, ColourScale, smoothed
@@ -150,15 +150,15 @@ def test_menus_of_people_and_regions_mark_where_one_came_from(report):
 
 
 def test_figure_7_of_the_founding_study_has_the_colours_of_the_mean_map(run, monkeypatch):
-    seen, draw = [], patients.draw_map_grid
+    seen, draw = [], founding.draw_map_grid
 
     def noted(rows, titles, *rest):
         seen.append((titles, [(row.scale.low, row.scale.high) for row in rows]))
         return draw(rows, titles, *rest)
 
-    monkeypatch.setattr(patients, "draw_map_grid", noted)
+    monkeypatch.setattr(founding, "draw_map_grid", noted)
     material = Material.of(run)
-    blocks = patients.build(material)["blocks"]
+    blocks = founding.build(material)["blocks"]
     figures = {one.name: one.caption for block in blocks for one in block["figures"]}
     mean = material.group_view("AD", "lrpB000")
     expected = (mean.magnitudes[90.0], mean.magnitudes[99.5])

@@ -14,8 +14,8 @@ from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.layout.folder import RunInput
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.statistics.associations.volume_association import ADJUSTED
+from heatlas.reports.content.relevance.founding import _by_chance, _hippocampus
 from heatlas.reports.content.relevance.headline import smaller_shares
-from heatlas.reports.content.relevance.lrp import _by_chance, _hippocampus
 from heatlas.reports.content.relevance.volume import interval_against_p
 from heatlas.reports.content.run.cohort import _split, flow
 from heatlas.reports.figures.gallery import Gallery
