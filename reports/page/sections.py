@@ -20,7 +20,6 @@ from heatlas.reports.content.relevance import differences, evaluation, founding,
 from heatlas.reports.content.run import cohort, colophon, performance, registration
 from heatlas.reports.frame import pages
 from heatlas.reports.frame.material import Faults, Material
-from heatlas.reports.frame.pages import Component
 from heatlas.reports.questions.analyses import ANALYSES
 from heatlas.reports.questions.comparisons import PRIMARY, scaled_by_probability
 from heatlas.reports.questions.findings import in_words
@@ -39,12 +38,6 @@ class BuiltSection:
     section: Question
     content: Mapping[str, Any] = field(default_factory=dict)
     absent: str = ""
-
-    @property
-    def components(self) -> Sequence[Component]:
-        """Interactive parts of the section; what a builder gives as ``components``."""
-        found: Sequence[Component] = self.content.get("components", ())
-        return found
 
 
 def build_section(section: Question, material: Material) -> BuiltSection | None:
@@ -98,8 +91,8 @@ OWN = (
     APPLIED, headline.BRAIN, headline.RANKING, IN_SHORT, cohort.PARTICIPANTS, PRIMARY, performance.PERFORMANCE,
     maps.MAPS, founding.PATIENTS, founding.BETA, regions.REGIONS, regions.REGION_TABLE, differences.IMAGE_DIFFERENCES,
     differences.VOXELWISE, volume.VOLUME_AND_RELEVANCE, cohort.COHORT, registration.REGISTRATION, performance.TRAINING,
-    founding.CONSERVATION, colophon.METHODS, UNDEFINED, colophon.GLOSSARY_PAGE, evaluation.EVALUATION, colophon.PROVENANCE,
-    colophon.CREDITS,
+    founding.CONSERVATION, colophon.METHODS, UNDEFINED, colophon.GLOSSARY_PAGE, evaluation.EVALUATION,
+    colophon.PROVENANCE, colophon.CREDITS,
 )  # fmt: skip
 TAKEN = [
     *(question.id for question in (*OWN, *ANALYSES)), evaluation.FURTHER, *(view.name for view in evaluation.VIEWS)

@@ -31,6 +31,7 @@ from heatlas.reports.vector.charts import (
     NEGATIVE,
     OTHER,
     POSITIVE,
+    Look,
     ScoreRow,
     VisitSeries,
     draw_fingerprint,
@@ -303,43 +304,43 @@ def _fingerprint(
     if len(adjusted):
         table["w"] = table["group"].map(adjusted["w"])
     table = table.sort_values("score", key=lambda values: -values.abs(), kind="stable", na_position="last")
-    shown = table[table["score"].notna()].head(SHOWN)
-    rows = [
-        ScoreRow(
-            str(group), controls.bands.get(str(group)), float(score), measure.form(value), material.links.region(group)
-        )
-        for group, score, value in zip(shown["group"], shown["score"], shown["value"], strict=True)
-    ]
     looks = {material.run.positive: POSITIVE, material.run.negative: NEGATIVE}
     look = looks.get(str(visits["label"].iloc[0]), OTHER)
     text = (
         f"{measure.title} ({title}) in each region, mean over {count(len(scans), 'scan')}, in standard deviations of "
-        f"{controls.who}; this person is not among them. Boxes show the middle half of the controls, lines 90 %. "
-        f"Shown: {count(len(rows), 'region')} furthest from the controls, of {number(len(table))}."
-    )
-    alt = f"{title}: {listing([f'{row.name} {fixed(row.score, 1)}' for row in rows[:5]])} standard deviations."
-    chart = draw_fingerprint(rows, look, controls.who, alt) if rows else None
-    return Fingerprint(title, chart, _region_table(material, measure, table), text)
+        f"{controls.who}; this person is not among them. Boxes show the middle half of the controls, lines 90 %.",
+        "the controls", "",
+    )  # fmt: skip
+    return _furthest(material, measure, title, table, controls.bands, look, controls.who, text)
 
 
 def _scored(material: Material, measure: FingerprintMeasure, title: str, scores: pd.DataFrame) -> Fingerprint:
     """Scores by bilateral group against the norms of the run whose networks were applied."""
     table = scores.dropna(subset="z").rename_axis("group").reset_index()
     table = table.assign(score=table["z"]).sort_values("z", key=lambda z: -z.abs(), kind="stable")
-    shown, run = table.head(SHOWN), material.run
-    rows = [
-        ScoreRow(str(group), None, float(z), measure.form(value), material.links.region(group))
-        for group, z, value in zip(shown["group"], shown["z"], shown["value"], strict=True)
-    ]
-    who = f"{run.negative} of the run that the networks are from"
+    who = f"{material.run.negative} of the run that the networks are from"
     text = (
-        f"{title} in each region against the norms of {who}, as normal deviates (z). Shown: "
-        f"{count(len(rows), 'region')} furthest from these controls, of {number(len(table))}. w_scores.tsv says what "
-        "each norm takes account of."
-    )
+        f"{title} in each region against the norms of {who}, as normal deviates (z).", "these controls",
+        " w_scores.tsv says what each norm takes account of.",
+    )  # fmt: skip
+    return _furthest(material, measure, title, table, {}, OTHER, who, text)
+
+
+def _furthest(
+    material: Material, measure: FingerprintMeasure, title: str, table: pd.DataFrame,
+    bands: Mapping[str, tuple[float, ...]], look: Look, who: str, text: tuple[str, str, str],
+) -> Fingerprint:  # fmt: skip
+    """Chart and table of regions, those furthest from controls first; `text`: before, the controls, after."""
+    shown = table[table["score"].notna()].head(SHOWN)
+    rows = [
+        ScoreRow(str(group), bands.get(str(group)), float(score), measure.form(value), material.links.region(group))
+        for group, score, value in zip(shown["group"], shown["score"], shown["value"], strict=True)
+    ]
+    before, whom, after = text
+    said = f"{before} Shown: {count(len(rows), 'region')} furthest from {whom}, of {number(len(table))}.{after}"
     alt = f"{title}: {listing([f'{row.name} {fixed(row.score, 1)}' for row in rows[:5]])} standard deviations."
-    chart = draw_fingerprint(rows, OTHER, who, alt) if rows else None
-    return Fingerprint(title, chart, _region_table(material, measure, table), text)
+    chart = draw_fingerprint(rows, look, who, alt) if rows else None
+    return Fingerprint(title, chart, _region_table(material, measure, table), said)
 
 
 def _region_table(material: Material, measure: FingerprintMeasure, rows: pd.DataFrame) -> PageTable:

@@ -171,10 +171,8 @@ class Estimate:
 
 def performance_estimate(run: RunRecord, metric: str) -> Estimate | None:
     """A metric over all folds together; None if it is not known."""
-    if not run.has("performance"):
-        return None
-    table = run.tables["performance"]
-    rows = table[(table["fold"].astype(str) == ALL_FOLDS) & (table["metric"] == metric) & table["estimate"].notna()]
+    rows = rows_where(run, "performance", "estimate", metric=metric)
+    rows = rows[rows["fold"].astype(str) == ALL_FOLDS] if len(rows) else rows
     if rows.empty:
         return None
     row = rows.iloc[0]
@@ -183,11 +181,8 @@ def performance_estimate(run: RunRecord, metric: str) -> Estimate | None:
 
 def summary_means(run: RunRecord, map_name: str, metric: str, scan_group: str) -> pd.Series:
     """Known participant means of a metric in a group of scans, by bilateral group."""
-    if not run.has("region_summary"):
-        return pd.Series(dtype=float)
-    table = run.tables["region_summary"]
-    rows = table[(table["map"] == map_name) & (table["scan_group"] == scan_group)]
-    return rows.set_index("group")[f"mean_{metric}"].dropna()
+    rows = rows_where(run, "region_summary", map=map_name, scan_group=scan_group)
+    return rows.set_index("group")[f"mean_{metric}"].dropna() if len(rows) else pd.Series(dtype=float)
 
 
 _PER_VOXEL = ["mean_first", "mean_second", "difference", "ci_low", "ci_high"]

@@ -23,7 +23,7 @@ from heatlas.reports.questions.findings import (
     summary_means,
 )
 from heatlas.reports.questions.question import CLEAR, classes_compared, difference_in_words, g_in_words
-from heatlas.reports.questions.views import rows_in_words
+from heatlas.reports.questions.views import CI, G, rows_in_words
 from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import count, listing, number, p_value, percent, signed
@@ -130,24 +130,10 @@ _SIDE_COLUMNS = (
     numeric("sum_right", "Sum, right"),
 )
 _ASSOCIATED = (
-    "biomarker", "scan_group", "estimator", "covariates", "map", "r", "ci_low", "ci_high", "p", "p_fwe", "p_fdr",
-    "n_participants", "note",
-)  # fmt: skip
-_EFFECTS = (
-    "map",
-    "difference",
-    "ci_low",
-    "ci_high",
-    "hedges_g",
-    "hedges_g_low",
-    "hedges_g_high",
-    "n_first",
-    "n_second",
-    "p",
-    "p_fwe",
-    "p_fdr",
+    "biomarker", "scan_group", "estimator", "covariates", "map", "r", *CI, "p", "p_fwe", "p_fdr", "n_participants",
     "note",
-)
+)  # fmt: skip
+_EFFECTS = ("map", "difference", *CI, *G, "n_first", "n_second", "p", "p_fwe", "p_fdr", "note")
 _MEASURES = {"share": "Share of the map", "density": "Density"}
 MOST_ASSOCIATIONS = 24  # rows of a page
 

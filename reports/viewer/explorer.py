@@ -22,7 +22,7 @@ from heatlas.reports.figures.slices import Plane
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.pages import Component, embedded_json, render_part, template_text
 from heatlas.reports.questions.question import classes_compared
-from heatlas.reports.read.run_record import OUTCOMES, RunRecord
+from heatlas.reports.read.run_record import KEYS, OUTCOMES, RunRecord
 from heatlas.reports.viewer.component import LIBRARY, packed, space_of
 from heatlas.reports.words.numbers import count, number, p_cell
 
@@ -171,18 +171,7 @@ def _relevance(material: Material) -> pd.DataFrame | None:
     path = RELEVANCE_TABLE.path(material.run.layout)
     if not path.is_file():
         return None
-    columns = [
-        "participant_id",
-        "scan_id",
-        "map",
-        "region",
-        "name",
-        "hemisphere",
-        "group",
-        "n_voxels",
-        "sum",
-        "density",
-    ]
+    columns = [*KEYS, "map", "region", "name", "hemisphere", "group", "n_voxels", "sum", "density"]
     try:
         require_whole(path)
         table = RELEVANCE_TABLE.read(path, columns)

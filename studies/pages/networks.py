@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -164,6 +165,7 @@ VIEWS = (
 
 TABLES = ("before_after", "objective_weights", "marker_groups")
 COMMANDS = {"before_after": "heatlas evaluate OUT --parts objective"}
+_three, _change = partial(fixed, decimals=3), partial(signed, decimals=3)
 _KINDS = {
     "guided": "guided into a mask",
     "distilled": "like those of a teacher",
@@ -396,14 +398,6 @@ def _changes(row: pd.Series, name: str, decimals: int) -> str:
         return "does not change" if change == 0 else f"changes by {signed(change, decimals)}"
     low, high = (signed(bound, decimals) for bound in bounds)
     return f"changes by {signed(change, decimals)} (95 % interval {low} to {high})"
-
-
-def _three(value: object) -> str:
-    return fixed(value, 3)
-
-
-def _change(value: object) -> str:
-    return signed(value, 3)
 
 
 BEFORE_AFTER = Question(

@@ -158,7 +158,7 @@ def test_figure_7_of_the_founding_study_has_the_colours_of_the_mean_map(run, mon
 
     monkeypatch.setattr(founding, "draw_map_grid", noted)
     material = Material.of(run)
-    blocks = founding.build(material)["blocks"]
+    blocks = founding.build_patients(material)["blocks"]
     figures = {one.name: one.caption for block in blocks for one in block["figures"]}
     mean = material.group_view("AD", "lrpB000")
     expected = (mean.magnitudes[90.0], mean.magnitudes[99.5])

@@ -34,7 +34,8 @@ from heatlas.reports.figures.slices import BrainImage, ColourScale
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.pages import REGIONS
 from heatlas.reports.frame.tables import PageTable, columns_of, page_table
-from heatlas.reports.questions.question import CLEAR, Question, Verdict
+from heatlas.reports.questions.question import CLEAR, Question, Verdict, first_few, rows_where
+from heatlas.reports.questions.views import CI
 from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import (
@@ -54,17 +55,8 @@ from heatlas.reports.words.wording import covariates_in_words, worded
 NAME = "image_differences"
 NAMED = 6  # regions named of each kind
 _COLUMNS_OF_REGIONS = (
-    "group",
-    "difference",
-    "ci_low",
-    "ci_high",
-    "hedges_g",
-    "t",
-    "p_fwe",
-    "evidence_g",
-    "evidence_p_fwe",
-    "verdict",
-)
+    "group", "difference", *CI, "hedges_g", "t", "p_fwe", "evidence_g", "evidence_p_fwe", "verdict",
+)  # fmt: skip
 _LEAD_OF_REGIONS = (
     "The scans that the network saw are compared between {positive} and {negative} without any network, region by "
     "region, and beside it stands how the evidence of {map} differs, tested in the same way. What differs need not be "
@@ -105,21 +97,17 @@ def regions_in_words(rows: pd.DataFrame) -> str:
             continue
         order = of_kind[by].abs().sort_values(ascending=False, kind="stable").index
         names = [mid_sentence(name) for name in of_kind.loc[order, "group"]]
-        more = [f"{number(len(names) - NAMED)} more"] if len(names) > NAMED else []
         forms = ("differs", "is") if len(names) == 1 else ("differ", "are")
-        sentences.append(f"{count(len(names), 'region')} {verb.format(*forms)}: {listing(names[:NAMED] + more)}.")
+        sentences.append(f"{count(len(names), 'region')} {verb.format(*forms)}: {first_few(names, NAMED)}.")
     return " ".join(sentences)
 
 
 def agreement(run: RunRecord, measure: str, name: str) -> str:
     """The rank correlation of images and map, in a sentence; empty where there is none."""
-    if not run.has("image_agreement"):
+    rows = rows_where(run, "image_agreement", "r", measure=measure, map=name)
+    if rows.empty:
         return ""
-    table = run.tables["image_agreement"]
-    of_map = table[(table["measure"] == measure) & (table["map"] == name) & table["r"].notna()]
-    if of_map.empty:
-        return ""
-    row = of_map.iloc[0]
+    row = rows.iloc[0]
     bounds = interval(row["ci_low"], row["ci_high"], 2, run.config.statistics.confidence)
     return (
         f"Over {count(int(row['n_regions']), 'region')}, the size of the difference in the images and that in the map "
@@ -130,7 +118,7 @@ def agreement(run: RunRecord, measure: str, name: str) -> str:
 
 def verdict_on_regions(run: RunRecord) -> Verdict | None:
     """The answer of the section, of the first measure of the images."""
-    if not run.has(NAME) or run.tables[NAME].empty:
+    if not run.has(NAME):  # a table without rows is not kept
         return None
     rows = rows_of_leader(run)
     measure, name = rows["measure"].iloc[0], rows["map"].iloc[0]
@@ -306,10 +294,10 @@ def voxels_in_words(run: RunRecord, row: Mapping[Hashable, Any]) -> str:
             f"{what[0].upper()}{what[1:]}: no voxel with a corrected p below {CLEAR:g} (smallest "
             f"{p_value(row['p_fwe_tfce'])})."
         )
-    table = run.tables[CLUSTERS] if run.has(CLUSTERS) else pd.DataFrame(columns=["source", "group", "t"])
-    own = table[table["source"] == row["source"]]
-    order = own["t"].abs().sort_values(ascending=False, kind="stable").index
-    names = [mid_sentence(one) for one in dict.fromkeys(own.loc[order, "group"])][:_NAMED]
+    clusters = rows_where(run, CLUSTERS, source=row["source"])
+    if len(clusters):
+        clusters = clusters.loc[clusters["t"].abs().sort_values(ascending=False, kind="stable").index]
+    names = [mid_sentence(group) for group in dict.fromkeys(clusters["group"] if len(clusters) else ())][:_NAMED]
     where = f", first at {listing(names)}" if names else ""
     sides = f"{number(row['n_lower'])} lower and {number(row['n_higher'])} higher in {run.positive}"
     return f"{what[0].upper()}{what[1:]}: {number(n)} of {count(int(row['n_voxels']), 'voxel')} ({sides}){where}."
@@ -317,7 +305,7 @@ def voxels_in_words(run: RunRecord, row: Mapping[Hashable, Any]) -> str:
 
 def verdict_on_voxels(run: RunRecord) -> Verdict | None:
     """The answer of the section."""
-    if not run.has(TESTS) or run.tables[TESTS].empty:
+    if not run.has(TESTS):
         return None
     said = [voxels_in_words(run, row) for row in run.tables[TESTS].to_dict("records")]
     return Verdict(" ".join(said), f"Family-wise p below {CLEAR:g} by TFCE.")
@@ -379,16 +367,13 @@ def _figure_of_voxels(material: Material, row: Mapping[Hashable, Any]) -> Pictur
 
 def _table_of_voxels(material: Material, source: str) -> PageTable | None:
     run = material.run
-    if not run.has(CLUSTERS):
+    clusters = rows_where(run, CLUSTERS, source=source)
+    if clusters.empty:
         return None
-    table = run.tables[CLUSTERS]
-    own = table[table["source"] == source]
-    if own.empty:
-        return None
-    own = own.assign(group_page=own["group"].map(material.links.region).astype(object))
+    clusters = clusters.assign(group_page=clusters["group"].map(material.links.region).astype(object))
     file = TABLES[CLUSTERS].path(run.layout).relative_to(run.layout.root).as_posix()
     caption = f"Clusters and further peaks, {source_in_words(source)} ({file}). {TABLES[CLUSTERS].tests}"
-    return page_table(own, columns_of(run, CLUSTERS, _COLUMNS_OF_VOXELS), caption, 40)
+    return page_table(clusters, columns_of(run, CLUSTERS, _COLUMNS_OF_VOXELS), caption, 40)
 
 
 VOXELWISE = Question(

@@ -29,7 +29,7 @@ from heatlas.reports.figures.gallery import BLUE, GREY, LONGEST_METHOD, Picture,
 from heatlas.reports.frame import pages
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table, remark
-from heatlas.reports.questions.question import ANY_TASK, ROWS, Caution, Check, PartView, Question, first_few
+from heatlas.reports.questions.question import ANY_TASK, ROWS, Caution, Check, PartView, Question, first_few, rows_where
 from heatlas.reports.questions.trust import COHORTS, NOT_EVALUATED, evaluation, lines_on, title_of
 from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import RunRecord, has_passed
@@ -248,19 +248,15 @@ def _interactions(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageT
         f"The left side, the right side and both take the tissue of controls.{of_pairs} {summary} (intervals over "
         f"{people}, not corrected for {count(len(table), 'region')})."
     )
+    logits = partial(signed, decimals=3)
     columns = [
-        Column("group", "Region"), numeric("left", "Left", _milli), numeric("right", "Right", _milli),
-        numeric("both", "Both", _milli),
-        numeric("interaction", "Both − left − right", _milli, "above 0: either suffices; below 0: both are needed"),
-        numeric("ci_low", "From", _milli), numeric("ci_high", "To", _milli),
+        Column("group", "Region"), numeric("left", "Left", logits), numeric("right", "Right", logits),
+        numeric("both", "Both", logits),
+        numeric("interaction", "Both − left − right", logits, "above 0: either suffices; below 0: both are needed"),
+        numeric("ci_low", "From", logits), numeric("ci_high", "To", logits),
     ]  # fmt: skip
     caption = "Evidence lost, in logits, with the 95 % interval of the interaction; the largest interactions first."
     return text, (page_table(table, columns, caption, ROWS),)
-
-
-def _milli(value: object) -> str:
-    """A difference of logits with three decimals."""
-    return signed(value, 3)
 
 
 def _sources(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable, ...]]:
@@ -298,11 +294,8 @@ def _sources(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable,
 
 def _first_groups(run: RunRecord, name: str, cohort: str) -> list[str]:
     """The first regions of a map, best first; none where its scores are not known."""
-    if not run.has("evaluation"):
-        return []
-    rows = run.tables["evaluation"]
-    rows = rows[(rows["map"] == name) & (rows["network"] == REAL) & (rows["cohort"] == cohort)]
-    names = rows.loc[rows["severity"].astype(str) == ALL, "first_groups"].dropna().tolist()
+    rows = rows_where(run, "evaluation", map=name, network=REAL, cohort=cohort)
+    names = rows.loc[rows["severity"].astype(str) == ALL, "first_groups"].dropna().tolist() if len(rows) else []
     return str(names[0]).split("; ") if names else []
 
 

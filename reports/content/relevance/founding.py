@@ -5,32 +5,29 @@ The two patients are predicted with high probability, and their maps differ most
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from scipy.spatial.distance import cosine
+
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.regions.ranking import METRICS
 from heatlas.pipeline.run.layout.map_names import beta_of
 from heatlas.reports.content.relevance.volume import volume_estimate
-from heatlas.reports.figures.gallery import INK, new_figure
-from heatlas.reports.frame.material import Material
-from heatlas.reports.frame.pages import MAPS, TRAINING
-from heatlas.reports.frame.tables import Column, numeric, page_table
-from heatlas.reports.questions.question import ANY_TASK, CLEAR, Caution, Check, Question, rows_where
-from heatlas.reports.read.run_record import KEYS, RunRecord
-from heatlas.reports.words.numbers import count, fixed, number, percent
-import textwrap
-from collections.abc import Mapping, Sequence
-import numpy as np
-from scipy.spatial.distance import cosine
 from heatlas.reports.figures.gallery import BLUE, GREY, INK, VERMILION, Picture, new_figure
 from heatlas.reports.figures.maps import MapRow, draw_map_grid
 from heatlas.reports.figures.slices import HIPPOCAMPAL_CUTS, PERSON_PERCENTILES, Plane
-from heatlas.reports.frame.pages import MAPS
+from heatlas.reports.frame.material import Material
+from heatlas.reports.frame.pages import MAPS, TRAINING
+from heatlas.reports.frame.tables import Column, numeric, page_table
 from heatlas.reports.questions.findings import in_words, small_regions
-from heatlas.reports.questions.question import Question
-from heatlas.reports.words.numbers import count, fixed, is_missing, shortened
+from heatlas.reports.questions.question import ANY_TASK, CLEAR, Caution, Check, Question, rows_where
+from heatlas.reports.read.run_record import KEYS, RunRecord
+from heatlas.reports.words.numbers import count, fixed, is_missing, number, percent, shortened
 
 
 def matrices(overlap: pd.DataFrame) -> dict[str, pd.DataFrame]:

@@ -43,6 +43,7 @@ from heatlas.reports.questions.question import (
     Question,
     by_ranks,
     classes_compared,
+    first_few,
     g_in_words,
 )
 from heatlas.reports.questions.trust import bench_sentence, evaluated
@@ -181,8 +182,7 @@ def regions_that_differ(run: RunRecord) -> str:
     passed, tested = _differing(run)
     if not tested:
         return ""
-    more = [f"{number(len(passed) - DIFFERING_NAMED)} more"] if len(passed) > DIFFERING_NAMED else []
-    names = f": {listing([mid_sentence(one) for one in passed[:DIFFERING_NAMED]] + more)}" if passed else ""
+    names = f": {first_few([mid_sentence(group) for group in passed], DIFFERING_NAMED)}" if passed else ""
     most = " When most regions differ, read the order, not the count." if len(passed) > tested / 2 else ""
     return f"{_number_that_differ(len(passed), tested)} the classes{names}.{most}"
 
