@@ -43,7 +43,7 @@ def matrices(overlap: pd.DataFrame) -> dict[str, pd.DataFrame]:
 def build_beta(material: Material) -> Mapping[str, Any]:
     """One matrix per metric that is known."""
     overlap = material.run.tables["beta_overlap"]
-    notes = sorted(set(overlap["note"].dropna())) if "note" in overlap else []
+    notes = sorted(set(overlap["note"].dropna()))
     known = matrices(overlap)
     picture = None
     if known:
@@ -225,7 +225,7 @@ def build_patients(material: Material) -> Mapping[str, Any]:
         rows = frame[frame["map"] == name]
         pair = rows[rows["participant_id"].notna()]
         if pair.empty:
-            notes = [str(note) for note in rows["note"].dropna()] if "note" in rows else []
+            notes = [str(note) for note in rows["note"].dropna()]
             blocks.append(
                 {"title": map_title(name), "notes": notes or ["There is no pair."], "figures": [], "text": ""}
             )
