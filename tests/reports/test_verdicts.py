@@ -15,7 +15,6 @@ from heatlas.pipeline.run.layout.folder import RunInput
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.statistics.associations.volume_association import ADJUSTED
 from heatlas.reports.content.relevance.founding import _by_chance, _hippocampus
-from heatlas.reports.content.relevance.headline import smaller_shares
 from heatlas.reports.content.relevance.volume import interval_against_p
 from heatlas.reports.content.run.cohort import _split, flow
 from heatlas.reports.figures.gallery import Gallery
@@ -24,7 +23,7 @@ from heatlas.reports.frame.tables import columns_of
 from heatlas.reports.page.sections import _several_networks
 from heatlas.reports.questions.clinical import ASSOCIATIONS, NORMS, PROGRESSION
 from heatlas.reports.questions.comparisons import COMPARISONS
-from heatlas.reports.questions.findings import Estimate, leaders, map_shares, small_regions
+from heatlas.reports.questions.findings import Estimate, leaders, map_shares, small_regions, smaller_shares
 from heatlas.reports.questions.question import by_ranks, difference_in_words
 from heatlas.reports.questions.shortcuts import SHORTCUTS, _gathered_outside, facts
 from heatlas.reports.questions.subgroups import HARMONISATION, SUBGROUPS

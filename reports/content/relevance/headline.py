@@ -6,7 +6,7 @@ the template, and the regions ranked by the size of the effect.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -18,6 +18,7 @@ from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.pages import SUMMARY
 from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table
 from heatlas.reports.questions.findings import (
+    BY_MEASURE,
     FEW_FIRSTS,
     densest,
     evidence_differences,
@@ -27,11 +28,13 @@ from heatlas.reports.questions.findings import (
     leaders,
     leading_evidence,
     leading_in_words,
+    leading_regions,
     least_voxels,
     map_shares,
     overlap_in_words,
     place_columns,
     small_regions,
+    smaller_shares,
     summary_means,
     with_places,
 )
@@ -44,7 +47,6 @@ from heatlas.reports.questions.question import (
     by_ranks,
     classes_compared,
     first_few,
-    g_in_words,
 )
 from heatlas.reports.questions.trust import bench_sentence, evaluated
 from heatlas.reports.read.run_record import RunRecord
@@ -52,7 +54,6 @@ from heatlas.reports.vector.charts import IntervalRow, draw_intervals
 from heatlas.reports.words.numbers import count, fixed, is_missing, listing, mid_sentence, number, signed
 
 WHERE = "Where does it look?"
-NAMED = 5  # regions named for each measure
 
 
 def where_it_looks(run: RunRecord) -> Answer:
@@ -60,7 +61,7 @@ def where_it_looks(run: RunRecord) -> Answer:
     if not run.leads_with_evidence:
         return _regions_by_density(run, run.leading_map)
     name = run.leading_map
-    found = leading_evidence(run, name, NAMED)
+    found = leading_evidence(run, name, BY_MEASURE)
     if not found.regions:
         return Answer(WHERE, "Not known: the evidence of regions has not been compared between the classes.")
     tested = evidence_differences(run, name)
@@ -115,7 +116,7 @@ def _regions_by_density(run: RunRecord, name: str) -> Answer:
         )
     gains = summary_means(run, name, "gain", "TP")
     if len(gains):
-        by_gain = leaders(run, gains, name, "gain", NAMED)
+        by_gain = leaders(run, gains, name, "gain", BY_MEASURE)
         hits = run.group_sizes["TP"][1]
         more = (
             f"Compared with {run.negative} (gain, {count(hits, 'true-positive participant')}), the largest ratios are "
@@ -128,33 +129,6 @@ def _regions_by_density(run: RunRecord, name: str) -> Answer:
         named = listing([f"{mid_sentence(group)}, {number(n)}" for group, n in small.items()])
         more += f" Regions of fewer than {count(least_voxels(run), 'voxel')} are ranked but not named ({named})."
     return Answer(WHERE, text, more=more)
-
-
-def leading_regions(run: RunRecord, name: str, metric: str) -> tuple[str, ...]:
-    """Regions that the summary names in the positive class: the densest, or those with the largest shares."""
-    if metric == "density":
-        return leaders(run, summary_means(run, name, metric, run.positive), name, metric, NAMED).regions
-    return leaders(run, map_shares(run, name, run.positive), name, metric, 3).regions
-
-
-def smaller_shares(run: RunRecord, name: str, regions: Sequence[str]) -> str:
-    """Which of some regions hold a smaller share of the map in the positive class, after correction.
-
-    If such a region is denser there, this is only because the whole map is stronger.
-    """
-    rows = classes_compared(run, map=name, metric="share")
-    if rows.empty:
-        return ""
-    rows = rows[(rows["p_fwe"] < CLEAR) & (rows["difference"] < 0)].set_index("group")
-    found = rows.to_dict("index")
-    fewer = [f"{mid_sentence(group)} (g {g_in_words(found[group])})" for group in regions if group in found]
-    if not fewer:
-        return ""
-    verb = "holds" if len(fewer) == 1 else "hold"
-    return (
-        f"{listing(fewer)} {verb} a smaller share of the map in {run.positive} than in {run.negative} "
-        "(family-wise corrected)"
-    )
 
 
 OUTLINED, RANKED = 5, 12

@@ -16,12 +16,11 @@ from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.registration.settled import JACOBIAN_SOURCE, RELIABILITY
 from heatlas.pipeline.run.layout.map_names import beta_of
 from heatlas.pipeline.statistics.associations.volume_association import ADJUSTED, REGION, VOLUME, WITHIN
-from heatlas.reports.content.relevance.headline import leading_regions, smaller_shares
 from heatlas.reports.figures.gallery import BLUE, GREY, INK, VERMILION, Picture, new_figure
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.pages import CLINICAL
 from heatlas.reports.frame.tables import columns_of, page_table
-from heatlas.reports.questions.findings import Estimate
+from heatlas.reports.questions.findings import Estimate, leading_regions, smaller_shares
 from heatlas.reports.questions.question import CLEAR, Answer, Caution, Check, Headline, Question, rows_where
 from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import RunRecord
