@@ -16,8 +16,8 @@ import numpy as np
 from heatlas.atlases.templates import configured_template
 from heatlas.pipeline.cohort.people.tasks import TWO_CLASSES
 from heatlas.pipeline.run.plugins import plugged_in
-from heatlas.reports.content.relevance import differences, evaluation, founding, headline, maps, regions, volume
-from heatlas.reports.content.run import cohort, colophon, performance, registration
+from heatlas.reports.content.relevance import differences, evaluation, founding, maps, regions, volume
+from heatlas.reports.content.run import cohort, colophon, performance, registration, summary
 from heatlas.reports.frame import pages
 from heatlas.reports.frame.material import Faults, Material
 from heatlas.reports.questions.analyses import ANALYSES
@@ -88,7 +88,7 @@ UNDEFINED = Question(
 )  # fmt: skip
 
 OWN = (
-    APPLIED, headline.BRAIN, headline.RANKING, IN_SHORT, cohort.PARTICIPANTS, PRIMARY, performance.PERFORMANCE,
+    APPLIED, summary.BRAIN, summary.RANKING, IN_SHORT, cohort.PARTICIPANTS, PRIMARY, performance.PERFORMANCE,
     maps.MAPS, founding.PATIENTS, founding.BETA, regions.REGIONS, regions.REGION_TABLE, differences.IMAGE_DIFFERENCES,
     differences.VOXELWISE, volume.VOLUME_AND_RELEVANCE, cohort.COHORT, registration.REGISTRATION, performance.TRAINING,
     founding.CONSERVATION, colophon.METHODS, UNDEFINED, colophon.GLOSSARY_PAGE, evaluation.EVALUATION,

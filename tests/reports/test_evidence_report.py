@@ -18,8 +18,7 @@ from heatlas.pipeline.evaluation.bench.verdicts import DISTRACTORS_TABLE, VERDIC
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table, write_table
 from heatlas.reports.content.relevance import evaluation, regions
-from heatlas.reports.content.relevance.headline import WHERE
-from heatlas.reports.content.run.summary import summarise
+from heatlas.reports.content.run.summary import WHERE, summarise
 from heatlas.reports.figures import gallery
 from heatlas.reports.frame.material import Material
 from heatlas.reports.page.build import report_inputs, write_report

@@ -15,7 +15,7 @@ from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.regions.channels import RELEVANCE_CHANNELS_TABLE, shares_of_kinds
 from heatlas.pipeline.regions.ranking import METRICS, top_groups
 from heatlas.pipeline.regions.tables import ALL
-from heatlas.reports.content.relevance.headline import regions_that_differ
+from heatlas.reports.content.run.summary import regions_that_differ
 from heatlas.reports.figures.gallery import Picture
 from heatlas.reports.figures.regions import draw_regions
 from heatlas.reports.frame import pages
