@@ -95,10 +95,10 @@ def with_addresses(html: str, files: Mapping[str, str]) -> str:
     >>> with_addresses('<p id="a"><a href="#a"> <a href="#b">', {"a": "one.html", "b": "two.html"})
     '<p id="a"><a href="#a"> <a href="two.html#b">'
     """
-    own = anchors_of(html)
+    here = anchors_of(html)
 
     def addressed(link: re.Match[str]) -> str:
-        file = "" if link[1] in own else files.get(link[1], "")
+        file = "" if link[1] in here else files.get(link[1], "")
         return f'href="{file}#{link[1]}"'
 
     return re.sub(r'href="#([^"]*)"', addressed, html)

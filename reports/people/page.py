@@ -103,18 +103,17 @@ def _lead(material: Material, visits: pd.DataFrame) -> str:
     tested = visits[visits["predicted"].notna()]
     if tested.empty:
         return text + "These scans have no prediction: they are outside the contrast, or the run stopped before."
-    own = tested[~tested["applied"].fillna(False).astype(bool)]
-    if len(own):
-        folds = sorted({str(fold).removesuffix(".0") for fold in own["fold"]})
+    held_out = tested[~tested["applied"].fillna(False).astype(bool)]
+    if len(held_out):
+        folds = sorted({str(fold).removesuffix(".0") for fold in held_out["fold"]})
         network = f"The network of fold {listing(folds)}, which was trained on no scan of this person,"
         if run.task.is_number:
-            means = [fixed(pd.to_numeric(own[name]).mean(), 1) for name in ("predicted", "label")]
+            means = [fixed(pd.to_numeric(held_out[name]).mean(), 1) for name in ("predicted", "label")]
             return text + f"{network} predicts {run.task.column} {means[0]}; the true value is {means[1]}."
-        right = int((own["label"] == own["predicted"]).sum())
+        right = int((held_out["label"] == held_out["predicted"]).sum())
         return text + (
-            f"{network} "
-            f"{_rightly(right, len(own))} ({'probability' if len(own) == 1 else 'mean probability'} of {run.positive} "
-            f"{fixed(own['probability'].mean(), 3)})."
+            f"{network} {_rightly(right, len(held_out))} ({'mean ' * (len(held_out) > 1)}probability of "
+            f"{run.positive} {fixed(held_out['probability'].mean(), 3)})."
         )
     if run.without_labels:
         return text + _applied(run, visits, tested)

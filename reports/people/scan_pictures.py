@@ -139,7 +139,7 @@ def draw_one(
         raise BadInputError(f"{files.name}: the template or the atlas {atlas!r} is not at hand on this machine.")
     grid = space.source
     brain = _brain(files.image, grid)
-    own, inside = BrainImage(brain, grid.affine), brain > 0
+    anatomy, inside = BrainImage(brain, grid.affine), brain > 0
     labels = space.atlas if space.side == 1 else _atlas(atlas, grid)
     maps = {name: read_map(files.relevance_map(name), grid) for name in units}
     images = {name: BrainImage(values, grid.affine) for name, values in maps.items()}
@@ -148,7 +148,7 @@ def draw_one(
     first, *others = _rows(smooth, units, ", smoothed")
     of_regions = region_row(regions.title, pd.Series(regions.values, dtype=float), regions.unit, labels)
     for output, rows in (("portrait", [first, of_regions, *others]), ("unsmoothed", _rows(views, units))):
-        outputs[output].write_bytes(draw_portrait(own, rows, regions.named, labels, list(units)))
+        outputs[output].write_bytes(draw_portrait(anatomy, rows, regions.named, labels, list(units)))
     write_text(outputs["viewer"], scan_page(files, brain, maps, views, units, space, cautions))
 
 

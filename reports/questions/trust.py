@@ -331,8 +331,8 @@ def found_by_the_map(run: RunRecord) -> str:
     found = planted_recovery(run)
     if found is None or found.leaders is None:
         return ""
-    most, own = found.others["hits"].max(), found.rows["hits"].max()
-    others = f" (other methods: at most {number(most)})" if own > most else ""
+    most, hits = found.others["hits"].max(), found.rows["hits"].max()
+    others = f" (other methods: at most {number(most)})" if hits > most else ""
     return (
         f"The map ({mid_sentence(found.title)}) has {found.leaders.hits} of {found.leaders.planted} regions with "
         f"planted disease among its first {found.leaders.top}{others}. "

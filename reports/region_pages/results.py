@@ -198,8 +198,8 @@ def associations_by_group(run: RunRecord) -> Mapping[str, PageTable]:
         f"{TABLES['associations'].tests}"
     )
     return {
-        str(group): page_table(own, columns, caption, MOST_ASSOCIATIONS)
-        for group, own in rows.groupby("group", sort=False)
+        str(group): page_table(of_group, columns, caption, MOST_ASSOCIATIONS)
+        for group, of_group in rows.groupby("group", sort=False)
     }
 
 
@@ -213,6 +213,6 @@ def effects_by_group(run: RunRecord) -> Mapping[str, list[PageTable]]:
             rows = table.assign(map=table["map"].map(map_title))
             caption = f"{title}, {run.positive} (first) against {run.negative}, every map."
             caption += f"{difference_in_words(table)} {TABLES['group_comparisons'].tests}"
-            for group, own in rows.groupby("group", sort=False):
-                found.setdefault(str(group), []).append(page_table(own, columns, caption))
+            for group, of_group in rows.groupby("group", sort=False):
+                found.setdefault(str(group), []).append(page_table(of_group, columns, caption))
     return found

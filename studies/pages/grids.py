@@ -113,9 +113,9 @@ def agreement(table: pd.DataFrame) -> pd.DataFrame:
     `table`: rows of one setting and kind. Smoothed maps are shown, other studies are not. A method with the same share
     on all grids correlates with nothing and is left out.
     """
-    own = table[table["spearman"].notna()].astype({"stage_a": int, "stage_b": int})
-    ends = [list(zip(own[f"method_{one}"], own[f"stage_{one}"], strict=True)) for one in "ab"]
-    found = dict(zip(zip(*ends, strict=True), own["spearman"].astype(float), strict=True))
+    known = table[table["spearman"].notna()].astype({"stage_a": int, "stage_b": int})
+    ends = [list(zip(known[f"method_{one}"], known[f"stage_{one}"], strict=True)) for one in "ab"]
+    found = dict(zip(zip(*ends, strict=True), known["spearman"].astype(float), strict=True))
     places = pd.DataFrame(list(dict.fromkeys(ends[0] + ends[1])), columns=["method", "stage"])
     places = places[~_is_study(places["method"]) | places["method"].str.contains("kernel=")]
     last = places.groupby("method")["stage"].transform("max")
@@ -200,23 +200,23 @@ def draw_aggregated(layout: EvaluationLayout) -> None:
         values = {name: file[name] for name in file.files}
     gallery = Gallery(layout.evaluation_figures, FORMS)
     for setting in dict.fromkeys(values["settings"].tolist()):
-        own = {name: one[values["settings"] == setting] for name, one in values.items()}
+        arrays = {name: one[values["settings"] == setting] for name, one in values.items()}
         with house_style():
-            figure = _aggregated_figure(own, setting)
+            figure = _aggregated_figure(arrays, setting)
             gallery.add(
-                figure, f"aggregated_{setting}", f"Mean maps of {len(own['names'])} methods in {setting} grids",
+                figure, f"aggregated_{setting}", f"Mean maps of {len(arrays['names'])} methods in {setting} grids",
                 "Best grids at the left, worst at the right.",
             )  # fmt: skip
 
 
-def _aggregated_figure(own: Mapping[str, NDArray], setting: str) -> Figure:  # type: ignore[type-arg]
-    bins, rows = len(EDGES) - 1, len(own["names"])
+def _aggregated_figure(arrays: Mapping[str, NDArray], setting: str) -> Figure:  # type: ignore[type-arg]
+    bins, rows = len(EDGES) - 1, len(arrays["names"])
     figure = Figure(figsize=(COLUMN * (bins + 1) + 0.6, ROW * rows + 0.5), layout="constrained")
     axes = figure.subplots(rows, bins + 1, squeeze=False)
-    for row, name in enumerate(own["names"].tolist()):
-        limit = float(own["limits"][row]) or 1.0
-        pictures = [own["examples"][row, MIDDLE], *own["means"][row]]
-        labels = ["example", *(f"{share:.2f}" for share in own["shares"][row])]
+    for row, name in enumerate(arrays["names"].tolist()):
+        limit = float(arrays["limits"][row]) or 1.0
+        pictures = [arrays["examples"][row, MIDDLE], *arrays["means"][row]]
+        labels = ["example", *(f"{share:.2f}" for share in arrays["shares"][row])]
         for one, picture, label in zip(axes[row], pictures, labels, strict=True):
             one.imshow(picture.T, origin="lower", cmap=warm(), vmin=0, vmax=limit, interpolation="nearest")
             for side, line in zip(picture.shape, (one.axvline, one.axhline), strict=True):
@@ -224,7 +224,7 @@ def _aggregated_figure(own: Mapping[str, NDArray], setting: str) -> Figure:  # t
             one.set(xticks=[], yticks=[])
             one.grid(False)
             one.set_xlabel(label, fontsize=7)
-        axes[row, 0].set_ylabel(f"{name}\nstage {own['stages'][row]}, n = {own['counts'][row]}", fontsize=6)
+        axes[row, 0].set_ylabel(f"{name}\nstage {arrays['stages'][row]}, n = {arrays['counts'][row]}", fontsize=6)
     for column in range(bins):
         axes[0, column + 1].set_title(f"{EDGES[column]}-{EDGES[column + 1]} %", fontsize=8)
     figure.suptitle(f"{setting}: mean maps by rank of the grid; below each, its mean share", fontsize=9)
@@ -244,17 +244,17 @@ def draw_depth_curves(curves: pd.DataFrame) -> Figure:
     panels = list(curves.groupby("method", sort=False))
     figure, axes = new_panels(len(panels), sharey=True)
     legend = {}
-    for ax, (_, own) in zip(axes, panels, strict=True):
-        for chance in own["chance"].unique():
+    for ax, (_, of_method) in zip(axes, panels, strict=True):
+        for chance in of_method["chance"].unique():
             ax.axhline(chance, color=GREY, lw=1, ls="--")
-        for setting, curve in own.groupby("setting", sort=False):
+        for setting, curve in of_method.groupby("setting", sort=False):
             colour, marker = LOOKS[str(setting)]
             errors = np.vstack([curve["share"] - curve["ci_low"], curve["ci_high"] - curve["share"]]).clip(min=0)
             legend[str(setting)] = ax.errorbar(
                 curve["depth"], curve["share"], np.nan_to_num(errors), color=colour, marker=marker, ms=4, lw=1.3,
                 elinewidth=1, capsize=2,
             )  # fmt: skip
-        ax.set_title(own["title"].iloc[0], fontsize=7.5)
+        ax.set_title(of_method["title"].iloc[0], fontsize=7.5)
         ax.set(xlim=(-0.06, 1.06), ylim=(-0.03, 1.06), xticks=[0, 0.5, 1])
     figure.supxlabel("relative depth", fontsize=9)
     figure.supylabel("share in the scan explained", fontsize=9)

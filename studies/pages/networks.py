@@ -218,7 +218,7 @@ def build(material: Material) -> Mapping[str, Any]:
     elif "objective_weights" in run.unreadable:
         absent.append(run.why_absent("objective_weights", otherwise=""))
     if run.has("marker_groups"):
-        found += [_marker(material, str(task), own) for task, own in run.tables["marker_groups"].groupby("task")]
+        found += [_marker(material, str(task), rows) for task, rows in run.tables["marker_groups"].groupby("task")]
     elif "marker_groups" in run.unreadable:
         absent.append(run.why_absent("marker_groups", otherwise=""))
     return {"comparisons": found, "absent": absent}

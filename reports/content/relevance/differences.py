@@ -203,9 +203,9 @@ def draw_differences(rows: pd.DataFrame, across: str, up: str) -> Figure:
     ax.axhline(0, color=GREY, lw=0.8)
     ax.axvline(0, color=GREY, lw=0.8)
     for kind, (colour, marker) in LOOKS.items():
-        own = rows[rows["verdict"] == kind]
-        if len(own):
-            ax.scatter(own["hedges_g"], own["evidence_g"], s=34, color=colour, marker=marker, label=kind)
+        of_kind = rows[rows["verdict"] == kind]
+        if len(of_kind):
+            ax.scatter(of_kind["hedges_g"], of_kind["evidence_g"], s=34, color=colour, marker=marker, label=kind)
     x, y = rows["hedges_g"].to_numpy(float), rows["evidence_g"].to_numpy(float)
     ax.set_xlim(*_with_room(x, 0.36))
     ax.set_ylim(*_with_room(y, 0.08))
@@ -238,18 +238,18 @@ def _heights(rows: pd.DataFrame, low: float, high: float) -> dict[int, float]:
     found: dict[int, float] = {}
     x, y = rows["hedges_g"].to_numpy(float), rows["evidence_g"].to_numpy(float)
     for side in (x >= 0, x < 0):
-        own = sorted((k for k in named(rows) if side[k]), key=lambda k: y[k])
-        wanted = np.array([y[k] for k in own])
+        members = sorted((k for k in named(rows) if side[k]), key=lambda k: y[k])
+        wanted = np.array([y[k] for k in members])
         step = _LINE * (high - low)
         lowest = low + step / 2
-        for place in range(len(own)):
+        for place in range(len(members)):
             wanted[place] = max(wanted[place], lowest)
             lowest = wanted[place] + step
         above = high - step / 2
-        for place in reversed(range(len(own))):
+        for place in reversed(range(len(members))):
             wanted[place] = min(wanted[place], above)
             above = wanted[place] - step
-        found |= dict(zip(own, wanted.tolist(), strict=True))
+        found |= dict(zip(members, wanted.tolist(), strict=True))
     return found
 
 

@@ -65,12 +65,13 @@ def build(material: Material) -> Mapping[str, Any]:
     verdicts, scores = run.tables["verdicts"], run.tables["evaluation"]
     blocks = []
     for cohort in dict.fromkeys(verdicts["cohort"]):
-        own, judged = scores[scores["cohort"] == cohort], verdicts[verdicts["cohort"] == cohort]
+        of_cohort, judged = scores[scores["cohort"] == cohort], verdicts[verdicts["cohort"] == cohort]
         judged = judged.assign(order=judged["map"].map(_order(run.ordered_maps))).sort_values("order", kind="stable")
         lines = [(title_of(row["map"]), row["verdict"], remark(row["numbers"])) for row in judged.to_dict("records")]
-        tables = (_dose_response(own), _faithfulness(own))
+        tables = (_dose_response(of_cohort), _faithfulness(of_cohort))
         blocks.append({
-            "title": f"Judged on the {COHORTS.get(cohort, str(cohort))}", "lines": lines, "table": _beside(judged, own),
+            "title": f"Judged on the {COHORTS.get(cohort, str(cohort))}", "lines": lines,
+            "table": _beside(judged, of_cohort),
             "folded": [table for table in tables if table is not None],
         })  # fmt: skip
     return {"lead": LEAD, "verdict": evaluation(run), "blocks": blocks}
@@ -354,13 +355,13 @@ def draw_shift_curves(curves: pd.DataFrame) -> Figure:
     """
     panels = list(curves.groupby("map", sort=False))
     figure, axes = new_panels(len(panels), sharex=True, sharey=True)
-    for ax, (_, own) in zip(axes, panels, strict=True):
-        middle = own["correlation"]
-        errors = np.vstack([middle - own["correlation_low"], own["correlation_high"] - middle]).clip(min=0)
+    for ax, (_, curve) in zip(axes, panels, strict=True):
+        middle = curve["correlation"]
+        errors = np.vstack([middle - curve["correlation_low"], curve["correlation_high"] - middle]).clip(min=0)
         ax.axhline(0, color=GREY, lw=0.6)
-        ax.plot(own["shift"], own["in_place"], color=GREY, lw=1, ls="--")
-        ax.errorbar(own["shift"], middle, np.nan_to_num(errors), color=BLUE, marker="o", ms=4, lw=1.3, capsize=2)
-        ax.set_title(own["title"].iloc[0], fontsize=7.5)
+        ax.plot(curve["shift"], curve["in_place"], color=GREY, lw=1, ls="--")
+        ax.errorbar(curve["shift"], middle, np.nan_to_num(errors), color=BLUE, marker="o", ms=4, lw=1.3, capsize=2)
+        ax.set_title(curve["title"].iloc[0], fontsize=7.5)
         ax.set(ylim=(min(-0.06, float(curves["correlation"].min()) - 0.06), 1.06))
     figure.supxlabel("shift along the diagonal, voxels", fontsize=9)
     figure.supylabel("correlation of maps", fontsize=9)

@@ -363,11 +363,12 @@ def _cohort(run: RunRecord) -> Iterator[str]:
     groups = [("all", people)] if run.task.is_number else [*people.groupby("label", sort=True)]
     rows = [
         {
-            "class": name, "people": len(own), "scans": int(kept["participant_id"].isin(own["participant_id"]).sum()),
-            "age": f"{own['age'].mean():.1f} ± {own['age'].std():.1f}" if own["age"].notna().sum() > 1 else "n/a",
-            "women": int((own["sex"] == "F").sum()), "men": int((own["sex"] == "M").sum()),
+            "class": name, "people": len(group),
+            "scans": int(kept["participant_id"].isin(group["participant_id"]).sum()),
+            "age": f"{group['age'].mean():.1f} ± {group['age'].std():.1f}" if group["age"].notna().sum() > 1 else "n/a",
+            "women": int((group["sex"] == "F").sum()), "men": int((group["sex"] == "M").sum()),
         }
-        for name, own in groups
+        for name, group in groups
     ]  # fmt: skip
     heads = ("class", "people", "scans", "age", "women", "men")
     yield from _table(pd.DataFrame(rows), {**{name: name for name in heads}, "age": "age (mean ± SD)"})
