@@ -78,16 +78,11 @@ def person_content(material: Material, people: ParticipantRecords, participant_i
         "fingerprints": [found for found in (*fingerprints, volumes) if found is not None],
         "portraits": portraits_of(material, people, visits),
         "viewers": viewers_of(material, visits),
-        "overviews": [found for found in (overview_of(material, row) for row in rows_of(visits)) if found is not None],
+        "overviews": [found for row in visits.to_dict("records") if (found := overview_of(material, row)) is not None],
         "keeps_maps": run.keeps_single_maps,
         "positive": run.positive,
         "negative": run.negative,
     }
-
-
-def rows_of(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Rows of a table as mappings."""
-    return [{str(key): value for key, value in row.items()} for row in frame.to_dict("records")]
 
 
 def _lead(material: Material, visits: pd.DataFrame) -> str:

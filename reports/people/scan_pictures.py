@@ -327,7 +327,7 @@ def viewers_of(material: Material, visits: pd.DataFrame) -> list[tuple[str, str]
     return [(f.name, quote(f.viewer.relative_to(f.root).as_posix())) for f in files if f.viewer.is_file()]
 
 
-def overview_of(material: Material, row: Mapping[str, Any]) -> Picture | None:
+def overview_of(material: Material, row: Mapping[Any, Any]) -> Picture | None:
     """The registered scan under the contours of the template."""
     path = material.run.files_of(row).overview
     content = material.picture(path)

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from markupsafe import Markup
 
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.statistics.data.values import with_shares
@@ -41,14 +40,6 @@ from heatlas.reports.vector.charts import (
 )
 from heatlas.reports.words.numbers import count, listing, number, sentence_case, shortened
 from heatlas.reports.words.wording import OWN
-
-
-@dataclass(frozen=True)
-class Chart:
-    """A chart and what is said below it."""
-
-    picture: Markup
-    caption: str
 
 
 @dataclass(frozen=True)
@@ -195,7 +186,7 @@ def _block(shared: RegionMaterial, map_name: str, group: str) -> Mapping[str, An
             groups, axis_title(map_name, metric, run), f"{metric} in {shortened(group)}; medians: {medians}.", at
         )
         meaning = MEANING[metric].format(positive=run.positive, negative=run.negative)
-        charts.append(Chart(chart, f"{meaning} One point per participant; box, quartiles."))
+        charts.append({"picture": chart, "caption": f"{meaning} One point per participant; box, quartiles."})
     return {"title": map_title(map_name), "charts": charts}
 
 
@@ -239,7 +230,7 @@ def _summary(material: Material, group: str) -> PageTable:
     return page_table(rows, columns_of(run, "region_summary", _SUMMARY), caption)
 
 
-def _scatters(shared: RegionMaterial, maps: Sequence[str], group: str) -> list[Chart]:
+def _scatters(shared: RegionMaterial, maps: Sequence[str], group: str) -> list[Mapping[str, str]]:
     """Share of the map, or evidence, against volume, by class, one point per participant."""
     volumes, run, charts = shared.volumes.get(group), shared.material.run, []
     if volumes is None:
@@ -258,5 +249,6 @@ def _scatters(shared: RegionMaterial, maps: Sequence[str], group: str) -> list[C
                 f"{sentence_case(what)}, {map_title(name)}, in {shortened(group)} against its volume, "
                 f"{count(n, 'participant')}."
             )
-            charts.append(Chart(draw_scatter(pairs, "own volume (Jacobian), mm³", what, title), title))
+            picture = draw_scatter(pairs, "own volume (Jacobian), mm³", what, title)
+            charts.append({"picture": picture, "caption": title})
     return charts

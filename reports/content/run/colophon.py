@@ -116,23 +116,18 @@ REFERENCES: Mapping[str, CitedWork] = _read()  # those of ``references.tsv`` by 
 _CITATION = re.compile(r"\[@(\w+)\]")
 
 
-@dataclass(frozen=True)
-class MethodsText:
-    """Paragraphs with numbered citations, and the works cited, in order of first mention."""
+def methods_text(run: RunRecord) -> tuple[list[tuple[str, str]], list[CitedWork]]:
+    """Paragraphs on the methods of a run, with numbered citations, and the works cited, in order of first mention.
 
-    paragraphs: tuple[tuple[str, str], ...]
-    references: tuple[CitedWork, ...]
-
-
-def methods_text(run: RunRecord) -> MethodsText:
-    """The methods of a run; citations are written ``[@key]`` in the sources and numbered here."""
+    Citations are written ``[@key]`` in the sources and numbered here.
+    """
     written = [(title, text) for title, write in PARAGRAPHS if (text := write(run))]
     keys: list[str] = []
     paragraphs = []
     for title, text in written:
         keys = list(dict.fromkeys([*keys, *_CITATION.findall(text)]))
         paragraphs.append((title, _numbered(text, keys)))
-    return MethodsText(tuple(paragraphs), tuple(REFERENCES[key] for key in keys))
+    return paragraphs, [REFERENCES[key] for key in keys]
 
 
 def _numbered(text: str, keys: Sequence[str]) -> str:
@@ -141,10 +136,10 @@ def _numbered(text: str, keys: Sequence[str]) -> str:
 
 def methods_markdown(run: RunRecord) -> str:
     """The same as Markdown, for ``logs/CITATION.md``."""
-    text = methods_text(run)
+    paragraphs, references = methods_text(run)
     parts = ["# Methods", "*Written from the settings and results of this run. Use it freely (CC0).*"]
-    parts += [f"**{title}.** {_as_markdown(body)}" for title, body in text.paragraphs]
-    parts += ["## References", "\n".join(f"{i}. {r.text} <{r.link}>" for i, r in enumerate(text.references, 1))]
+    parts += [f"**{title}.** {_as_markdown(body)}" for title, body in paragraphs]
+    parts += ["## References", "\n".join(f"{i}. {r.text} <{r.link}>" for i, r in enumerate(references, 1))]
     parts += ["## Credits", "\n".join(f"- {_as_markdown(credit)}" for credit in credits(run))]
     return "\n\n".join(parts) + "\n"
 
@@ -168,7 +163,7 @@ def methods_bibtex(run: RunRecord) -> str:
         "  title = {{Heatlas: from brain scans to a region-relevance report}},\n"
         f"  note = {{Software{', version ' * bool(version)}{version}}}\n}}"
     )
-    return "\n\n".join([program, *(reference.bibtex for reference in methods_text(run).references)]) + "\n"
+    return "\n\n".join([program, *(reference.bibtex for reference in methods_text(run)[1])]) + "\n"
 
 
 def how_to_cite(run: RunRecord) -> str:
@@ -225,8 +220,8 @@ def build_glossary(material: Material) -> Mapping[str, Any]:
 
 def build_methods(material: Material) -> Mapping[str, Any]:
     """Paragraphs and references; the same text is in ``logs/CITATION.md``."""
-    text = methods_text(material.run)
-    return {"paragraphs": text.paragraphs, "references": text.references}
+    paragraphs, references = methods_text(material.run)
+    return {"paragraphs": paragraphs, "references": references}
 
 
 def build_provenance(material: Material) -> Mapping[str, Any]:
