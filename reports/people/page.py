@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -44,16 +43,6 @@ SHOWN = 16  # regions of the fingerprint in the chart; the table has all
 
 
 _VOLUMES = FingerprintMeasure("Volume", "volume", number)
-
-
-@dataclass(frozen=True)
-class Fingerprint:
-    """Relevance of one map against controls."""
-
-    title: str
-    chart: Markup | None
-    table: PageTable | None
-    text: str
 
 
 def person_content(material: Material, people: ParticipantRecords, participant_id: str) -> Mapping[str, Any]:
@@ -271,7 +260,7 @@ def _numbers(frame: pd.DataFrame, column: str) -> list[float]:
 
 def _fingerprint(
     material: Material, people: ParticipantRecords, map_name: str, participant_id: str, visits: pd.DataFrame
-) -> Fingerprint | None:
+) -> Mapping[str, Any] | None:
     """Evidence, or share of the map, in every bilateral group, mean over the person's scans, against controls."""
     wide = people.values(map_name)
     scans = [scan for scan in visits["scan_id"] if scan in wide.index]
@@ -289,7 +278,7 @@ def _fingerprint(
         text = f"Too few participants of {material.run.negative} with heatmaps to compare with."
         if material.run.task.is_number:
             text = "Not compared with controls: this run predicts a number and has no class of controls."
-        return Fingerprint(title, chart, _region_table(material, measure, alone), text)
+        return {"title": title, "chart": chart, "table": _region_table(material, measure, alone), "text": text}
     scores = controls.scores(person)
     table = pd.DataFrame({
         "value": person, "mean": controls.mean, "score": scores, "above": controls.share_below(person),
@@ -308,7 +297,7 @@ def _fingerprint(
     return _furthest(material, measure, title, table, controls.bands, look, controls.who, text)
 
 
-def _scored(material: Material, measure: FingerprintMeasure, title: str, scores: pd.DataFrame) -> Fingerprint:
+def _scored(material: Material, measure: FingerprintMeasure, title: str, scores: pd.DataFrame) -> Mapping[str, Any]:
     """Scores by bilateral group against the norms of the run whose networks were applied."""
     table = scores.dropna(subset="z").rename_axis("group").reset_index()
     table = table.assign(score=table["z"]).sort_values("z", key=lambda z: -z.abs(), kind="stable")
@@ -323,7 +312,7 @@ def _scored(material: Material, measure: FingerprintMeasure, title: str, scores:
 def _furthest(
     material: Material, measure: FingerprintMeasure, title: str, table: pd.DataFrame,
     bands: Mapping[str, tuple[float, ...]], look: Look, who: str, text: tuple[str, str, str],
-) -> Fingerprint:  # fmt: skip
+) -> Mapping[str, Any]:  # fmt: skip
     """Chart and table of regions, those furthest from controls first; `text`: before, the controls, after."""
     shown = table[table["score"].notna()].head(SHOWN)
     rows = [
@@ -334,7 +323,7 @@ def _furthest(
     said = f"{before} Shown: {count(len(rows), 'region')} furthest from {whom}, of {number(len(table))}.{after}"
     alt = f"{title}: {listing([f'{row.name} {fixed(row.score, 1)}' for row in rows[:5]])} standard deviations."
     chart = draw_fingerprint(rows, look, who, alt) if rows else None
-    return Fingerprint(title, chart, _region_table(material, measure, table), said)
+    return {"title": title, "chart": chart, "table": _region_table(material, measure, table), "text": said}
 
 
 def _region_table(material: Material, measure: FingerprintMeasure, rows: pd.DataFrame) -> PageTable:

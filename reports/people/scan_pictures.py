@@ -233,24 +233,18 @@ _SCALE = (
 )
 
 
-@dataclass(frozen=True)
-class Portrait:
-    """One scan's maps on its own brain."""
+def portraits_of(material: Material, people: ParticipantRecords, visits: pd.DataFrame) -> list[Mapping[str, Any]]:
+    """The scans' relevance on their own brains, and the numbered regions with the person's place among controls.
 
-    smoothed: Picture
-    unsmoothed: Picture | None
-    regions: PageTable | None  # those that are numbered, with the person's place among controls
-
-
-def portraits_of(material: Material, people: ParticipantRecords, visits: pd.DataFrame) -> list[Portrait]:
-    """The scans' relevance on their own brains; empty where the run keeps no maps of single scans."""
+    Empty where the run keeps no maps of single scans.
+    """
     if not material.run.keeps_single_maps:  # a picture of an earlier setting may still lie there
         return []
     found = [_portrait(material, people, row) for row in visits.to_dict("records")]
     return [one for one in found if one is not None]
 
 
-def _portrait(material: Material, people: ParticipantRecords, row: Mapping[Any, Any]) -> Portrait | None:
+def _portrait(material: Material, people: ParticipantRecords, row: Mapping[Any, Any]) -> Mapping[str, Any] | None:
     run, files, name = material.run, material.run.files_of(row), _name_of(row)
     content = material.picture(files.portrait)
     if content is None:
@@ -276,7 +270,7 @@ def _portrait(material: Material, people: ParticipantRecords, row: Mapping[Any, 
         f"{name}: the same maps as they are. {_SCALE}.", *_size_of(raw),
     )  # fmt: skip
     table = _numbered(material, people, row, groups) if groups and not outdated else None
-    return Portrait(smoothed, unsmoothed, table)
+    return {"smoothed": smoothed, "unsmoothed": unsmoothed, "regions": table}
 
 
 def _numbered(

@@ -97,13 +97,13 @@ def test_sentence_picture_and_table_name_the_same_regions(run):
     assert shown_in(picture, MAPS) == record.main_maps
     assert (
         f"Outlined, those named above: {'; '.join(f'{n} {g}' for n, g in enumerate(named, 1))}."
-        in shown.smoothed.caption
+        in shown["smoothed"].caption
     )
-    assert "smoothed with a Gaussian of 8 mm" in shown.smoothed.caption
+    assert "smoothed with a Gaussian of 8 mm" in shown["smoothed"].caption
     own = read_table(run.group / "relevance_bilateral.tsv").query("map == @EVIDENCE and scan_id == 'IAD0M000'")
     own = own.set_index("group")["sum"]
     controls = people.controls(EVIDENCE, PERSON)
-    for row, group in zip(shown.regions.rows, named, strict=True):
+    for row, group in zip(shown["regions"].rows, named, strict=True):
         value = own[group]
         assert (
             f"{mid_sentence(group)} {signed(value)}" in sentence
@@ -114,7 +114,7 @@ def test_sentence_picture_and_table_name_the_same_regions(run):
         assert [cell.text for cell in row[1:]] == [
             group, signed(value), signed(others.mean()), fixed(score), f"{(others < value).sum()} of {len(others)}",
         ]  # fmt: skip
-    assert controls.who in shown.regions.caption
+    assert controls.who in shown["regions"].caption
 
 
 @pytest.mark.ci
@@ -135,8 +135,8 @@ def test_a_picture_of_another_leading_map_says_so_and_has_no_table(run):
     assert after.leading_map == "lrpB000"
     material = replace(Material.of(run), run=after)
     (shown,) = portraits_of(material, ParticipantRecords(after), ParticipantRecords(after).by_participant[PERSON])
-    assert "This picture is older than the numbers of this page" in shown.smoothed.caption
-    assert shown.regions is None
+    assert "This picture is older than the numbers of this page" in shown["smoothed"].caption
+    assert shown["regions"] is None
 
 
 @pytest.mark.ci
