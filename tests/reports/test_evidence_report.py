@@ -281,10 +281,10 @@ def test_the_fingerprint_compares_evidence_and_shares_of_other_maps(run, record)
     table = read_table(run.group / "relevance_bilateral.tsv")
     own = table[(table["participant_id"] == "sub-AD001") & (table["group"] == "Hippocampus")]
     mean = own[own["map"] == EVIDENCE]["sum"].mean()
-    cells = {row[0].text: row for row in evidence.table.rows}["Hippocampus"]
+    cells = {row[0].text: row for row in evidence["table"].rows}["Hippocampus"]
     assert float(cells[1].order) == pytest.approx(mean, rel=SHOWN)
-    assert [one.table.columns[1].title for one in (evidence, lrp)] == ["Evidence, logits", "Share of the map"]
-    assert evidence.text.startswith("Evidence, logits (Expected gradients) in each region, mean over 2 scans")
+    assert [one["table"].columns[1].title for one in (evidence, lrp)] == ["Evidence, logits", "Share of the map"]
+    assert evidence["text"].startswith("Evidence, logits (Expected gradients) in each region, mean over 2 scans")
 
 
 def test_a_region_is_described_by_its_difference_in_logits(run, record, unrendered):
@@ -295,8 +295,8 @@ def test_a_region_is_described_by_its_difference_in_logits(run, record, unrender
     assert f": {signed(VOXELS * row['difference'])} logits, 95 % interval " in content["lead"]
     assert f"mean {signed(VOXELS * row['mean_first'])} logits in AD" in content["lead"]
     assert content["lead"].endswith(f"By g it is number {place} of {len(rows)} regions (95 % interval 1 to 5).")
-    assert [block.title for block in content["blocks"]] == ["Expected gradients", "LRP β=0", "Guided backpropagation"]
-    assert [len(block.charts) for block in content["blocks"]] == [1, 2, 2]
+    assert [block["title"] for block in content["blocks"]] == ["Expected gradients", "LRP β=0", "Guided backpropagation"]
+    assert [len(block["charts"]) for block in content["blocks"]] == [1, 2, 2]
 
 
 def test_regions_by_evidence_come_first_and_the_founding_tables_are_complete(run, record, unrendered):
