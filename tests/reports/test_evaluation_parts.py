@@ -20,6 +20,7 @@ from heatlas.reports.content.relevance.evaluation import (
     shown_of_all,
 )
 from heatlas.reports.figures import gallery
+from heatlas.reports.page import sections
 from heatlas.reports.page.sections import PART_VIEWS
 from heatlas.reports.questions.question import NAMED, ROWS
 from heatlas.studies.consensus.agreement import CONSENSUS_TABLE, REGIONS_TABLE
@@ -252,3 +253,12 @@ def test_a_part_that_was_not_asked_names_its_command(name: str) -> None:
 def test_a_run_that_was_not_evaluated_has_no_parts() -> None:
     assert not applies(run_of())
     assert NAMED < ROWS
+
+
+def test_sections_of_plugins_stand_after_the_one_that_they_name_or_at_the_end_of_their_page(monkeypatch) -> None:
+    first = sections.evaluation.EVALUATION
+    added = (replace(first, id="named", after="evaluation"), replace(first, id="unnamed", after=""))
+    monkeypatch.setattr(sections, "ADDED", added)
+    ids = [question.id for question in sections._in_order() if question.page == first.page]
+    assert ids[:2] == ["evaluation", "named"]
+    assert ids[-1] == "unnamed"

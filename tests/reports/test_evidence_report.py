@@ -295,7 +295,11 @@ def test_a_region_is_described_by_its_difference_in_logits(run, record, unrender
     assert f": {signed(VOXELS * row['difference'])} logits, 95 % interval " in content["lead"]
     assert f"mean {signed(VOXELS * row['mean_first'])} logits in AD" in content["lead"]
     assert content["lead"].endswith(f"By g it is number {place} of {len(rows)} regions (95 % interval 1 to 5).")
-    assert [block["title"] for block in content["blocks"]] == ["Expected gradients", "LRP β=0", "Guided backpropagation"]
+    assert [block["title"] for block in content["blocks"]] == [
+        "Expected gradients",
+        "LRP β=0",
+        "Guided backpropagation",
+    ]
     assert [len(block["charts"]) for block in content["blocks"]] == [1, 2, 2]
 
 
