@@ -343,10 +343,7 @@ _ORDER = (
 """Cautions of one level in the order of the page; others follow."""
 
 
-def _all_checks() -> list[Check]:
-    places = {name: place for place, name in enumerate(_ORDER)}
-    checks = [*_OF_THE_RUN, *(check for question in QUESTIONS for check in question.checks)]
-    return sorted(checks, key=lambda check: places.get(check.name, len(places)))
-
-
-CHECKS = _all_checks()
+CHECKS = sorted(
+    [*_OF_THE_RUN, *(check for question in QUESTIONS for check in question.checks)],
+    key=lambda check: _ORDER.index(check.name) if check.name in _ORDER else len(_ORDER),
+)

@@ -5,7 +5,6 @@ The primary outcome is the one test that the configuration names in advance, whi
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
 import pandas as pd
@@ -82,7 +81,10 @@ def _answer_of_comparisons(compared: ClassesCompared) -> Verdict | None:
     clear = clear.sort_values(["p_fwe", "size"], kind="stable")
     what = " evidence" if compared.by_evidence else ""
     phrases = [
-        f"{word}{what} in {listing([_with_g(row) for row in rows.head(NAMED).to_dict('records')])}"
+        f"{word}{what} in "
+        + listing(
+            [f"{mid_sentence(row['group'])} (g {g_in_words(row)})" for row in rows.head(NAMED).to_dict("records")]
+        )
         for word, rows in (("more", clear[clear["difference"] > 0]), ("less", clear[clear["difference"] < 0]))
         if len(rows)
     ]
@@ -110,10 +112,6 @@ def _answer_of_comparisons(compared: ClassesCompared) -> Verdict | None:
             "repeats the prediction."
         )
     return Verdict(answer, grounds)
-
-
-def _with_g(row: Mapping[Hashable, object]) -> str:
-    return f"{mid_sentence(row['group'])} (g {g_in_words(row)})"
 
 
 def _methods_of_comparisons(compared: ClassesCompared) -> str:

@@ -92,10 +92,6 @@ class Headline:
     answer: Callable[[RunRecord], Answer | None]
 
 
-def _itself(run: RunRecord) -> RunRecord:
-    return run
-
-
 ROWS = 12
 """Rows shown of each table of a part of the evaluation; the others are in its file."""
 
@@ -125,7 +121,7 @@ class Question(Section):
     # Question and method in plain words; ``{horizon}``: the months within which MCI may convert
     lead: str = ""
     views: Sequence[View] = ()
-    facts: Callable[[RunRecord], Any] = _itself  # picks the rows of its sentences; None where there are none
+    facts: Callable[[RunRecord], Any] = lambda run: run  # picks the rows of its sentences; None where there are none
     answer: Callable[[Any], Verdict | None] | None = None  # a sentence or two, also for the list of the index
     cautions: Sequence[Check] = ()
     methods: Callable[[Any], str] | None = None  # what was done, with citations as ``[@key]``
