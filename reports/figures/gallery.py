@@ -98,11 +98,11 @@ LONGEST_METHOD, PER_ROW = 40, 4
 """Letters of a method's name in a figure, and small panels beside each other."""
 
 
-def new_panels(panels: int, **shared: bool) -> tuple[Figure, list[Axes]]:
-    """A figure of small panels; `shared`: axes that they share, as in `Figure.subplots`."""
+def new_panels(panels: int, sharex: bool = False) -> tuple[Figure, list[Axes]]:
+    """A figure of small panels with one vertical scale, and with `sharex` one horizontal scale."""
     columns, rows = min(panels, PER_ROW), -(-panels // PER_ROW)
     figure = new_figure(2.2 * columns + 0.8, 1.9 * rows + 0.8)
-    axes = list(figure.subplots(rows, columns, squeeze=False, **shared).flat)
+    axes = list(figure.subplots(rows, columns, squeeze=False, sharex=sharex, sharey=True).flat)
     for ax in axes[panels:]:
         ax.set_visible(False)
     return figure, axes[:panels]

@@ -230,7 +230,7 @@ def _summary(material: Material, group: str) -> PageTable:
     return page_table(rows, columns_of(run, "region_summary", _SUMMARY), caption)
 
 
-def _scatters(shared: RegionMaterial, maps: Sequence[str], group: str) -> list[Mapping[str, str]]:
+def _scatters(shared: RegionMaterial, maps: Sequence[str], group: str) -> list[dict[str, str]]:
     """Share of the map, or evidence, against volume, by class, one point per participant."""
     volumes, run, charts = shared.volumes.get(group), shared.material.run, []
     if volumes is None:

@@ -242,7 +242,7 @@ def draw_depth_curves(curves: pd.DataFrame) -> Figure:
     deeper rows of a method later.
     """
     panels = list(curves.groupby("method", sort=False))
-    figure, axes = new_panels(len(panels), sharey=True)
+    figure, axes = new_panels(len(panels))
     legend = {}
     for ax, (_, of_method) in zip(axes, panels, strict=True):
         for chance in of_method["chance"].unique():

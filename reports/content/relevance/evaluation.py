@@ -354,7 +354,7 @@ def draw_shift_curves(curves: pd.DataFrame) -> Figure:
     ``in_place``, in rising order of shifts.
     """
     panels = list(curves.groupby("map", sort=False))
-    figure, axes = new_panels(len(panels), sharex=True, sharey=True)
+    figure, axes = new_panels(len(panels), sharex=True)
     for ax, (_, curve) in zip(axes, panels, strict=True):
         middle = curve["correlation"]
         errors = np.vstack([middle - curve["correlation_low"], curve["correlation_high"] - middle]).clip(min=0)
