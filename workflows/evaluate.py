@@ -34,7 +34,7 @@ from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.executors import open_executor
 from heatlas.pipeline.run.work.jobs import Outcome, clear_stale_scratch
 from heatlas.pipeline.run.work.progress import open_log
-from heatlas.studies.pages.grids import draw_aggregated
+from heatlas.reports.page.sections import PART_VIEWS
 from heatlas.workflows.commands import Evaluate, Explain
 
 LISTED = 5
@@ -150,8 +150,9 @@ def evaluate_command(options: Evaluate) -> int:
         require_task(request.parts, config, split)
         evaluated = bench.evaluate(source.input / PLANTED)
         clear_stale_scratch(layout)
-        if layout.aggregated_maps.is_file():
-            draw_aggregated(layout.aggregated_maps, layout.evaluation_figures)
+        for view in PART_VIEWS.values():
+            if view.write is not None:
+                view.write(layout)
         for line in verdict_lines(evaluated.verdicts):
             log.info("%s", line)
         log.info("Tables: %s (heatlas report %s puts them into the report)", layout.evaluation, options.out)

@@ -47,7 +47,7 @@ from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import write_json, write_text
 from heatlas.pipeline.run.work.digests import file_digest
 from heatlas.pipeline.run.work.providers import ClusterConfig
-from heatlas.reports.content.run.model_card import model_card
+from heatlas.reports.content.run.colophon import model_card
 from heatlas.reports.read.run_record import read_run
 from heatlas.workflows.commands import Export
 

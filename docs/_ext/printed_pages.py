@@ -23,7 +23,7 @@ from heatlas.pipeline.run.declared import CLASSES, Table, unit_of
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.statistics.comparison.runs import MAP_AGREEMENT_TABLE, MAPS_TABLE, MCNEMAR_TABLE, RUNS_TABLE
 from heatlas.reports.read.run_files import DECLARED
-from heatlas.reports.words.glossary import GLOSSARY
+from heatlas.reports.words.wording import GLOSSARY
 from heatlas.workflows.command_line import build_parser
 
 _SETTINGS = """# Settings

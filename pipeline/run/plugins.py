@@ -1,7 +1,7 @@
-"""Plug-ins: methods, networks, atlases and parts of the bench from other distributions, found by their entry points.
+"""Plug-ins: methods, networks, atlases, parts of the bench and questions of the report from other distributions.
 
-A distribution names its record in the group ``heatlas.methods``, ``heatlas.networks``, ``heatlas.atlases`` or
-``heatlas.parts`` (docs/plugins.md). Each registry asks for those of its group when it is made, in every process. A
+A distribution names its record in the group ``heatlas.methods``, ``heatlas.networks`` or another one of `Group`, by an
+entry point (docs/plugins.md). Each registry asks for those of its group when it is made, in every process. A
 plug-in that cannot be used is left out, and said, so that it never keeps anybody from working. The studies of Heatlas
 itself (`heatlas.studies`) come in by the same door, before all others.
 """
@@ -15,7 +15,7 @@ from importlib import metadata
 from typing import Literal, TypeVar
 
 Record = TypeVar("Record")
-Group = Literal["methods", "networks", "atlases", "parts", "objectives", "commands", "tables"]
+Group = Literal["methods", "networks", "atlases", "parts", "objectives", "commands", "tables", "questions"]
 PREFIX = "heatlas."
 PROGRAM = "heatlas"
 """Our own distribution."""

@@ -28,6 +28,7 @@ from urllib.parse import quote
 import matplotlib
 import matplotlib as mpl
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -91,6 +92,20 @@ def house_style() -> Iterator[None]:
 def new_figure(width: float, height: float, **options: object) -> Figure:
     """A figure of the given size in inches that belongs to no window and needs no closing."""
     return Figure(figsize=(width, height), layout="constrained", **options)  # type: ignore[arg-type]
+
+
+LONGEST_METHOD, PER_ROW = 40, 4
+"""Letters of a method's name in a figure, and small panels beside each other."""
+
+
+def new_panels(panels: int, sharex: bool = False) -> tuple[Figure, list[Axes]]:
+    """A figure of small panels with one vertical scale, and with `sharex` one horizontal scale."""
+    columns, rows = min(panels, PER_ROW), -(-panels // PER_ROW)
+    figure = new_figure(2.2 * columns + 0.8, 1.9 * rows + 0.8)
+    axes = list(figure.subplots(rows, columns, squeeze=False, sharex=sharex, sharey=True).flat)
+    for ax in axes[panels:]:
+        ax.set_visible(False)
+    return figure, axes[:panels]
 
 
 def class_colours(positive: str, negative: str) -> dict[str, str]:

@@ -29,8 +29,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from heatlas.pipeline.run.plain_text import plain
-from heatlas.reports.words.glossary import linked
 from heatlas.reports.words.numbers import number
+from heatlas.reports.words.wording import linked
 
 
 @dataclass(frozen=True)
@@ -95,10 +95,10 @@ def with_addresses(html: str, files: Mapping[str, str]) -> str:
     >>> with_addresses('<p id="a"><a href="#a"> <a href="#b">', {"a": "one.html", "b": "two.html"})
     '<p id="a"><a href="#a"> <a href="two.html#b">'
     """
-    own = anchors_of(html)
+    here = anchors_of(html)
 
     def addressed(link: re.Match[str]) -> str:
-        file = "" if link[1] in own else files.get(link[1], "")
+        file = "" if link[1] in here else files.get(link[1], "")
         return f'href="{file}#{link[1]}"'
 
     return re.sub(r'href="#([^"]*)"', addressed, html)

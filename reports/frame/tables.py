@@ -118,16 +118,13 @@ def page_table(frame: pd.DataFrame, columns: Sequence[Column], caption: str, at_
     cells = [
         [
             Cell(numbers.get(footnote(value), "")) if column.form is footnote else _cell(column, value, link)
-            for value, link in zip(shown[column.key].tolist(), _links(shown, column), strict=True)
+            for value, link in zip(shown[column.key].tolist(), links, strict=True)
         ]
         for column in there
+        for links in [shown[column.link].tolist() if column.link in shown.columns else [None] * len(shown)]
     ]
     rows = tuple(zip(*cells, strict=True)) if cells else ()
     return PageTable(caption, there, rows, len(frame) - len(shown), notes)
-
-
-def _links(frame: pd.DataFrame, column: Column) -> list[object]:
-    return frame[column.link].tolist() if column.link in frame.columns else [None] * len(frame)
 
 
 def _cell(column: Column, value: object, link: object) -> Cell:

@@ -44,9 +44,8 @@ from heatlas.reports.frame.pages import (
     template_files,
     with_addresses,
 )
-from heatlas.reports.page.cautions import find_cautions, missing_stages
 from heatlas.reports.page.parts import FinishedSection, make_parts, report_json
-from heatlas.reports.page.sections import QUESTIONS, sections_of
+from heatlas.reports.page.sections import QUESTIONS, find_cautions, missing_stages, sections_of
 from heatlas.reports.questions.question import Caution
 from heatlas.reports.viewer.component import shared_data
 from heatlas.reports.words.numbers import is_missing, listing, shortened

@@ -91,7 +91,8 @@ def _finished(section: Question, material: Material) -> FinishedSection | None:
         return None
     html = render_part("section.html.j2", built=built)
     facts = {"id": section.id, "title": section.title, "missing": built.absent, **facts_of(built.content)}
-    return FinishedSection(section.id, section.short, html, tuple(built.components), bool(built.absent), facts)
+    components = tuple(built.content.get("components", ()))
+    return FinishedSection(section.id, section.short, html, components, bool(built.absent), facts)
 
 
 def region_pages(material: Material) -> FinishedParts:

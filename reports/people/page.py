@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -31,6 +30,7 @@ from heatlas.reports.vector.charts import (
     NEGATIVE,
     OTHER,
     POSITIVE,
+    Look,
     ScoreRow,
     VisitSeries,
     draw_fingerprint,
@@ -43,16 +43,6 @@ SHOWN = 16  # regions of the fingerprint in the chart; the table has all
 
 
 _VOLUMES = FingerprintMeasure("Volume", "volume", number)
-
-
-@dataclass(frozen=True)
-class Fingerprint:
-    """Relevance of one map against controls."""
-
-    title: str
-    chart: Markup | None
-    table: PageTable | None
-    text: str
 
 
 def person_content(material: Material, people: ParticipantRecords, participant_id: str) -> Mapping[str, Any]:
@@ -77,16 +67,11 @@ def person_content(material: Material, people: ParticipantRecords, participant_i
         "fingerprints": [found for found in (*fingerprints, volumes) if found is not None],
         "portraits": portraits_of(material, people, visits),
         "viewers": viewers_of(material, visits),
-        "overviews": [found for found in (overview_of(material, row) for row in rows_of(visits)) if found is not None],
+        "overviews": [found for row in visits.to_dict("records") if (found := overview_of(material, row)) is not None],
         "keeps_maps": run.keeps_single_maps,
         "positive": run.positive,
         "negative": run.negative,
     }
-
-
-def rows_of(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Rows of a table as mappings."""
-    return [{str(key): value for key, value in row.items()} for row in frame.to_dict("records")]
 
 
 def _lead(material: Material, visits: pd.DataFrame) -> str:
@@ -102,18 +87,17 @@ def _lead(material: Material, visits: pd.DataFrame) -> str:
     tested = visits[visits["predicted"].notna()]
     if tested.empty:
         return text + "These scans have no prediction: they are outside the contrast, or the run stopped before."
-    own = tested[~tested["applied"].fillna(False).astype(bool)]
-    if len(own):
-        folds = sorted({str(fold).removesuffix(".0") for fold in own["fold"]})
+    held_out = tested[~tested["applied"].fillna(False).astype(bool)]
+    if len(held_out):
+        folds = sorted({str(fold).removesuffix(".0") for fold in held_out["fold"]})
         network = f"The network of fold {listing(folds)}, which was trained on no scan of this person,"
         if run.task.is_number:
-            means = [fixed(pd.to_numeric(own[name]).mean(), 1) for name in ("predicted", "label")]
+            means = [fixed(pd.to_numeric(held_out[name]).mean(), 1) for name in ("predicted", "label")]
             return text + f"{network} predicts {run.task.column} {means[0]}; the true value is {means[1]}."
-        right = int((own["label"] == own["predicted"]).sum())
+        right = int((held_out["label"] == held_out["predicted"]).sum())
         return text + (
-            f"{network} "
-            f"{_rightly(right, len(own))} ({'probability' if len(own) == 1 else 'mean probability'} of {run.positive} "
-            f"{fixed(own['probability'].mean(), 3)})."
+            f"{network} {_rightly(right, len(held_out))} ({'mean ' * (len(held_out) > 1)}probability of "
+            f"{run.positive} {fixed(held_out['probability'].mean(), 3)})."
         )
     if run.without_labels:
         return text + _applied(run, visits, tested)
@@ -276,7 +260,7 @@ def _numbers(frame: pd.DataFrame, column: str) -> list[float]:
 
 def _fingerprint(
     material: Material, people: ParticipantRecords, map_name: str, participant_id: str, visits: pd.DataFrame
-) -> Fingerprint | None:
+) -> Mapping[str, Any] | None:
     """Evidence, or share of the map, in every bilateral group, mean over the person's scans, against controls."""
     wide = people.values(map_name)
     scans = [scan for scan in visits["scan_id"] if scan in wide.index]
@@ -294,7 +278,7 @@ def _fingerprint(
         text = f"Too few participants of {material.run.negative} with heatmaps to compare with."
         if material.run.task.is_number:
             text = "Not compared with controls: this run predicts a number and has no class of controls."
-        return Fingerprint(title, chart, _region_table(material, measure, alone), text)
+        return {"title": title, "chart": chart, "table": _region_table(material, measure, alone), "text": text}
     scores = controls.scores(person)
     table = pd.DataFrame({
         "value": person, "mean": controls.mean, "score": scores, "above": controls.share_below(person),
@@ -303,43 +287,43 @@ def _fingerprint(
     if len(adjusted):
         table["w"] = table["group"].map(adjusted["w"])
     table = table.sort_values("score", key=lambda values: -values.abs(), kind="stable", na_position="last")
-    shown = table[table["score"].notna()].head(SHOWN)
-    rows = [
-        ScoreRow(
-            str(group), controls.bands.get(str(group)), float(score), measure.form(value), material.links.region(group)
-        )
-        for group, score, value in zip(shown["group"], shown["score"], shown["value"], strict=True)
-    ]
     looks = {material.run.positive: POSITIVE, material.run.negative: NEGATIVE}
     look = looks.get(str(visits["label"].iloc[0]), OTHER)
     text = (
         f"{measure.title} ({title}) in each region, mean over {count(len(scans), 'scan')}, in standard deviations of "
-        f"{controls.who}; this person is not among them. Boxes show the middle half of the controls, lines 90 %. "
-        f"Shown: {count(len(rows), 'region')} furthest from the controls, of {number(len(table))}."
-    )
-    alt = f"{title}: {listing([f'{row.name} {fixed(row.score, 1)}' for row in rows[:5]])} standard deviations."
-    chart = draw_fingerprint(rows, look, controls.who, alt) if rows else None
-    return Fingerprint(title, chart, _region_table(material, measure, table), text)
+        f"{controls.who}; this person is not among them. Boxes show the middle half of the controls, lines 90 %.",
+        "the controls", "",
+    )  # fmt: skip
+    return _furthest(material, measure, title, table, controls.bands, look, controls.who, text)
 
 
-def _scored(material: Material, measure: FingerprintMeasure, title: str, scores: pd.DataFrame) -> Fingerprint:
+def _scored(material: Material, measure: FingerprintMeasure, title: str, scores: pd.DataFrame) -> Mapping[str, Any]:
     """Scores by bilateral group against the norms of the run whose networks were applied."""
     table = scores.dropna(subset="z").rename_axis("group").reset_index()
     table = table.assign(score=table["z"]).sort_values("z", key=lambda z: -z.abs(), kind="stable")
-    shown, run = table.head(SHOWN), material.run
-    rows = [
-        ScoreRow(str(group), None, float(z), measure.form(value), material.links.region(group))
-        for group, z, value in zip(shown["group"], shown["z"], shown["value"], strict=True)
-    ]
-    who = f"{run.negative} of the run that the networks are from"
+    who = f"{material.run.negative} of the run that the networks are from"
     text = (
-        f"{title} in each region against the norms of {who}, as normal deviates (z). Shown: "
-        f"{count(len(rows), 'region')} furthest from these controls, of {number(len(table))}. w_scores.tsv says what "
-        "each norm takes account of."
-    )
+        f"{title} in each region against the norms of {who}, as normal deviates (z).", "these controls",
+        " w_scores.tsv says what each norm takes account of.",
+    )  # fmt: skip
+    return _furthest(material, measure, title, table, {}, OTHER, who, text)
+
+
+def _furthest(
+    material: Material, measure: FingerprintMeasure, title: str, table: pd.DataFrame,
+    bands: Mapping[str, tuple[float, ...]], look: Look, who: str, text: tuple[str, str, str],
+) -> Mapping[str, Any]:  # fmt: skip
+    """Chart and table of regions, those furthest from controls first; `text`: before, the controls, after."""
+    shown = table[table["score"].notna()].head(SHOWN)
+    rows = [
+        ScoreRow(str(group), bands.get(str(group)), float(score), measure.form(value), material.links.region(group))
+        for group, score, value in zip(shown["group"], shown["score"], shown["value"], strict=True)
+    ]
+    before, whom, after = text
+    said = f"{before} Shown: {count(len(rows), 'region')} furthest from {whom}, of {number(len(table))}.{after}"
     alt = f"{title}: {listing([f'{row.name} {fixed(row.score, 1)}' for row in rows[:5]])} standard deviations."
-    chart = draw_fingerprint(rows, OTHER, who, alt) if rows else None
-    return Fingerprint(title, chart, _region_table(material, measure, table), text)
+    chart = draw_fingerprint(rows, look, who, alt) if rows else None
+    return {"title": title, "chart": chart, "table": _region_table(material, measure, table), "text": said}
 
 
 def _region_table(material: Material, measure: FingerprintMeasure, rows: pd.DataFrame) -> PageTable:

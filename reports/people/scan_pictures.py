@@ -138,7 +138,7 @@ def draw_one(
         raise BadInputError(f"{files.name}: the template or the atlas {atlas!r} is not at hand on this machine.")
     grid = space.source
     brain = _brain(files.image, grid)
-    own, inside = BrainImage(brain, grid.affine), brain > 0
+    anatomy, inside = BrainImage(brain, grid.affine), brain > 0
     labels = space.atlas if space.side == 1 else _atlas(atlas, grid)
     maps = {name: read_map(files.relevance_map(name), grid) for name in units}
     images = {name: BrainImage(values, grid.affine) for name, values in maps.items()}
@@ -147,7 +147,7 @@ def draw_one(
     first, *others = _rows(smooth, units, ", smoothed")
     of_regions = region_row(regions.title, pd.Series(regions.values, dtype=float), regions.unit, labels)
     for output, rows in (("portrait", [first, of_regions, *others]), ("unsmoothed", _rows(views, units))):
-        outputs[output].write_bytes(draw_portrait(own, rows, regions.named, labels, list(units)))
+        outputs[output].write_bytes(draw_portrait(anatomy, rows, regions.named, labels, list(units)))
     write_text(outputs["viewer"], scan_page(files, brain, maps, views, units, space, cautions))
 
 
@@ -232,24 +232,18 @@ _SCALE = (
 )
 
 
-@dataclass(frozen=True)
-class Portrait:
-    """One scan's maps on its own brain."""
+def portraits_of(material: Material, people: ParticipantRecords, visits: pd.DataFrame) -> list[Mapping[str, Any]]:
+    """The scans' relevance on their own brains, and the numbered regions with the person's place among controls.
 
-    smoothed: Picture
-    unsmoothed: Picture | None
-    regions: PageTable | None  # those that are numbered, with the person's place among controls
-
-
-def portraits_of(material: Material, people: ParticipantRecords, visits: pd.DataFrame) -> list[Portrait]:
-    """The scans' relevance on their own brains; empty where the run keeps no maps of single scans."""
+    Empty where the run keeps no maps of single scans.
+    """
     if not material.run.keeps_single_maps:  # a picture of an earlier setting may still lie there
         return []
     found = [_portrait(material, people, row) for row in visits.to_dict("records")]
     return [one for one in found if one is not None]
 
 
-def _portrait(material: Material, people: ParticipantRecords, row: Mapping[Any, Any]) -> Portrait | None:
+def _portrait(material: Material, people: ParticipantRecords, row: Mapping[Any, Any]) -> Mapping[str, Any] | None:
     run, files, name = material.run, material.run.files_of(row), _name_of(row)
     content = material.picture(files.portrait)
     if content is None:
@@ -275,7 +269,7 @@ def _portrait(material: Material, people: ParticipantRecords, row: Mapping[Any, 
         f"{name}: the same maps as they are. {_SCALE}.", *_size_of(raw),
     )  # fmt: skip
     table = _numbered(material, people, row, groups) if groups and not outdated else None
-    return Portrait(smoothed, unsmoothed, table)
+    return {"smoothed": smoothed, "unsmoothed": unsmoothed, "regions": table}
 
 
 def _numbered(
@@ -326,7 +320,7 @@ def viewers_of(material: Material, visits: pd.DataFrame) -> list[tuple[str, str]
     return [(f.name, quote(f.viewer.relative_to(f.root).as_posix())) for f in files if f.viewer.is_file()]
 
 
-def overview_of(material: Material, row: Mapping[str, Any]) -> Picture | None:
+def overview_of(material: Material, row: Mapping[Any, Any]) -> Picture | None:
     """The registered scan under the contours of the template."""
     path = material.run.files_of(row).overview
     content = material.picture(path)

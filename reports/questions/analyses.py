@@ -4,19 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from heatlas.reports.questions.agreement import AGREEMENT
-from heatlas.reports.questions.associations import ASSOCIATIONS, NUMBER_ASSOCIATIONS
-from heatlas.reports.questions.baselines import BASELINES
+from heatlas.reports.questions.clinical import ASSOCIATIONS, NORMS, NUMBER_ASSOCIATIONS, PROGRESSION
 from heatlas.reports.questions.comparisons import COMPARISONS, EFFECTS
-from heatlas.reports.questions.external import EXTERNAL
-from heatlas.reports.questions.norms import NORMS
-from heatlas.reports.questions.planted import PLANTED, PLANTED_EFFECTS
-from heatlas.reports.questions.predictions import CLASSES_PERFORMANCE, NUMBER_PERFORMANCE, REPEATS
-from heatlas.reports.questions.progression import PROGRESSION
+from heatlas.reports.questions.predictions import BASELINES, CLASSES_PERFORMANCE, EXTERNAL, NUMBER_PERFORMANCE, REPEATS
 from heatlas.reports.questions.question import Question
 from heatlas.reports.questions.shortcuts import SHORTCUTS
-from heatlas.reports.questions.sites import HARMONISATION
-from heatlas.reports.questions.subgroups import MAIN_EFFECTS, SUBGROUPS
+from heatlas.reports.questions.subgroups import HARMONISATION, MAIN_EFFECTS, SUBGROUPS
+from heatlas.reports.questions.trust import AGREEMENT, PLANTED, PLANTED_EFFECTS
 
 ANALYSES: Sequence[Question] = (
     NUMBER_PERFORMANCE, CLASSES_PERFORMANCE, EXTERNAL, BASELINES, REPEATS, AGREEMENT, COMPARISONS, EFFECTS,

@@ -1,17 +1,25 @@
-"""Where do groups differ? Classes compared region by region, by their share of the map, by evidence and by density."""
+"""The primary outcome, and where the classes differ by region.
+
+The primary outcome is the one test that the configuration names in advance, which needs no correction.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
 import pandas as pd
 
 from heatlas.pipeline.attribution.titles import map_title
-from heatlas.reports.frame.pages import REGIONS
-from heatlas.reports.questions.question import CLEAR, Caution, Question, Verdict
-from heatlas.reports.questions.rows import (
+from heatlas.reports.frame.pages import PERFORMANCE, REGIONS
+from heatlas.reports.questions.question import (
+    CLASSES,
+    CLEAR,
     NAMED,
+    Answer,
+    Caution,
+    Headline,
+    Question,
+    Verdict,
     by_ranks,
     classes_compared,
     difference_in_words,
@@ -21,7 +29,20 @@ from heatlas.reports.questions.rows import (
 )
 from heatlas.reports.questions.views import CI, G, IntervalChart, N, View
 from heatlas.reports.read.run_record import RunRecord
-from heatlas.reports.words.numbers import count, listing, mid_sentence, number
+from heatlas.reports.words.numbers import (
+    LONGEST_TEXT,
+    count,
+    fixed,
+    interval,
+    is_missing,
+    listing,
+    mid_sentence,
+    number,
+    p_value,
+    sentence_case,
+    shortened,
+)
+from heatlas.reports.words.wording import biomarker_in_words, covariates_in_words, worded
 
 
 @dataclass(frozen=True)
@@ -39,7 +60,7 @@ class ClassesCompared:
     has_places: bool  # whether the table knows between which places a region lies
 
 
-def facts(run: RunRecord) -> ClassesCompared | None:
+def facts_of_comparisons(run: RunRecord) -> ClassesCompared | None:
     if not run.has("group_comparisons"):
         return None
     metric = "density" if run.leads_with_evidence else "share"
@@ -51,7 +72,7 @@ def facts(run: RunRecord) -> ClassesCompared | None:
     )  # fmt: skip
 
 
-def _answer(compared: ClassesCompared) -> Verdict | None:
+def _answer_of_comparisons(compared: ClassesCompared) -> Verdict | None:
     """Where the classes differ in their share of the leading map, and by density, which follows the prediction."""
     tested, positive, negative = compared.tested, compared.positive, compared.negative
     if tested.empty:
@@ -60,7 +81,10 @@ def _answer(compared: ClassesCompared) -> Verdict | None:
     clear = clear.sort_values(["p_fwe", "size"], kind="stable")
     what = " evidence" if compared.by_evidence else ""
     phrases = [
-        f"{word}{what} in {listing([_with_g(row) for row in rows.head(NAMED).to_dict('records')])}"
+        f"{word}{what} in "
+        + listing(
+            [f"{mid_sentence(row['group'])} (g {g_in_words(row)})" for row in rows.head(NAMED).to_dict("records")]
+        )
         for word, rows in (("more", clear[clear["difference"] > 0]), ("less", clear[clear["difference"] < 0]))
         if len(rows)
     ]
@@ -90,11 +114,7 @@ def _answer(compared: ClassesCompared) -> Verdict | None:
     return Verdict(answer, grounds)
 
 
-def _with_g(row: Mapping[Hashable, object]) -> str:
-    return f"{mid_sentence(row['group'])} (g {g_in_words(row)})"
-
-
-def _methods(compared: ClassesCompared) -> str:
+def _methods_of_comparisons(compared: ClassesCompared) -> str:
     text = (
         "Groups were compared by Welch's t over participants under permutation; log-gains were shrunk towards the "
         "mean of their map by empirical Bayes."
@@ -192,9 +212,9 @@ COMPARISONS = Question(
             "towards the mean of their map, so that ratios of two very small means do not lead the list.",
         ),
     ),
-    facts,
-    _answer,
-    methods=_methods,
+    facts_of_comparisons,
+    _answer_of_comparisons,
+    methods=_methods_of_comparisons,
 )  # fmt: skip
 
 EFFECTS = Question(
@@ -211,7 +231,7 @@ EFFECTS = Question(
             order=("p_fwe", "-t"), shown=30, finding="p_fwe",
         ),
     ),
-    facts,
+    facts_of_comparisons,
     _effects,
     requires=("group_comparisons",),
     absent="Differences between the classes have not been tested yet.",
@@ -226,4 +246,119 @@ REGION_MEANS = Question(
              ("group", "map", "scan_group", "mean_density", *CI, "mean_sum", "mean_gain", "n_gain", *N),
              where={"scan_group": ["{positive}", "{negative}", "TP"]}, order=("-mean_density",), shown=60),
     ),
+)  # fmt: skip
+
+
+_QUANTITIES = {"sum": "relevance", "density": "density", "gain": "gain", "share": "share of the map"}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The primary outcome."""
+
+    row: pd.Series
+    quantity: str  # what is correlated
+    asked: str  # the outcome as the run named it, with what it is adjusted for
+    confidence: float
+
+    @property
+    def is_known(self) -> bool:
+        return not is_missing(self.row["p"])
+
+    @property
+    def note(self) -> str:
+        return sentence_case(shortened(self.row["note"], LONGEST_TEXT))
+
+    @property
+    def span(self) -> str:
+        return interval(self.row["ci_low"], self.row["ci_high"], 2, self.confidence)
+
+
+def facts_of_primary(run: RunRecord) -> Outcome | None:
+    """The primary outcome of a run with classes."""
+    if not run.has("primary") or run.task.is_number:
+        return None
+    row = run.tables["primary"].iloc[0]
+    quantity = "evidence" if row["metric"] == "sum" and row["map"] in run.evidence_maps else _QUANTITIES[row["metric"]]
+    of_map = "" if is_missing(row["map"]) else f" ({map_title(row['map'])})"
+    together = f"{listing(list(reversed(run.task.outputs)))} together"
+    whom = together if row["scan_group"] == "all" else shortened(row["scan_group"])
+    held = "" if is_missing(row["covariates"]) else f", adjusted for {covariates_in_words(row['covariates'])}"
+    asked = (
+        f"partial correlation of {quantity}{of_map} in the {mid_sentence(row['group'])} with "
+        f"{biomarker_in_words(run, row['biomarker'])}, {whom}{held}"
+    )
+    return Outcome(row, quantity, asked, run.config.statistics.confidence)
+
+
+def _answer_of_primary(outcome: Outcome) -> Verdict:
+    """The answer to the primary question, and what it rests on."""
+    row, named = outcome.row, f"Primary outcome (named before any result: {outcome.asked})."
+    if not outcome.is_known:
+        return Verdict("Not known.", f"{named} {outcome.note}")
+    note = "" if is_missing(row["note"]) else f" {outcome.note}."
+    return Verdict(
+        "A correlation." if row["p"] < CLEAR else "No clear correlation.",
+        f"{named} r\xa0=\xa0{fixed(row['r'])} ({outcome.span}), {p_value(row['p'])}, "
+        f"{count(int(row['n_participants']), 'participant')}, {count(int(row['n_scans']), 'scan')}. Permutations "
+        f"exchange {row['exchanged']}.{note}",
+    )
+
+
+_ASKED = "What is the primary outcome?"
+
+
+def _headline(run: RunRecord) -> Answer | None:
+    """The answer at the top of the report; None for a run without a primary outcome."""
+    outcome = facts_of_primary(run)
+    if outcome is None:
+        return None
+    said, row = _answer_of_primary(outcome), outcome.row
+    if not outcome.is_known:
+        return Answer(_ASKED, f"{said.answer} {said.grounds}")
+    return Answer(
+        _ASKED, f"{said.answer} {sentence_case(outcome.asked)}.", f"r = {fixed(row['r'])}",
+        f"{outcome.span}, {p_value(row['p'])}, n = {number(row['n_participants'])}", said.grounds,
+    )  # fmt: skip
+
+
+def in_a_sentence(run: RunRecord) -> str:
+    """The correlation in a sentence; empty where it is not known."""
+    outcome = facts_of_primary(run)
+    if outcome is None or not outcome.is_known:
+        return ""
+    row = outcome.row
+    shown = "correlates with" if row["p"] < CLEAR else "shows no clear correlation with"
+    return (
+        f"{sentence_case(outcome.quantity)} in the {mid_sentence(row['group'])} {shown} "
+        f"{worded(row['biomarker'])} (r\xa0=\xa0{fixed(row['r'])})."
+    )
+
+
+def _methods_of_primary(outcome: Outcome) -> str:
+    how = f", tested by permutation of {outcome.row['exchanged']} [@freedman_lane]" if outcome.is_known else ""
+    return (
+        f"The primary outcome, named before any result, was the {outcome.asked}{how}. All other tests are "
+        "secondary or exploratory, as the data dictionary of each table says with its family and correction."
+    )
+
+
+PRIMARY = Question(
+    "primary", "The primary outcome", "Primary outcome", PERFORMANCE,
+    "The one question that this run named before any result ([statistics.primary] of its configuration), so its p "
+    "needs no correction. All other tests are secondary (a question of the study, corrected over all of its tests) or "
+    "exploratory (several questions or audits side by side, not corrected for each other); the caption of each table "
+    "says which, over which family its p values are corrected, and how.",
+    (
+        View(
+            "primary", "One test.",
+            ("map", "metric", "group", "biomarker", "scan_group", "covariates", "r", *CI, "p", "exchanged", *N,
+             "note"), leading=False,
+        ),
+    ),
+    facts_of_primary,
+    _answer_of_primary,
+    methods=_methods_of_primary,
+    tasks=CLASSES,
+    headline=Headline(_ASKED, ("primary",), _headline),
 )  # fmt: skip

@@ -21,7 +21,7 @@ from heatlas.pipeline.regions.ranking import least_voxels as least_voxels_at
 from heatlas.pipeline.regions.ranking import mean_over_participants, top_groups
 from heatlas.pipeline.statistics.performance.classification import ALL_FOLDS
 from heatlas.reports.frame.tables import Column, numeric
-from heatlas.reports.questions.rows import classes_compared, first_few, g_in_words, rows_where
+from heatlas.reports.questions.question import CLEAR, classes_compared, first_few, g_in_words, rows_where
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import (
     count,
@@ -130,6 +130,36 @@ def map_shares(run: RunRecord, map_name: str, label: str) -> pd.Series:
     return rows.set_index("group")["mean_first" if label == run.positive else "mean_second"]
 
 
+BY_MEASURE = 5  # regions named for each measure
+
+
+def leading_regions(run: RunRecord, name: str, metric: str) -> tuple[str, ...]:
+    """Regions that the summary names in the positive class: the densest, or those with the largest shares."""
+    if metric == "density":
+        return leaders(run, summary_means(run, name, metric, run.positive), name, metric, BY_MEASURE).regions
+    return leaders(run, map_shares(run, name, run.positive), name, metric, 3).regions
+
+
+def smaller_shares(run: RunRecord, name: str, regions: Sequence[str]) -> str:
+    """Which of some regions hold a smaller share of the map in the positive class, after correction.
+
+    If such a region is denser there, this is only because the whole map is stronger.
+    """
+    rows = classes_compared(run, map=name, metric="share")
+    if rows.empty:
+        return ""
+    rows = rows[(rows["p_fwe"] < CLEAR) & (rows["difference"] < 0)].set_index("group")
+    found = rows.to_dict("index")
+    fewer = [f"{mid_sentence(group)} (g {g_in_words(found[group])})" for group in regions if group in found]
+    if not fewer:
+        return ""
+    verb = "holds" if len(fewer) == 1 else "hold"
+    return (
+        f"{listing(fewer)} {verb} a smaller share of the map in {run.positive} than in {run.negative} "
+        "(family-wise corrected)"
+    )
+
+
 def in_words(regions: Sequence[str], parts: Mapping[str, float] | pd.Series | None = None) -> str:
     r"""Regions in a sentence, with their share of the map where that is known.
 
@@ -171,10 +201,8 @@ class Estimate:
 
 def performance_estimate(run: RunRecord, metric: str) -> Estimate | None:
     """A metric over all folds together; None if it is not known."""
-    if not run.has("performance"):
-        return None
-    table = run.tables["performance"]
-    rows = table[(table["fold"].astype(str) == ALL_FOLDS) & (table["metric"] == metric) & table["estimate"].notna()]
+    rows = rows_where(run, "performance", "estimate", metric=metric)
+    rows = rows[rows["fold"].astype(str) == ALL_FOLDS] if len(rows) else rows
     if rows.empty:
         return None
     row = rows.iloc[0]
@@ -183,11 +211,8 @@ def performance_estimate(run: RunRecord, metric: str) -> Estimate | None:
 
 def summary_means(run: RunRecord, map_name: str, metric: str, scan_group: str) -> pd.Series:
     """Known participant means of a metric in a group of scans, by bilateral group."""
-    if not run.has("region_summary"):
-        return pd.Series(dtype=float)
-    table = run.tables["region_summary"]
-    rows = table[(table["map"] == map_name) & (table["scan_group"] == scan_group)]
-    return rows.set_index("group")[f"mean_{metric}"].dropna()
+    rows = rows_where(run, "region_summary", map=map_name, scan_group=scan_group)
+    return rows.set_index("group")[f"mean_{metric}"].dropna() if len(rows) else pd.Series(dtype=float)
 
 
 _PER_VOXEL = ["mean_first", "mean_second", "difference", "ci_low", "ci_high"]

@@ -1,15 +1,137 @@
-"""How well a number or several classes are predicted, whether repeats agree, and what networks say without labels."""
+"""How good the prediction is: by the networks of the run, beside simple predictors, and in another cohort."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import pandas as pd
+
+from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.cohort.people.tasks import NUMBER, SEVERAL_CLASSES
+from heatlas.pipeline.statistics.performance.baselines import ALIKE, BETTER, MEAN, WORSE
+from heatlas.pipeline.training.baselines.stage import BASELINES as PREDICTORS
+from heatlas.pipeline.training.baselines.stage import UNTRAINED
 from heatlas.reports.frame.pages import PERFORMANCE, SUMMARY
-from heatlas.reports.questions.baselines import against_baselines
-from heatlas.reports.questions.question import ANY_TASK, Answer, Headline, Question
-from heatlas.reports.questions.views import CI, N, View
+from heatlas.reports.questions.question import ANY_TASK, Answer, Caution, Check, Headline, Question, Verdict
+from heatlas.reports.questions.views import CI, IntervalChart, N, View
 from heatlas.reports.read.run_files import PREDICTIONS_OF
 from heatlas.reports.read.run_record import RunRecord
-from heatlas.reports.words.numbers import count, fixed, interval, is_missing, listing, number
+from heatlas.reports.words.numbers import (
+    count,
+    fixed,
+    interval,
+    is_missing,
+    listing,
+    mid_sentence,
+    number,
+    p_value,
+    percent,
+    signed,
+)
+
+_SEES = {predictor.name: predictor.sees for predictor in PREDICTORS}
+_MEASURES = {"auc_within_folds": "area under the curve, within folds", "mae": "mean absolute error"}
+_OVER_CLASSES = "mean over classes of the "
+
+
+@dataclass(frozen=True)
+class Rivals:
+    """The best simple predictor by its first measure, and an untrained network by the same."""
+
+    best: pd.Series
+    untrained: pd.Series | None
+    several_classes: bool
+
+
+def rivals_of(run: RunRecord) -> Rivals | None:
+    """The best baseline; None where there is none. The mean is no rival of its own."""
+    if not run.has("baselines"):
+        return None
+    rows = run.tables["baselines"]
+    rows = rows[rows["metric"].isin(list(_MEASURES)) & (rows["baseline"] != MEAN) & rows["estimate"].notna()]
+    if rows.empty:
+        return None
+    best = rows.sort_values("estimate", ascending=run.task.is_number, kind="stable").iloc[0]
+    untrained = rows[(rows["baseline"] == UNTRAINED) & (rows["metric"] == best["metric"])]
+    return Rivals(best, None if untrained.empty else untrained.iloc[0], run.task.kind.name == SEVERAL_CLASSES)
+
+
+def _compared(rivals: Rivals) -> str:
+    """What the networks add to the best baseline, in a sentence.
+
+    And in another, that they do not beat an untrained network, where they do not.
+    """
+    row, untrained = rivals.best, rivals.untrained
+    baseline = str(row["baseline"])
+    said = (
+        f"The networks are {row['verdict']} "
+        f"{f'ridge regression on {_SEES[baseline]}' if baseline in _SEES else baseline}, the best simple predictor on "
+        f"the same folds ({_OVER_CLASSES * rivals.several_classes}{_MEASURES[row['metric']]}: {fixed(row['network'])} "
+        f"against {fixed(row['estimate'])})."
+    )
+    if untrained is None or baseline == UNTRAINED or untrained["verdict"] == BETTER:
+        return said
+    return (
+        f"{said} They are {untrained['verdict']} a network that was never trained, its weights drawn at random "
+        f"({fixed(untrained['network'])} against {fixed(untrained['estimate'])})."
+    )
+
+
+def against_baselines(run: RunRecord) -> str:
+    """What the networks add to the best baseline, for the summary; empty where there is none."""
+    rivals = rivals_of(run)
+    return "" if rivals is None else _compared(rivals)
+
+
+def _beats_them(rivals: Rivals) -> Verdict:
+    """The best baseline was chosen on the same people, which favours it."""
+    row = rivals.best
+    said = {
+        BETTER: "Yes: they are better than every simple predictor.",
+        ALIKE: "Not shown: they are no better than the best simple predictor.",
+        WORSE: "No: a simple predictor is better.",
+    }[str(row["verdict"])]
+    return Verdict(
+        said,
+        f"{_compared(rivals)} Difference {fixed(row['difference'])} "
+        f"({interval(row['difference_low'], row['difference_high'])}, {p_value(row['p'])}). The best of the simple "
+        "predictors was chosen on the same people, which favours it a little.",
+    )
+
+
+def _not_better(rivals: Rivals) -> Caution | None:
+    if rivals.best["verdict"] == BETTER:
+        return None
+    worse = rivals.best["verdict"] == WORSE
+    return Caution(
+        "serious" if worse else "note",
+        "A simple predictor is better than the networks."
+        if worse
+        else "The networks are not shown to be better than a simple predictor.",
+        f"{_compared(rivals)} What their maps show is what these networks used, not the best that the images can tell.",
+        "baselines",
+    )
+
+
+BASELINES = Question(
+    "baselines", "Do the networks add anything to simple predictors?", "Simple predictors", PERFORMANCE,
+    "Ridge regression (logistic for classes) learned from the same people as the network of each fold, and was tested "
+    "on the same people. Each predictor sees one thing: age and sex; volumes, where they are known; the mean and the "
+    "spread of intensity in each region; the smoothed image. Maps of a network that adds nothing to them may still be "
+    "right, but a table of regions would have told as much.",
+    (
+        View(
+            "baselines", "Each predictor against the networks, best first.",
+            ("baseline", "metric", "estimate", *CI, "network", "difference", "difference_low", "difference_high", "p",
+             "verdict", *N),
+        ),
+    ),
+    rivals_of,
+    _beats_them,
+    (Check("not-better", _not_better, ("baselines",)),),
+    tasks=ANY_TASK,
+)  # fmt: skip
+
 
 _MEASURED = ("fold", "metric", "estimate", *CI, *N)
 
@@ -130,3 +252,140 @@ APPLIED = Question(
     headline=Headline(_SAY, ("predictions_applied",), _what_networks_say),
 )  # fmt: skip
 """In place of all others, where networks were applied to people without labels."""
+
+
+OTHER_SHARE = 0.1
+"""Difference in the share of the positive class above which it is named."""
+
+
+@dataclass(frozen=True)
+class TwoCohorts:
+    """The measures in which a run and this cohort are compared."""
+
+    rows: pd.DataFrame
+    leading_map: str
+    positive: str
+    negative: str
+    confidence: float
+    from_another_run: bool  # whether its networks answered for labelled people of this cohort
+    has_evidence: bool
+
+    def measure(self, name: str, **where: str) -> pd.Series | None:
+        """A measure over all people unless a class is named; None where it has no value."""
+        rows = self.rows
+        for column, value in {"measure": name, "label": "all", **where}.items() if len(rows) else ():
+            rows = rows[rows[column] == value]
+        return None if rows.empty or is_missing(rows["estimate"].iloc[0]) else rows.iloc[0]
+
+    def span(self, row: pd.Series) -> str:
+        return interval(row["ci_low"], row["ci_high"], 2, self.confidence)
+
+
+def two_cohorts(run: RunRecord) -> TwoCohorts:
+    return TwoCohorts(
+        run.tables.get("external_validation", pd.DataFrame()), run.leading_map, run.positive, run.negative,
+        run.config.statistics.confidence, bool(run.config.training.networks_of) and not run.without_labels,
+        bool(run.evidence_maps),
+    )  # fmt: skip
+
+
+def _holds_elsewhere(cohorts: TwoCohorts) -> Verdict | None:
+    """Whether the networks are as good here as where they come from, and whether the classes differ in like regions."""
+    area = cohorts.measure("auc")
+    if area is None:
+        return None
+    answer = "Not told apart: the networks are about as good here as where they come from, or too few people to say."
+    if area["ci_high"] < 0:
+        answer = "No: the networks are less accurate here than where they come from."
+    elif area["ci_low"] > 0:
+        answer = "The networks are more accurate here than where they come from."
+    grounds = (
+        f"Area under the curve {fixed(area['new'])} here ({int(area['n_new'])} people) and {fixed(area['run'])} in the "
+        f"test people of the run ({int(area['n_run'])}): difference {signed(area['estimate'])} ({cohorts.span(area)})."
+    )
+    regions = cohorts.measure("rank_correlation", map=cohorts.leading_map)
+    if regions is not None:
+        grounds += (
+            f" Over regions, the sizes of the difference between the classes in both cohorts correlate with ρ = "
+            f"{fixed(regions['estimate'])} ({cohorts.span(regions)}; {mid_sentence(map_title(cohorts.leading_map))}), "
+            "which the noise of each region draws towards 0."
+        )
+    return Verdict(answer, grounds)
+
+
+def _differences(cohorts: TwoCohorts) -> list[str]:
+    """How the cohorts differ, in sentences; empty where nothing is known to."""
+    said = []
+    share, level = cohorts.measure("share_positive"), cohorts.measure("probability_less_share")
+    if share is not None and abs(share["estimate"]) > OTHER_SHARE:
+        said.append(
+            f"{percent(share['new'], 0)} of the people here are {cohorts.positive} and {percent(share['run'], 0)} in "
+            "the run: accuracy, precision and the Brier score depend on that share, areas do not."
+        )
+    if level is not None and (level["ci_low"] > 0 or level["ci_high"] < 0):
+        said.append(
+            f"Probabilities are off by {signed(level['new'])} on average here and by {signed(level['run'])} in the "
+            "run; set a threshold on this cohort before you use one."
+        )
+    images = cohorts.measure("intensity", label=cohorts.negative)
+    if images is not None and images["estimate"] > images["by_chance"]:
+        said.append(
+            f"Intensities of registered scans of {cohorts.negative} differ between the cohorts (median g over regions "
+            f"{fixed(images['estimate'])}, by chance up to {fixed(images['by_chance'])}): scanner or processing may "
+            "explain part of any difference."
+        )
+    return said
+
+
+def _other_cohort(cohorts: TwoCohorts) -> Caution | None:
+    """Networks of another run: how the cohorts differ, and that the controls of maps are in sample."""
+    if not cohorts.from_another_run:
+        return None
+    controls = (
+        "Maps relative to controls compare with people whom the networks were trained with, so the evidence of these "
+        "controls is in sample and lies further from that of patients than new controls would."
+    )
+    differences = _differences(cohorts)
+    text = " ".join([*differences, *[controls] * cohorts.has_evidence])
+    title = "The cohorts differ." if differences else "Controls are those of the other cohort."
+    return Caution("serious" if differences else "note", title, text, "external") if text else None
+
+
+EXTERNAL = Question(
+    "external", "Does it hold in this cohort? The run and this cohort side by side", "External validation",
+    PERFORMANCE,
+    "The networks were trained with other people. Of the cohort of the run that they are from, only predictions and "
+    "maps out of fold count; the people here are answered by all networks together, as one. The interval of a "
+    "difference is combined from an interval of each cohort.",
+    (
+        View(
+            "external_validation", "Performance and calibration of both cohorts.",
+            ("measure", "run", "new", "estimate", *CI, "n_run", "n_new", "note"), where={"part": ["performance"]},
+            intervals=IntervalChart(
+                ("measure",), "estimate", "ci_low", "ci_high", "here less run", n=("n_run", "n_new")
+            ),
+        ),
+        View(
+            "external_validation",
+            "Agreement over regions: rank correlation of Hedges' g of the classes, which noise draws towards 0.",
+            ("map", "estimate", *CI, "n_run", "n_new"), where={"part": ["regions"]}, leading=False, optional=True,
+        ),
+        View(
+            "external_validation", "Who is in both cohorts.",
+            ("measure", "label", "run", "new", "estimate", *CI, "n_run", "n_new"), where={"part": ["people"]},
+            shown=30,
+        ),
+        View(
+            "external_validation", "Intensities of registered scans, and sites.",
+            ("measure", "label", "run", "new", "estimate", "by_chance", "n_run", "n_new"),
+            where={"part": ["images", "sites"]},
+        ),
+        View(
+            "external_calibration", "Predicted and observed frequency of {positive} in both cohorts.",
+            ("cohort", "low", "high", "mean_probability", "share_positive", *CI, "n_participants"),
+        ),
+    ),
+    two_cohorts,
+    _holds_elsewhere,
+    (Check("other-cohort", _other_cohort),),
+)  # fmt: skip

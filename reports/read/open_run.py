@@ -197,10 +197,10 @@ class OpenRun:
     def _first_scan(self, participant: str) -> pd.Series:
         name = participant if participant.startswith("sub-") else f"sub-{participant}"
         explained = self.record.explained
-        own = explained[explained["participant_id"] == name]
-        if own.empty:
+        scans = explained[explained["participant_id"] == name]
+        if scans.empty:
             raise UsageError(f"{name}: no explained scan.{_similar(name, explained['participant_id'].unique())}")
-        return own.iloc[0]
+        return scans.iloc[0]
 
     def network(self, participant: str) -> StagedModel:
         """The network that tested a participant, whom it was not trained with; in evaluation mode, on the CPU.

@@ -61,7 +61,7 @@ from heatlas.pipeline.training.baselines.stage import PREDICTIONS_BASELINES_TABL
 from heatlas.pipeline.training.prediction import PREDICTIONS_CLASSES_TABLE, PREDICTIONS_NUMBER_TABLE, PREDICTIONS_TABLE
 from heatlas.pipeline.training.stage import HISTORIES_NUMBER_TABLE, HISTORIES_TABLE, PREDICTIONS_REPEATS_TABLE
 
-_OWN = (
+OWN = (
     SCANS_TABLE, MANIFEST_COMPARISON_TABLE, SPLITS_TABLE, SPLIT_BALANCE_TABLE, FAILURES_TABLE, FLAGGED_TABLE,
     REGISTRATION_TABLE, REGION_QUALITY_TABLE, CLINICAL_TABLE, VOLUMES_TABLE, TEST_RETEST_TABLE, HISTORIES_TABLE,
     HISTORIES_NUMBER_TABLE, PREDICTIONS_TABLE, PREDICTIONS_CLASSES_TABLE, PREDICTIONS_NUMBER_TABLE,
@@ -72,7 +72,7 @@ _OWN = (
     PLANTED_EFFECTS_TABLE,
     IMAGE_REGIONS_TABLE, *STATISTICS_TABLES, *VOXELWISE_TABLES, *BENCH_TABLES,
 )  # fmt: skip
-DECLARED = (*_OWN, *plugged_in("tables", Table, [table.name for table in _OWN]))
+DECLARED = (*OWN, *plugged_in("tables", Table, [table.name for table in OWN]))
 """All tables of a run and of what is made from it."""
 ALL_TABLES: Mapping[str, Table] = {table.name: table for table in DECLARED}
 TABLES: Mapping[str, Table] = {table.name: table for table in DECLARED if table.on_pages}

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from markupsafe import Markup
 
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.statistics.data.values import with_shares
@@ -44,22 +43,6 @@ from heatlas.reports.words.wording import OWN
 
 
 @dataclass(frozen=True)
-class Chart:
-    """A chart and what is said below it."""
-
-    picture: Markup
-    caption: str
-
-
-@dataclass(frozen=True)
-class MapCharts:
-    """Charts of one map."""
-
-    title: str
-    charts: Sequence[Chart]
-
-
-@dataclass(frozen=True)
 class RegionMaterial:
     """What the pages of all regions share, prepared once."""
 
@@ -74,16 +57,10 @@ class RegionMaterial:
         return RegionViewers.of(self.material)
 
     @cached_property
-    def sides(self) -> Mapping[str, PageTable]:
-        return sides_by_group(self.material.run)
-
-    @cached_property
-    def associations(self) -> Mapping[str, PageTable]:
-        return associations_by_group(self.material.run)
-
-    @cached_property
-    def effects(self) -> Mapping[str, list[PageTable]]:
-        return effects_by_group(self.material.run)
+    def tables(self) -> tuple[Mapping[str, PageTable], Mapping[str, list[PageTable]], Mapping[str, PageTable]]:
+        """By bilateral group: both sides, effects, associations."""
+        run = self.material.run
+        return sides_by_group(run), effects_by_group(run), associations_by_group(run)
 
     @cached_property
     def people(self) -> Mapping[tuple[str, str], Mapping[str, pd.DataFrame]]:
@@ -132,6 +109,7 @@ def region_content(shared: RegionMaterial, group: str) -> Mapping[str, Any]:
     """Variables of the page of a bilateral group."""
     material = shared.material
     maps = [name for name in material.run.main_maps if (group, name) in shared.people]
+    sides, effects, associations = shared.tables
     picture = shared.pictures.draw(group) if shared.pictures is not None else None
     return {
         "region": shortened(group),
@@ -143,8 +121,8 @@ def region_content(shared: RegionMaterial, group: str) -> Mapping[str, Any]:
         "summary": _summary(material, group),
         "scatters": _scatters(shared, maps, group),
         "volume_text": _VOLUME_TEXT,
-        "sides": shared.sides.get(group),
-        "tables": [*shared.effects.get(group, []), *filter(None, [shared.associations.get(group)])],
+        "sides": sides.get(group),
+        "tables": [*effects.get(group, []), *filter(None, [associations.get(group)])],
     }
 
 
@@ -194,7 +172,7 @@ def metrics_of(run: RunRecord, map_name: str) -> tuple[str, ...]:
     return ("evidence",) if map_name in run.evidence_maps else METRICS
 
 
-def _block(shared: RegionMaterial, map_name: str, group: str) -> MapCharts:
+def _block(shared: RegionMaterial, map_name: str, group: str) -> Mapping[str, Any]:
     """Evidence, or share of the map and gain, by class and outcome, one point per participant."""
     run, charts = shared.material.run, []
     for metric in metrics_of(run, map_name):
@@ -208,8 +186,8 @@ def _block(shared: RegionMaterial, map_name: str, group: str) -> MapCharts:
             groups, axis_title(map_name, metric, run), f"{metric} in {shortened(group)}; medians: {medians}.", at
         )
         meaning = MEANING[metric].format(positive=run.positive, negative=run.negative)
-        charts.append(Chart(chart, f"{meaning} One point per participant; box, quartiles."))
-    return MapCharts(map_title(map_name), charts)
+        charts.append({"picture": chart, "caption": f"{meaning} One point per participant; box, quartiles."})
+    return {"title": map_title(map_name), "charts": charts}
 
 
 def _groups(shared: RegionMaterial, map_name: str, group: str, metric: str) -> list[Group]:
@@ -252,7 +230,7 @@ def _summary(material: Material, group: str) -> PageTable:
     return page_table(rows, columns_of(run, "region_summary", _SUMMARY), caption)
 
 
-def _scatters(shared: RegionMaterial, maps: Sequence[str], group: str) -> list[Chart]:
+def _scatters(shared: RegionMaterial, maps: Sequence[str], group: str) -> list[dict[str, str]]:
     """Share of the map, or evidence, against volume, by class, one point per participant."""
     volumes, run, charts = shared.volumes.get(group), shared.material.run, []
     if volumes is None:
@@ -271,5 +249,6 @@ def _scatters(shared: RegionMaterial, maps: Sequence[str], group: str) -> list[C
                 f"{sentence_case(what)}, {map_title(name)}, in {shortened(group)} against its volume, "
                 f"{count(n, 'participant')}."
             )
-            charts.append(Chart(draw_scatter(pairs, "own volume (Jacobian), mm³", what, title), title))
+            picture = draw_scatter(pairs, "own volume (Jacobian), mm³", what, title)
+            charts.append({"picture": picture, "caption": title})
     return charts

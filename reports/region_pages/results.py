@@ -22,9 +22,8 @@ from heatlas.reports.questions.findings import (
     place_of,
     summary_means,
 )
-from heatlas.reports.questions.question import CLEAR
-from heatlas.reports.questions.rows import classes_compared, difference_in_words, g_in_words
-from heatlas.reports.questions.views import rows_in_words
+from heatlas.reports.questions.question import CLEAR, classes_compared, difference_in_words, g_in_words
+from heatlas.reports.questions.views import CI, G, rows_in_words
 from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import count, listing, number, p_value, percent, signed
@@ -131,24 +130,10 @@ _SIDE_COLUMNS = (
     numeric("sum_right", "Sum, right"),
 )
 _ASSOCIATED = (
-    "biomarker", "scan_group", "estimator", "covariates", "map", "r", "ci_low", "ci_high", "p", "p_fwe", "p_fdr",
-    "n_participants", "note",
-)  # fmt: skip
-_EFFECTS = (
-    "map",
-    "difference",
-    "ci_low",
-    "ci_high",
-    "hedges_g",
-    "hedges_g_low",
-    "hedges_g_high",
-    "n_first",
-    "n_second",
-    "p",
-    "p_fwe",
-    "p_fdr",
+    "biomarker", "scan_group", "estimator", "covariates", "map", "r", *CI, "p", "p_fwe", "p_fdr", "n_participants",
     "note",
-)
+)  # fmt: skip
+_EFFECTS = ("map", "difference", *CI, *G, "n_first", "n_second", "p", "p_fwe", "p_fdr", "note")
 _MEASURES = {"share": "Share of the map", "density": "Density"}
 MOST_ASSOCIATIONS = 24  # rows of a page
 
@@ -213,8 +198,8 @@ def associations_by_group(run: RunRecord) -> Mapping[str, PageTable]:
         f"{TABLES['associations'].tests}"
     )
     return {
-        str(group): page_table(own, columns, caption, MOST_ASSOCIATIONS)
-        for group, own in rows.groupby("group", sort=False)
+        str(group): page_table(of_group, columns, caption, MOST_ASSOCIATIONS)
+        for group, of_group in rows.groupby("group", sort=False)
     }
 
 
@@ -228,6 +213,6 @@ def effects_by_group(run: RunRecord) -> Mapping[str, list[PageTable]]:
             rows = table.assign(map=table["map"].map(map_title))
             caption = f"{title}, {run.positive} (first) against {run.negative}, every map."
             caption += f"{difference_in_words(table)} {TABLES['group_comparisons'].tests}"
-            for group, own in rows.groupby("group", sort=False):
-                found.setdefault(str(group), []).append(page_table(own, columns, caption))
+            for group, of_group in rows.groupby("group", sort=False):
+                found.setdefault(str(group), []).append(page_table(of_group, columns, caption))
     return found

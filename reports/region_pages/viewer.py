@@ -40,22 +40,14 @@ from heatlas.reports.words.numbers import shortened
 
 
 @dataclass(frozen=True)
-class ViewedMean:
-    """One mean map and the scale on which its colours stand; without an image, the place of one that is lost."""
-
-    title: str
-    image: slices.BrainImage | None
-    scale: slices.ColourScale
-
-
-@dataclass(frozen=True)
 class RegionPictures:
     """Images read once for the pictures of all regions."""
 
     backdrop: slices.Backdrop
     labels: slices.BrainImage
     groups: Mapping[str, tuple[int, ...]]  # labels of each bilateral group
-    maps: Sequence[ViewedMean]
+    maps: Mapping[str, slices.BrainImage | None]  # mean maps by their title; None in the place of one that is lost
+    scale: ColourScale  # of all
     caption: str
 
     @cached_property
@@ -78,24 +70,19 @@ class RegionPictures:
         there = [view for view in views.values() if view is not None]
         if not there:
             return None
-        scale, maps = there[0].scale(slices.GROUP_PERCENTILES, there, there), []
+        maps: dict[str, slices.BrainImage | None] = {}
         for label, view in views.items():
             image = None if view is None else slices.BrainImage.read(run.layout.group_map(label, name))
-            title = f"{map_title(name)}, {'mean' if image is not None else 'no map'} of {label}"
-            maps.append(ViewedMean(title, image, scale))
+            maps[f"{map_title(name)}, {'mean' if image is not None else 'no map'} of {label}"] = image
         caption = (
-            f"Outlined in white, on the template; slices through its middle. Colours as in the report: "
-            f"{'; '.join(shown.title for shown in maps)}. Left is left."
+            "Outlined in white, on the template; slices through its middle. Colours as in the report: "
+            f"{'; '.join(maps)}. Left is left."
         )
         missing = material.missing_maps(views, [name])
         caption += f" {missing}" if missing else ""
-        return cls(
-            backdrop,
-            slices.BrainImage(atlas.labels, np.asarray(atlas.grid.affine)),
-            atlas.regions.groups,
-            maps,
-            caption,
-        )
+        labels = slices.BrainImage(atlas.labels, np.asarray(atlas.grid.affine))
+        scale = there[0].scale(GROUP_PERCENTILES, there, there)
+        return cls(backdrop, labels, atlas.regions.groups, maps, scale, caption)
 
     def draw(self, group: str) -> Picture | None:
         """Three slices through the largest side of the region, one row per map; None if it has no voxel."""
@@ -105,16 +92,14 @@ class RegionPictures:
         chosen = dict.fromkeys(self.groups[group], 1)
         width, height = 3 * (PIXELS + GAP), HEAD + PIXELS + GAP
         sheet = Image.new("RGB", (len(self.maps) * width, height), NIGHT)
-        for block, shown in enumerate(self.maps):
-            write(sheet, (block * width + 4, 2), shown.title)
+        for block, title in enumerate(self.maps):
+            write(sheet, (block * width + 4, 2), title)
         for column, cut in enumerate(cuts):
             plan = slices.PanelGrid.of(cut, PIXELS)
             anatomy = slices.grey_panel(plan, self.backdrop.image, self.backdrop.ceiling)
             bodies = slices.outlined_bodies(plan, self.labels, chosen)
-            for block, shown in enumerate(self.maps):
-                panel = anatomy
-                if shown.image is not None:
-                    panel = slices.with_map(anatomy, plan, shown.image, shown.scale)
+            for block, image in enumerate(self.maps.values()):
+                panel = anatomy if image is None else slices.with_map(anatomy, plan, image, self.scale)
                 picture = named(slices.with_outlines(panel, bodies), {}, cut)
                 sheet.paste(picture, (block * width + column * (PIXELS + GAP), HEAD))
         alt = f"{shortened(group)}, outlined on three slices of the template."

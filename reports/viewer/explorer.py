@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,8 +19,8 @@ from heatlas.reports.figures.gallery import OUTCOME_NAMES
 from heatlas.reports.figures.slices import Plane
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.pages import Component, embedded_json, render_part, template_text
-from heatlas.reports.questions.rows import classes_compared
-from heatlas.reports.read.run_record import OUTCOMES, RunRecord
+from heatlas.reports.questions.question import classes_compared
+from heatlas.reports.read.run_record import KEYS, OUTCOMES, RunRecord
 from heatlas.reports.viewer.component import LIBRARY, packed, space_of
 from heatlas.reports.words.numbers import count, number, p_cell
 
@@ -31,25 +30,6 @@ CORTICAL: tuple[tuple[Plane, float], ...] = (
 SUBCORTICAL: tuple[tuple[Plane, float], ...] = (
     ("sagittal", -26.0), ("sagittal", 26.0), ("coronal", -20.0), ("coronal", 8.0), ("axial", -16.0), ("axial", 4.0),
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Explored:
-    """What an explorer is made of."""
-
-    table: bytes  # the file on disk, `EXPLORER_TABLE`
-    file: str  # its address relative to the page
-    # ``map``, ``method``, ``method_title``, ``beta`` (None for methods without) of each map
-    maps: Sequence[Mapping[str, str | float | None]]
-    scan_groups: Mapping[str, str]  # titles, with their n; the first is shown first
-    links: Mapping[str, str]  # address of a bilateral group's page, relative to the page
-    contrast: str  # what the test compares between which classes, as a reader sees it
-
-    @property
-    def columns(self) -> list[dict[str, Any]]:
-        """Columns on the page; without an evidence map there is none of evidence."""
-        has_evidence = (_read(self.table)["mean_evidence"] != MISSING).any()
-        return [column for column in COLUMNS if has_evidence or column["key"] != "mean_evidence"]
 
 
 SCALING = ("mean_density", "mean_sum")
@@ -68,45 +48,14 @@ COLUMNS = [
 """Columns on the page, left to right: key in the file, heading, and kind for the script."""
 
 
-def explorer_component(explored: Explored) -> Component:
-    """Make the explorer; the page also needs `reports.viewer.component.atlas_component`, once.
-
-    Without scripts it is a plain table: bilateral groups by the first map in the first group of scans.
-    """
-    columns = explored.columns
-    data = {
-        "table": packed(np.frombuffer(explored.table, np.uint8)),
-        "maps": list(explored.maps),
-        "links": dict(explored.links),
-        "columns": columns,
-    }
-    html = render_part(
-        "components/explorer.html.j2",
-        data=embedded_json(data),
-        file=explored.file,
-        caption=f"Hedges’ g and p compare {explored.contrast}. In the pictures, left is left.",
-        columns=columns,
-        hints=EXPLORER_TABLE.meanings,
-        rows=_plain_rows(explored, columns),
-        links=explored.links,
-        methods={str(one["method"]): str(one["method_title"]) for one in explored.maps},
-        scan_groups=explored.scan_groups,
-        views={"Cortex": CORTICAL, "Deep structures": SUBCORTICAL},
-    )
-    return Component(html, template_text("components/explorer.css"), (LIBRARY, template_text("components/explorer.js")))
-
-
 def _read(content: bytes) -> pd.DataFrame:
     """The file on disk as text, cell by cell."""
     table = pd.read_csv(io.BytesIO(content), sep="\t", keep_default_na=False, na_values={}, dtype=str)
     return table.map(unguarded)
 
 
-def _plain_rows(explored: Explored, columns: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[str]]]:
+def _plain_rows(rows: pd.DataFrame, columns: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[str]]]:
     """Bilateral group and formatted cells of each row shown without scripts, by the first column with values."""
-    table = _read(explored.table)
-    first = (table["map"] == explored.maps[0]["map"]) & (table["scan_group"] == next(iter(explored.scan_groups)))
-    rows = table[first & (table["hemisphere"] == BILATERAL)]
     by = next((name for name in PAINTED if (rows[name] != MISSING).any()), PAINTED[0])
     order = pd.to_numeric(rows[by], errors="coerce").sort_values(ascending=False, kind="stable").index
     return [
@@ -122,9 +71,10 @@ def _cell(text: str, kind: str) -> str:
 
 
 def region_explorer(material: Material) -> Component | None:
-    """The explorer; writes its table beside the figures.
+    """The explorer; writes its table beside the figures. The page also needs `viewer.component.shared_data`, once.
 
-    None where the run has no summary of regions yet, or its atlas is not at hand.
+    Without scripts it is a plain table: bilateral groups by the first map in the first group of scans. None where the
+    run has no summary of regions yet, or its atlas is not at hand.
     """
     run, space = material.run, space_of(material)
     if space is None or not run.has("region_summary", "predictions", "relevance_bilateral"):
@@ -140,15 +90,23 @@ def region_explorer(material: Material) -> Component | None:
         space.atlas.regions, maps, run.labels, run.evidence_maps,
     )  # fmt: skip
     path = EXPLORER_TABLE.write(run.layout, table)
-    explored = Explored(
-        table=path.read_bytes(),
-        file=path.relative_to(run.layout.root).as_posix(),
-        maps=[_described(name) for name in maps],
+    content = path.read_bytes()
+    cells, described = _read(content), [_described(name) for name in maps]
+    has_evidence = (cells["mean_evidence"] != MISSING).any()
+    columns = [column for column in COLUMNS if has_evidence or column["key"] != "mean_evidence"]
+    first = (cells["map"] == maps[0]) & (cells["scan_group"] == groups[0]) & (cells["hemisphere"] == BILATERAL)
+    links = {group: link for group in summary["group"].unique() if (link := material.links.region(group))}
+    data = {"table": packed(np.frombuffer(content, np.uint8)), "maps": described, "links": links, "columns": columns}
+    html = render_part(
+        "components/explorer.html.j2", data=embedded_json(data), file=path.relative_to(run.layout.root).as_posix(),
+        caption=f"Hedges’ g and p compare the {measure} of {run.positive} with that of {run.negative}. In the "
+        "pictures, left is left.", columns=columns, hints=EXPLORER_TABLE.meanings,
+        rows=_plain_rows(cells[first], columns), links=links,
+        methods={str(one["method"]): str(one["method_title"]) for one in described},
         scan_groups={group: _title(run, group) for group in groups},
-        links={group: link for group in summary["group"].unique() if (link := material.links.region(group))},
-        contrast=f"the {measure} of {run.positive} with that of {run.negative}",
-    )
-    return explorer_component(explored)
+        views={"Cortex": CORTICAL, "Deep structures": SUBCORTICAL},
+    )  # fmt: skip
+    return Component(html, template_text("components/explorer.css"), (LIBRARY, template_text("components/explorer.js")))
 
 
 def _effects(run: RunRecord) -> tuple[pd.DataFrame | None, str]:
@@ -170,18 +128,7 @@ def _relevance(material: Material) -> pd.DataFrame | None:
     path = RELEVANCE_TABLE.path(material.run.layout)
     if not path.is_file():
         return None
-    columns = [
-        "participant_id",
-        "scan_id",
-        "map",
-        "region",
-        "name",
-        "hemisphere",
-        "group",
-        "n_voxels",
-        "sum",
-        "density",
-    ]
+    columns = [*KEYS, "map", "region", "name", "hemisphere", "group", "n_voxels", "sum", "density"]
     try:
         require_whole(path)
         table = RELEVANCE_TABLE.read(path, columns)

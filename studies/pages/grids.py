@@ -1,15 +1,13 @@
-"""Grids and moved scans in the evaluation: words, tables and figures.
+"""Grids in the evaluation: words, tables and figures.
 
-Grids: the shares of each method, how they change with depth, which methods find the same grids easy, and AggAtt, which
-shows mean maps of the best, the usual and the worst grids of every method, from the arrays of the bench. Moved scans:
-whether maps move with a scan, by how far it is moved.
+The shares of each method, how they change with depth, which methods find the same grids easy, and AggAtt, which shows
+mean maps of the best, the usual and the worst grids of every method, from the arrays of the bench.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -17,32 +15,30 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from heatlas.pipeline.attribution.titles import method_title
-from heatlas.pipeline.evaluation.scores.faithfulness import LOST
+from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
 from heatlas.reports.figures.gallery import (
     BLUE,
     GREY,
     INK,
+    LONGEST_METHOD,
     ORANGE,
     VERMILION,
     Gallery,
     Picture,
     house_style,
     new_figure,
+    new_panels,
     warm,
 )
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table
-from heatlas.reports.questions.map_verdicts import title_of
+from heatlas.reports.questions.question import ROWS, PartView, first_few
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import count, fixed, listing, number, shortened, signed
 from heatlas.studies.grids.directions import BY_CONSTRUCTION, KIND_OF
 from heatlas.studies.grids.grid_scores import CONSTRUCTED
 from heatlas.studies.grids.studies import IN_STEM
 from heatlas.studies.grids.tables import ALL_METHODS, EDGES
-from heatlas.studies.pages.networks import ROWS, named
-
-LONGEST = 40
-"""Letters of a method's name in a figure."""
 
 
 def grids(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable, ...]]:
@@ -72,7 +68,7 @@ def grids(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable, ..
         "Several scans stand side by side as one volume; the share is the part of a map that lies in the scan it "
         "should explain (1 for a perfect map). In GridPG the network sees all scans, in DiFull each cell alone, in "
         "DiPart all, but its head one. Above chance in GridPG at the input with the whole 95 % interval: "
-        f"{named(above) if above else 'no method'}.{''.join(refused)}"
+        f"{first_few(above) if above else 'no method'}.{''.join(refused)}"
     )
     caption = "Mean shares over participants. Other stages, studies and intervals are in evaluation/grids.tsv."
     return text, (page_table(rows, columns, caption, ROWS),)
@@ -108,7 +104,7 @@ def depth_curves(table: pd.DataFrame) -> pd.DataFrame:
     known = table[(table["kind"] == table["setting"].map(KIND_OF)) & table["share"].notna()]
     known = known.assign(method=known["method"].str.replace(rf" {IN_STEM}\d+$", "", regex=True))  # one curve
     known = known[~_is_study(known["method"])].sort_values(["method", "depth"], kind="stable")
-    return known.assign(title=[shortened(method_title(name), LONGEST) for name in known["method"]])
+    return known.assign(title=[shortened(method_title(name), LONGEST_METHOD) for name in known["method"]])
 
 
 def agreement(table: pd.DataFrame) -> pd.DataFrame:
@@ -117,15 +113,15 @@ def agreement(table: pd.DataFrame) -> pd.DataFrame:
     `table`: rows of one setting and kind. Smoothed maps are shown, other studies are not. A method with the same share
     on all grids correlates with nothing and is left out.
     """
-    own = table[table["spearman"].notna()].astype({"stage_a": int, "stage_b": int})
-    ends = [list(zip(own[f"method_{one}"], own[f"stage_{one}"], strict=True)) for one in "ab"]
-    found = dict(zip(zip(*ends, strict=True), own["spearman"].astype(float), strict=True))
+    known = table[table["spearman"].notna()].astype({"stage_a": int, "stage_b": int})
+    ends = [list(zip(known[f"method_{one}"], known[f"stage_{one}"], strict=True)) for one in "ab"]
+    found = dict(zip(zip(*ends, strict=True), known["spearman"].astype(float), strict=True))
     places = pd.DataFrame(list(dict.fromkeys(ends[0] + ends[1])), columns=["method", "stage"])
     places = places[~_is_study(places["method"]) | places["method"].str.contains("kernel=")]
     last = places.groupby("method")["stage"].transform("max")
     places = places[(places["stage"] == 0) | (places["stage"] == last)]
     shown = sorted(places.itertuples(index=False, name=None), key=lambda place: place[1] > 0)
-    names = [f"{shortened(method_title(name), LONGEST)}, {f'stage {stage}' if stage else 'input'}"
+    names = [f"{shortened(method_title(name), LONGEST_METHOD)}, {f'stage {stage}' if stage else 'input'}"
              for name, stage in shown]  # fmt: skip
     values = [[1.0 if a == b else found.get((a, b), found.get((b, a), math.nan)) for b in shown] for a in shown]
     return pd.DataFrame(values, names, names, dtype=float)
@@ -165,51 +161,24 @@ def _by_chance(grids: float) -> str:
     return f"Of unrelated methods about 95 % lie within ±{fixed(1.96 / math.sqrt(grids - 1))}. " if grids > 4 else ""
 
 
-LEFT_OUT = (
-    f"n/a: more than {100 * LOST:g} % of the brain leaves the volume when the scan is moved, so that the maps cannot "
-    "be compared. Scans of which this is true are left out."
-)
-
-
-def shifts(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable, ...]]:
-    """Correlation of every map with that of the moved scan, a column per shift; the steadiest first."""
-    wide = table.pivot_table(index="map", columns="shift", values="correlation", sort=False, dropna=False)
-    wide = wide[sorted(wide.columns)]
-    rows = pd.DataFrame({"title": [title_of(str(name)) for name in wide.index]})
-    columns = [Column("title", "Map")]
-    for shift in wide.columns:
-        rows[f"at_{shift}"] = wide[shift].to_numpy()
-        columns.append(numeric(f"at_{shift}", count(int(shift), "voxel"), fixed))
-    known = [f"at_{shift}" for shift in wide.columns if wide[shift].notna().any()]
-    if known:
-        rows = rows.sort_values(known[-1], ascending=False, kind="stable")
+def invariance(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable, ...]]:
+    """Whether maps depend on how a function is written."""
+    rows = table.assign(title=table["method"].map(method_title))
+    same = rows["invariant"].map(lambda value: {"true": "yes", "false": "no"}.get(str(value).lower(), "n/a"))
+    rows = rows.assign(same=same)
+    depends = rows.loc[same == "no", "title"].tolist()
     text = (
-        "The scans are moved along the diagonal, forward and back, and the maps of the moved scans are moved back. A "
-        "map that moves with its scan correlates by 1 with that of the scan as it is. A map "
-        "that stays in its place correlates by less."
+        "Two networks compute the same function; the second does it with two units that cancel. A map that differs "
+        f"depends on how a function is written. Differ: {listing(depends) if depends else 'none'}."
     )
-    fewest, most = int(table["n_participants"].min()), int(table["n_participants"].max())
-    people = ("" if fewest == most else "at most ") + count(most, "participant")
-    caption = f"Mean correlation over {people}. Intervals and cosines are in evaluation/shift_curve.tsv. {LEFT_OUT}"
-    return text, (page_table(rows, columns, caption, ROWS),)
-
-
-def draw_shifts(material: Material) -> tuple[Picture, ...]:
-    """Curves over shifts; nothing of one shift alone."""
-    table = material.run.tables["shift_curve"]
-    table = table[table["correlation"].notna()]
-    if table["shift"].nunique() < 2:
-        return ()
-    curves = table.assign(title=[shortened(title_of(str(name)), LONGEST) for name in table["map"]])
-    return (
-        material.gallery.add(
-            draw_shift_curves(curves.sort_values(["map", "shift"], kind="stable")), "shift_curve",
-            f"Curves of the correlation of {count(table['map'].nunique(), 'map')} with those of moved scans, by shift.",
-            "Correlation of a map with that of the moved scan, by how far it is moved; bars are 95 % intervals over "
-            "participants. Dashed: what the map would have if it stayed in its place. Shifts are left out by which "
-            f"more than {100 * LOST:g} % of the brain leaves the volume.",
-        ),
-    )  # fmt: skip
+    columns = [
+        Column("title", "Method"), Column("same", "Same map"),
+        numeric("share_plain", "Share on unread features", fixed),
+        numeric("share_cancelling", "With the two units", fixed), numeric("n_grids", "Grids"),
+    ]  # fmt: skip
+    return text, (
+        page_table(rows, columns, "Share of |attribution| on features that the network does not read.", ROWS),
+    )
 
 
 FORMS = ("svg", "png")
@@ -219,33 +188,35 @@ MIDDLE = 2
 """The bin of which one grid is shown as an example: 5 to 50 %."""
 
 
-def draw_aggregated(arrays: Path, folder: Path) -> None:
-    """Draw one figure per setting from `studies.grids.tables`; files ``aggregated_<setting>``.
+def draw_aggregated(layout: EvaluationLayout) -> None:
+    """Draw one figure per setting from `studies.grids.tables`, where it was made; files ``aggregated_<setting>``.
 
     Each picture is a grid seen along its last axis, the explained cell at the lower left; positive values summed. All
     pictures of a method share one scale.
     """
-    with np.load(arrays, allow_pickle=False) as file:
+    if not layout.aggregated_maps.is_file():
+        return
+    with np.load(layout.aggregated_maps, allow_pickle=False) as file:
         values = {name: file[name] for name in file.files}
-    gallery = Gallery(folder, FORMS)
+    gallery = Gallery(layout.evaluation_figures, FORMS)
     for setting in dict.fromkeys(values["settings"].tolist()):
-        own = {name: one[values["settings"] == setting] for name, one in values.items()}
+        arrays = {name: one[values["settings"] == setting] for name, one in values.items()}
         with house_style():
-            figure = _aggregated_figure(own, setting)
+            figure = _aggregated_figure(arrays, setting)
             gallery.add(
-                figure, f"aggregated_{setting}", f"Mean maps of {len(own['names'])} methods in {setting} grids",
+                figure, f"aggregated_{setting}", f"Mean maps of {len(arrays['names'])} methods in {setting} grids",
                 "Best grids at the left, worst at the right.",
             )  # fmt: skip
 
 
-def _aggregated_figure(own: Mapping[str, NDArray], setting: str) -> Figure:  # type: ignore[type-arg]
-    bins, rows = len(EDGES) - 1, len(own["names"])
+def _aggregated_figure(arrays: Mapping[str, NDArray], setting: str) -> Figure:  # type: ignore[type-arg]
+    bins, rows = len(EDGES) - 1, len(arrays["names"])
     figure = Figure(figsize=(COLUMN * (bins + 1) + 0.6, ROW * rows + 0.5), layout="constrained")
     axes = figure.subplots(rows, bins + 1, squeeze=False)
-    for row, name in enumerate(own["names"].tolist()):
-        limit = float(own["limits"][row]) or 1.0
-        pictures = [own["examples"][row, MIDDLE], *own["means"][row]]
-        labels = ["example", *(f"{share:.2f}" for share in own["shares"][row])]
+    for row, name in enumerate(arrays["names"].tolist()):
+        limit = float(arrays["limits"][row]) or 1.0
+        pictures = [arrays["examples"][row, MIDDLE], *arrays["means"][row]]
+        labels = ["example", *(f"{share:.2f}" for share in arrays["shares"][row])]
         for one, picture, label in zip(axes[row], pictures, labels, strict=True):
             one.imshow(picture.T, origin="lower", cmap=warm(), vmin=0, vmax=limit, interpolation="nearest")
             for side, line in zip(picture.shape, (one.axvline, one.axhline), strict=True):
@@ -253,7 +224,7 @@ def _aggregated_figure(own: Mapping[str, NDArray], setting: str) -> Figure:  # t
             one.set(xticks=[], yticks=[])
             one.grid(False)
             one.set_xlabel(label, fontsize=7)
-        axes[row, 0].set_ylabel(f"{name}\nstage {own['stages'][row]}, n = {own['counts'][row]}", fontsize=6)
+        axes[row, 0].set_ylabel(f"{name}\nstage {arrays['stages'][row]}, n = {arrays['counts'][row]}", fontsize=6)
     for column in range(bins):
         axes[0, column + 1].set_title(f"{EDGES[column]}-{EDGES[column + 1]} %", fontsize=8)
     figure.suptitle(f"{setting}: mean maps by rank of the grid; below each, its mean share", fontsize=9)
@@ -261,7 +232,7 @@ def _aggregated_figure(own: Mapping[str, NDArray], setting: str) -> Figure:  # t
 
 
 LOOKS = {"GridPG": (BLUE, "o"), "DiFull": (VERMILION, "s"), "DiPart": (ORANGE, "^")}
-PER_ROW, CELL = 4, 0.25
+CELL = 0.25
 
 
 def draw_depth_curves(curves: pd.DataFrame) -> Figure:
@@ -271,24 +242,20 @@ def draw_depth_curves(curves: pd.DataFrame) -> Figure:
     deeper rows of a method later.
     """
     panels = list(curves.groupby("method", sort=False))
-    columns, rows = min(len(panels), PER_ROW), -(-len(panels) // PER_ROW)
-    figure = new_figure(2.2 * columns + 0.8, 1.9 * rows + 0.8)
-    axes = list(figure.subplots(rows, columns, squeeze=False, sharey=True).flat)
+    figure, axes = new_panels(len(panels))
     legend = {}
-    for ax, (_, own) in zip(axes, panels, strict=False):
-        for chance in own["chance"].unique():
+    for ax, (_, of_method) in zip(axes, panels, strict=True):
+        for chance in of_method["chance"].unique():
             ax.axhline(chance, color=GREY, lw=1, ls="--")
-        for setting, curve in own.groupby("setting", sort=False):
+        for setting, curve in of_method.groupby("setting", sort=False):
             colour, marker = LOOKS[str(setting)]
             errors = np.vstack([curve["share"] - curve["ci_low"], curve["ci_high"] - curve["share"]]).clip(min=0)
             legend[str(setting)] = ax.errorbar(
                 curve["depth"], curve["share"], np.nan_to_num(errors), color=colour, marker=marker, ms=4, lw=1.3,
                 elinewidth=1, capsize=2,
             )  # fmt: skip
-        ax.set_title(own["title"].iloc[0], fontsize=7.5)
+        ax.set_title(of_method["title"].iloc[0], fontsize=7.5)
         ax.set(xlim=(-0.06, 1.06), ylim=(-0.03, 1.06), xticks=[0, 0.5, 1])
-    for ax in axes[len(panels) :]:
-        ax.set_visible(False)
     figure.supxlabel("relative depth", fontsize=9)
     figure.supylabel("share in the scan explained", fontsize=9)
     figure.legend(list(legend.values()), list(legend), loc="outside upper center", ncols=len(legend))
@@ -316,26 +283,7 @@ def draw_agreement(matrix: pd.DataFrame) -> Figure:
     return figure
 
 
-def draw_shift_curves(curves: pd.DataFrame) -> Figure:
-    """Likeness of the maps of moved scans by shift, with intervals, a panel per map; dashed, maps that stay in place.
-
-    `curves`: columns ``map``, ``title``, ``shift``, ``correlation``, ``correlation_low``, ``correlation_high`` and
-    ``in_place``, in rising order of shifts.
-    """
-    panels = list(curves.groupby("map", sort=False))
-    columns, rows = min(len(panels), PER_ROW), -(-len(panels) // PER_ROW)
-    figure = new_figure(2.2 * columns + 0.8, 1.9 * rows + 0.8)
-    axes = list(figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).flat)
-    for ax, (_, own) in zip(axes, panels, strict=False):
-        middle = own["correlation"]
-        errors = np.vstack([middle - own["correlation_low"], own["correlation_high"] - middle]).clip(min=0)
-        ax.axhline(0, color=GREY, lw=0.6)
-        ax.plot(own["shift"], own["in_place"], color=GREY, lw=1, ls="--")
-        ax.errorbar(own["shift"], middle, np.nan_to_num(errors), color=BLUE, marker="o", ms=4, lw=1.3, capsize=2)
-        ax.set_title(own["title"].iloc[0], fontsize=7.5)
-        ax.set(ylim=(min(-0.06, float(curves["correlation"].min()) - 0.06), 1.06))
-    for ax in axes[len(panels) :]:
-        ax.set_visible(False)
-    figure.supxlabel("shift along the diagonal, voxels", fontsize=9)
-    figure.supylabel("correlation of maps", fontsize=9)
-    return figure
+VIEWS = (
+    PartView("grids", grids, draw_grids, draw_aggregated), PartView("grid_directions", claims),
+    PartView("invariance", invariance),
+)  # fmt: skip

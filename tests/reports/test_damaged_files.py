@@ -26,9 +26,8 @@ from heatlas.reports.content.run.summary import summarise
 from heatlas.reports.figures import gallery
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.pages import Links
-from heatlas.reports.page.cautions import find_cautions
 from heatlas.reports.page.parts import PARTS, finished_sections, people_pages, region_pages
-from heatlas.reports.page.sections import QUESTIONS
+from heatlas.reports.page.sections import QUESTIONS, find_cautions
 from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import FOUNDATIONS, WRITTEN_BEFORE, RunRecord, read_run, read_usable
 from heatlas.reports.viewer.explorer import _relevance

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,15 +11,23 @@ import pytest
 
 from heatlas.pipeline.evaluation.bench.table import SHIFT_CURVE_TABLE
 from heatlas.pipeline.evaluation.bench.verdicts import DISTRACTORS_TABLE
-from heatlas.reports.content.relevance.evaluation import EvaluationPart, _part, applies, shown_of_all
+from heatlas.reports.content.relevance.evaluation import (
+    EvaluationPart,
+    _draw_shifts,
+    _part,
+    applies,
+    draw_shift_curves,
+    shown_of_all,
+)
 from heatlas.reports.figures import gallery
+from heatlas.reports.page import sections
+from heatlas.reports.page.sections import PART_VIEWS
+from heatlas.reports.questions.question import NAMED, ROWS
 from heatlas.studies.consensus.agreement import CONSENSUS_TABLE, REGIONS_TABLE
 from heatlas.studies.grids.directions import DIRECTIONS_TABLE, GRIDS_TABLE
 from heatlas.studies.grids.tables import INVARIANCE_TABLE
 from heatlas.studies.interactions.sides import INTERACTIONS_TABLE
 from heatlas.studies.interactions.stage import SOURCES_TABLE
-from heatlas.studies.pages.grids import draw_shift_curves, draw_shifts
-from heatlas.studies.pages.networks import NAMED, ROWS
 from heatlas.studies.representations.table import REPRESENTATIONS_TABLE
 from heatlas.studies.retraining.stage import RETRAINING_TABLE
 
@@ -99,8 +108,14 @@ def run_of(**own: pd.DataFrame) -> SimpleNamespace:
     )  # fmt: skip
 
 
+def part_of(name: str, run: SimpleNamespace) -> EvaluationPart:
+    """A part without its figures."""
+    views = {view.name: replace(view, figures=None) for view in PART_VIEWS.values()}
+    return _part(views, SimpleNamespace(run=run), SHOWN[name], shown_of_all()[SHOWN[name]])
+
+
 def shown(name: str) -> EvaluationPart:
-    return _part(run_of(**tables()), SHOWN[name], shown_of_all()[SHOWN[name]])
+    return part_of(name, run_of(**tables()))
 
 
 def cells(part: EvaluationPart) -> list[list[str]]:
@@ -127,7 +142,7 @@ def test_sources_are_those_of_the_leading_map_where_the_classes_differ_most() ->
     known["evaluation"] = pd.DataFrame({
         "cohort": "run", "map": "expectedGradients", "network": ["shuffled-1", "real"], "severity": "all",
         "first_groups": ["Region 1", "Region 7; Region 3"]})  # fmt: skip
-    part = _part(run_of(**known), SHOWN["evidence_sources"])
+    part = part_of("evidence_sources", run_of(**known))
     assert part.tables[0].caption.startswith("Expected gradients; regions that differ most")
     assert "more with intensity than with volume in 11 of the 12 shown" in part.text
     assert [row[0] for row in cells(part)][:3] == ["Region 7", "Region 3", "Region 0"]
@@ -157,11 +172,11 @@ def test_maps_that_move_with_the_scan_stand_first_with_a_column_per_shift(tmp_pa
         assert list(ax.lines[1].get_ydata()) == [0.5, 0.5]  # maps that stay in their place
     monkeypatch.setattr(gallery, "rendered", lambda *_, **__: b"")
     material = SimpleNamespace(run=run_of(shift_curve=own), gallery=gallery.Gallery(tmp_path))
-    assert [one.name for one in draw_shifts(material)] == ["shift_curve.svg"]
+    assert [one.name for one in _draw_shifts(material)] == ["shift_curve.svg"]
     alone = SimpleNamespace(run=run_of(shift_curve=own[own["shift"] == 4]), gallery=gallery.Gallery(tmp_path))
-    assert draw_shifts(alone) == ()
+    assert _draw_shifts(alone) == ()
     cut = own.assign(correlation=own["correlation"].where(own["shift"] == 0))
-    assert draw_shifts(SimpleNamespace(run=run_of(shift_curve=cut), gallery=gallery.Gallery(tmp_path))) == ()
+    assert _draw_shifts(SimpleNamespace(run=run_of(shift_curve=cut), gallery=gallery.Gallery(tmp_path))) == ()
 
 
 @pytest.mark.parametrize(
@@ -172,7 +187,7 @@ def test_shifts_without_a_value_are_not_available_and_do_not_decide_the_order(kn
     own = pd.concat([own, own[own["shift"] == 4].assign(shift=8)])
     own["correlation"] = own["correlation"].where(own["shift"].isin(known))
     own["n_participants"] = own["n_participants"].where(own["shift"].isin(known), 0)
-    part = _part(run_of(shift_curve=own), SHOWN["shift_curve"], shown_of_all()[SHOWN["shift_curve"]])
+    part = part_of("shift_curve", run_of(shift_curve=own))
     assert cells(part)[0] == first
     assert part.tables[0].caption.startswith("Mean correlation over at most 7 ") == (len(known) > 0)
 
@@ -205,7 +220,7 @@ def test_sets_of_networks_are_compared_by_what_they_differ_in() -> None:
         for group, (place, mean) in zip(("Amygdala", "Hippocampus"), places, strict=True)
     ])  # fmt: skip
     own = tables()
-    part = _part(run_of(**own, consensus_regions=regions), SHOWN["consensus"])
+    part = part_of("consensus", run_of(**own, consensus_regions=regions))
     assert cells(part) == [
         ["DeepLIFT", "Other seeds", "2", "0.80", "6.0", "1.5", "n/a"],
         ["DeepLIFT", "Other folds", "1", "0.50", "6.0", "1.5", "n/a"],
@@ -229,7 +244,7 @@ def test_probes_of_the_backbone_that_beat_the_untrained_network_are_named() -> N
 @pytest.mark.parametrize("name", list(SHOWN))
 def test_a_part_that_was_not_asked_names_its_command(name: str) -> None:
     own = {key: value for key, value in tables().items() if key != name}
-    part = _part(run_of(**own), SHOWN[name], shown_of_all()[SHOWN[name]])
+    part = part_of(name, run_of(**own))
     assert part.text.startswith("Not asked: heatlas evaluate OUT")
     assert part.tables == ()
     assert applies(run_of(**{name: tables()[name]}))
@@ -238,3 +253,12 @@ def test_a_part_that_was_not_asked_names_its_command(name: str) -> None:
 def test_a_run_that_was_not_evaluated_has_no_parts() -> None:
     assert not applies(run_of())
     assert NAMED < ROWS
+
+
+def test_sections_of_plugins_stand_after_the_one_that_they_name_or_at_the_end_of_their_page(monkeypatch) -> None:
+    first = sections.evaluation.EVALUATION
+    added = (replace(first, id="named", after="evaluation"), replace(first, id="unnamed", after=""))
+    monkeypatch.setattr(sections, "ADDED", added)
+    ids = [question.id for question in sections._in_order() if question.page == first.page]
+    assert ids[:2] == ["evaluation", "named"]
+    assert ids[-1] == "unnamed"

@@ -18,17 +18,16 @@ from heatlas.pipeline.evaluation.bench.verdicts import DISTRACTORS_TABLE, VERDIC
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table, write_table
 from heatlas.reports.content.relevance import evaluation, regions
-from heatlas.reports.content.relevance.headline import WHERE
-from heatlas.reports.content.run.summary import summarise
+from heatlas.reports.content.run.summary import WHERE, summarise
 from heatlas.reports.figures import gallery
 from heatlas.reports.frame.material import Material
 from heatlas.reports.page.build import report_inputs, write_report
-from heatlas.reports.page.cautions import find_cautions
+from heatlas.reports.page.sections import find_cautions
 from heatlas.reports.people.page import person_content
-from heatlas.reports.questions import planted
+from heatlas.reports.questions import trust
 from heatlas.reports.questions.comparisons import COMPARISONS
 from heatlas.reports.questions.findings import evidence_differences, sum_error
-from heatlas.reports.questions.map_verdicts import NOT_EVALUATED, bench_sentence
+from heatlas.reports.questions.trust import NOT_EVALUATED, bench_sentence
 from heatlas.reports.read.people import ParticipantRecords
 from heatlas.reports.read.run_files import of_another_version
 from heatlas.reports.read.run_record import RunRecord, leading_map, read_run
@@ -204,11 +203,11 @@ def test_a_run_of_an_earlier_version_has_places_without_bounds(run, record):
     assert lead_of(older, first).endswith("By g it is number 1 of 68 regions.")
     bounded = with_places(record, [1, 2], [3, 68])
     assert lead_of(bounded, first).endswith("By g it is number 1 of 68 regions (95 % interval 1 to 3).")
-    assert f"{first.lower()} 1 (1 to 3)" in planted.PLANTED.answered(bounded).grounds.lower()
+    assert f"{first.lower()} 1 (1 to 3)" in trust.PLANTED.answered(bounded).grounds.lower()
 
 
 def test_planted_regions_are_looked_for_where_the_headline_looks(record):
-    assert planted.PLANTED.answered(record).answer.endswith("5 of 5 planted regions are among the first 10 of 68.")
+    assert trust.PLANTED.answered(record).answer.endswith("5 of 5 planted regions are among the first 10 of 68.")
     titles = {caution.title: caution.level for caution in find_cautions(record)}
     assert "The maps miss most of the planted regions." not in titles
     assert "Maps are scaled by the prediction." not in titles
@@ -282,10 +281,10 @@ def test_the_fingerprint_compares_evidence_and_shares_of_other_maps(run, record)
     table = read_table(run.group / "relevance_bilateral.tsv")
     own = table[(table["participant_id"] == "sub-AD001") & (table["group"] == "Hippocampus")]
     mean = own[own["map"] == EVIDENCE]["sum"].mean()
-    cells = {row[0].text: row for row in evidence.table.rows}["Hippocampus"]
+    cells = {row[0].text: row for row in evidence["table"].rows}["Hippocampus"]
     assert float(cells[1].order) == pytest.approx(mean, rel=SHOWN)
-    assert [one.table.columns[1].title for one in (evidence, lrp)] == ["Evidence, logits", "Share of the map"]
-    assert evidence.text.startswith("Evidence, logits (Expected gradients) in each region, mean over 2 scans")
+    assert [one["table"].columns[1].title for one in (evidence, lrp)] == ["Evidence, logits", "Share of the map"]
+    assert evidence["text"].startswith("Evidence, logits (Expected gradients) in each region, mean over 2 scans")
 
 
 def test_a_region_is_described_by_its_difference_in_logits(run, record, unrendered):
@@ -296,8 +295,12 @@ def test_a_region_is_described_by_its_difference_in_logits(run, record, unrender
     assert f": {signed(VOXELS * row['difference'])} logits, 95 % interval " in content["lead"]
     assert f"mean {signed(VOXELS * row['mean_first'])} logits in AD" in content["lead"]
     assert content["lead"].endswith(f"By g it is number {place} of {len(rows)} regions (95 % interval 1 to 5).")
-    assert [block.title for block in content["blocks"]] == ["Expected gradients", "LRP β=0", "Guided backpropagation"]
-    assert [len(block.charts) for block in content["blocks"]] == [1, 2, 2]
+    assert [block["title"] for block in content["blocks"]] == [
+        "Expected gradients",
+        "LRP β=0",
+        "Guided backpropagation",
+    ]
+    assert [len(block["charts"]) for block in content["blocks"]] == [1, 2, 2]
 
 
 def test_regions_by_evidence_come_first_and_the_founding_tables_are_complete(run, record, unrendered):

@@ -8,7 +8,7 @@ from run_factory import PLANTED, RunPlan, make_run
 
 from heatlas.atlases.spaces import template_grid, write_template_image
 from heatlas.pipeline.statistics.images.voxelwise import VOXELWISE_TABLES
-from heatlas.reports.content.relevance import differences, voxelwise
+from heatlas.reports.content.relevance import differences
 from heatlas.reports.content.relevance.differences import draw_differences, named
 from heatlas.reports.frame.material import Material
 
@@ -41,7 +41,7 @@ def layout(tmp_path_factory):
 
 def test_each_region_is_named_for_what_was_found(layout):
     material = Material.of(layout)
-    content = differences.build(material)
+    content = differences.build_regions(material)
     (block,) = content["blocks"]
     assert "1 region differs and is used: hippocampus." in block["said"]
     assert "1 region differs without being used clearly: putamen." in block["said"]
@@ -49,7 +49,7 @@ def test_each_region_is_named_for_what_was_found(layout):
     assert "entorhinal area" in block["said"]
     assert "Over 67 regions" in block["said"] or "Over 68 regions" in block["said"]
     assert block["figure"] is not None
-    verdict = differences.verdict(material.run)
+    verdict = differences.verdict_on_regions(material.run)
     assert verdict.answer.startswith("1 region differs and is used: hippocampus.")
     rows = differences.rows_of_leader(material.run)
     first = [str(rows["group"].iloc[place]) for place in named(rows)]
@@ -60,7 +60,7 @@ def test_each_region_is_named_for_what_was_found(layout):
 
 def test_voxels_are_counted_placed_and_drawn(layout):
     material = Material.of(layout)
-    content = voxelwise.build(material)
+    content = differences.build_voxels(material)
     first, second = content["blocks"]
     assert "Intensity of the images: no voxel with a corrected p below 0.05 (smallest p\xa0=\xa00.40)." in first["said"]
     assert first["figure"] is None
@@ -70,7 +70,7 @@ def test_voxels_are_counted_placed_and_drawn(layout):
     assert second["figure"] is not None
     assert content["folder"] == "group/voxelwise"
     assert not material.faults.said
-    assert "27 of 900 voxels" in voxelwise.verdict(material.run).answer
+    assert "27 of 900 voxels" in differences.verdict_on_voxels(material.run).answer
 
 
 def test_a_damaged_map_is_a_fault_and_no_crash(layout):
@@ -79,7 +79,7 @@ def test_a_damaged_map_is_a_fault_and_no_crash(layout):
     path.write_bytes(b"no image")
     try:
         material = Material.of(layout)
-        assert voxelwise.build(material)["blocks"][1]["figure"] is None
+        assert differences.build_voxels(material)["blocks"][1]["figure"] is None
         assert "stat-tThresholded" in next(iter(material.faults.said))
     finally:
         path.write_bytes(whole)  # the other tests share it

@@ -10,7 +10,7 @@ import pytest
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.layout.folder import RunInput
 from heatlas.pipeline.run.layout.run_layout import RunLayout
-from heatlas.reports.questions.planted import PLANTED_EFFECTS
+from heatlas.reports.questions.trust import PLANTED_EFFECTS
 from heatlas.reports.read.run_record import RunRecord
 
 FOLDER = Path("nowhere")

@@ -16,7 +16,7 @@ from heatlas.atlases.spaces import template_grid
 from heatlas.atlases.templates import load_template
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table
-from heatlas.reports.content.relevance import patients
+from heatlas.reports.content.relevance import founding
 from heatlas.reports.figures.gallery import shown_in
 from heatlas.reports.figures.maps import FAINT, MAPS, REGIONS, region_row
 from heatlas.reports.figures.slices import BrainImage, ColourScale, smoothed
@@ -97,13 +97,13 @@ def test_sentence_picture_and_table_name_the_same_regions(run):
     assert shown_in(picture, MAPS) == record.main_maps
     assert (
         f"Outlined, those named above: {'; '.join(f'{n} {g}' for n, g in enumerate(named, 1))}."
-        in shown.smoothed.caption
+        in shown["smoothed"].caption
     )
-    assert "smoothed with a Gaussian of 8 mm" in shown.smoothed.caption
+    assert "smoothed with a Gaussian of 8 mm" in shown["smoothed"].caption
     own = read_table(run.group / "relevance_bilateral.tsv").query("map == @EVIDENCE and scan_id == 'IAD0M000'")
     own = own.set_index("group")["sum"]
     controls = people.controls(EVIDENCE, PERSON)
-    for row, group in zip(shown.regions.rows, named, strict=True):
+    for row, group in zip(shown["regions"].rows, named, strict=True):
         value = own[group]
         assert (
             f"{mid_sentence(group)} {signed(value)}" in sentence
@@ -114,7 +114,7 @@ def test_sentence_picture_and_table_name_the_same_regions(run):
         assert [cell.text for cell in row[1:]] == [
             group, signed(value), signed(others.mean()), fixed(score), f"{(others < value).sum()} of {len(others)}",
         ]  # fmt: skip
-    assert controls.who in shown.regions.caption
+    assert controls.who in shown["regions"].caption
 
 
 @pytest.mark.ci
@@ -135,8 +135,8 @@ def test_a_picture_of_another_leading_map_says_so_and_has_no_table(run):
     assert after.leading_map == "lrpB000"
     material = replace(Material.of(run), run=after)
     (shown,) = portraits_of(material, ParticipantRecords(after), ParticipantRecords(after).by_participant[PERSON])
-    assert "This picture is older than the numbers of this page" in shown.smoothed.caption
-    assert shown.regions is None
+    assert "This picture is older than the numbers of this page" in shown["smoothed"].caption
+    assert shown["regions"] is None
 
 
 @pytest.mark.ci
@@ -150,15 +150,15 @@ def test_menus_of_people_and_regions_mark_where_one_came_from(report):
 
 
 def test_figure_7_of_the_founding_study_has_the_colours_of_the_mean_map(run, monkeypatch):
-    seen, draw = [], patients.draw_map_grid
+    seen, draw = [], founding.draw_map_grid
 
     def noted(rows, titles, *rest):
         seen.append((titles, [(row.scale.low, row.scale.high) for row in rows]))
         return draw(rows, titles, *rest)
 
-    monkeypatch.setattr(patients, "draw_map_grid", noted)
+    monkeypatch.setattr(founding, "draw_map_grid", noted)
     material = Material.of(run)
-    blocks = patients.build(material)["blocks"]
+    blocks = founding.build_patients(material)["blocks"]
     figures = {one.name: one.caption for block in blocks for one in block["figures"]}
     mean = material.group_view("AD", "lrpB000")
     expected = (mean.magnitudes[90.0], mean.magnitudes[99.5])

@@ -14,7 +14,7 @@ from heatlas.reports.content.run.summary import summarise
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.pages import CHAPTERS, INDEX
 from heatlas.reports.page.sections import QUESTIONS, sections_of
-from heatlas.reports.questions.primary import PRIMARY
+from heatlas.reports.questions.comparisons import PRIMARY
 from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import RunRecord, read_run
 from heatlas.reports.words.numbers import fixed, p_value

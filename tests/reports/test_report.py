@@ -25,8 +25,7 @@ from heatlas.reports.content.run.summary import summarise
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.pages import CHAPTERS
 from heatlas.reports.page.build import build_report, report_inputs, written_files
-from heatlas.reports.page.cautions import UNSEEN_SHARE, find_cautions
-from heatlas.reports.page.sections import QUESTIONS, sections_of
+from heatlas.reports.page.sections import QUESTIONS, UNSEEN_SHARE, find_cautions, sections_of
 from heatlas.reports.people.page import person_content
 from heatlas.reports.read.people import ParticipantRecords
 from heatlas.reports.read.run_record import read_run

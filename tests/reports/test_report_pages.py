@@ -26,12 +26,12 @@ from heatlas.reports.figures.slices import BrainImage, view_of
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.pages import participant_file, region_files
 from heatlas.reports.page.build import build_report, report_inputs, written_files
-from heatlas.reports.page.cautions import find_cautions
+from heatlas.reports.page.sections import find_cautions
 from heatlas.reports.people.page import _maps_of_mistakes, _rightly
 from heatlas.reports.people.regions import cautions_of_maps
 from heatlas.reports.people.scan_pictures import scan_page
 from heatlas.reports.questions.findings import small_regions
-from heatlas.reports.questions.rows import g_in_words
+from heatlas.reports.questions.question import g_in_words
 from heatlas.reports.read.people import ParticipantRecords
 from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import read_run

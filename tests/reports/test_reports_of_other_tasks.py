@@ -13,7 +13,7 @@ from heatlas.reports.content.run.cohort import _demographics, _split
 from heatlas.reports.figures.gallery import Gallery
 from heatlas.reports.frame.material import Material
 from heatlas.reports.page.sections import QUESTIONS, build_section
-from heatlas.reports.questions.associations import follows_number
+from heatlas.reports.questions.clinical import follows_number
 from heatlas.reports.questions.findings import ranking
 from heatlas.reports.read.run_record import RunRecord
 

@@ -14,8 +14,7 @@ from heatlas.pipeline.run.tables import read_table, write_table
 from heatlas.reports.content.run.summary import summarise
 from heatlas.reports.figures import gallery
 from heatlas.reports.page.build import build_report
-from heatlas.reports.page.cautions import find_cautions, missing_stages
-from heatlas.reports.page.sections import QUESTIONS
+from heatlas.reports.page.sections import QUESTIONS, find_cautions, missing_stages
 from heatlas.reports.questions.analyses import ANALYSES
 from heatlas.reports.read.run_files import TABLES, of_another_version
 from heatlas.reports.read.run_record import RunRecord, read_run

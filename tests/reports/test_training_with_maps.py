@@ -12,7 +12,7 @@ from heatlas.pipeline.run.config.settings import Config
 from heatlas.studies.before_after.table import BEFORE_AFTER_TABLE
 from heatlas.studies.before_after.training import OBJECTIVE_WEIGHTS_TABLE
 from heatlas.studies.marker.marker_table import MARKER_TABLE
-from heatlas.studies.pages.before_after import applies, build
+from heatlas.studies.pages.networks import applies, build
 
 
 def material(objective: ObjectiveConfig, **tables: pd.DataFrame) -> SimpleNamespace:

@@ -14,29 +14,24 @@ from heatlas.pipeline.run.declared import column_of as declared_column
 from heatlas.pipeline.run.layout.folder import RunInput
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.statistics.associations.volume_association import ADJUSTED
-from heatlas.reports.content.relevance.headline import smaller_shares
-from heatlas.reports.content.relevance.lrp import _by_chance, _hippocampus
+from heatlas.reports.content.relevance.founding import _by_chance, _hippocampus
 from heatlas.reports.content.relevance.volume import interval_against_p
 from heatlas.reports.content.run.cohort import _split, flow
 from heatlas.reports.figures.gallery import Gallery
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import columns_of
-from heatlas.reports.page.cautions import _several_networks
-from heatlas.reports.questions.agreement import AGREEMENT, mean_rank_correlation
-from heatlas.reports.questions.associations import ASSOCIATIONS
+from heatlas.reports.page.sections import _several_networks
+from heatlas.reports.questions.clinical import ASSOCIATIONS, NORMS, PROGRESSION
 from heatlas.reports.questions.comparisons import COMPARISONS
-from heatlas.reports.questions.findings import Estimate, leaders, map_shares, small_regions
-from heatlas.reports.questions.norms import NORMS
-from heatlas.reports.questions.progression import PROGRESSION
-from heatlas.reports.questions.rows import by_ranks, difference_in_words
+from heatlas.reports.questions.findings import Estimate, leaders, map_shares, small_regions, smaller_shares
+from heatlas.reports.questions.question import by_ranks, difference_in_words
 from heatlas.reports.questions.shortcuts import SHORTCUTS, _gathered_outside, facts
-from heatlas.reports.questions.sites import HARMONISATION
-from heatlas.reports.questions.subgroups import SUBGROUPS
+from heatlas.reports.questions.subgroups import HARMONISATION, SUBGROUPS
+from heatlas.reports.questions.trust import AGREEMENT, mean_rank_correlation
 from heatlas.reports.questions.views import View, show_view
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.region_pages.results import associations_by_group
-from heatlas.reports.words.glossary import GLOSSARY, linked
-from heatlas.reports.words.wording import OWN, hippocampal_source, worded
+from heatlas.reports.words.wording import GLOSSARY, OWN, hippocampal_source, linked, worded
 
 FOLDER = Path("nowhere")
 

@@ -58,9 +58,10 @@ assert ALL_TABLES["toy"] is toy_part.TABLE and "What does the toy find?" in tabl
 shown = {one: part for one, part in page.shown_of_all().items() if one.table == "toy"}
 (one, part), = shown.items()
 run = types.SimpleNamespace(tables={}, has=lambda name: False, why_absent=lambda *names, otherwise: otherwise)
-assert page._part(run, one, part).text == "Not asked: heatlas evaluate OUT --parts toy makes this part."
+shown_now = lambda: page._part({}, types.SimpleNamespace(run=run), one, part)
+assert shown_now().text == "Not asked: heatlas evaluate OUT --parts toy makes this part."
 run.tables, run.has = {"toy": pd.DataFrame({"group": ["Amygdala"], "value": [2.5]})}, lambda name: True
-made = page._part(run, one, part)
+made = shown_now()
 assert (made.title, made.text) == ("Does the toy work?", "What does the toy find?")
 assert [[cell.text for cell in row] for row in made.tables[0].rows] == [["Amygdala", "2.50"]]
 """
@@ -158,7 +159,7 @@ def test_a_statistic_with_its_section_is_one_file_and_two_entries(tmp_path) -> N
                 '    Analysis("toy", toy_table, (TOY_TABLE,)),',
         },
         "reports/questions/analyses.py": {
-            "from heatlas.reports.questions.subgroups import MAIN_EFFECTS, SUBGROUPS": SECTION,
+            "from heatlas.reports.questions.trust import AGREEMENT, PLANTED, PLANTED_EFFECTS": SECTION,
             "    PLANTED_EFFECTS,": "    TOY,",
         },
     })  # fmt: skip

@@ -44,7 +44,7 @@ def test_files_of_a_user_with_the_names_of_rooms_are_not_imported(listed, tmp_pa
     code = (
         f"import sys; sys.path[:0] = [{str(notebook)!r}, {str(packages)!r}]; import heatlas, pathlib\n"
         "from heatlas.workflows.command_line import main\n"
-        "from heatlas.reports.words.glossary import *\n"
+        "from heatlas.reports.words.wording import *\n"
         f"assert pathlib.Path(heatlas.__file__).is_relative_to({str(packages)!r}), heatlas.__file__\n"
         "assert heatlas.open.__name__ == 'open_run'\n"
         "assert not {'pipeline', 'reports', 'atlases', 'studies', 'workflows'} & set(sys.modules)\n"

@@ -47,7 +47,7 @@ from heatlas.pipeline.statistics.comparison.runs import (
 from heatlas.pipeline.statistics.data.values import RelevanceValues
 from heatlas.pipeline.statistics.normative.w_scores import Norm
 from heatlas.pipeline.statistics.performance.baselines import MEAN, areas_after_exchange, baselines_tables
-from heatlas.reports.questions.baselines import against_baselines
+from heatlas.reports.questions.predictions import against_baselines
 
 SETTINGS = load_config(overrides={"statistics": {"bootstrap_samples": 500}})
 TASK = task_of(SETTINGS.cohort)

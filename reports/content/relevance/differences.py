@@ -1,49 +1,63 @@
-"""What differs in the images beside what the network used: by region, for the leading map, with a scatter of both."""
+"""Where images and maps differ: by region, with a scatter of both, and voxel by voxel.
+
+By region, what differs in the images stands beside what the network used, for the leading map. By voxel, each source
+has a sentence, slices, the surface and its clusters.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
+import nibabel as nib
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
 from heatlas.pipeline.attribution.titles import map_title
+from heatlas.pipeline.regions.maps import load_whole
+from heatlas.pipeline.run.config.images import is_mni
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.statistics.data.values import MEASURES
 from heatlas.pipeline.statistics.images.differences import (
     BOTH,
-    CLEAR,
     DIFFERS_ONLY,
     NEITHER,
     UNKNOWN,
     USED_ONLY,
     VERDICTS,
 )
+from heatlas.reports.content.relevance.maps import spaces
 from heatlas.reports.figures.gallery import BLUE, GREY, INK, ORANGE, VERMILION, Picture, new_figure
+from heatlas.reports.figures.maps import GroupMap, draw_group_maps
+from heatlas.reports.figures.slices import BrainImage, ColourScale
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.pages import REGIONS
 from heatlas.reports.frame.tables import PageTable, columns_of, page_table
-from heatlas.reports.questions.question import Question, Verdict
+from heatlas.reports.questions.question import CLEAR, Question, Verdict, first_few, rows_where
+from heatlas.reports.questions.views import CI
 from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import RunRecord
-from heatlas.reports.words.numbers import count, fixed, interval, listing, mid_sentence, number, p_value, shortened
+from heatlas.reports.words.numbers import (
+    count,
+    fixed,
+    interval,
+    is_missing,
+    listing,
+    mid_sentence,
+    number,
+    p_value,
+    sentence_case,
+    shortened,
+)
 from heatlas.reports.words.wording import covariates_in_words, worded
 
 NAME = "image_differences"
 NAMED = 6  # regions named of each kind
-_COLUMNS = (
-    "group",
-    "difference",
-    "ci_low",
-    "ci_high",
-    "hedges_g",
-    "t",
-    "p_fwe",
-    "evidence_g",
-    "evidence_p_fwe",
-    "verdict",
-)
-_LEAD = (
+_COLUMNS_OF_REGIONS = (
+    "group", "difference", *CI, "hedges_g", "t", "p_fwe", "evidence_g", "evidence_p_fwe", "verdict",
+)  # fmt: skip
+_LEAD_OF_REGIONS = (
     "The scans that the network saw are compared between {positive} and {negative} without any network, region by "
     "region, and beside it stands how the evidence of {map} differs, tested in the same way. What differs need not be "
     "used. Intensity is the mean of the image that the network sees, in standard deviations over the brain; volume "
@@ -61,14 +75,14 @@ def rows_of_leader(run: RunRecord) -> pd.DataFrame:
     return of_leader if len(of_leader) else table[table["map"] == table["map"].iloc[0]]
 
 
-def sentence(rows: pd.DataFrame) -> str:
+def regions_in_words(rows: pd.DataFrame) -> str:
     """Which regions differ and are used, differ only, or are used only, clearest first.
 
     Examples
     --------
     >>> rows = pd.DataFrame({"group": ["Hippocampus", "Amygdala", "Putamen"], "t": [-5.0, 3.0, 1.0],
     ...     "verdict": ["differs and is used", "differs, not used", "neither"], "evidence_t": [4.0, 1.0, 0.0]})
-    >>> sentence(rows)
+    >>> regions_in_words(rows)
     '1 region differs and is used: hippocampus. 1 region differs without being used clearly: amygdala. No region is used without differing clearly.'
     """  # noqa: E501
     sentences = []
@@ -83,21 +97,17 @@ def sentence(rows: pd.DataFrame) -> str:
             continue
         order = of_kind[by].abs().sort_values(ascending=False, kind="stable").index
         names = [mid_sentence(name) for name in of_kind.loc[order, "group"]]
-        more = [f"{number(len(names) - NAMED)} more"] if len(names) > NAMED else []
         forms = ("differs", "is") if len(names) == 1 else ("differ", "are")
-        sentences.append(f"{count(len(names), 'region')} {verb.format(*forms)}: {listing(names[:NAMED] + more)}.")
+        sentences.append(f"{count(len(names), 'region')} {verb.format(*forms)}: {first_few(names, NAMED)}.")
     return " ".join(sentences)
 
 
 def agreement(run: RunRecord, measure: str, name: str) -> str:
     """The rank correlation of images and map, in a sentence; empty where there is none."""
-    if not run.has("image_agreement"):
+    rows = rows_where(run, "image_agreement", "r", measure=measure, map=name)
+    if rows.empty:
         return ""
-    table = run.tables["image_agreement"]
-    of_map = table[(table["measure"] == measure) & (table["map"] == name) & table["r"].notna()]
-    if of_map.empty:
-        return ""
-    row = of_map.iloc[0]
+    row = rows.iloc[0]
     bounds = interval(row["ci_low"], row["ci_high"], 2, run.config.statistics.confidence)
     return (
         f"Over {count(int(row['n_regions']), 'region')}, the size of the difference in the images and that in the map "
@@ -106,38 +116,38 @@ def agreement(run: RunRecord, measure: str, name: str) -> str:
     )
 
 
-def verdict(run: RunRecord) -> Verdict | None:
+def verdict_on_regions(run: RunRecord) -> Verdict | None:
     """The answer of the section, of the first measure of the images."""
-    if not run.has(NAME) or run.tables[NAME].empty:
+    if not run.has(NAME):  # a table without rows is not kept
         return None
     rows = rows_of_leader(run)
     measure, name = rows["measure"].iloc[0], rows["map"].iloc[0]
     of_measure = rows[rows["measure"] == measure]
     what = f"{worded(measure).capitalize()} of the images; {map_title(name)}."
-    return Verdict(sentence(of_measure), f"{what} {agreement(run, measure, name)}")
+    return Verdict(regions_in_words(of_measure), f"{what} {agreement(run, measure, name)}")
 
 
-def build(material: Material) -> Mapping[str, Any]:
+def build_regions(material: Material) -> Mapping[str, Any]:
     """A block per measure: the sentence, the picture of both, and the table."""
     run = material.run
     rows = rows_of_leader(run)
     name = rows["map"].iloc[0]
     held = rows["covariates"].dropna()
-    lead = _LEAD.format(
+    lead = _LEAD_OF_REGIONS.format(
         positive=run.positive, negative=run.negative, map=map_title(name),
         covariates=covariates_in_words(held.iloc[0]) if len(held) else "nothing",
     )  # fmt: skip
     blocks = []
     for measure, of_measure in rows.groupby("measure", sort=False):
-        text = f"{sentence(of_measure)} {agreement(run, str(measure), name)}"
+        text = f"{regions_in_words(of_measure)} {agreement(run, str(measure), name)}"
         blocks.append({
-            "title": worded(measure).capitalize(), "said": text, "figure": _figure(material, of_measure),
-            "table": _table(material, of_measure),
+            "title": worded(measure).capitalize(), "said": text, "figure": _figure_of_regions(material, of_measure),
+            "table": _table_of_regions(material, of_measure),
         })  # fmt: skip
     return {"lead": lead, "blocks": blocks}
 
 
-def _figure(material: Material, rows: pd.DataFrame) -> Picture | None:
+def _figure_of_regions(material: Material, rows: pd.DataFrame) -> Picture | None:
     known = rows[rows["hedges_g"].notna() & rows["evidence_g"].notna()]
     if known.empty:
         return None
@@ -159,7 +169,7 @@ def _figure(material: Material, rows: pd.DataFrame) -> Picture | None:
     )  # fmt: skip
 
 
-def _table(material: Material, rows: pd.DataFrame) -> PageTable:
+def _table_of_regions(material: Material, rows: pd.DataFrame) -> PageTable:
     run = material.run
     least = np.fmin(rows["p_fwe"], rows["evidence_p_fwe"])
     shown = rows.assign(least=least, size=-rows["hedges_g"].abs()).sort_values(["least", "size"], kind="stable")
@@ -170,7 +180,7 @@ def _table(material: Material, rows: pd.DataFrame) -> PageTable:
         f"Differences in the images ({worded(rows['measure'].iloc[0])}) and in {map_title(rows['map'].iloc[0])}, "
         f"smallest corrected p of both first. {TABLES[NAME].tests} Every row and column is in {file}."
     )
-    return page_table(shown, columns_of(run, NAME, _COLUMNS, **titles), caption, len(shown))
+    return page_table(shown, columns_of(run, NAME, _COLUMNS_OF_REGIONS, **titles), caption, len(shown))
 
 
 LOOKS = {
@@ -193,9 +203,9 @@ def draw_differences(rows: pd.DataFrame, across: str, up: str) -> Figure:
     ax.axhline(0, color=GREY, lw=0.8)
     ax.axvline(0, color=GREY, lw=0.8)
     for kind, (colour, marker) in LOOKS.items():
-        own = rows[rows["verdict"] == kind]
-        if len(own):
-            ax.scatter(own["hedges_g"], own["evidence_g"], s=34, color=colour, marker=marker, label=kind)
+        of_kind = rows[rows["verdict"] == kind]
+        if len(of_kind):
+            ax.scatter(of_kind["hedges_g"], of_kind["evidence_g"], s=34, color=colour, marker=marker, label=kind)
     x, y = rows["hedges_g"].to_numpy(float), rows["evidence_g"].to_numpy(float)
     ax.set_xlim(*_with_room(x, 0.36))
     ax.set_ylim(*_with_room(y, 0.08))
@@ -228,18 +238,18 @@ def _heights(rows: pd.DataFrame, low: float, high: float) -> dict[int, float]:
     found: dict[int, float] = {}
     x, y = rows["hedges_g"].to_numpy(float), rows["evidence_g"].to_numpy(float)
     for side in (x >= 0, x < 0):
-        own = sorted((k for k in named(rows) if side[k]), key=lambda k: y[k])
-        wanted = np.array([y[k] for k in own])
+        members = sorted((k for k in named(rows) if side[k]), key=lambda k: y[k])
+        wanted = np.array([y[k] for k in members])
         step = _LINE * (high - low)
         lowest = low + step / 2
-        for place in range(len(own)):
+        for place in range(len(members)):
             wanted[place] = max(wanted[place], lowest)
             lowest = wanted[place] + step
         above = high - step / 2
-        for place in reversed(range(len(own))):
+        for place in reversed(range(len(members))):
             wanted[place] = min(wanted[place], above)
             above = wanted[place] - step
-        found |= dict(zip(own, wanted.tolist(), strict=True))
+        found |= dict(zip(members, wanted.tolist(), strict=True))
     return found
 
 
@@ -251,6 +261,122 @@ def _with_room(values: np.ndarray, share: float) -> tuple[float, float]:
 
 IMAGE_DIFFERENCES = Question(
     "image-differences", "What differs in the images, and what does the network use?", "Images and evidence", REGIONS,
-    draw=build, requires=("image_differences",), absent="Images have not been compared with the maps: "
-    "notes.tsv says why, or the statistics have not run.", answer=verdict,
+    draw=build_regions, requires=("image_differences",), absent="Images have not been compared with the maps: "
+    "notes.tsv says why, or the statistics have not run.", answer=verdict_on_regions,
+)  # fmt: skip
+
+
+TESTS, CLUSTERS = "voxel_tests", "voxel_clusters"
+_NAMED = 4
+_LEAD_OF_VOXELS = (
+    "What the field looks at first: people of {positive} against {negative} in every voxel, in the images that the "
+    "network saw, without any network, and in the map. Values were smoothed to {fwhm} mm and averaged over the scans "
+    "of a person; people are permuted ({permutations} times; for the map within test folds), and p is family-wise over "
+    "all voxels, by threshold-free cluster enhancement (TFCE), and by the largest |t| beside it. A cluster says that "
+    "there is a difference somewhere in it, not in each of its voxels."
+)
+_COLUMNS_OF_VOXELS = ("cluster", "group", "x_mm", "y_mm", "z_mm", "t", "p_fwe", "p_fwe_tfce", "volume_mm3", "regions")
+
+
+def source_in_words(source: object) -> str:
+    """What was tested, for readers."""
+    return f"{worded(source)} of the images" if source in MEASURES else f"the map of {map_title(str(source))}"
+
+
+def voxels_in_words(run: RunRecord, row: Mapping[Hashable, Any]) -> str:
+    """How much differs in one source, and where."""
+    what = source_in_words(row["source"])
+    if is_missing(row["t"]):
+        return f"{what[0].upper()}{what[1:]}: not tested. {row['note']}"
+    n = int(row["n_higher"] + row["n_lower"])
+    if not n:
+        return (
+            f"{what[0].upper()}{what[1:]}: no voxel with a corrected p below {CLEAR:g} (smallest "
+            f"{p_value(row['p_fwe_tfce'])})."
+        )
+    clusters = rows_where(run, CLUSTERS, source=row["source"])
+    if len(clusters):
+        clusters = clusters.loc[clusters["t"].abs().sort_values(ascending=False, kind="stable").index]
+    names = [mid_sentence(group) for group in dict.fromkeys(clusters["group"] if len(clusters) else ())][:_NAMED]
+    where = f", first at {listing(names)}" if names else ""
+    sides = f"{number(row['n_lower'])} lower and {number(row['n_higher'])} higher in {run.positive}"
+    return f"{what[0].upper()}{what[1:]}: {number(n)} of {count(int(row['n_voxels']), 'voxel')} ({sides}){where}."
+
+
+def verdict_on_voxels(run: RunRecord) -> Verdict | None:
+    """The answer of the section."""
+    if not run.has(TESTS):
+        return None
+    said = [voxels_in_words(run, row) for row in run.tables[TESTS].to_dict("records")]
+    return Verdict(" ".join(said), f"Family-wise p below {CLEAR:g} by TFCE.")
+
+
+def build_voxels(material: Material) -> Mapping[str, Any]:
+    """A block per source."""
+    run = material.run
+    tests = run.tables[TESTS]
+    known = tests[tests["t"].notna()]
+    first = tests.iloc[0]
+    lead = _LEAD_OF_VOXELS.format(
+        positive=run.positive, negative=run.negative, fwhm=number(first["fwhm_mm"]),
+        permutations=number(tests["n_permutations"].max()),
+    )  # fmt: skip
+    blocks = []
+    for row in tests.to_dict("records"):
+        noted = "" if is_missing(row["t"]) or is_missing(row["note"]) else f" {sentence_case(str(row['note']))}."
+        there = not is_missing(row["t"]) and row["n_higher"] + row["n_lower"] > 0
+        blocks.append({
+            "title": source_in_words(row["source"]), "said": f"{voxels_in_words(run, row)}{noted}",
+            "figure": _figure_of_voxels(material, row) if there else None,
+            "table": _table_of_voxels(material, str(row["source"])),
+        })  # fmt: skip
+    folder = run.layout.voxel_map("any", "t").parent.relative_to(run.layout.root).as_posix()
+    return {"lead": lead, "blocks": blocks, "folder": folder if len(known) else ""}
+
+
+def _figure_of_voxels(material: Material, row: Mapping[Hashable, Any]) -> Picture | None:
+    run, source = material.run, str(row["source"])
+    path = run.layout.voxel_map(source, "tThresholded")
+    try:
+        image: Any = nib.as_closest_canonical(load_whole(path))  # type: ignore[no-untyped-call]
+    except (BadInputError, OSError) as error:
+        file = path.relative_to(run.layout.root).as_posix()
+        material.faults.add(f"{file}: cannot be shown ({type(error).__name__}). Repeat the command that made this run.")
+        return None
+    values = np.asarray(image.dataobj, np.float32)
+    found = np.abs(values[values != 0])
+    if not found.size:
+        return None
+    scale = ColourScale(float(found.min()) * 0.999, max(float(found.max()), float(found.min()) * 1.01), True)
+    people = f"{number(row['n_positive'])} {run.positive}, {number(row['n_negative'])} {run.negative}"
+    title = f"{source_in_words(source)}, {run.positive} less {run.negative}"
+    shown = GroupMap(f"{title[0].upper()}{title[1:]}", BrainImage(values, np.asarray(image.affine)), scale, "t")
+    held = "" if is_missing(row["covariates"]) else f", held constant: {covariates_in_words(row['covariates'])}"
+    mni = is_mni(run.layout.space)
+    return material.gallery.add(
+        draw_group_maps([(shown, ("slices", "glass", "surface") if mni else ("slices",))], material.backdrop),
+        f"voxelwise_{source}",
+        f"Voxels that differ on slices{', in a glass brain and on the cortical surface' * mni}. "
+        + voxels_in_words(run, row),
+        f"t of {title}, where the family-wise p by TFCE is below {CLEAR:g}; people: {people}{held}. Warm colours: "
+        f"higher in {run.positive}; by the largest |t| alone, |t| must exceed {fixed(row['critical_t'])}. "
+        + spaces(run),
+        "png",
+    )
+
+
+def _table_of_voxels(material: Material, source: str) -> PageTable | None:
+    run = material.run
+    clusters = rows_where(run, CLUSTERS, source=source)
+    if clusters.empty:
+        return None
+    clusters = clusters.assign(group_page=clusters["group"].map(material.links.region).astype(object))
+    file = TABLES[CLUSTERS].path(run.layout).relative_to(run.layout.root).as_posix()
+    caption = f"Clusters and further peaks, {source_in_words(source)} ({file}). {TABLES[CLUSTERS].tests}"
+    return page_table(clusters, columns_of(run, CLUSTERS, _COLUMNS_OF_VOXELS), caption, 40)
+
+
+VOXELWISE = Question(
+    "voxelwise", "Where do images and maps differ, voxel by voxel?", "Voxel by voxel", REGIONS, draw=build_voxels,
+    requires=(TESTS,), applies=lambda run: run.has(TESTS), answer=verdict_on_voxels,
 )  # fmt: skip

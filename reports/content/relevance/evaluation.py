@@ -6,12 +6,14 @@ each further part; a part that was not asked is one line with the command that a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.evaluation import parts as bench_parts
@@ -20,26 +22,18 @@ from heatlas.pipeline.evaluation.bench.part import BenchRequest, Shown
 from heatlas.pipeline.evaluation.bench.scan_job import FAITHFUL, SEEN
 from heatlas.pipeline.evaluation.bench.table import ALL, EVALUATION_TABLE
 from heatlas.pipeline.evaluation.nulls import NO_NETWORK, REAL
+from heatlas.pipeline.evaluation.scores.faithfulness import LOST
 from heatlas.pipeline.evaluation.scores.map_scores import MAP_SCORES
 from heatlas.pipeline.run.errors import UsageError
-from heatlas.reports.figures.gallery import Picture
+from heatlas.reports.figures.gallery import BLUE, GREY, LONGEST_METHOD, Picture, new_panels
 from heatlas.reports.frame import pages
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table, remark
-from heatlas.reports.questions.map_verdicts import COHORTS, NOT_EVALUATED, evaluation, lines_on, title_of
-from heatlas.reports.questions.question import ANY_TASK, Caution, Check, Question
+from heatlas.reports.questions.question import ANY_TASK, ROWS, Caution, Check, PartView, Question, first_few, rows_where
+from heatlas.reports.questions.trust import COHORTS, NOT_EVALUATED, evaluation, lines_on, title_of
 from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import RunRecord, has_passed
-from heatlas.reports.words.numbers import count, fixed, interval, mid_sentence, number, sentence_case, signed
-from heatlas.studies.pages.grids import claims, draw_grids, draw_shifts, grids, shifts
-from heatlas.studies.pages.networks import (
-    ROWS,
-    consensus,
-    invariance,
-    named,
-    representations,
-    retraining,
-)
+from heatlas.reports.words.numbers import count, fixed, interval, mid_sentence, number, sentence_case, shortened, signed
 
 LEAD = (
     "Every map is judged by what it should and should not show. It should find what was planted, if anything was; it "
@@ -71,12 +65,13 @@ def build(material: Material) -> Mapping[str, Any]:
     verdicts, scores = run.tables["verdicts"], run.tables["evaluation"]
     blocks = []
     for cohort in dict.fromkeys(verdicts["cohort"]):
-        own, judged = scores[scores["cohort"] == cohort], verdicts[verdicts["cohort"] == cohort]
+        of_cohort, judged = scores[scores["cohort"] == cohort], verdicts[verdicts["cohort"] == cohort]
         judged = judged.assign(order=judged["map"].map(_order(run.ordered_maps))).sort_values("order", kind="stable")
         lines = [(title_of(row["map"]), row["verdict"], remark(row["numbers"])) for row in judged.to_dict("records")]
-        tables = (_dose_response(own), _faithfulness(own))
+        tables = (_dose_response(of_cohort), _faithfulness(of_cohort))
         blocks.append({
-            "title": f"Judged on the {COHORTS.get(cohort, str(cohort))}", "lines": lines, "table": _beside(judged, own),
+            "title": f"Judged on the {COHORTS.get(cohort, str(cohort))}", "lines": lines,
+            "table": _beside(judged, of_cohort),
             "folded": [table for table in tables if table is not None],
         })  # fmt: skip
     return {"lead": LEAD, "verdict": evaluation(run), "blocks": blocks}
@@ -176,20 +171,13 @@ def applies(run: RunRecord) -> bool:
     return any(run.has(name) or name in run.unreadable for name in names)
 
 
-def build_parts(material: Material) -> Mapping[str, Any]:
+def build_parts(views: Mapping[str, PartView], material: Material) -> Mapping[str, Any]:
     """All that is shown, less what the run would refuse."""
     run = material.run
-    shown = {
-        declared: part
-        for declared, part in shown_of_all().items()
-        if run.has(declared.table) or not _refused(part, run)
-    }
-    parts = [_part(run, declared, part) for declared, part in shown.items()]
-    drawn = [
-        _FIGURES[declared.table](material) if declared.table in _FIGURES and run.has(declared.table) else ()
-        for declared in shown
-    ]
-    return {"parts": [replace(part, figures=figures) for part, figures in zip(parts, drawn, strict=True)]}
+    return {"parts": [
+        _part(views, material, shown, part)
+        for shown, part in shown_of_all().items() if run.has(shown.table) or not _refused(part, run)
+    ]}  # fmt: skip
 
 
 def _refused(part: bench.Part | None, run: RunRecord) -> bool:
@@ -201,16 +189,17 @@ def _refused(part: bench.Part | None, run: RunRecord) -> bool:
     return False
 
 
-def _part(run: RunRecord, shown: Shown, part: bench.Part | None = None) -> EvaluationPart:
+def _part(views: Mapping[str, PartView], material: Material, shown: Shown, part: bench.Part | None) -> EvaluationPart:
+    run = material.run
     if not run.has(shown.table):
         asked = shown.command or (f"--parts {part.name}" if part else "")
         command = f"heatlas evaluate OUT {asked}".rstrip()
         return EvaluationPart(
             shown.title, run.why_absent(shown.table, otherwise=f"Not asked: {command} makes this part.")
         )
-    return EvaluationPart(
-        shown.title, *_VIEWS.get(shown.table, partial(_as_it_is, shown.table))(run, run.tables[shown.table])
-    )
+    view = views.get(shown.table) or PartView(shown.table, partial(_as_it_is, shown.table))
+    text, tables = view.show(run, run.tables[shown.table])
+    return EvaluationPart(shown.title, text, tables, view.figures(material) if view.figures else ())
 
 
 def _distractors(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable, ...]]:
@@ -228,7 +217,9 @@ def _distractors(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTa
         tables.append(page_table(rows, [Column("title", "Map"), *columns], caption, ROWS))
         marked = of_cohort[(of_cohort["marked"].astype(str).str.lower() == "true") & (of_cohort["network"] == REAL)]
         by = {name: marked.loc[marked["distractor"] == name, "title"].tolist() for name in limits}
-        sentences.append("; ".join(f"{name}: {named(titles) if titles else 'no map'}" for name, titles in by.items()))
+        sentences.append(
+            "; ".join(f"{name}: {first_few(titles) if titles else 'no map'}" for name, titles in by.items())
+        )
         sentences[-1] = f"Marked in the {where}: {sentences[-1]}."
     text = (
         "A distractor is in the image but does not tell the classes apart, so no good map marks it. Values are "
@@ -242,7 +233,7 @@ def _interactions(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageT
     table = table.assign(size=-table["interaction"].abs()).sort_values("size", kind="stable")
     either, both = table[table["ci_low"] > 0], table[table["ci_high"] < 0]
     phrases = [
-        f"{what} {named([mid_sentence(region) for region in rows['group']])}"
+        f"{what} {first_few([mid_sentence(region) for region in rows['group']])}"
         for what, rows in (("either side suffices:", either), ("it needs both sides:", both))
         if len(rows)
     ]
@@ -258,19 +249,15 @@ def _interactions(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageT
         f"The left side, the right side and both take the tissue of controls.{of_pairs} {summary} (intervals over "
         f"{people}, not corrected for {count(len(table), 'region')})."
     )
+    logits = partial(signed, decimals=3)
     columns = [
-        Column("group", "Region"), numeric("left", "Left", _milli), numeric("right", "Right", _milli),
-        numeric("both", "Both", _milli),
-        numeric("interaction", "Both − left − right", _milli, "above 0: either suffices; below 0: both are needed"),
-        numeric("ci_low", "From", _milli), numeric("ci_high", "To", _milli),
+        Column("group", "Region"), numeric("left", "Left", logits), numeric("right", "Right", logits),
+        numeric("both", "Both", logits),
+        numeric("interaction", "Both − left − right", logits, "above 0: either suffices; below 0: both are needed"),
+        numeric("ci_low", "From", logits), numeric("ci_high", "To", logits),
     ]  # fmt: skip
     caption = "Evidence lost, in logits, with the 95 % interval of the interaction; the largest interactions first."
     return text, (page_table(table, columns, caption, ROWS),)
-
-
-def _milli(value: object) -> str:
-    """A difference of logits with three decimals."""
-    return signed(value, 3)
 
 
 def _sources(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable, ...]]:
@@ -308,12 +295,77 @@ def _sources(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable,
 
 def _first_groups(run: RunRecord, name: str, cohort: str) -> list[str]:
     """The first regions of a map, best first; none where its scores are not known."""
-    if not run.has("evaluation"):
-        return []
-    rows = run.tables["evaluation"]
-    rows = rows[(rows["map"] == name) & (rows["network"] == REAL) & (rows["cohort"] == cohort)]
-    names = rows.loc[rows["severity"].astype(str) == ALL, "first_groups"].dropna().tolist()
+    rows = rows_where(run, "evaluation", map=name, network=REAL, cohort=cohort)
+    names = rows.loc[rows["severity"].astype(str) == ALL, "first_groups"].dropna().tolist() if len(rows) else []
     return str(names[0]).split("; ") if names else []
+
+
+_LEFT_OUT = (
+    f"n/a: more than {100 * LOST:g} % of the brain leaves the volume when the scan is moved, so that the maps cannot "
+    "be compared. Scans of which this is true are left out."
+)
+
+
+def _shifts(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable, ...]]:
+    """Correlation of every map with that of the moved scan, a column per shift; the steadiest first."""
+    wide = table.pivot_table(index="map", columns="shift", values="correlation", sort=False, dropna=False)
+    wide = wide[sorted(wide.columns)]
+    rows = pd.DataFrame({"title": [title_of(str(name)) for name in wide.index]})
+    columns = [Column("title", "Map")]
+    for shift in wide.columns:
+        rows[f"at_{shift}"] = wide[shift].to_numpy()
+        columns.append(numeric(f"at_{shift}", count(int(shift), "voxel"), fixed))
+    known = [f"at_{shift}" for shift in wide.columns if wide[shift].notna().any()]
+    if known:
+        rows = rows.sort_values(known[-1], ascending=False, kind="stable")
+    text = (
+        "The scans are moved along the diagonal, forward and back, and the maps of the moved scans are moved back. A "
+        "map that moves with its scan correlates by 1 with that of the scan as it is. A map "
+        "that stays in its place correlates by less."
+    )
+    fewest, most = int(table["n_participants"].min()), int(table["n_participants"].max())
+    people = ("" if fewest == most else "at most ") + count(most, "participant")
+    caption = f"Mean correlation over {people}. Intervals and cosines are in evaluation/shift_curve.tsv. {_LEFT_OUT}"
+    return text, (page_table(rows, columns, caption, ROWS),)
+
+
+def _draw_shifts(material: Material) -> tuple[Picture, ...]:
+    """Curves over shifts; nothing of one shift alone."""
+    table = material.run.tables["shift_curve"]
+    table = table[table["correlation"].notna()]
+    if table["shift"].nunique() < 2:
+        return ()
+    curves = table.assign(title=[shortened(title_of(str(name)), LONGEST_METHOD) for name in table["map"]])
+    return (
+        material.gallery.add(
+            draw_shift_curves(curves.sort_values(["map", "shift"], kind="stable")), "shift_curve",
+            f"Curves of the correlation of {count(table['map'].nunique(), 'map')} with those of moved scans, by shift.",
+            "Correlation of a map with that of the moved scan, by how far it is moved; bars are 95 % intervals over "
+            "participants. Dashed: what the map would have if it stayed in its place. Shifts are left out by which "
+            f"more than {100 * LOST:g} % of the brain leaves the volume.",
+        ),
+    )  # fmt: skip
+
+
+def draw_shift_curves(curves: pd.DataFrame) -> Figure:
+    """Likeness of the maps of moved scans by shift, with intervals, a panel per map; dashed, maps that stay in place.
+
+    `curves`: columns ``map``, ``title``, ``shift``, ``correlation``, ``correlation_low``, ``correlation_high`` and
+    ``in_place``, in rising order of shifts.
+    """
+    panels = list(curves.groupby("map", sort=False))
+    figure, axes = new_panels(len(panels), sharex=True)
+    for ax, (_, curve) in zip(axes, panels, strict=True):
+        middle = curve["correlation"]
+        errors = np.vstack([middle - curve["correlation_low"], curve["correlation_high"] - middle]).clip(min=0)
+        ax.axhline(0, color=GREY, lw=0.6)
+        ax.plot(curve["shift"], curve["in_place"], color=GREY, lw=1, ls="--")
+        ax.errorbar(curve["shift"], middle, np.nan_to_num(errors), color=BLUE, marker="o", ms=4, lw=1.3, capsize=2)
+        ax.set_title(curve["title"].iloc[0], fontsize=7.5)
+        ax.set(ylim=(min(-0.06, float(curves["correlation"].min()) - 0.06), 1.06))
+    figure.supxlabel("shift along the diagonal, voxels", fontsize=9)
+    figure.supylabel("correlation of maps", fontsize=9)
+    return figure
 
 
 def _as_it_is(name: str, run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable, ...]]:
@@ -327,16 +379,11 @@ def _as_it_is(name: str, run: RunRecord, table: pd.DataFrame) -> tuple[str, tupl
 
 
 DISTRACTORS = Shown("Do maps mark what they should not?", "distractors")
-_VIEWS: Mapping[str, Callable[[RunRecord, pd.DataFrame], tuple[str, tuple[PageTable, ...]]]] = {
-    "distractors": _distractors, "interactions_of_sides": _interactions, "evidence_sources": _sources, "grids": grids,
-    "grid_directions": claims, "invariance": invariance, "retraining": retraining, "consensus": consensus,
-    "representations": representations, "shift_curve": shifts,
-}  # fmt: skip
-"""Tables with a view of their own."""
-_FIGURES: Mapping[str, Callable[[Material], tuple[Picture, ...]]] = {
-    "grids": draw_grids, "shift_curve": draw_shifts,
-}  # fmt: skip
-"""Tables with figures."""
+VIEWS = (
+    PartView("distractors", _distractors), PartView("interactions_of_sides", _interactions),
+    PartView("evidence_sources", _sources), PartView("shift_curve", _shifts, _draw_shifts),
+)  # fmt: skip
+"""How tables of the bench are shown; plug-ins add views of those of their parts."""
 
 
 def _leading_map_failed(run: RunRecord) -> Caution | None:
@@ -356,7 +403,12 @@ EVALUATION = Question(
     draw=build, requires=("verdicts", "evaluation"), absent=NOT_EVALUATED, tasks=ANY_TASK, answer=evaluation,
     cautions=(Check("leading-map", _leading_map_failed, ("verdicts",)),),
 )  # fmt: skip
-EVALUATION_PARTS = Question(
-    "evaluation-parts", "Further results of the evaluation", "Parts of the evaluation", pages.EVALUATION,
-    draw=build_parts, applies=applies, tasks=ANY_TASK,
-)  # fmt: skip
+FURTHER = "evaluation-parts"
+
+
+def further_results(views: Mapping[str, PartView]) -> Question:
+    """The section of everything else that ``heatlas evaluate`` found."""
+    return Question(
+        FURTHER, "Further results of the evaluation", "Parts of the evaluation", pages.EVALUATION,
+        draw=partial(build_parts, views), applies=applies, tasks=ANY_TASK,
+    )  # fmt: skip

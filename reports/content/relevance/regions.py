@@ -15,7 +15,7 @@ from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.regions.packed_atlas import RELEVANCE_CHANNELS_TABLE, shares_of_kinds
 from heatlas.pipeline.regions.ranking import METRICS, top_groups
 from heatlas.pipeline.regions.tables import ALL
-from heatlas.reports.content.relevance.headline import regions_that_differ
+from heatlas.reports.content.run.summary import regions_that_differ
 from heatlas.reports.figures.gallery import Picture
 from heatlas.reports.figures.regions import draw_regions
 from heatlas.reports.frame import pages
@@ -36,9 +36,8 @@ from heatlas.reports.questions.findings import (
     voxels_of,
     weak_in_controls,
 )
-from heatlas.reports.questions.map_verdicts import bench_sentence
-from heatlas.reports.questions.question import ANY_TASK, CLASSES, Caution, Check, Question
-from heatlas.reports.questions.rows import rows_where
+from heatlas.reports.questions.question import ANY_TASK, CLASSES, Caution, Check, Question, rows_where
+from heatlas.reports.questions.trust import bench_sentence
 from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.viewer.explorer import region_explorer
@@ -93,21 +92,28 @@ def _figure(material: Material, map_name: str, metric: str) -> Picture | None:
     if means.empty:
         return None
     found = leaders(run, means, map_name, metric, TOP)
-    regions = found.regions
+    file = f"bohle2019-0{FOUNDING_NUMBER[metric]}_region-{metric}_{map_name}"
+    quantity, ranked = axis_title(map_name, metric, run), f"the mean over participants ({ranked_in})"
+    return _boxes(material, map_name, (metric, metric), quantity, found, ranked, file, "Highest")
+
+
+def _boxes(
+    material: Material, name: str, metric: tuple[str, str], quantity: str, found: Leaders, ranked: str, file: str,
+    first: str,
+) -> Picture:  # fmt: skip
+    """Boxes of the leading regions over scans; `metric`: its column and its name, `first`: what the first ones are."""
+    run, title, regions = material.run, map_title(name), found.regions
     values = run.region_values
-    values = values[values["map"] == map_name]
+    values = values[values["map"] == name]
     labels = (ALL,) if run.task.is_number else tuple(reversed(run.task.outputs))
-    figure, axis = draw_regions(values, metric, regions, labels, axis_title(map_name, metric, run))
-    title = map_title(map_name)
+    figure, axis = draw_regions(values, metric[0], regions, labels, quantity)
     scans, people = values["scan_id"].nunique(), values["participant_id"].nunique()
     return material.gallery.add(
-        figure,
-        f"bohle2019-0{FOUNDING_NUMBER[metric]}_region-{metric}_{map_name}",
-        f"{title}, {metric} in {count(len(regions), 'region')}. Highest: {listing(regions[:5])}.",
-        f"{title}: {metric} in the {len(regions)} leading bilateral groups, ranked by the mean over participants "
-        f"({ranked_in}). Boxes are quartiles over scans, whiskers reach 1.5 times their range. "
+        figure, file, f"{title}, {metric[1]} in {count(len(regions), 'region')}. {first}: {listing(regions[:5])}.",
+        f"{title}: {metric[1]} in the {len(regions)} leading bilateral groups, ranked by {ranked}. Boxes are quartiles "
+        "over scans, whiskers reach 1.5 times their range. "
         f"{count(scans, 'scan')} of {count(people, 'participant')} in all.{' ' * bool(axis)}{axis}{found.sentence}",
-    )
+    )  # fmt: skip
 
 
 def axis_title(map_name: str, metric: str, run: RunRecord) -> str:
@@ -250,20 +256,8 @@ def _evidence_figure(material: Material, name: str) -> Picture | None:
     found, ranked = _shown(run, name)
     if not found.regions:
         return None
-    values = run.region_values
-    values = values[values["map"] == name]
-    labels = (ALL,) if run.task.is_number else tuple(reversed(run.task.outputs))
-    figure, axis = draw_regions(values, "sum", found.regions, labels, f"evidence ({run.evidence_unit})")
-    scans, people = values["scan_id"].nunique(), values["participant_id"].nunique()
-    title = map_title(name)
-    return material.gallery.add(
-        figure,
-        f"region-evidence_{name}",
-        f"{title}, evidence in {count(len(found.regions), 'region')}. First: {listing(found.regions[:5])}.",
-        f"{title}: evidence in the {len(found.regions)} leading bilateral groups, ranked by {ranked}. Boxes are "
-        "quartiles over scans, whiskers reach 1.5 times their range. "
-        f"{count(scans, 'scan')} of {count(people, 'participant')} in all.{' ' * bool(axis)}{axis}{found.sentence}",
-    )
+    quantity, file = f"evidence ({run.evidence_unit})", f"region-evidence_{name}"
+    return _boxes(material, name, ("sum", "evidence"), quantity, found, ranked, file, "First")
 
 
 def _evidence_table(material: Material, name: str) -> PageTable | None:

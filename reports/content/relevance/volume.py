@@ -16,13 +16,12 @@ from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.registration.settled import JACOBIAN_SOURCE, RELIABILITY
 from heatlas.pipeline.run.layout.scan_files import beta_of
 from heatlas.pipeline.statistics.associations.volume_association import ADJUSTED, REGION, VOLUME, WITHIN
-from heatlas.reports.content.relevance.headline import leading_regions, smaller_shares
 from heatlas.reports.figures.gallery import BLUE, GREY, INK, VERMILION, Picture, new_figure
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.pages import CLINICAL
 from heatlas.reports.frame.tables import columns_of, page_table
-from heatlas.reports.questions.findings import Estimate
-from heatlas.reports.questions.question import CLEAR, Answer, Caution, Check, Headline, Question
+from heatlas.reports.questions.findings import Estimate, leading_regions, smaller_shares
+from heatlas.reports.questions.question import CLEAR, Answer, Caution, Check, Headline, Question, rows_where
 from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import count, fixed, interval, is_missing, listing, number, p_value
@@ -261,11 +260,10 @@ def primary_volume(run: RunRecord) -> str:
 
 def volume_row(run: RunRecord, map_name: str, estimator: str = "pearson") -> pd.Series | None:
     """Row of the association with the primary volume over participants."""
-    table = run.tables["volume_association"]
-    chosen = {"volume": primary_volume(run), "map": map_name, "estimator": estimator, "unit": "participant"}
-    for column, value in chosen.items():
-        table = table[table[column] == value]
-    return None if table.empty else table.iloc[0]
+    rows = rows_where(
+        run, "volume_association", volume=primary_volume(run), map=map_name, estimator=estimator, unit="participant"
+    )
+    return None if rows.empty else rows.iloc[0]
 
 
 def volume_estimate(run: RunRecord, map_name: str) -> Estimate | None:

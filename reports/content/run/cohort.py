@@ -62,7 +62,8 @@ def flow(run: RunRecord) -> tuple[list[FlowBox], str]:
             there = there[there["status"] == "registered"]
         stages[name] = None if there is None else labelled.merge(there[KEYS].drop_duplicates(), on=KEYS)
     outside = kept.loc[kept["label"].isna(), "diagnosis"].fillna("diagnosis not known").value_counts()
-    decided = _decided(run, scans)
+    include = run.config.cohort.include
+    decided = steps(scans, read_rule(include)) if include else None  # what each part of the rule of inclusion left
     boxes: list[FlowBox] = []
     said: list[str] = []
     before = len(scans)
@@ -84,12 +85,6 @@ def flow(run: RunRecord) -> tuple[list[FlowBox], str]:
         said.append(f"{name} {counts}")
         before = len(frame)
     return boxes, f"Flow of scans: {', '.join(said)}."
-
-
-def _decided(run: RunRecord, scans: pd.DataFrame) -> list[InclusionStep] | None:
-    """What each part of the rule of inclusion left; None without a rule."""
-    include = run.config.cohort.include
-    return steps(scans, read_rule(include)) if include else None
 
 
 def _inclusion(run: RunRecord, scans: pd.DataFrame, decided: Sequence[InclusionStep], said: list[str]) -> list[FlowBox]:

@@ -1,27 +1,31 @@
-"""How the run was made and whom to thank: the works cited, the methods text as files, glossary, provenance and credits.
-
-Sentences of the methods text are in `reports.content.run.methods`. Here their citations are numbered, and the text is
-written with its references for ``logs/CITATION.md`` and ``logs/CITATION.bib``. A line in ``references.tsv`` adds a
-work that can be cited.
-"""
+"""Texts that end the report or leave it: methods with the works cited, credits, provenance, the model card."""
 
 from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
+from heatlas.atlases.templates import find_template
+from heatlas.pipeline.evaluation.bench.verdicts import VERDICTS_TABLE
+from heatlas.pipeline.models.families.registry import parameter_count
+from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE
+from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
 from heatlas.pipeline.run.plain_text import last_part, plain, without_folders
 from heatlas.reports.content.run.methods import PARAGRAPHS, recorded_source, version_of
 from heatlas.reports.frame import pages
 from heatlas.reports.frame.material import Material
 from heatlas.reports.questions.question import ANY_TASK, Question
 from heatlas.reports.read.run_record import RunRecord
-from heatlas.reports.words.glossary import GLOSSARY
+from heatlas.reports.words.numbers import listing
+from heatlas.reports.words.wording import GLOSSARY
 
 
 @dataclass(frozen=True)
@@ -111,23 +115,18 @@ REFERENCES: Mapping[str, CitedWork] = _read()  # those of ``references.tsv`` by 
 _CITATION = re.compile(r"\[@(\w+)\]")
 
 
-@dataclass(frozen=True)
-class MethodsText:
-    """Paragraphs with numbered citations, and the works cited, in order of first mention."""
+def methods_text(run: RunRecord) -> tuple[list[tuple[str, str]], list[CitedWork]]:
+    """Paragraphs on the methods of a run, with numbered citations, and the works cited, in order of first mention.
 
-    paragraphs: tuple[tuple[str, str], ...]
-    references: tuple[CitedWork, ...]
-
-
-def methods_text(run: RunRecord) -> MethodsText:
-    """The methods of a run; citations are written ``[@key]`` in the sources and numbered here."""
+    Citations are written ``[@key]`` in the sources and numbered here.
+    """
     written = [(title, text) for title, write in PARAGRAPHS if (text := write(run))]
     keys: list[str] = []
     paragraphs = []
     for title, text in written:
         keys = list(dict.fromkeys([*keys, *_CITATION.findall(text)]))
         paragraphs.append((title, _numbered(text, keys)))
-    return MethodsText(tuple(paragraphs), tuple(REFERENCES[key] for key in keys))
+    return paragraphs, [REFERENCES[key] for key in keys]
 
 
 def _numbered(text: str, keys: Sequence[str]) -> str:
@@ -136,10 +135,10 @@ def _numbered(text: str, keys: Sequence[str]) -> str:
 
 def methods_markdown(run: RunRecord) -> str:
     """The same as Markdown, for ``logs/CITATION.md``."""
-    text = methods_text(run)
+    paragraphs, references = methods_text(run)
     parts = ["# Methods", "*Written from the settings and results of this run. Use it freely (CC0).*"]
-    parts += [f"**{title}.** {_as_markdown(body)}" for title, body in text.paragraphs]
-    parts += ["## References", "\n".join(f"{i}. {r.text} <{r.link}>" for i, r in enumerate(text.references, 1))]
+    parts += [f"**{title}.** {_as_markdown(body)}" for title, body in paragraphs]
+    parts += ["## References", "\n".join(f"{i}. {r.text} <{r.link}>" for i, r in enumerate(references, 1))]
     parts += ["## Credits", "\n".join(f"- {_as_markdown(credit)}" for credit in credits(run))]
     return "\n\n".join(parts) + "\n"
 
@@ -163,7 +162,7 @@ def methods_bibtex(run: RunRecord) -> str:
         "  title = {{Heatlas: from brain scans to a region-relevance report}},\n"
         f"  note = {{Software{', version ' * bool(version)}{version}}}\n}}"
     )
-    return "\n\n".join([program, *(reference.bibtex for reference in methods_text(run).references)]) + "\n"
+    return "\n\n".join([program, *(reference.bibtex for reference in methods_text(run)[1])]) + "\n"
 
 
 def how_to_cite(run: RunRecord) -> str:
@@ -220,8 +219,8 @@ def build_glossary(material: Material) -> Mapping[str, Any]:
 
 def build_methods(material: Material) -> Mapping[str, Any]:
     """Paragraphs and references; the same text is in ``logs/CITATION.md``."""
-    text = methods_text(material.run)
-    return {"paragraphs": text.paragraphs, "references": text.references}
+    paragraphs, references = methods_text(material.run)
+    return {"paragraphs": paragraphs, "references": references}
 
 
 def build_provenance(material: Material) -> Mapping[str, Any]:
@@ -267,3 +266,138 @@ PROVENANCE = Question(
 CREDITS = Question(
     "credits", "How to cite, credits and licences", "How to cite", pages.PROVENANCE, draw=build_credits, tasks=ANY_TASK,
 )  # fmt: skip
+
+
+NOT_COMPUTED = "Not computed: the run stopped before its statistics."
+_SHOWN = {
+    "balanced_accuracy", "sensitivity", "specificity", "auc", "auc_within_folds", "accuracy", "mae", "mae_of_mean",
+    "r", "r2",
+}  # fmt: skip
+_LIMITS = (
+    "Trained on the people above, on their scanners and with their way of registration; elsewhere it may be wrong, "
+    "which `heatlas apply` on a cohort of your own with labels will show.",
+    "Probabilities are not calibrated for other proportions of the classes.",
+    "A map says what the network used, not where disease is.",
+    "Maps relative to controls compare with one mean image, without the spread of single controls.",
+    "People are listed as salted digests, so that they are recognised and left out. Whoever knows an identifier can "
+    "ask whether it is among them, and identifiers of few digits can all be tried.",
+    "For research; not a medical device.",
+)
+
+
+def model_card(run: RunRecord, controls: int) -> str:
+    """The card, filled from the tables of a run; what the run does not have is said to be missing.
+
+    `controls`: in the mean image.
+    """
+    config, task = run.config, run.task
+    shape = configured_input(config).shape
+    parameters = parameter_count(config.model, shape, len(task.outputs))
+    told = task.column if task.is_number else listing(list(task.outputs))
+    return "\n".join([
+        f"# {told} from {config.cohort.kind.images}",
+        "",
+        f"{len(run.models)} networks `{config.model.architecture}` ({parameters:,} parameters each), one per fold of "
+        f"one run of Heatlas {version('heatlas')}, seed {config.seed}. Input: brain in {run.layout.space} at "
+        f"{config.registration.resolution_mm:g} mm, {' × '.join(map(str, shape))} voxels, scaled to 0–1 in the brain. "
+        "Nothing here is the image of a single person.",
+        "",
+        "    heatlas apply THIS_FOLDER NEW OUT",
+        "",
+        *(["The people of this run are **synthetic** (demo cohort).", ""] if run.is_synthetic else []),
+        "## Cohort",
+        "",
+        *_cohort(run),
+        "",
+        f"The reference image is the mean of {controls} training controls.",
+        "",
+        "## Performance",
+        "",
+        "Out of fold: each scan by the network that was not trained with its person.",
+        "",
+        *_performance(run),
+        "",
+        "## Beside baselines, on the same folds",
+        "",
+        *_baselines(run),
+        "",
+        "## Methods",
+        "",
+        *_verdicts(run),
+        "",
+        "## Limits",
+        "",
+        *(f"- {limit}" for limit in _LIMITS),
+        "",
+        "## Licences and credit",
+        "",
+        *_credit(run),
+        "",
+    ])  # fmt: skip
+
+
+def _table(rows: pd.DataFrame, columns: Mapping[str, str]) -> list[str]:
+    """Some columns of a table in Markdown, under other headings; n/a where nothing is known."""
+    lines = [f"| {' | '.join(columns.values())} |", f"|{'---|' * len(columns)}"]
+    for row in rows[list(columns)].to_dict("records"):
+        lines.append(f"| {' | '.join(_cell(value) for value in row.values())} |")
+    return lines
+
+
+def _cell(value: Any) -> str:
+    if pd.isna(value):
+        return "n/a"
+    return f"{value:.3g}" if isinstance(value, float) else str(value).replace("|", "\\|")
+
+
+def _cohort(run: RunRecord) -> Iterator[str]:
+    scans = run.tables["scans"]
+    kept = scans[scans["kept"].astype(bool) & scans["label"].notna()]
+    people = kept.drop_duplicates("participant_id")
+    groups = [("all", people)] if run.task.is_number else [*people.groupby("label", sort=True)]
+    rows = [
+        {
+            "class": name, "people": len(group),
+            "scans": int(kept["participant_id"].isin(group["participant_id"]).sum()),
+            "age": f"{group['age'].mean():.1f} ± {group['age'].std():.1f}" if group["age"].notna().sum() > 1 else "n/a",
+            "women": int((group["sex"] == "F").sum()), "men": int((group["sex"] == "M").sum()),
+        }
+        for name, group in groups
+    ]  # fmt: skip
+    heads = ("class", "people", "scans", "age", "women", "men")
+    yield from _table(pd.DataFrame(rows), {**{name: name for name in heads}, "age": "age (mean ± SD)"})
+
+
+def _performance(run: RunRecord) -> list[str]:
+    name = next((one for one in run.tables if one in ("performance", "performance_number", "performance_classes")), "")
+    if not name:
+        return [NOT_COMPUTED]
+    rows = run.tables[name]
+    rows = rows[(rows["fold"].astype(str) == "all") & rows["metric"].isin(_SHOWN)]
+    level = f"{run.config.statistics.confidence:.0%} interval"
+    return _table(
+        rows.assign(interval=rows["ci_low"].map(_cell) + " to " + rows["ci_high"].map(_cell)),
+        {"metric": "metric", "estimate": "estimate", "interval": level, "n_participants": "people"},
+    )
+
+
+def _baselines(run: RunRecord) -> list[str]:
+    if not run.has("baselines"):
+        return ["Not computed."]
+    columns = ("baseline", "metric", "estimate", "network", "difference", "verdict")
+    return _table(run.tables["baselines"], {name: name for name in columns})
+
+
+def _verdicts(run: RunRecord) -> list[str]:
+    path = VERDICTS_TABLE.path(EvaluationLayout(run.layout.root))
+    if not path.is_file():
+        return ["Not evaluated. `heatlas evaluate RUN`, then export again, says here which maps can be trusted."]
+    columns = ("cohort", "map", "passed", "verdict")
+    return _table(VERDICTS_TABLE.read(path), {name: name for name in columns})
+
+
+def _credit(run: RunRecord) -> Iterator[str]:
+    atlas = run.provenance.get("sources", {}).get("atlas", {})
+    yield f"- Atlas {atlas.get('title', run.config.regions.atlas)}: {atlas.get('credit', 'see its authors')}"
+    yield f"- Template {run.layout.space}: {find_template(run.config.registration.template).credit}"
+    yield "- The networks: under the terms of the data that they were trained on; ask whoever gave you this folder."

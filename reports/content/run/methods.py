@@ -21,7 +21,7 @@ from heatlas.pipeline.run.layout.scan_files import GUIDED_MAP
 from heatlas.pipeline.statistics.associations.volume_association import WITHIN
 from heatlas.pipeline.training.objectives.records import kind_of
 from heatlas.reports.questions.analyses import ANALYSES
-from heatlas.reports.questions.primary import PRIMARY
+from heatlas.reports.questions.comparisons import PRIMARY
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import count, listing, number, percent
 from heatlas.reports.words.wording import variable_in_words

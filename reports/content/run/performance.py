@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,8 @@ from heatlas.reports.figures.gallery import BLUE, GREY, INK, VERMILION, Picture,
 from heatlas.reports.frame import pages
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import Column, columns_of, numeric, page_table, text
-from heatlas.reports.questions.baselines import against_baselines
 from heatlas.reports.questions.findings import performance_estimate
+from heatlas.reports.questions.predictions import against_baselines
 from heatlas.reports.questions.question import ANY_TASK, Answer, Caution, Check, Headline, Question
 from heatlas.reports.read.run_record import OUTCOMES, RunRecord
 from heatlas.reports.words.numbers import count, fixed, interval, is_missing, listing, number, percent, sentence_case
@@ -100,23 +100,18 @@ def _curves(material: Material) -> Picture | None:
     run = material.run
     if not run.has("roc"):
         return None
-    empty = {name: pd.DataFrame(columns=columns) for name, columns in _POINTS.items()}
-    tables = {name: run.tables[name] if run.has(name) else empty[name] for name in _POINTS}
-    roc = tables["roc"][tables["roc"]["fold"].astype(str) == ALL_FOLDS]
+    points = {name: run.tables.get(name, pd.DataFrame(columns=columns)) for name, columns in _POINTS.items()}
+    points["roc"] = points["roc"][points["roc"]["fold"].astype(str) == ALL_FOLDS]
     predictions = run.tables["predictions"]
     n = _n(predictions)
     texts = {name: _area(run, name) for name in ("auc", "average_precision")}
-    curves = Curves(
-        roc, tables["precision_recall"], tables["calibration"], texts["auc"], texts["average_precision"],
-        float(predictions["target"].mean()),
-    )  # fmt: skip
     people = predictions["participant_id"].nunique()
+    texts["n"] = f"n = {number(len(predictions))} scans\nof {number(people)} people"
+    areas = f"ROC curve, {texts['auc']}; precision-recall curve, {texts['average_precision']}; calibration. {n}."
     return material.gallery.add(
-        draw_curves(curves, run.positive, f"n = {number(len(predictions))} scans\nof {number(people)} people"),
+        draw_curves(points, texts, float(predictions["target"].mean()), run.positive),
         "performance_curves",
-        f"ROC curve, {texts['auc']}; precision-recall curve, {texts['average_precision']}; calibration. {n}.".replace(
-            "\n", " "
-        ),
+        areas.replace("\n", " "),
         f"Out-of-fold predictions, {n}. Dashed: guessing or, for calibration, perfectly calibrated "
         "probabilities. Calibration counts each participant once per bin; bars are Wilson intervals over participants. "
         "Probabilities of different folds come from different networks.",
@@ -241,20 +236,14 @@ def draw_confusion(counts: pd.DataFrame, people: pd.DataFrame) -> Figure:
     return figure
 
 
-@dataclass(frozen=True)
-class Curves:
-    """What is drawn of the predictions of all folds together; a curve that is not known is an empty table."""
+def draw_curves(
+    points: Mapping[str, pd.DataFrame], texts: Mapping[str, str], prevalence: float, positive: str
+) -> Figure:
+    """ROC and precision-recall curve and calibration of all folds together, side by side.
 
-    roc: pd.DataFrame  # points as in the tables of that name
-    precision_recall: pd.DataFrame
-    calibration: pd.DataFrame
-    roc_text: str  # areas with their intervals
-    precision_recall_text: str
-    prevalence: float  # share of the positive class: what precision is by chance
-
-
-def draw_curves(curves: Curves, positive: str, n: str) -> Figure:
-    """ROC and precision-recall curve and calibration, side by side."""
+    `points`: as in the tables of these names, empty where a curve is not known. `texts`: areas with their intervals,
+    and ``n``. `prevalence`: share of the positive class, which is the precision by chance.
+    """
     figure = new_figure(9.2, 3.3)
     roc, recall, calibration = figure.subplots(1, 3)
     for ax in (roc, recall, calibration):
@@ -262,29 +251,28 @@ def draw_curves(curves: Curves, positive: str, n: str) -> Figure:
         ax.set_ylim(-0.03, 1.03)
         ax.set_aspect("equal")
     roc.plot([0, 1], [0, 1], color=GREY, lw=1, ls="--")
-    roc.step(curves.roc["false_positive_rate"], curves.roc["true_positive_rate"], color=BLUE, lw=2, where="post")
-    _label(roc, "ROC", "1 − specificity", "sensitivity", curves.roc_text, (0.97, 0.04))
-    recall.axhline(curves.prevalence, color=GREY, lw=1, ls="--")
-    points = curves.precision_recall
-    recall.step(points["recall"], points["precision"], color=BLUE, lw=2, where="post")
-    _label(
-        recall, "Precision and recall", "recall (sensitivity)", "precision", curves.precision_recall_text, (0.97, 0.04)
-    )
+    rates = points["roc"]
+    roc.step(rates["false_positive_rate"], rates["true_positive_rate"], color=BLUE, lw=2, where="post")
+    _label(roc, "ROC", "1 − specificity", "sensitivity", texts["auc"])
+    recall.axhline(prevalence, color=GREY, lw=1, ls="--")
+    curve = points["precision_recall"]
+    recall.step(curve["recall"], curve["precision"], color=BLUE, lw=2, where="post")
+    _label(recall, "Precision and recall", "recall (sensitivity)", "precision", texts["average_precision"])
     calibration.plot([0, 1], [0, 1], color=GREY, lw=1, ls="--")
-    bins = curves.calibration
+    bins = points["calibration"]
     errors = np.clip([bins["share_positive"] - bins["ci_low"], bins["ci_high"] - bins["share_positive"]], 0, None)
     calibration.errorbar(
         bins["mean_probability"], bins["share_positive"], errors, fmt="o", color=BLUE, ms=5, elinewidth=1.2, capsize=2
     )
-    _label(calibration, "Calibration", f"mean probability of {positive}", f"share of {positive}", n, (0.97, 0.04))
+    _label(calibration, "Calibration", f"mean probability of {positive}", f"share of {positive}", texts["n"])
     return figure
 
 
-def _label(ax: Axes, title: str, x: str, y: str, text: str, place: tuple[float, float]) -> None:
+def _label(ax: Axes, title: str, x: str, y: str, text: str) -> None:
     ax.set_title(title)
     ax.set_xlabel(x)
     ax.set_ylabel(y)
-    ax.text(*place, text, ha="right", fontsize=8, linespacing=1.25)
+    ax.text(0.97, 0.04, text, ha="right", fontsize=8, linespacing=1.25)
 
 
 def _chance(run: RunRecord) -> Caution | None:

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
-from urllib.parse import quote
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -62,7 +61,13 @@ def build(material: Material) -> Mapping[str, Any]:
     outlying = outlying_scans(good)
     quality["look"] = quality.index.isin(good.index[outlying]) | (quality["status"] != "registered")
     ordered = quality.sort_values(["look", "correlation"], ascending=[False, True])
-    ordered = _with_overviews(ordered.assign(brain_ml=ordered["brain_mm3"].astype(float) / 1000), material)
+    paths = [material.run.files_of(row).overview for row in ordered.to_dict("records")]
+    addresses = [material.address(path) if path.is_file() else None for path in paths]
+    ordered = ordered.assign(
+        brain_ml=ordered["brain_mm3"].astype(float) / 1000,
+        overview=pd.Series(["figure" if address else None for address in addresses], ordered.index, dtype=object),
+        overview_url=pd.Series(addresses, ordered.index, dtype=object),
+    )
     picture = None
     if len(good):
         picture = material.gallery.add(
@@ -96,16 +101,6 @@ def _every_scan(ordered: pd.DataFrame, outlying: int, material: Material) -> Map
         "hidden": max(outlying - SHOWN, 0),
         "table": page_table(ordered, _COLUMNS, "Registration of every scan, doubtful scans first.", 500),
     }
-
-
-def _with_overviews(quality: pd.DataFrame, material: Material) -> pd.DataFrame:
-    """The table with the path of each overview figure, relative to the report."""
-    files = [material.run.files_of(row).overview for row in quality.to_dict("records")]
-    paths = [path.relative_to(material.run.layout.root).as_posix() if path.is_file() else None for path in files]
-    return quality.assign(
-        overview=pd.Series(["figure" if path else None for path in paths], quality.index, dtype=object),
-        overview_url=pd.Series([quote(path) if path else None for path in paths], quality.index, dtype=object),
-    )
 
 
 def _overviews(doubtful: pd.DataFrame, material: Material) -> list[Picture]:

@@ -1,27 +1,290 @@
-"""The summary at the top of the report: a few questions with answers in plain sentences."""
+"""The top of the report: a few questions with answers in plain sentences, and the two pictures of the index.
+
+Where the network looks is answered by evidence in logits where an evidence map leads, else by density. The pictures
+are the leading map on the template, and the regions ranked by the size of the effect.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
+
+import pandas as pd
 
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.cohort.people.tasks import TWO_CLASSES
 from heatlas.pipeline.run.config.images import all_images
-from heatlas.reports.content.relevance.headline import BRAIN, count_not_planted, regions_that_differ
+from heatlas.reports.content.relevance.maps import difference_pictures
 from heatlas.reports.content.relevance.volume import VOLUME_AND_RELEVANCE
 from heatlas.reports.content.run.performance import PERFORMANCE
-from heatlas.reports.frame.material import Faults
-from heatlas.reports.questions.agreement import order_of_networks
-from heatlas.reports.questions.baselines import against_baselines
-from heatlas.reports.questions.findings import performance_estimate
-from heatlas.reports.questions.map_verdicts import bench_sentence
-from heatlas.reports.questions.planted import found_by_the_map
-from heatlas.reports.questions.predictions import APPLIED, NUMBER_PERFORMANCE
-from heatlas.reports.questions.primary import PRIMARY, in_a_sentence
-from heatlas.reports.questions.question import Answer
+from heatlas.reports.figures.gallery import Picture
+from heatlas.reports.frame.material import Faults, Material
+from heatlas.reports.frame.pages import SUMMARY
+from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table
+from heatlas.reports.questions.comparisons import PRIMARY, in_a_sentence
+from heatlas.reports.questions.findings import (
+    BY_MEASURE,
+    FEW_FIRSTS,
+    densest,
+    evidence_differences,
+    firsts,
+    firsts_in_words,
+    in_words,
+    leaders,
+    leading_evidence,
+    leading_in_words,
+    leading_regions,
+    least_voxels,
+    map_shares,
+    overlap_in_words,
+    performance_estimate,
+    place_columns,
+    small_regions,
+    smaller_shares,
+    summary_means,
+    with_places,
+)
+from heatlas.reports.questions.predictions import APPLIED, NUMBER_PERFORMANCE, against_baselines
+from heatlas.reports.questions.question import (
+    ANY_TASK,
+    CLEAR,
+    Answer,
+    Headline,
+    Question,
+    by_ranks,
+    classes_compared,
+    first_few,
+)
+from heatlas.reports.questions.trust import bench_sentence, evaluated, found_by_the_map, order_of_networks
 from heatlas.reports.read.run_record import RunRecord
-from heatlas.reports.words.numbers import fixed, listing, mid_sentence, shortened
+from heatlas.reports.vector.charts import IntervalRow, draw_intervals
+from heatlas.reports.words.numbers import count, fixed, is_missing, listing, mid_sentence, number, shortened, signed
+
+WHERE = "Where does it look?"
+
+
+def where_it_looks(run: RunRecord) -> Answer:
+    """Where the leading map lies; LRP, as in the founding study, below it where an evidence map leads."""
+    if not run.leads_with_evidence:
+        return _regions_by_density(run, run.leading_map)
+    name = run.leading_map
+    found = leading_evidence(run, name, BY_MEASURE)
+    if not found.regions:
+        return Answer(WHERE, "Not known: the evidence of regions has not been compared between the classes.")
+    tested = evidence_differences(run, name)
+    level = 100 * run.config.statistics.confidence
+    first = tested.loc[[found.regions[0]]].iloc[0]
+    text = (
+        f"The evidence for {run.positive} differs most in these regions: "
+        f"{with_places(tested, found.regions)}. Map: {mid_sentence(map_title(name))}, which "
+        f"compares each scan with controls that its network was trained with.{evaluated(run, name)}"
+    )
+    more = (
+        f"{count(int(first['n_first']), 'participant')} of {run.positive} and {number(first['n_second'])} of "
+        f"{run.negative}; differences in {run.evidence_unit}: "
+        f"{listing(leading_in_words(run, name, found.regions))}. In brackets: {level:g} % interval, Hedges' g "
+        f"[interval]. "
+    )
+    more += f"{found.sentence.strip()} " if found.sentence else ""
+    founding = next((one for one in run.main_maps if one in run.lrp_names), None)
+    if founding is not None:
+        below = _regions_by_density(run, founding)
+        more += f"{bench_sentence(run, founding)} {below.text} {below.more}"
+    may, n = firsts(tested), number(first["n_first"] + first["n_second"])
+    size = f"difference of evidence {signed(first['difference'])} {run.evidence_unit}, n = {n}"
+    if len(may) > FEW_FIRSTS:
+        figure = "Not known which" if len(may) == len(tested) else f"One of {number(len(may))} regions"
+        caption = f"{firsts_in_words(run, tested)} {found.regions[0]}: {size}."
+    else:
+        of = "all regions" if not may or found.regions[0] in may else "the regions that are not small"
+        figure, caption = found.regions[0], f"first of {of}: {size}. {firsts_in_words(run, tested)}".strip()
+    return Answer(WHERE, text, figure, caption, more.strip())
+
+
+def _regions_by_density(run: RunRecord, name: str) -> Answer:
+    """Where a map without a unit lies: its densest regions, its largest shares and gains."""
+    densities = summary_means(run, name, "density", run.positive)
+    if densities.empty:
+        return Answer(WHERE, "Not known: no heatmaps have been summed over regions and analysed yet.")
+    parts = map_shares(run, name, run.positive)
+    if len(parts) and parts.isna().all():
+        return Answer(WHERE, f"Not known: {map_title(name)} maps of {run.positive} hold no relevance.")
+    by_density, by_share = (leading_regions(run, name, metric) for metric in ("density", "sum"))
+    people = run.group_sizes[run.positive][1]
+    fewer = smaller_shares(run, name, tuple(dict.fromkeys([*by_density, *by_share])))
+    text = (
+        f"In scans of {run.positive} ({count(people, 'participant')}), relevance ({map_title(name)}) is densest in "
+        f"{in_words(by_density, parts)}. {firsts_in_words(run, densest(run, name))}"
+    ).rstrip()
+    if by_share:
+        text += (
+            f" Percentages are shares of the map; the largest shares lie in {in_words(by_share, parts)}."
+            f"{f' Of these, {fewer}.' if fewer else ''}"
+        )
+    gains = summary_means(run, name, "gain", "TP")
+    if len(gains):
+        by_gain = leaders(run, gains, name, "gain", BY_MEASURE)
+        hits = run.group_sizes["TP"][1]
+        more = (
+            f"Compared with {run.negative} (gain, {count(hits, 'true-positive participant')}), the largest ratios are "
+            f"in {in_words(by_gain.regions)}. {overlap_in_words(by_density, by_gain.regions)}"
+        )
+    else:
+        more = f"Gain against {run.negative} is not known."
+    small = small_regions(run)
+    if small:
+        named = listing([f"{mid_sentence(group)}, {number(n)}" for group, n in small.items()])
+        more += f" Regions of fewer than {count(least_voxels(run), 'voxel')} are ranked but not named ({named})."
+    return Answer(WHERE, text, more=more)
+
+
+OUTLINED, RANKED = 5, 12
+DIFFERING_NAMED = 7
+"""Regions named in a sentence."""
+
+
+def effects(run: RunRecord) -> tuple[pd.DataFrame, str]:
+    """Regions of the leading map by Hedges' g between the classes, largest first, and the measure that is compared.
+
+    The measure is evidence, or the share of the map, which does not follow the prediction.
+    """
+    name = run.leading_map
+    if run.leads_with_evidence:
+        return evidence_differences(run, name), "evidence"
+    rows = classes_compared(run, map=name, metric="share")
+    if rows.empty:
+        return pd.DataFrame(), "share of the map"
+    rows = rows[rows["hedges_g"].notna()].set_index("group")
+    return rows.sort_values("hedges_g", ascending=False, kind="stable"), "share of the map"
+
+
+def regions_that_differ(run: RunRecord) -> str:
+    """How many regions of the leading map differ between the classes, and the first of them by name, in a sentence."""
+    passed, tested = _differing(run)
+    if not tested:
+        return ""
+    names = f": {first_few([mid_sentence(group) for group in passed], DIFFERING_NAMED)}" if passed else ""
+    most = " When most regions differ, read the order, not the count." if len(passed) > tested / 2 else ""
+    return f"{_number_that_differ(len(passed), tested)} the classes{names}.{most}"
+
+
+def count_not_planted(run: RunRecord) -> str:
+    """How many of the regions that differ have no planted disease, in a sentence; empty if all have."""
+    passed, _ = _differing(run)
+    others = sum(group not in run.planted for group in passed)
+    return f"Not planted: {number(others)} of the {number(len(passed))} that differ. " if others else ""
+
+
+def _number_that_differ(regions: int, tested: int) -> str:
+    return f"{number(regions)} of {count(tested, 'region')} {'differs' if regions == 1 else 'differ'} between"
+
+
+def _differing(run: RunRecord) -> tuple[list[str], int]:
+    """Regions of the leading map that differ between the classes, and how many were tested."""
+    rows = effects(run)[0] if run.has("group_comparisons") else pd.DataFrame()
+    return ([] if rows.empty else [str(group) for group in rows.index[rows["p_fwe"] < CLEAR]]), len(rows)
+
+
+def build_brain(material: Material) -> Mapping[str, Any]:
+    """The difference of the classes on the template, the leading regions outlined, and on the surface."""
+    run = material.run
+    groups: tuple[str, ...] = ()
+    figures: list[Picture] = []
+    missing = what = ""
+    if run.has("group_comparisons") and not run.task.is_number:
+        rows, measure = effects(run)
+        groups = () if rows.empty else leaders(run, rows["hedges_g"], run.leading_map, measure, OUTLINED).regions
+    if run.keeps_mean_maps:
+        figures, what = difference_pictures(material, groups)
+        missing = material.missing_maps(run.map_groups[:2], [run.leading_map])
+    else:
+        missing = 'This run keeps no mean maps ([attribution] keep_maps = "none").'
+    text = f"The leading map is {mid_sentence(map_title(run.leading_map))}."
+    if what:
+        text += f" Shown in template space: {what}."
+    return {"text": text, "figures": figures, "missing": missing}
+
+
+def build_ranking(material: Material) -> Mapping[str, Any]:
+    """Hedges' g of the leading regions with its interval, and what to expect without a difference."""
+    run = material.run
+    rows, measure = effects(run)
+    if rows.empty:
+        return {"chart": None, "answer": "No region could be compared between the classes."}
+    found = leaders(run, rows["hedges_g"], run.leading_map, measure, RANKED)
+    drawn = [
+        IntervalRow(
+            str(group), "" if is_missing(row["p_fwe"]) or row["p_fwe"] >= CLEAR else "corrected p < 0.05",
+            row["hedges_g"], row["hedges_g_low"], row["hedges_g_high"], material.links.region(str(group)),
+            row["g_by_chance"],
+        )
+        for group, row in rows.loc[list(found.regions)].iterrows()
+    ]  # fmt: skip
+    clear, first = int((rows["p_fwe"] < CLEAR).sum()), rows.iloc[0]
+    classes = f"{run.positive} and {run.negative}"
+    title = f"Hedges' g of the {measure}, {run.positive} against {run.negative}"
+    caption = (
+        f"{title}: the {count(len(drawn), 'region')} with the largest values of {number(len(rows))}, by "
+        f"{mid_sentence(map_title(run.leading_map))}. Lines are {100 * run.config.statistics.confidence:g} % "
+        f"intervals; n = {number(first['n_first'])} and {number(first['n_second'])}. The upright line marks no "
+        f"difference. {firsts_in_words(run, rows)}".rstrip()
+        + found.sentence
+    )
+    null = "If the classes did not differ, g would be near 0 in every region."
+    if rows["g_by_chance"].notna().any():
+        null = (
+            "The grey bar shows how large g becomes by chance alone: with the classes of the participants shuffled, "
+            f"{100 * run.config.statistics.confidence:g} % of the shuffles stay within it, even in the region and map "
+            "with the strongest result. A region whose point lies beyond it differs clearly."
+        )
+    return {
+        "chart": draw_intervals(drawn, title, f"{title}: {listing([row.name for row in drawn[:5]])}.", 0.0),
+        "caption": caption,
+        "null": null,
+        "table": _table(rows, material, f"{title}, all regions."),
+        "answer": f"{_number_that_differ(clear, len(rows))} {classes} after correction."
+        f"{by_ranks(run.positive, run.negative, rows.reset_index())}{not_planted(run, rows)}",
+    }
+
+
+def not_planted(run: RunRecord, rows: pd.DataFrame) -> str:
+    """On synthetic people: which of the regions that pass are not planted; empty where the truth is not known."""
+    passed = [str(group) for group in rows.index[rows["p_fwe"] < CLEAR]]
+    others = [mid_sentence(group) for group in passed if group not in run.planted]
+    if not run.planted or not passed:
+        return ""
+    if not others:
+        return " All of them were planted."
+    return (
+        f" {number(len(passed) - len(others))} of these were planted; {listing(others)} "
+        f"{'was' if len(others) == 1 else 'were'} not: the network's answer may depend on more than the disease."
+    )
+
+
+def _table(rows: pd.DataFrame, material: Material, caption: str) -> PageTable:
+    """All regions with what the chart shows of the first."""
+    linked = rows.rename_axis("group").reset_index()
+    linked = linked.assign(page=linked["group"].map(material.links.region).astype(object))
+    columns = (
+        Column("group", "Region", link="page"), numeric("hedges_g", "Hedges' g", fixed),
+        numeric("hedges_g_low", "from", fixed), numeric("hedges_g_high", "to", fixed),
+        numeric("g_by_chance", "By chance", fixed, "what the clearest of all regions and maps reaches by chance"),
+        numeric("p_fwe", "Corrected p", lambda x: number(x, 2), "family-wise"), *place_columns(rows),
+    )  # fmt: skip
+    return page_table(linked, columns, caption)
+
+
+BRAIN = Question(
+    "brain", WHERE, "Brain", SUMMARY, draw=build_brain, requires=("relevance_bilateral",),
+    absent="There are no heatmaps yet.", tasks=ANY_TASK,
+    headline=Headline(WHERE, ("predictions", "relevance_bilateral", "region_summary"), where_it_looks),
+)  # fmt: skip
+RANKING = Question(
+    "ranking", "Which regions differ most?", "Regions", SUMMARY, draw=build_ranking, requires=("group_comparisons",),
+    absent="Regions have not been compared between the classes yet.",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

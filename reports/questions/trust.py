@@ -1,4 +1,7 @@
-"""Are planted regions and planted effects found? Synthetic cohorts, of which the truth is known."""
+"""Whether a map can be trusted: what was planted, what the evaluation says of it, whether rankings agree.
+
+Verdicts are those of ``heatlas evaluate`` (``verdicts.tsv``). Planted truth is known of synthetic people alone.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,190 @@ import pandas as pd
 
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.evaluation.planted import TOP
-from heatlas.reports.frame.pages import EVALUATION
+from heatlas.reports.frame.pages import EVALUATION, MAPS
 from heatlas.reports.questions.findings import Place, place_of
-from heatlas.reports.questions.question import CLEAR, Caution, Check, Question, Verdict
-from heatlas.reports.questions.rows import classes_compared, rows_where
+from heatlas.reports.questions.question import CLEAR, Caution, Check, Question, Verdict, classes_compared, rows_where
 from heatlas.reports.questions.views import N, View
-from heatlas.reports.read.run_record import RunRecord
-from heatlas.reports.words.numbers import count, fixed, listing, mid_sentence, number, percent
+from heatlas.reports.read.run_record import RunRecord, has_passed
+from heatlas.reports.words.numbers import (
+    count,
+    fixed,
+    is_missing,
+    listing,
+    mid_sentence,
+    number,
+    p_value,
+    percent,
+    sentence_case,
+)
 from heatlas.reports.words.wording import worded
+
+NOT_EVALUATED = "Null and faithfulness checks of the maps have not been run yet (heatlas evaluate)."
+COHORTS = {"run": "scans of the run", "planted": "copies of its controls with planted loss"}
+"""What the maps were judged on, by the name of the cohort in the tables."""
+_NULLS = {
+    "uniform": "Even everywhere (no network)",
+    "random": "Random (no network)",
+    "fakeCamImage": "Fake-CAM (no network)",
+    "edges": "Edge detector (no network)",
+    "scanDifference": "|scan − mean control| (no network)",
+}
+
+
+def title_of(name: object) -> str:
+    """Name of a map, or of an image that needs no network, as a reader sees it.
+
+    Examples
+    --------
+    >>> title_of("edges"), title_of("lrpB000")
+    ('Edge detector (no network)', 'LRP β=0')
+    """
+    return _NULLS.get(str(name)) or map_title(str(name))
+
+
+def lines_on(run: RunRecord, name: str) -> list[str]:
+    """The verdict line on a map for each cohort that it was judged on."""
+    rows = rows_where(run, "verdicts", map=name)
+    several = len(rows) > 1
+    return [
+        f"{COHORTS.get(row['cohort'], row['cohort']) + ': ' if several else ''}{row['verdict']}"
+        for row in rows.to_dict("records")
+    ]
+
+
+def _passed_in_words(run: RunRecord, name: str) -> str:
+    answer = has_passed(run.tables["verdicts"], name)
+    if answer is None:
+        return "has neither passed nor failed, since not everything could be asked"
+    return "passed" if answer else "did not pass"
+
+
+def evaluated(run: RunRecord, name: str) -> str:
+    """What the evaluation found about the leading map, to end the headline; empty where there was none."""
+    if not run.has("verdicts"):
+        return ""
+    lines = lines_on(run, name)
+    if not lines:
+        return f" The evaluation of this run did not cover {map_title(name)}."
+    if has_passed(run.tables["verdicts"], name) is False:
+        return " This map did not pass the evaluation of this run; the warnings say why."
+    return f" In the evaluation of this run, this map {_passed_in_words(run, name)}: {'. '.join(lines)}."
+
+
+def bench_sentence(run: RunRecord, name: str) -> str:
+    """What the evaluation found about a map, in two sentences; in one, that it did not look at it."""
+    if not run.has("verdicts"):
+        return run.why_absent("verdicts", otherwise=NOT_EVALUATED)
+    lines = lines_on(run, name)
+    if not lines:
+        return f"The evaluation of this run did not cover {map_title(name)}."
+    return (
+        f"In the evaluation of this run, {map_title(name)} {_passed_in_words(run, name)}. "
+        f"{sentence_case('; '.join(lines))}."
+    )
+
+
+def evaluation(run: RunRecord) -> Verdict:
+    """Which maps passed, and whether the leading one is among them."""
+    names = list(dict.fromkeys(run.tables["verdicts"]["map"]))
+    passed = [title_of(name) for name in names if has_passed(run.tables["verdicts"], name)]
+    answer = f"Passed: {listing(passed)}." if passed else "No map passed."
+    lead = run.leading_map
+    return Verdict(
+        answer,
+        f"The report leads with {map_title(lead)}, which {_passed_in_words(run, lead)}."
+        if lead in names
+        else f"The report leads with {map_title(lead)}, which was not evaluated.",
+    )
+
+
+LARGELY, PARTLY = 0.7, 0.4  # smallest mean rank correlations with which rankings are said to agree largely, and in part
+_BETWEEN = {"folds": "networks of different folds", "betas": "values of β", "methods": "LRP and guided backpropagation"}
+
+
+def rankings_compared(run: RunRecord) -> pd.DataFrame | None:
+    """Rankings by density that were compared, those of the leading map and those of several maps."""
+    if not run.has("ranking_agreement"):
+        return None
+    rows = rows_where(run, "ranking_agreement", "kendall_w", metric="density", scans="all")
+    if rows.empty:
+        return rows
+    rows = rows[rows["map"].isna() | (rows["map"] == run.leading_map)]
+    return rows.assign(correlation=mean_rank_correlation(rows["kendall_w"], rows["n_rankings"]))
+
+
+def mean_rank_correlation(w: pd.Series, n_rankings: pd.Series) -> pd.Series:
+    """Mean Spearman correlation of all pairs of rankings, from Kendall's W (Kendall & Babington Smith 1939).
+
+    W itself is 1 / m for m rankings drawn by chance, so that two rankings look more alike by it than five; this is 0.
+    """
+    return (n_rankings * w - 1) / (n_rankings - 1)
+
+
+def _do_they_agree(rows: pd.DataFrame) -> Verdict | None:
+    """Whether folds, values of beta and methods rank regions alike."""
+    if rows.empty:
+        return None
+    least = rows.sort_values("correlation", kind="stable").iloc[0]
+    lead = rows.sort_values("overlap", kind="stable").iloc[0]
+    agree = (
+        "largely agree" if least["correlation"] >= LARGELY else
+        "agree in part" if least["correlation"] >= PARTLY else "hardly agree"
+    )  # fmt: skip
+    said, first = [_ranked(row) for _, row in rows.iterrows()], rows.iloc[0]
+    return Verdict(
+        f"Rankings of regions {agree}, least between {_between(least)} (mean rank correlation "
+        f"{fixed(least['correlation'])}). Of the first {number(lead['top'])} regions, "
+        f"{_between(lead)} share {percent(lead['overlap'], 0)} ({percent(lead['overlap_chance'], 0)} by chance).",
+        f"Mean rank correlation (1: the same order, 0: chance) and Kendall's W of the rankings of "
+        f"{count(int(first['n_regions']), 'region')} by density, permuted, n = {number(first['n_participants'])}: "
+        f"{'; '.join(said)}. Rankings that agree can all be wrong.",
+    )
+
+
+def _ranked(row: pd.Series) -> str:
+    return (
+        f"{_between(row)} {fixed(row['correlation'])}, W\xa0=\xa0{fixed(row['kendall_w'])}, "
+        f"{number(row['n_rankings'])} rankings, "
+        f"{percent(row['overlap'], 0)} of the first {number(row['top'])} shared "
+        f"({percent(row['overlap_chance'], 0)} by chance), uncorrected {p_value(row['p'])}"
+    )
+
+
+def _between(row: pd.Series) -> str:
+    said = _BETWEEN.get(str(row["between"]), str(row["between"]))
+    return said if is_missing(row["map"]) else f"{said} ({map_title(str(row['map']))})"
+
+
+def order_of_networks(run: RunRecord) -> str:
+    """Whether networks trained on different people order regions alike in the leading map; empty if they do."""
+    rows = rankings_compared(run)
+    if run.is_given or rows is None or rows.empty:  # one network has nothing to agree with
+        return ""
+    between_folds = rows.loc[(rows["between"] == "folds") & (rows["map"] == run.leading_map), "correlation"]
+    if between_folds.empty or between_folds.iloc[0] >= LARGELY:
+        return ""
+    how = "only in part alike" if between_folds.iloc[0] >= PARTLY else "very differently"
+    return f" Networks trained on different people order the regions {how}: do not read much into the order."
+
+
+AGREEMENT = Question(
+    "agreement", "Do networks, values of β and methods agree?", "Agreement", MAPS,
+    "Agreement of rankings of regions. Kendall's W is 1 if all rankings are the same, and 1 divided by their number "
+    "by chance. Networks of different folds share most of their training participants, so their agreement is an upper "
+    "bound.",
+    (
+        View(
+            "ranking_agreement", "Agreement of rankings of regions by density, over all scans.",
+            ("between", "map", "n_rankings", "kendall_w", "overlap", "overlap_chance", "top", "n_regions",
+             "n_participants", "note"), where={"metric": ["density"], "scans": ["all"]}, shown=30, leading=False,
+        ),
+    ),
+    rankings_compared,
+    _do_they_agree,
+    methods=lambda rows: "Agreement of rankings of regions is Kendall's W [@kendall].",
+)  # fmt: skip
+
 
 NEARLY_ALL = 0.9  # an effect that is found in at least this share of the regions says nothing about its place
 
@@ -43,7 +222,7 @@ class Recovery:
     by_chance: str  # with what the number found should be compared, in a sentence
 
 
-def facts(run: RunRecord) -> Recovery | None:
+def planted_recovery(run: RunRecord) -> Recovery | None:
     if not run.has("planted_recovery"):
         return None
     table = run.tables["planted_recovery"]
@@ -125,7 +304,7 @@ def _by_evidence(found: Recovery, row: pd.Series) -> Verdict | None:
     )
 
 
-def _answer(found: Recovery) -> Verdict | None:
+def _are_they_found(found: Recovery) -> Verdict | None:
     """`recovery`, and what to compare it with."""
     said = recovery(found)
     return None if said is None else Verdict(said.answer, f"{said.grounds} {found.by_chance}")
@@ -149,11 +328,11 @@ def _missed(found: Recovery) -> Caution | None:
 
 def found_by_the_map(run: RunRecord) -> str:
     """How many planted regions the leading map has among its first, for the summary; empty where this is not known."""
-    found = facts(run)
+    found = planted_recovery(run)
     if found is None or found.leaders is None:
         return ""
-    most, own = found.others["hits"].max(), found.rows["hits"].max()
-    others = f" (other methods: at most {number(most)})" if own > most else ""
+    most, hits = found.others["hits"].max(), found.rows["hits"].max()
+    others = f" (other methods: at most {number(most)})" if hits > most else ""
     return (
         f"The map ({mid_sentence(found.title)}) has {found.leaders.hits} of {found.leaders.planted} regions with "
         f"planted disease among its first {found.leaders.top}{others}. "
@@ -225,8 +404,8 @@ PLANTED = Question(
              ("map", "metric", "hits", "n_planted", "top", "expected_hits", "p_value", "found", "relevance_share",
               "volume_share", "enrichment", *N), leading=False, shown=40),
     ),
-    facts,
-    _answer,
+    planted_recovery,
+    _are_they_found,
     (Check("planted", _missed, ("planted_recovery",)),),
 )  # fmt: skip
 

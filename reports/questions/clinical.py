@@ -1,0 +1,392 @@
+"""Relevance and the disease: clinical measures or the number predicted, later conversion, norms of controls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pandas as pd
+
+from heatlas.pipeline.attribution.titles import map_title
+from heatlas.pipeline.cohort.people.tasks import NUMBER
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.reports.frame.pages import CLINICAL
+from heatlas.reports.frame.tables import correction
+from heatlas.reports.questions.findings import FEW_FIRSTS, firsts_in_words, with_places
+from heatlas.reports.questions.question import CLASSES, CLEAR, Question, Verdict, rows_where, survivors
+from heatlas.reports.questions.views import CI, IntervalChart, N, View
+from heatlas.reports.read.run_record import OUTCOMES, RunRecord
+from heatlas.reports.words.numbers import (
+    count,
+    fixed,
+    interval,
+    is_missing,
+    listing,
+    mid_sentence,
+    number,
+    p_value,
+    percent,
+    shortened,
+)
+from heatlas.reports.words.wording import OWN, biomarker_in_words, covariates_in_words, worded
+
+
+@dataclass(frozen=True)
+class Associations:
+    """Correlations of density in the leading map within each class, and what all were adjusted for."""
+
+    within: Mapping[str, pd.DataFrame]  # those that were tested, by class
+    covariates: tuple[str, ...]  # formulas
+    title: str  # of the map
+    in_words: Callable[[Any], str]  # of a measure
+
+
+def facts_of_associations(run: RunRecord) -> Associations | None:
+    if not run.has("associations"):
+        return None
+    lead, table = run.leading_map, run.tables["associations"]
+    within = {
+        label: rows_where(run, "associations", scan_group=label, map=lead, metric="density", known="p_fwe")
+        for label in run.labels
+    }
+    return Associations(
+        {label: rows for label, rows in within.items() if len(rows)},
+        tuple(dict.fromkeys(map(str, table["covariates"].dropna()))) if "covariates" in table else (),
+        map_title(lead), partial(biomarker_in_words, run),
+    )  # fmt: skip
+
+
+def _answer_of_associations(found: Associations) -> Verdict | None:
+    """Correlations within a class, for the leading map; correction is within each measure and estimator."""
+    parts, sets, least = [], 0, 1.0
+    for label, rows in found.within.items():
+        first = rows.sort_values("p_fwe", kind="stable").iloc[0]
+        sets, least = sets + rows.groupby(["biomarker", "estimator"]).ngroups, min(least, float(first["p_fwe"]))
+        parts.append(
+            f"within {label}: {number(int((rows['p_fwe'] < CLEAR).sum()))} of {count(len(rows), 'correlation')} with a "
+            f"corrected p {correction('p_fwe')} below 0.05, clearest {mid_sentence(first['group'])} with "
+            f"{found.in_words(first['biomarker'])} "
+            f"({first['estimator']} r\xa0=\xa0{fixed(first['r'])}, n = {number(first['n_participants'])}, corrected "
+            f"{p_value(first['p_fwe'])})"
+        )
+    if not parts:
+        return None
+    if least >= CLEAR:
+        answer = "Not shown within a class."
+    elif least * sets < CLEAR:
+        answer = "Yes, within a class and in some regions."
+    else:
+        answer = (
+            "Within a class, some correlations are significant, but so few may be chance in "
+            f"{count(sets, 'set')} of tests."
+        )
+    return Verdict(
+        answer,
+        f"{found.title}, density, participants permuted, corrected within each of {count(sets, 'set')} (a "
+        f"measure, an estimator, a class): {'; '.join(parts)}.",
+    )
+
+
+def _methods_of_associations(found: Associations) -> str:
+    formulas = found.covariates
+    adjusted = list(dict.fromkeys(name for terms in formulas for name in covariates_in_words(terms).split(", ")))
+    text = (
+        "Associations of regional relevance with biomarkers were tested over participants by permutation, the largest "
+        "|r| of each permutation giving family-wise p values, with the false discovery rate beside them [@fdr]"
+    )
+    if adjusted:
+        each = ", each those that its row of the table names" if len(formulas) > 1 else ""
+        text += f"; covariates held constant: {listing(adjusted)}{each} (Freedman-Lane [@freedman_lane] [@winkler])"
+    return f"{text}."
+
+
+def follows_number(run: RunRecord) -> Verdict | None:
+    """In which regions the leading map follows a predicted number most, and between which places these lie."""
+    rows = rows_where(
+        run, "associations", "r", biomarker="target", map=run.leading_map, metric="density", estimator="pearson"
+    )
+    if rows.empty:
+        return None
+    tested, what = survivors(rows, "p_fwe"), "Evidence" if run.leads_with_evidence else "Density"
+    rows = rows.set_index("group").sort_values("r", ascending=False, kind="stable")
+    first, names = rows.iloc[0], [str(group) for group in rows.index[:FEW_FIRSTS]]
+    bounds = interval(first["ci_low"], first["ci_high"], 2, run.config.statistics.confidence)
+    return Verdict(
+        f"{what} rises with {run.task.column} most in {with_places(rows, names)}.",
+        f"{firsts_in_words(run, rows)} Pearson's r in the first by estimate: {fixed(first['r'])} ({bounds}), "
+        f"{count(int(first['n_participants']), 'participant')}, {map_title(run.leading_map)}; {tested}.".strip(),
+    )
+
+
+_COLUMNS = (
+    "biomarker", "scan_group", "estimator", "covariates", "map", "group", "r", *CI, "p", "p_fwe", "p_fdr", *N, "note",
+)  # fmt: skip
+
+ASSOCIATIONS = Question(
+    "associations", "Does relevance follow clinical measures?", "Clinical measures", CLINICAL,
+    "Correlation over participants of regional relevance with volumes, scores and further measures at the visit of "
+    "the scan; each person's scans are averaged first and participants are permuted. Corrected p values take account "
+    "of all regions and maps of a question at once. A correlation over both classes together also reflects "
+    "the difference between the classes; a correlation within a class does not.",
+    (
+        View(
+            "associations", "Within a class: density against clinical measures, clearest first.", _COLUMNS,
+            where={"metric": ["density"], "scan_group": ["{positive}", "{negative}", *OUTCOMES]},
+            order=("p_fwe", "-r"), shown=20, finding="p_fwe", optional=True,
+            intervals=IntervalChart(("biomarker", "group", "scan_group", "map", "estimator"), "r", "ci_low", "ci_high",
+                                "correlation"),
+        ),
+        View(
+            "associations", "Over both classes: density against clinical measures, clearest first.", _COLUMNS,
+            where={"metric": ["density"], "scan_group": ["all", None]}, order=("p_fwe", "-r"), shown=10,
+            finding="p_fwe", optional=True,
+            text="Over {positive} and {negative} together, relevance and most measures differ between the classes, "
+            "relevance because maps are scaled by the {start} of {positive}. A correlation here may reflect "
+            "only that.",
+        ),
+    ),
+    facts_of_associations,
+    _answer_of_associations,
+    methods=_methods_of_associations,
+    tasks=CLASSES,
+)  # fmt: skip
+
+NUMBER_ASSOCIATIONS = Question(
+    "number-associations", "Does relevance follow the number?", "Relevance and the number", CLINICAL,
+    "Correlation over participants of regional relevance with the target, with the corrected gap and with further "
+    "measures; each person's scans are averaged first and participants are permuted. Corrected p values take account "
+    "of all regions and maps of a question at once. Maps explain the predicted number, so regions whose relevance "
+    "follows the target contribute most to the prediction.",
+    (
+        View("associations", "Density against the target and further measures, clearest first.", _COLUMNS,
+             where={"metric": ["density"]}, order=("p_fwe", "-r"), shown=20, finding="p_fwe"),
+    ),
+    answer=follows_number,
+    tasks=frozenset({NUMBER}),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Progression:
+    """Predictors of conversion by their concordance, that of the networks among them, and which analyses there are."""
+
+    concordance: pd.DataFrame
+    adjusted: pd.DataFrame  # the Cox model of the networks' score with covariates
+    has_prediction: bool
+    has_cox: bool
+    has_trajectories: bool  # with an estimate
+    config: Config
+
+
+def facts_of_conversion(run: RunRecord) -> Progression:
+    slopes = rows_where(run, "trajectories", "estimate")
+    return Progression(
+        rows_where(run, "progression", measure="concordance"),
+        rows_where(run, "cox", predictor="model", model="adjusted"),
+        run.has("progression"), run.has("cox"), bool(len(slopes)), run.config,
+    )  # fmt: skip
+
+
+def _answer_of_conversion(found: Progression) -> Verdict | None:
+    """Whether the network's score predicts conversion, or that there are too few people to tell."""
+    rows, settings = found.concordance, found.config.statistics
+    if rows.empty or not (rows["predictor"] == "model").any():
+        return None
+    row = rows[rows["predictor"] == "model"].iloc[0]
+    people, events = int(row["n_participants"]), int(row["n_events"])
+    needed, conversions = settings.progression.min_participants, settings.progression.min_events_per_variable
+    in_words = "not known"
+    if not is_missing(row["estimate"]):
+        bounds = interval(row["ci_low"], row["ci_high"], 2, settings.confidence)
+        in_words = f"{fixed(row['estimate'])} ({bounds}; uncorrected {p_value(row['p'])}, permuted; 0.5 is guessing)"
+    grounds = f"Concordance of the network's score with the time to AD: {in_words}, n = {number(people)}, " \
+              f"{count(events, 'conversion')} ({row['event']})."  # fmt: skip
+    if people < needed or events < conversions or is_missing(row["estimate"]):
+        return Verdict(
+            f"Cannot be answered with n = {number(people)} people with MCI and {count(events, 'conversion')}.",
+            f"At least {number(needed)} people, and {number(conversions)} conversions for each predictor of a Cox "
+            f"model, are needed. The tables below are shown for completeness only. {grounds}",
+        )
+    others = rows[(rows["predictor"] != "model") & rows["estimate"].notna()].to_dict("records")
+    named = [f"{worded(other['predictor'])} {fixed(other['estimate'])}" for other in others]
+    beside = f" Other predictors: {listing(named)}." if named else ""
+    if len(found.adjusted) and not is_missing(found.adjusted["hazard_ratio"].iloc[0]):
+        first = found.adjusted.iloc[0]
+        beside += (
+            f" Cox model with covariates: hazard ratio {fixed(first['hazard_ratio'])}, corrected (FDR) "
+            f"{p_value(first['p_fdr'])}, n = {number(first['n_participants'])}."
+        )
+    clear = row["p"] < CLEAR
+    answer = ("Better than guessing." if row["estimate"] > 0.5 else "Worse than guessing.") if clear else "Not shown."
+    return Verdict(answer, grounds + beside)
+
+
+def _methods_of_conversion(found: Progression) -> str:
+    parts = []
+    if found.has_prediction:
+        parts.append(
+            "Participants with MCI were predicted by networks that were never trained on them; conversion to AD was "
+            "predicted from their first scan, with Harrell's concordance [@concordance]."
+        )
+    if found.has_cox:
+        parts.append(
+            "Hazards come from Cox models [@cox], fitted with statsmodels [@statsmodels]; p values permute "
+            "participants, and proportionality of hazards was tested with scaled Schoenfeld residuals [@schoenfeld]."
+        )
+    if found.has_trajectories:
+        parts.append(
+            "Change over visits was estimated by one least-squares slope per participant; mean slopes were tested by "
+            "flipping signs, with a correction for skewness [@hall], differences by permuting participants within "
+            "networks, with the network as a factor and one residual variance per group."
+        )
+    return " ".join(parts)
+
+
+PROGRESSION = Question(
+    "progression", "Does it predict who converts?", "Progression", CLINICAL,
+    "People with MCI, predicted by networks that were trained on {positive} and {negative} and never on them. "
+    "Concordance is the chance that, of two people, the one with the higher score converts first; 0.5 is guessing. "
+    "Concordance and Cox models use all conversions to AD at any later visit; the area under the curve, sensitivity "
+    "and specificity use those within {horizon} months, among people who were followed that long. Trajectories: "
+    "each person's visits give one slope; a group's mean slope is tested by flipping signs, and groups are compared "
+    "with the network held, by permuting people within networks.",
+    (
+        View(
+            "progression", "Prediction of conversion to AD from the first scan.",
+            ("predictor", "measure", "estimate", *CI, "p", "n_participants", "n_events", "event", "note"), shown=30,
+            intervals=IntervalChart(("predictor", "measure"), "estimate", "ci_low", "ci_high", "estimate", 0.5),
+        ),
+        View(
+            "cox", "Cox models, per standard deviation of the predictor.",
+            ("predictor", "map", "group", "model", "covariates", "hazard_ratio", *CI, "p_wald", "p", "p_fdr",
+             "p_proportional", "concordance",
+             "n_participants", "n_events", "n_censored", "n_competing", "event", "note"),
+            order=("p_fdr", "p"), shown=20, finding="p_fdr",
+        ),
+        View(
+            "trajectories", "Change per year, in standard deviations.",
+            ("response", "map", "group", "term", "estimate", *CI, "p", "p_fwe", "p_fdr",
+             *N, "n_repeated", "note"),
+            order=("p_fdr", "p"), shown=20, finding="p_fdr",
+        ),
+    ),
+    facts_of_conversion,
+    _answer_of_conversion,
+    methods=_methods_of_conversion,
+)  # fmt: skip
+
+
+FIT = 0.1  # largest share of control scores beyond ±1.96 (expected: 0.05) with which norms are said to fit
+CENTRE = 0.2  # largest mean z of controls (expected: 0) with which norms are said to fit: a small effect (Cohen)
+FEW_CONTROLS = 50
+
+
+@dataclass(frozen=True)
+class Norms:
+    """What is known of norms and subtypes."""
+
+    calibration: Mapping[str, pd.DataFrame]  # controls by region, of the leading map and of volumes, by their titles
+    kinds: pd.DataFrame  # numbers of subtypes that were tried, of the leading map
+    compared: pd.DataFrame  # measures in which they were compared
+    has_scores: bool
+    has_kinds: bool
+    positive: str
+    negative: str
+
+
+def facts_of_norms(run: RunRecord) -> Norms:
+    lead = run.leading_map
+    sources = {lead: map_title(lead), "volume": f"volumes ({OWN})"}
+    calibration = {
+        title: rows_where(run, "w_calibration", fold="all", source=source, known="beyond")
+        for source, title in sources.items()
+    }
+    return Norms(
+        {title: rows for title, rows in calibration.items() if len(rows)},
+        rows_where(run, "subtype_numbers", source=lead), rows_where(run, "subtype_comparison", source=lead),
+        run.has("w_fingerprints"), run.has("subtype_numbers"), run.positive, run.negative,
+    )  # fmt: skip
+
+
+def _answer_of_norms(norms: Norms) -> Verdict | None:
+    """Whether norms fit controls that they were not made from, and whether patients fall into subtypes."""
+    parts, worst, off, fewest = [], 0.0, 0.0, float("inf")
+    for title, rows in norms.calibration.items():
+        worst, fewest = max(worst, float(rows["beyond"].mean())), min(fewest, int(rows["n_controls"].max()))
+        centre = float(rows["mean_z"].mean())
+        off = max(off, abs(centre))
+        far = rows.sort_values("mean_z", key=abs, kind="stable").iloc[-1]
+        parts.append(
+            f"{title}: {percent(rows['beyond'].mean(), 1)} of the scores of "
+            f"{count(int(rows['n_controls'].max()), 'control')} lie beyond ±1.96, over "
+            f"{count(len(rows), 'region')} (5 % if the norms fit); their mean z is {fixed(centre)} (0 if they fit), "
+            f"the largest of a region {fixed(far['mean_z'])} ({shortened(far['group'])})"
+        )
+    if not parts:
+        return None
+    doubt = ", but few controls were tested" if fewest < FEW_CONTROLS else ""
+    wrong = [what for what, is_wrong in (("in the tails", worst > FIT), ("at the centre", off > CENTRE)) if is_wrong]
+    answer = f"The norms do not fit well {listing(wrong)}." if wrong else f"Controls scored as the norms expect{doubt}."
+    return Verdict(
+        answer,
+        f"Each of {norms.negative} was scored against a norm made from others; this is not tested. {'; '.join(parts)}."
+        f"{_kinds(norms)}",
+    )
+
+
+def _kinds(norms: Norms) -> str:
+    """Number of subtypes of the leading map, in a sentence."""
+    rows = norms.kinds
+    chosen = rows[rows["chosen"].astype(str).str.lower() == "true"] if len(rows) else rows
+    if chosen.empty:
+        return ""
+    row, most = chosen.iloc[0], number(rows["k"].max())
+    n = f"n = {number(row['n_participants'])} of {norms.positive}, gap statistic, no test"
+    if int(row["k"]) == 1:
+        return f" No subtypes: one group fits better than 2 to {most} ({n})."
+    compared = norms.compared
+    clear = int((compared["p_fdr"] < CLEAR).sum()) if len(compared) else 0
+    return (
+        f" {number(row['k'])} subtypes ({n}); they differ in {number(clear)} of "
+        f"{count(int(compared['p_fdr'].notna().sum()) if len(compared) else 0, 'measure')} after correction (FDR)."
+    )
+
+
+def _methods_of_norms(norms: Norms) -> str:
+    scores = f"W-scores [@wscore] are residuals from a norm of {norms.negative} among the fold's training participants."
+    subtypes = (
+        "Subtypes of fingerprints come from consensus clustering [@consensus], their number from the gap statistic "
+        "[@gap]."
+    )
+    return " ".join([scores] * norms.has_scores + [subtypes] * norms.has_kinds)
+
+
+NORMS = Question(
+    "norms", "Against the norm: w-scores and subtypes", "Norms", CLINICAL,
+    "A w-score is the distance of a person from the value expected for {negative} of the same age, sex and further "
+    "covariates, in standard deviations; the norm of each fold comes from its own training participants of {negative}. "
+    "Subtypes are clusters of fingerprints; they are reported only if they are stable and the gap statistic prefers "
+    "them to a single group.",
+    (
+        View(
+            "w_calibration", "Do the norms fit? Controls scored against the others, worst first.",
+            ("source", "group", "n_controls", "mean_z", "sd_z", "beyond", "note"), where={"fold": ("all",)},
+            order=("-mean_z",), shown=10,
+        ),
+        View(
+            "subtype_numbers", "How many subtypes.",
+            ("source", "k", "chosen", "gap", "gap_error", "ambiguous", "rand", "rand_low", "rand_high", "smallest",
+             "n_participants", "note"), shown=30,
+        ),
+        View(
+            "subtype_comparison", "How subtypes differ.",
+            ("source", "compared", "measure", "value", "means", "f", "p", "p_fdr", "n_participants", "note"),
+            order=("p_fdr",), shown=30, finding="p_fdr",
+        ),
+    ),
+    facts_of_norms,
+    _answer_of_norms,
+    methods=_methods_of_norms,
+)  # fmt: skip
