@@ -194,7 +194,7 @@ def to_apply(cohort: InputCohort, config: Config) -> tuple[InputCohort, Config]:
     if task.kind.name != TWO_CLASSES:
         if cohort.layout == "image" or cohort.problem:
             raise BadInputError(
-                f"{cohort.root}: networks that tell {'a number' if task.is_number else 'several classes'} are applied "
+                f"{cohort.root}: networks that tell {'several classes' if task.classes else 'a number'} are applied "
                 f"to cohorts with {task.column} only. Add it to the table of participants. {cohort.problem}".strip()
             )
         return cohort, config

@@ -35,8 +35,8 @@ def training_part(config: Config, fold: Fold, scans: Sequence[Scan]) -> Fold:
     """The fold with the people who train: all, or the share that ``training.participants`` says."""
     if config.training.participants == 1:
         return fold
-    number = task_of(config.cohort).is_number
-    labels = {scan.participant_id: None if number else scan.label for scan in scans}
+    classes = task_of(config.cohort).classes
+    labels = {scan.participant_id: scan.label if classes else None for scan in scans}
     return few_people(fold, labels, config.training.participants, config.seed)
 
 

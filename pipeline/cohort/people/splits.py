@@ -140,12 +140,12 @@ def require_disjoint(fold: Fold) -> None:
 
 def require_labels(index: int, part: str, labels: Sequence[str | None], task: Task, remark: str = "") -> None:
     """Refuse a part of a fold in which a class is missing or all numbers are equal; `remark` ends the message."""
-    if task.is_number and len(set(labels)) < 2:
+    if not task.classes and len(set(labels)) < 2:
         raise BadInputError(
             f"fold {index}: the {part} part has {len(labels)} usable scans and fewer than two values of {task.column}. "
             f"Use fewer folds, a larger cohort.validation_fraction, or more participants.{remark}"
         )
-    for label in () if task.is_number else task.outputs:
+    for label in task.classes:
         if label not in labels:
             raise BadInputError(
                 f"fold {index}: the {part} part has no usable scan of {label} ({counted(len(labels), 'scan')} in all). "
@@ -169,7 +169,7 @@ def make_split(table: ScanTable, config: CohortConfig, seed: int) -> Split:
     """
     task = task_of(config)
     names, person_of, strata = _people(table, config)
-    titles = _quantile_names(strata) if task.is_number else task.outputs
+    titles = task.classes or _quantile_names(strata)
     by_class = {
         title: sorted(person for person, stratum in strata.items() if stratum == number)
         for number, title in enumerate(titles)

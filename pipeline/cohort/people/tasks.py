@@ -1,7 +1,8 @@
 """Tasks: what a network learns to predict about a scan, two classes, several classes or a number.
 
 A *kind* of task defines how it is split, measured and explained; all kinds are in `KINDS`. A *task* is a kind with the
-names from the settings of a run. The label of a scan is always text: its class, or its number.
+names from the settings of a run. It answers what differs between kinds, so that others need not ask which kind it is.
+The label of a scan is always text: its class, or its number.
 """
 
 from __future__ import annotations
@@ -22,6 +23,23 @@ SEVERAL_CLASSES: KindName = "several classes"
 NUMBER: KindName = "number"
 MOST_STRATA = 5
 """Largest number of quantiles by which folds are stratified."""
+
+
+@dataclass(frozen=True)
+class Words:
+    """How sentences speak of a task.
+
+    Of what the networks explain: its name, what maps show of it, and what blue and red in a map do to it. Then the unit
+    of evidence, someone to compare with, and the answer of the networks.
+    """
+
+    explained: str
+    evidence: str
+    supports: str
+    opposes: str
+    unit: str
+    control: str
+    answer: str
 
 
 @dataclass(frozen=True)
@@ -48,9 +66,64 @@ class Task:
         return self.kind.name == NUMBER
 
     @property
+    def classes(self) -> tuple[str, ...]:
+        """The classes that are told apart; none where a number is predicted."""
+        return () if self.is_number else self.outputs
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Groups in which scans are shown: the classes, or all scans together."""
+        return self.classes or ("all",)
+
+    @property
+    def words(self) -> Words:
+        column, explained = self.column, self.explained
+        if self.is_number:
+            return Words(
+                f"the predicted {column}",
+                f"predicted {column}",
+                f"raises the predicted {column}",
+                f"lowers {column}",
+                f"units of {column}",
+                f"someone with {column}",
+                "prediction",
+            )
+        return Words(
+            explained, f"evidence for {explained}", f"speaks for {explained}", f"speaks against {explained}", "logits",
+            f"a control ({self.outputs[0]})", "contrast",
+        )  # fmt: skip
+
+    @property
     def unit(self) -> int:
         """Index of the output that is explained."""
         return self.outputs.index(self.explained)
+
+    @property
+    def units(self) -> tuple[int, ...]:
+        """Outputs whose class is told from all others: each of several, the one explained of two, none of a number."""
+        return tuple(range(len(self.outputs))) if len(self.classes) > 2 else (self.unit,) * bool(self.classes)
+
+    @property
+    def scores(self) -> list[str]:
+        """Columns of ``predictions.tsv`` with the answer: the number, or the probability of each of `units`."""
+        if len(self.classes) > 2:
+            return [f"probability_{name}" for name in self.classes]
+        return ["probability"] if self.classes else ["prediction"]
+
+    def is_control(self, label: str | None) -> bool:
+        """Whether a scan with this label may be one to compare with: of the first class; any, for a number."""
+        return self.is_number or label == self.outputs[0]
+
+    def explains(self, label: str | None) -> bool:
+        """Whether maps of a scan with this label show what is explained: of that class; any, for a number."""
+        return self.is_number or label == self.explained
+
+    def ranks_by(self, labels: Sequence[str | None], scans: Sequence[str]) -> list[float]:
+        """What regions are ranked by, of each scan: 1 for the class explained, else 0; or the number, standardised."""
+        if not self.is_number:
+            return [float(label == self.explained) for label in labels]
+        numbers = np.array([self.value(label, scan) for label, scan in zip(labels, scans, strict=True)])
+        return [float(z) for z in (numbers - numbers.mean()) / (numbers.std() or 1.0)]
 
     def value(self, label: str | None, scan: str) -> float:
         """Target value of a label: the index of the class, or the number.
@@ -75,12 +148,24 @@ class Kind:
     """A kind of task."""
 
     name: KindName
+    does: str  # what a run of this kind does, after "this run"
+    measures: tuple[str, ...]  # by which networks are compared, the first first
     score: str  # measure by which the best epoch is chosen, besides the loss
     score_sign: int  # 1 if a higher score is better, -1 if a lower one is
+    # ``of_person(values)``: the value of a participant, from those of their scans
+    of_person: Callable[[Sequence[float]], float]
     # ``strata(values, folds)``: the stratum of each participant, from the values of their scans
     strata: Callable[[Mapping[str, Sequence[float]], int], dict[str, int]]
     applies: bool  # whether networks are applied to kept scans without a label
-    undefined: str = ""  # why comparisons of two classes are not defined for it, as a sentence; empty if they are
+
+    @property
+    def undefined(self) -> str:
+        """Why comparisons of two classes are not defined for it, as a sentence; empty if they are."""
+        return "" if self.name == TWO_CLASSES else f"It compares two classes, and this run {self.does}."
+
+
+def mean(values: Sequence[float]) -> float:
+    return float(np.mean(values))
 
 
 def highest_class(values: Mapping[str, Sequence[float]], folds: int) -> dict[str, int]:
@@ -96,23 +181,24 @@ def quantiles(values: Mapping[str, Sequence[float]], folds: int) -> dict[str, in
     >>> quantiles({"a": [61], "b": [80, 84], "c": [70], "d": [55], "e": [71], "f": [90]}, folds=3)
     {'a': 0, 'b': 1, 'c': 0, 'd': 0, 'e': 1, 'f': 1}
     """
-    means = {person: float(np.mean(numbers)) for person, numbers in values.items()}
+    means = {person: mean(numbers) for person, numbers in values.items()}
     ranked = sorted(means, key=lambda person: (means[person], person))
     strata = max(1, min(MOST_STRATA, len(ranked) // max(folds, 3)))
     place = {person: rank * strata // len(ranked) for rank, person in enumerate(ranked)}
     return {person: place[person] for person in values}
 
 
+_OF_CLASSES = ("auc_within_folds", "balanced_accuracy")
 KINDS: Mapping[KindName, Kind] = {
-    TWO_CLASSES: Kind(TWO_CLASSES, "balanced_accuracy", 1, highest_class, applies=True),
-    SEVERAL_CLASSES: Kind(
-        SEVERAL_CLASSES, "balanced_accuracy", 1, highest_class, applies=False,
-        undefined="It compares two classes, and this run has several.",
-    ),
-    NUMBER: Kind(
-        NUMBER, "mae", -1, quantiles, applies=False,
-        undefined="It compares two classes, and this run predicts a number.",
-    ),
+    kind.name: kind
+    for kind in (
+        Kind(TWO_CLASSES, "has two classes", _OF_CLASSES, "balanced_accuracy", 1, max, highest_class, applies=True),
+        Kind(
+            SEVERAL_CLASSES, "has several classes", _OF_CLASSES, "balanced_accuracy", 1, max, highest_class,
+            applies=False,
+        ),
+        Kind(NUMBER, "predicts a number", ("mae",), "mae", -1, mean, quantiles, applies=False),
+    )
 }  # fmt: skip
 """All kinds of tasks. A new kind is one entry here."""
 
