@@ -122,14 +122,14 @@ def associations_tables(inputs: StatisticsInputs) -> pd.DataFrame:
     settings = inputs.config.statistics
     columns = RelevanceColumns.of(inputs.values, settings.associations.metrics)
     blocks = []
-    number = task_of(inputs.config.cohort).is_number
-    for name in (*((TARGET, "corrected_gap") if number else ()), *settings.associations.biomarkers):
+    classes = task_of(inputs.config.cohort).classes
+    for name in (*(() if classes else (TARGET, "corrected_gap")), *settings.associations.biomarkers):
         try:
             biomarker = biomarker_of(name, inputs)
         except BadInputError as error:
             blocks.append(unusable(name, str(error)))
             continue
-        for scan_group in ("all",) if number else settings.associations.scan_groups:
+        for scan_group in settings.associations.scan_groups if classes else ("all",):
             blocks += _of_biomarker(inputs, columns, biomarker, scan_group)
     table = pd.concat(blocks, ignore_index=True) if blocks else pd.DataFrame(columns=list(ASSOCIATIONS_COLUMNS))
     return table[list(ASSOCIATIONS_COLUMNS)]
@@ -338,7 +338,7 @@ def primary_tables(inputs: StatisticsInputs) -> pd.DataFrame:
 def _require_defined(inputs: StatisticsInputs, name: str | None) -> None:
     """Refuse a task, region or map for which there is no such correlation."""
     region = inputs.config.statistics.primary.region
-    if task_of(inputs.config.cohort).is_number:
+    if not task_of(inputs.config.cohort).classes:
         raise BadInputError("not defined where a number is predicted: there is no class to hold.")
     if region not in inputs.values.groups:
         raise BadInputError(f"the atlas has no bilateral group named {region}. Set statistics.primary.region.")

@@ -138,9 +138,9 @@ def participant_means(values: Floats, codes: NDArray[np.intp]) -> Floats:
     n_participants = int(codes.max()) + 1 if len(codes) else 0
     sums = np.zeros((n_participants, *values.shape[1:]))
     counts = np.zeros_like(sums)
-    is_number = ~np.isnan(values)
-    np.add.at(sums, codes, np.where(is_number, values, 0.0))
-    np.add.at(counts, codes, is_number.astype(float))
+    present = ~np.isnan(values)
+    np.add.at(sums, codes, np.where(present, values, 0.0))
+    np.add.at(counts, codes, present.astype(float))
     means = np.full_like(sums, np.nan)
     np.divide(sums, counts, out=means, where=counts > 0)
     return means

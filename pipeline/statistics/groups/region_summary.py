@@ -129,11 +129,9 @@ def _block(
 
 def _mean(values: Floats) -> Floats:
     """Mean over the first axis without NaN; NaN if there are no values."""
-    is_number = ~np.isnan(values)
+    present = ~np.isnan(values)
     means = np.full(values.shape[1:], np.nan)
-    np.divide(
-        np.where(is_number, values, 0.0).sum(axis=0), is_number.sum(axis=0), out=means, where=is_number.any(axis=0)
-    )
+    np.divide(np.where(present, values, 0.0).sum(axis=0), present.sum(axis=0), out=means, where=present.any(axis=0))
     return means
 
 

@@ -263,7 +263,7 @@ def _of_variable(
     settings = inputs.config.statistics
     levels = subgroup_levels(inputs, variable).of_rows(two.rows)
     notes = [two.note]
-    if levels.is_number:
+    if levels.is_banded:
         values = one_value_per_participant(frame[variable], frame["participant_id"], False)
         _require_participants(frame, values.notna().to_numpy(), settings.subgroups.minimum_participants)
         names: tuple[str, ...] = ()

@@ -102,8 +102,8 @@ def _scale_of_folds(values: Floats, scans: FoldedScans) -> Floats:
 
 def _known_mean(values: Floats) -> Floats:
     """Mean over rows (rows, columns) of known values; NaN where there are none."""
-    is_number = ~np.isnan(values)
-    return ratio(np.where(is_number, values, 0.0).sum(axis=0), is_number.sum(axis=0))
+    present = ~np.isnan(values)
+    return ratio(np.where(present, values, 0.0).sum(axis=0), present.sum(axis=0))
 
 
 def fold_model(

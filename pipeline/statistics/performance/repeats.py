@@ -125,7 +125,7 @@ def _of_folds(predictions: pd.DataFrame, task: Task, confidence: float) -> list[
 
 
 def _metrics(frame: pd.DataFrame, task: Task) -> dict[str, float]:
-    if task.is_number:
+    if not task.classes:
         with np.errstate(invalid="ignore", divide="ignore"):
             r = float(frame["prediction"].corr(frame["target"]))
         return {"mae": float((frame["prediction"] - frame["target"]).abs().mean()), "r": r}
