@@ -45,7 +45,7 @@ from heatlas.pipeline.training.exact import EXACT, require_plain, solved
 from heatlas.pipeline.training.given import AS_THEY_WERE, answered, as_trained, members_to_apply
 from heatlas.pipeline.training.numerics import repeatable
 from heatlas.pipeline.training.objectives.known_networks import people_before, weights_to_start_from
-from heatlas.pipeline.training.objectives.of_task import objective_of
+from heatlas.pipeline.training.objectives.of_task import objective_of, targets_of
 from heatlas.pipeline.training.objectives.records import Objective
 from heatlas.pipeline.training.parallel import ALONE, Ranks, device_of_rank, in_processes, synchronised
 from heatlas.pipeline.training.prediction import PREDICTIONS_TABLE, predict_test_part, predictions_table
@@ -321,7 +321,7 @@ def _write_fold(
     """Write the network of a fold, its history, and its predictions of the test part."""
     kind = task.task
     save_model(files, ensemble_of(networks), task.spec, kind.outputs, description)
-    table = HISTORIES_NUMBER_TABLE if kind.is_number else HISTORIES_TABLE
+    table = HISTORIES_TABLE if kind.classes else HISTORIES_NUMBER_TABLE
     table.write(files.history, _history(first, objective))
     predictions = predict_test_part(task.layout, load_model(files, device), kind, task.fold, task.scans, device)
     predictions_table(kind).write(files.predictions, predictions)
@@ -331,7 +331,7 @@ def _given(
     task: FoldTask, objective: Objective, device: torch.device
 ) -> tuple[list[StagedModel], dict[str, Any], Trained, Objective]:
     """Networks that are used as they are, and what is written of them."""
-    if task.task.is_number:  # their answer is the number itself, not in standard deviations of this cohort
+    if not task.task.classes:  # their answer is the number itself, not in standard deviations of this cohort
         objective = replace(objective, facts={**objective.facts, "target_mean": 0.0, "target_sd": 1.0})
     people: dict[str, Any] = {}
     if task.config.training.networks_of:
@@ -374,8 +374,7 @@ def load_part(task: FoldTask, name: str, participants: Sequence[str], device: to
 
 
 def _targets(scans: Sequence[Scan], kind: Task) -> torch.Tensor:
-    values = [kind.value(scan.label, scan.name) for scan in scans]
-    return torch.as_tensor(values, dtype=torch.float32 if kind.is_number else torch.int64)
+    return targets_of(kind, [kind.value(scan.label, scan.name) for scan in scans])
 
 
 def _fresh_network(task: FoldTask, seed: int) -> StagedModel:
