@@ -24,7 +24,7 @@ from heatlas.pipeline.run.template_name import template_name
 from heatlas.pipeline.run.work.digests import file_digest
 from heatlas.pipeline.run.work.host import on_host
 from heatlas.pipeline.training.objectives.known_networks import fold_of_run, known_network, start_of
-from heatlas.pipeline.training.objectives.of_task import objective_of
+from heatlas.pipeline.training.objectives.of_task import objective_of, targets_of
 from heatlas.pipeline.training.objectives.records import Batch, Context, Objective
 from heatlas.pipeline.training.volumes import LabelledVolumes
 from heatlas.studies.objectives.distillation import Distillation, distilled
@@ -42,7 +42,7 @@ def with_explanations(objective: Objective, config: Config, task: Task) -> Objec
     wanted = config.objective
     if wanted.kind == "guided":
         maps, classes = map_settings(config), wanted.classes or task.outputs
-        numbers = () if task.is_number else tuple(task.outputs.index(name) for name in classes)
+        numbers = tuple(task.outputs.index(name) for name in classes) if task.classes else ()
         return guided(objective, Guidance(wanted.loss, maps.map, maps.stage, maps.weight, numbers))
     if wanted.kind == "distilled":
         binary = family_of(config.model).loss != "cross-entropy"
@@ -134,15 +134,14 @@ def require_explanations(config: Config, split: Split) -> None:
         )
     task, spec, device = task_of(config.cohort), configured_input(config), torch.device("cpu")
     if config.objective.scans:
-        if task.is_number:
+        if not task.classes:
             raise UsageError(f"objective.scans is for classes, and {task.column} is a number; leave it empty.")
         _require_same_kind(config)
         for fold in split.folds:
             unlabelled_scans(config.objective, spec, fold)
     contexts = [context_of(config, task, spec, fold, (), device) for fold in split.folds]
     network = build_network(config.model, spec.shape, len(task.outputs), spec.channels).eval()
-    kind = torch.float32 if task.is_number else torch.int64
-    targets = torch.tensor([0.0, 1.0] if task.is_number else range(len(task.outputs)), dtype=kind)
+    targets = targets_of(task, range(len(task.outputs)) if task.classes else [0.0, 1.0])
     objective = with_explanations(
         objective_of(task, config.training, targets, family_of(config.model).loss), config, task
     )
