@@ -38,7 +38,7 @@ def facts(run: RunRecord) -> Rivals | None:
     rows = rows[rows["metric"].isin(list(_MEASURES)) & (rows["baseline"] != MEAN) & rows["estimate"].notna()]
     if rows.empty:
         return None
-    best = rows.sort_values("estimate", ascending=run.task.is_number, kind="stable").iloc[0]
+    best = rows.sort_values("estimate", ascending=run.task.kind.score_sign < 0, kind="stable").iloc[0]
     untrained = rows[(rows["baseline"] == UNTRAINED) & (rows["metric"] == best["metric"])]
     return Rivals(best, None if untrained.empty else untrained.iloc[0], run.task.kind.name == SEVERAL_CLASSES)
 

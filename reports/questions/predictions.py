@@ -24,10 +24,10 @@ def _how_predicted(run: RunRecord) -> Answer:
     table = run.tables[name]
     rows = table[table["fold"] == "all"].set_index("metric")
     level = run.config.statistics.confidence
-    best = rows.loc["mae" if run.task.is_number else "balanced_accuracy"]
+    best = rows.loc[run.task.kind.score]
     span = interval(best["ci_low"], best["ci_high"], 2, level)
     people = f"This rests on {count(int(str(best['n_participants'])), 'participant')}."
-    if run.task.is_number:
+    if not run.task.classes:
         text = (
             f"Networks predicted {run.task.column} of people {run.in_whom} with a mean absolute error of "
             f"{fixed(best['estimate'])} ({span}), where predicting the mean of all gives "

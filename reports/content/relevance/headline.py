@@ -202,7 +202,7 @@ def build_brain(material: Material) -> Mapping[str, Any]:
     groups: tuple[str, ...] = ()
     figures: list[Picture] = []
     missing = what = ""
-    if run.has("group_comparisons") and not run.task.is_number:
+    if run.has("group_comparisons") and run.task.classes:
         rows, measure = effects(run)
         groups = () if rows.empty else leaders(run, rows["hedges_g"], run.leading_map, measure, OUTLINED).regions
     if run.keeps_mean_maps:
