@@ -38,7 +38,7 @@ from heatlas.pipeline.run.declared import Inference, Table
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import derived_seed, generator
-from heatlas.pipeline.statistics.arrays import Floats, Indices
+from heatlas.pipeline.statistics.arrays import Floats, Indices, Resampling
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.values import joined, participant_codes
 from heatlas.pipeline.statistics.linear.fold_effect import EVEN, FOLD, model_within_folds
@@ -170,9 +170,7 @@ def _difference(
     groups, means = positive.tolist(), (float(values[positive].mean()), float(values[~positive].mean()))
     try:
         model = model_within_folds("_positive", "_positive", frame, settings.fold_effect, groups)
-        test = freedman_lane(
-            values, model.design, model.exchange, settings.permutations, rng, groups, confidence=settings.confidence
-        )
+        test = freedman_lane(values, model.design, model.exchange, Resampling.orders(settings, rng), groups)
     except BadInputError as error:  # the classes are collinear with fold, or a class has one participant
         return {"note": str(error).replace("_positive", "class")}
     return {
@@ -416,7 +414,7 @@ def _summary(
         return balanced_accuracy(called[None], scans, here, counted)
 
     people = int(scans.codes.max()) + 1
-    intervals = bootstrap_intervals(statistic, [0] * people, settings.bootstrap_samples, settings.confidence, rng)
+    intervals = bootstrap_intervals(statistic, [0] * people, Resampling.draws(settings, rng))
     observed = float(statistic(np.ones((1, people)))[0])
     reached = observed * (1 - 1e-9)
     per_site = np.bincount(scans.site, scans.weights)

@@ -30,7 +30,7 @@ from heatlas.pipeline.run.declared import Inference, Table
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
-from heatlas.pipeline.statistics.arrays import Floats, Indices
+from heatlas.pipeline.statistics.arrays import Floats, Indices, Resampling
 from heatlas.pipeline.statistics.associations.main_effects import CLASS
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.members import label_of, members_of
@@ -277,7 +277,7 @@ def _common_test(
     rows = np.arange(len(points.relevance), dtype=np.intp)
     design = Design(points.biomarker, points.nuisance, rows, {}, names, {})
     return partial_correlation(
-        points.relevance, design, points.exchange, settings.permutations, rng, method, settings.confidence, kinds,
+        points.relevance, design, points.exchange, Resampling.orders(settings, rng), method, kinds,
         None if points.spreads is None or method == "spearman" else points.spreads.tolist(),
     )  # fmt: skip
 

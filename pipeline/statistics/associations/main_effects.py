@@ -19,6 +19,7 @@ from heatlas.pipeline.run.declared import Inference, Table
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
+from heatlas.pipeline.statistics.arrays import Resampling
 from heatlas.pipeline.statistics.data.features import VOLUME, RegionFeatures, region_features
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.values import joined
@@ -113,7 +114,7 @@ def _test_source(
         models[key] = with_variances(held, frame[variable].tolist(), variable)
     (model, groups), design = models[key], models[key][0].design
     rng = generator(inputs.seed, "statistics", "main_effects", features.source, variable)
-    test = freedman_lane(values, design, model.exchange, settings.permutations, rng, groups)
+    test = freedman_lane(values, design, model.exchange, Resampling.orders(settings, rng), groups)
     table = pd.DataFrame(
         {"group": features.groups, "estimate": test.estimate, "standard_error": test.standard_error,
          "statistic": test.statistic, "df": test.df, "partial_r": test.partial_r, "p": test.p, "p_fwe": test.p_fwe,

@@ -27,7 +27,7 @@ from heatlas.pipeline.run.declared import Inference, Table
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
-from heatlas.pipeline.statistics.arrays import Floats
+from heatlas.pipeline.statistics.arrays import Floats, Resampling
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.members import CLASSES, TwoGroups, interval_of_g, label_of, reported_g
 from heatlas.pipeline.statistics.data.values import (
@@ -270,10 +270,8 @@ def _permute(
             values[:, family],
             model.design,
             model.exchange,
-            settings.permutations,
-            generator(*seed),
+            Resampling.orders(settings, generator(*seed)),
             variance_groups=groups,
-            confidence=settings.confidence,
             kinds=[kinds[column] for column in family],
             by_ranks=by_ranks,
         )

@@ -27,7 +27,7 @@ from heatlas.pipeline.run.declared import Inference, Table
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
-from heatlas.pipeline.statistics.arrays import Floats, Indices
+from heatlas.pipeline.statistics.arrays import Floats, Indices, Resampling
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.members import COURSE, LEVEL_IS, Levels, subgroup_levels
 from heatlas.pipeline.statistics.data.values import joined, participant_codes, participant_means
@@ -135,24 +135,25 @@ class Difference:
     n_permutations: int
 
 
-def subgroup_difference(
-    answers: Answers, inside: NDArray[np.bool_], m: int, rng: np.random.Generator, confidence: float
-) -> Difference:
+def subgroup_difference(answers: Answers, inside: NDArray[np.bool_], resampling: Resampling) -> Difference:
     """Test a subgroup (participants,) against the rest; participants change places within fold and class."""
     differences, error = (each[0] for each in answers.differences(inside.astype(float)[None]))
     strata = np.unique(np.column_stack([answers.fold, answers.scans[1] > 0]), axis=0, return_inverse=True)[1].ravel()
-    moved = inside[_within(strata, m, rng)]
+    moved = inside[_within(strata, resampling.m, resampling.rng)]
     if not (moved != inside).any():
         nothing = np.full(len(METRICS), np.nan)
         return Difference(differences, nothing, nothing, nothing, 0)
     null = np.concatenate(
-        [_studentise(*answers.differences(moved[at : at + AT_ONCE].astype(float))) for at in range(0, m, AT_ONCE)]
+        [
+            _studentise(*answers.differences(moved[at : at + AT_ONCE].astype(float)))
+            for at in range(0, resampling.m, AT_ONCE)
+        ]
     )
     t = _studentise(differences, error)
     p = np.where(error > 0, two_sided_p(t, np.nan_to_num(null, nan=np.inf), False), np.nan)
-    critical = critical_values(np.abs(np.nan_to_num(null, nan=np.inf)).T, confidence, False)
+    critical = critical_values(np.abs(np.nan_to_num(null, nan=np.inf)).T, resampling.confidence, False)
     reach = np.where(error > 0, critical * error, np.nan)
-    return Difference(differences, *dual_interval(differences, reach, p, 1 - confidence), p, m)
+    return Difference(differences, *dual_interval(differences, reach, p, 1 - resampling.confidence), p, resampling.m)
 
 
 def _studentise(difference: Floats, error: Floats) -> Floats:
@@ -286,7 +287,7 @@ def _of_level(
     has = {1: participant_means(target, codes) > 0, 0: participant_means(target, codes) < 1}
     fold = pd.factorize(frame[FOLD])[0].astype(np.intp) if several_folds(frame, settings.fold_effect) else 0 * codes
     answers = Answers.of(codes, fold, target, right, probability)
-    tested = subgroup_difference(answers, inside, settings.permutations, rng, settings.confidence)
+    tested = subgroup_difference(answers, inside, Resampling.orders(settings, rng))
 
     def of_members(weights: Floats) -> Floats:
         everyone = np.zeros((len(weights), len(names)))
@@ -294,9 +295,7 @@ def _of_level(
         return of_weights(everyone)
 
     strata = has[1][inside].astype(np.intp)
-    intervals = scaled_intervals(
-        of_members, strata, [LOGIT] * len(METRICS), settings.bootstrap_samples, settings.confidence, rng
-    )
+    intervals = scaled_intervals(of_members, strata, [LOGIT] * len(METRICS), Resampling.draws(settings, rng))
     counts = {of_class: int((inside & has[of_class]).sum()) for of_class in (1, 0)}
     shares = {1: (float(estimate[1]), counts[1]), 2: (float(estimate[2]), counts[0])}  # sensitivity, specificity
     intervals = with_exact_shares(intervals, shares, settings.confidence)

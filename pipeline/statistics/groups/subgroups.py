@@ -21,7 +21,7 @@ from heatlas.pipeline.run.declared import Inference, Table
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
-from heatlas.pipeline.statistics.arrays import Floats
+from heatlas.pipeline.statistics.arrays import Floats, Resampling
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.members import (
     CLASSES,
@@ -285,7 +285,7 @@ def _of_variable(
     rng = generator(inputs.seed, "statistics", "interactions", variable)
     relevance = columns.values[two.rows]
     test = freedman_lane(
-        relevance, design, model.exchange, settings.permutations, rng, of_class, kinds=kinds_of(columns.table)
+        relevance, design, model.exchange, Resampling.orders(settings, rng), of_class, kinds=kinds_of(columns.table)
     )
     table = columns.table.drop(columns="metric").assign(
         variable=variable, levels=", ".join(names) or None, estimate=test.estimate / spread,

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
-from heatlas.pipeline.statistics.arrays import Floats, Indices
+from heatlas.pipeline.statistics.arrays import Floats, Indices, Resampling
 from heatlas.pipeline.statistics.harmonisation.combat import POOL
 from heatlas.pipeline.statistics.linear.fold_effect import FOLD, FoldModel, model_within_folds, with_variances
 from heatlas.pipeline.statistics.linear.freedman_lane import NO_SPREAD, PermutationTest, freedman_lane
@@ -53,7 +53,7 @@ def in_large_sites(site: Sequence[str]) -> NDArray[np.bool_]:
 
 
 def spread_test(
-    values: Floats, model: Floats, site: Sequence[str], cell: NDArray[np.intp], m: int, rng: np.random.Generator
+    values: Floats, model: Floats, site: Sequence[str], cell: NDArray[np.intp], resampling: Resampling
 ) -> PermutationTest:
     """Test whether sites differ in variance, in every column of values (participants, columns).
 
@@ -70,7 +70,11 @@ def spread_test(
     constant = np.ptp(filled, axis=0) <= NO_SPREAD * np.abs(filled).max(axis=0, initial=0.0)
     flat = constant | ((residuals**2).sum(axis=0) <= NO_SPREAD * ((filled - filled.mean(axis=0)) ** 2).sum(axis=0))
     blocks = None if np.ptp(cell) == 0 else cell.tolist()
-    order = Exchangeability.free(len(values)).in_blocks(blocks).permutations(m, rng, alike=codes.tolist())
+    order = (
+        Exchangeability.free(len(values))
+        .in_blocks(blocks)
+        .permutations(resampling.m, resampling.rng, alike=codes.tolist())
+    )
     alone = "only one permutation is possible" if len(order) < 2 else None
     problems = [f"no value in {n} of {len(values)}" if n else "no variance beyond the covariates" if none else alone
                 for n, none in zip(lacking, flat, strict=True)]  # fmt: skip
@@ -155,8 +159,7 @@ def site_effect(
     site: Sequence[str],
     covariates: str,
     frame: pd.DataFrame,
-    permutations: int,
-    rng: np.random.Generator,
+    resampling: Resampling,
     hold_fold: bool = False,
 ) -> tuple[PermutationTest, FoldModel]:
     """Test the effect of site in every column of values (participants, columns); also returns the model.
@@ -171,7 +174,7 @@ def site_effect(
     formula = " + ".join(part for part in (covariates.strip(), SITE) if part)
     if effect == "location":
         model, groups = with_variances(model_within_folds(formula, SITE, table, hold_fold), names, SITE)
-        return freedman_lane(values, model.design, model.exchange, permutations, rng, groups), model
+        return freedman_lane(values, model.design, model.exchange, resampling, groups), model
     chosen = np.flatnonzero(in_large_sites(site))
     table = table.iloc[chosen].reset_index(drop=True)
     if table[SITE].nunique() < 2:
@@ -185,4 +188,4 @@ def site_effect(
     if within:
         cell = np.asarray(table.iloc[rows].groupby(within, dropna=False).ngroup(), dtype=np.intp)
     site_of_rows = [names[row] for row in chosen[rows]]
-    return spread_test(values[chosen[rows]], columns, site_of_rows, cell, permutations, rng), model
+    return spread_test(values[chosen[rows]], columns, site_of_rows, cell, resampling), model

@@ -17,6 +17,7 @@ from heatlas.pipeline.run.declared import Inference, Table
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
+from heatlas.pipeline.statistics.arrays import Resampling
 from heatlas.pipeline.statistics.data.features import SCAN_COLUMNS, VOLUME, FoldedScans, refuse_class
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.values import joined as joined_notes
@@ -286,8 +287,8 @@ def _test_table(
     source = done.features.source
     tests = {
         when: site_effect(
-            effect, values[rows], site, formula, frame, config.statistics.permutations,
-            generator(config.seed, "statistics", "site_effects", source, effect),
+            effect, values[rows], site, formula, frame,
+            Resampling.orders(config.statistics, generator(config.seed, "statistics", "site_effects", source, effect)),
             config.statistics.fold_effect and source != VOLUME,
         )
         for when, values in (("before", done.features.values), ("after", done.values))

@@ -23,7 +23,7 @@ from heatlas.pipeline.run.declared import Inference, Table
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
-from heatlas.pipeline.statistics.arrays import Floats, Indices
+from heatlas.pipeline.statistics.arrays import Floats, Indices, Resampling
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.members import CLASSES, MIN_FREEDOM_OF_G, TwoGroups
 from heatlas.pipeline.statistics.data.values import MEASURES, joined
@@ -258,9 +258,7 @@ def _test(inputs: StatisticsInputs, rows: Indices, values: Floats, of_network: b
     """The test between the classes of the scans at some rows, values (rows, groups)."""
     settings, (model, first) = inputs.config.statistics, class_model(inputs, rows, of_network)
     rng = generator(inputs.seed, "statistics", "image_differences")
-    test = freedman_lane(
-        values, model.design, model.exchange, settings.permutations, rng, first.tolist(), settings.confidence
-    )
+    test = freedman_lane(values, model.design, model.exchange, Resampling.orders(settings, rng), first.tolist())
     people = Adjusted.of(values, model)
     of_class = people.exchange.groups_of_units(first[model.design.rows].tolist())
     return _Tested(model, test, people, int((of_class == 1).sum()), int((of_class == 0).sum()))
@@ -340,7 +338,7 @@ def _agreement(inputs: StatisticsInputs, rows: Indices, images: Floats, name: st
     strata = pd.factorize(pd.MultiIndex.from_arrays([folds, classes]))[0].tolist()
     bounds = bootstrap_intervals(
         lambda weights: rank_correlation(*(source.drawn_sizes(weights) for source in people)), strata,
-        min(settings.bootstrap_samples, MOST_DRAWS), settings.confidence, generator(*seed, "interval"),
+        Resampling(min(settings.bootstrap_samples, MOST_DRAWS), generator(*seed, "interval"), settings.confidence),
     )  # fmt: skip
     return row | {
         "r": r, **bounds.row(),

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
-from heatlas.pipeline.statistics.arrays import Floats, Indices
+from heatlas.pipeline.statistics.arrays import Floats, Indices, Resampling
 from heatlas.pipeline.statistics.linear.design import Design, new_direction
 from heatlas.pipeline.statistics.linear.permutations import (
     TIE_TOLERANCE,
@@ -168,10 +168,8 @@ def freedman_lane(
     values: Floats,
     design: Design,
     exchange: Exchangeability,
-    m: int,
-    rng: np.random.Generator,
+    resampling: Resampling,
     variance_groups: Sequence[Any] | None = None,
-    confidence: float = 0.95,
     equal_variances: bool = False,
     kinds: Sequence[Any] | None = None,
     by_ranks: bool = False,
@@ -181,9 +179,9 @@ def freedman_lane(
     BadInputError if the design cannot be tested in the units of the scheme (see `LinearModel.of`), or a variance group
     is too small to estimate a variance.
 
-    `values`: (rows of the table,). `exchange`: for the rows of the table. `m`: random permutations, shared by all
-    columns. `variance_groups`: one per row of the table: groups with different residual variances, for a studentised
-    statistic. In a comparison of groups, these groups. `confidence`: of the interval of one tested column.
+    `values`: (rows of the table,). `exchange`: for the rows of the table. `resampling`: random permutations, shared
+    by all columns, and the confidence of the interval of one tested column. `variance_groups`: one per row of the
+    table: groups with different residual variances, for a studentised statistic. In a comparison of groups, these.
     `equal_variances`: plain t of one tested column, as by `nilearn.mass_univariate.permuted_ols`, instead of that of
     `RobustModel`. F of several columns takes equal variances always, unless there are groups. `kinds`: one per column
     of values: the map, whose scale differs between blocks (see `Exchangeability.even`), and whose columns share a null
@@ -194,10 +192,10 @@ def freedman_lane(
     groups = None if variance_groups is None else np.asarray(variance_groups, dtype=object)[design.rows]
     model = LinearModel.of(design, scheme, None if groups is None else groups.tolist())
     columns = np.asarray(values, float).reshape(len(values), -1)[design.rows]
-    permutations = scheme.permutations(m, rng, model.alike.tolist())
+    permutations = scheme.permutations(resampling.m, resampling.rng, model.alike.tolist())
     units = scheme.reduce(columns)
     units = scheme.ranked(units) if by_ranks else scheme.even(units, kinds)
-    return permutation_test(units, model, permutations, confidence, equal_variances, kinds)
+    return permutation_test(units, model, permutations, resampling.confidence, equal_variances, kinds)
 
 
 def permutation_test(

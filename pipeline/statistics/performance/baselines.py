@@ -15,7 +15,7 @@ from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.run.columns import Form, described
 from heatlas.pipeline.run.declared import Inference, Table
 from heatlas.pipeline.run.work.seeds import generator
-from heatlas.pipeline.statistics.arrays import Floats, Indices
+from heatlas.pipeline.statistics.arrays import Floats, Indices, Resampling
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.values import participant_codes
 from heatlas.pipeline.statistics.performance.classification import weighted_auc_within
@@ -167,7 +167,9 @@ def _rows(
             network, baseline = (of(score, drawn[:, codes]) for score in (compared.network, compared.baseline))
             return np.stack([baseline, network - baseline], axis=1)
 
-        intervals = scaled_intervals(both_of, strata, [LOGIT if compared.units else LOG, AS_IT_IS], draws, 0.95, rng)
+        intervals = scaled_intervals(
+            both_of, strata, [LOGIT if compared.units else LOG, AS_IT_IS], Resampling(draws, rng)
+        )
         less, more, p = intervals.low[1], intervals.high[1], np.nan
         if metric != BALANCED:  # of areas Student's t is too wide (docs/benchmarks/statistics.md)
             less, more = _percentiles(both_of(participant_draws(strata.tolist(), draws, rng))[:, 1])
