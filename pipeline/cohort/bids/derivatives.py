@@ -30,8 +30,7 @@ from heatlas.atlases.spaces import Grid
 from heatlas.atlases.templates import load_template
 from heatlas.pipeline.cohort.candidates import Candidate
 from heatlas.pipeline.cohort.images.file_kinds import image_stem, is_image
-from heatlas.pipeline.cohort.images.headers import read_raw_header
-from heatlas.pipeline.cohort.images.orientation import Orientation, choose_orientation
+from heatlas.pipeline.cohort.images.headers import Orientation, choose_orientation, read_raw_header
 from heatlas.pipeline.run.config.image_kinds import KINDS, T1W, ImageKind
 from heatlas.pipeline.run.documents import LARGEST_JSON
 from heatlas.pipeline.run.regular_files import read_regular
