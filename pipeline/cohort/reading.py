@@ -17,7 +17,7 @@ from typing import Literal
 from heatlas.pipeline.cohort import oasis as oasis
 from heatlas.pipeline.cohort.adni import download as adni
 from heatlas.pipeline.cohort.adni.download import parse_image
-from heatlas.pipeline.cohort.bids import caps
+from heatlas.pipeline.cohort.bids.caps import enters_as_caps, is_caps, read_caps
 from heatlas.pipeline.cohort.bids import dataset as bids
 from heatlas.pipeline.cohort.bids.derivatives import entry_notes, over_template, with_entries
 from heatlas.pipeline.cohort.bids.tables import PARTICIPANTS
@@ -225,9 +225,9 @@ _READERS: Mapping[str, Callable[[Path, InputFiles, CohortConfig], tuple[list[Can
     "adni": adni.read_adni,
     "oasis": oasis.read_oasis,
     "freesurfer": freesurfer.read_subjects,
-    "caps": caps.read_caps,
+    "caps": read_caps,
 }
-_ENTERS: Mapping[str, Callable[[str], bool]] = {"freesurfer": freesurfer.enters, "caps": caps.enters}
+_ENTERS: Mapping[str, Callable[[str], bool]] = {"freesurfer": freesurfer.enters, "caps": enters_as_caps}
 """Which folders of a layout are searched, if not all."""
 
 
@@ -235,7 +235,7 @@ def detect_layout(root: Path, with_table: bool = False) -> Layout:
     """Detect the layout of a folder; one of no known layout is refused unless a table of its images is given."""
     if freesurfer.is_subjects_folder(root):
         return "freesurfer"
-    if caps.is_caps(root):
+    if is_caps(root):
         return "caps"
     if with_table:
         return "table"

@@ -61,7 +61,7 @@ def is_caps(root: Path) -> bool:
     return next((root / SUBJECTS).glob("sub-*/ses-*"), None) is not None
 
 
-def enters(folder: str) -> bool:
+def enters_as_caps(folder: str) -> bool:
     """Whether a folder of a CAPS dataset is searched for images."""
     return _FOLDER.fullmatch(folder) is not None
 
