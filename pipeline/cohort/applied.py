@@ -22,7 +22,7 @@ from heatlas.pipeline.cohort.bids.derivatives import (
     with_entries,
 )
 from heatlas.pipeline.cohort.candidates import Candidate, with_anatomy, with_readable_headers, without_people
-from heatlas.pipeline.cohort.images.file_kinds import image_stem, is_image
+from heatlas.pipeline.cohort.images.files import image_stem, is_image
 from heatlas.pipeline.cohort.oasis import participant as oasis_participant
 from heatlas.pipeline.cohort.people.splits import PARTS, SPLITS_TABLE, Split
 from heatlas.pipeline.cohort.people.tasks import TWO_CLASSES, task_of

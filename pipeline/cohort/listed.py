@@ -48,8 +48,7 @@ from heatlas.pipeline.cohort.cells.tables import (
     sex_codes,
 )
 from heatlas.pipeline.cohort.cells.values import identifier
-from heatlas.pipeline.cohort.images.file_kinds import image_stem, is_image
-from heatlas.pipeline.cohort.images.links import are_followed
+from heatlas.pipeline.cohort.images.files import are_followed, image_stem, is_image
 from heatlas.pipeline.cohort.oasis import SESSION_FOLDER, participant
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.cohort.segmented.subjects import named_scan

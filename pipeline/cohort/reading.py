@@ -43,7 +43,7 @@ from heatlas.pipeline.cohort.candidates import (
     without_duplicates,
     without_people,
 )
-from heatlas.pipeline.cohort.images.links import are_followed, dead_link, following_links
+from heatlas.pipeline.cohort.images.files import are_followed, dead_link, following_links
 from heatlas.pipeline.cohort.listed import find_table, names_images, read_listed, require_short
 from heatlas.pipeline.cohort.people.contrast import shuffled_labels, unknown_diagnoses, with_labels
 from heatlas.pipeline.cohort.people.inclusion import Clinical, apply_rule, clinical_table, require_no_person

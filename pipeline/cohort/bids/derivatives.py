@@ -50,7 +50,7 @@ from heatlas.pipeline.cohort.bids.dataset import (
 )
 from heatlas.pipeline.cohort.bids.tables import ScanFacts
 from heatlas.pipeline.cohort.candidates import Candidate, InputFiles
-from heatlas.pipeline.cohort.images.file_kinds import image_stem, is_image
+from heatlas.pipeline.cohort.images.files import image_stem, is_image
 from heatlas.pipeline.cohort.images.headers import Orientation, choose_orientation, read_raw_header
 from heatlas.pipeline.cohort.listed import visits_and_tables
 from heatlas.pipeline.cohort.records import Scan

@@ -41,7 +41,7 @@ import numpy as np
 
 from heatlas.atlases.images import UNREADABLE
 from heatlas.pipeline.cohort.images.dicom import DicomSeries, series_of
-from heatlas.pipeline.cohort.images.file_kinds import dicom_files, is_image
+from heatlas.pipeline.cohort.images.files import dicom_files, is_image, link_problem
 from heatlas.pipeline.cohort.images.headers import (
     VOXEL_SIZE_MM,
     HeaderFinding,
@@ -51,7 +51,6 @@ from heatlas.pipeline.cohort.images.headers import (
     geometry_problem,
     thickness_problem,
 )
-from heatlas.pipeline.cohort.images.links import link_problem
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.run.documents import LARGEST_JSON, json_object
 from heatlas.pipeline.run.errors import BadInputError, MissingDataError

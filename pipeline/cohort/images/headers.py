@@ -39,8 +39,7 @@ from nibabel.freesurfer.mghformat import MGHHeader
 from nibabel.spatialimages import HeaderDataError
 
 from heatlas.atlases.images import UNREADABLE
-from heatlas.pipeline.cohort.images.file_kinds import MGZ
-from heatlas.pipeline.cohort.images.links import link_problem
+from heatlas.pipeline.cohort.images.files import MGZ, link_problem
 from heatlas.pipeline.run.regular_files import irregular_kind
 
 VOXEL_SIZE_MM = (0.1, 10.0)

@@ -28,7 +28,7 @@ from heatlas.atlases.regions import Region, RegionTable
 from heatlas.pipeline.cohort.bids.dataset import describe_scan, row_problem, unmatched_notes, with_courses
 from heatlas.pipeline.cohort.bids.tables import ScanFacts
 from heatlas.pipeline.cohort.candidates import Candidate, InputFiles
-from heatlas.pipeline.cohort.images.file_kinds import image_stem
+from heatlas.pipeline.cohort.images.files import image_stem
 from heatlas.pipeline.cohort.listed import visit_named, visits_and_tables
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.cohort.segmented.subjects import LONGITUDINAL, find_subjects, named_scan, subjects_of_scans
