@@ -20,9 +20,8 @@ from heatlas.atlases.catalogue import find_atlas
 from heatlas.atlases.images import write_template_image
 from heatlas.atlases.templates import find_template
 from heatlas.pipeline.cohort.people.persons import hidden_name, spelled_in
-from heatlas.pipeline.cohort.people.splits import PARTS, SPLITS_TABLE, Fold, Split
+from heatlas.pipeline.cohort.people.splits import PARTS, SPLITS_TABLE, Fold, Split, people_of
 from heatlas.pipeline.cohort.people.tasks import Task, task_of
-from heatlas.pipeline.cohort.people.unseen import people_of
 from heatlas.pipeline.cohort.records import ScanTable
 from heatlas.pipeline.explaining.controls import controls_of
 from heatlas.pipeline.explaining.shared_reference import (

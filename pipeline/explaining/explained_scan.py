@@ -24,7 +24,7 @@ from heatlas.pipeline.attribution.lrp.ledger import LEDGER_TABLE, LOSSES, sum_pe
 from heatlas.pipeline.attribution.methods import attribute_all
 from heatlas.pipeline.attribution.records import Attribution
 from heatlas.pipeline.attribution.targets import start_values
-from heatlas.pipeline.cohort.people.unseen import require_unseen
+from heatlas.pipeline.cohort.people.splits import require_unseen
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.explaining.explanation import PREDICTED, Explanation
 from heatlas.pipeline.explaining.networks import Network

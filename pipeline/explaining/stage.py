@@ -24,8 +24,7 @@ from typing import Any
 import pandas as pd
 
 from heatlas.atlases.labels import Atlas
-from heatlas.pipeline.cohort.people.splits import Split
-from heatlas.pipeline.cohort.people.unseen import networks_that_answered
+from heatlas.pipeline.cohort.people.splits import Split, networks_that_answered
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.explaining.controls import controls_of
 from heatlas.pipeline.explaining.explained_scan import ACCOUNT, EVIDENCE_ACCOUNT, map_outputs, table_outputs

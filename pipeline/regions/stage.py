@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from heatlas.atlases.images import write_template_image
 from heatlas.atlases.spaces import Grid
-from heatlas.pipeline.cohort.people.unseen import networks_that_answered
+from heatlas.pipeline.cohort.people.splits import networks_that_answered
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.regions.audit import RELEVANCE_AUDIT_TABLE
 from heatlas.pipeline.regions.channels import RELEVANCE_CHANNELS_TABLE

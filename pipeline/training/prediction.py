@@ -10,9 +10,8 @@ import pandas as pd
 import torch
 
 from heatlas.pipeline.attribution.targets import start_values
-from heatlas.pipeline.cohort.people.splits import Fold, require_disjoint
+from heatlas.pipeline.cohort.people.splits import Fold, require_disjoint, require_unseen
 from heatlas.pipeline.cohort.people.tasks import NUMBER, SEVERAL_CLASSES, TWO_CLASSES, Task, task_of
-from heatlas.pipeline.cohort.people.unseen import require_unseen
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.models.ensembles import members_of
 from heatlas.pipeline.models.inputs import read_channels

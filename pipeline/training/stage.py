@@ -13,9 +13,8 @@ from typing import Any
 import pandas as pd
 import torch
 
-from heatlas.pipeline.cohort.people.annotated import training_part
 from heatlas.pipeline.cohort.people.persons import name_of_person
-from heatlas.pipeline.cohort.people.splits import Fold, Split, require_disjoint, require_labels
+from heatlas.pipeline.cohort.people.splits import Fold, Split, require_disjoint, require_labels, training_part
 from heatlas.pipeline.cohort.people.tasks import Task, task_of
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.models.contract import StagedModel

@@ -9,8 +9,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from heatlas.pipeline.cohort.people.annotated import annotated_people
-from heatlas.pipeline.cohort.people.splits import Fold, Split
+from heatlas.pipeline.cohort.people.splits import Fold, Split, annotated_people
 from heatlas.pipeline.cohort.people.tasks import Task, task_of
 from heatlas.pipeline.cohort.records import SCANS_TABLE, Scan, ScanTable
 from heatlas.pipeline.models.families.registry import build_network, family_of

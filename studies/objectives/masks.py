@@ -17,8 +17,7 @@ from heatlas.atlases.images import UNREADABLE
 from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.spaces import Grid, require_same_grid
 from heatlas.atlases.templates import template_on
-from heatlas.pipeline.cohort.people.annotated import guided_people
-from heatlas.pipeline.cohort.people.splits import Fold
+from heatlas.pipeline.cohort.people.splits import Fold, guided_people
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.models.inputs import NetworkInput
 from heatlas.pipeline.run.config.objectives import ObjectiveConfig

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 from torch import nn
 
 from heatlas.pipeline.cohort.people.long_tail import LongTailedParts, by_class, long_tailed_parts
-from heatlas.pipeline.cohort.people.unseen import people_of
+from heatlas.pipeline.cohort.people.splits import people_of
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.scores.intervals import DRAWS

@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from heatlas.pipeline.cohort.people.persons import known_among
-from heatlas.pipeline.cohort.people.splits import Fold, Split
+from heatlas.pipeline.cohort.people.splits import Fold, Split, known_to_network
 from heatlas.pipeline.cohort.people.tasks import Task, task_of
-from heatlas.pipeline.cohort.people.unseen import known_to_network
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.dynamic.logits import LogitLayer
 from heatlas.pipeline.models.ensembles import members_of
