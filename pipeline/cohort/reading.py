@@ -45,9 +45,9 @@ from heatlas.pipeline.cohort.candidates import (
 )
 from heatlas.pipeline.cohort.images.files import are_followed, dead_link, following_links
 from heatlas.pipeline.cohort.listed import find_table, names_images, read_listed, require_short
-from heatlas.pipeline.cohort.people.contrast import shuffled_labels, unknown_diagnoses, with_labels
 from heatlas.pipeline.cohort.people.inclusion import Clinical, apply_rule, clinical_table, require_no_person
 from heatlas.pipeline.cohort.people.persons import roll_over_notes, unusual_ages
+from heatlas.pipeline.cohort.people.tasks import shuffled_labels, unknown_diagnoses, with_labels
 from heatlas.pipeline.cohort.records import ScanTable
 from heatlas.pipeline.cohort.segmented import images as freesurfer
 from heatlas.pipeline.cohort.segmented.subjects import has_volumes, with_segmented_volumes

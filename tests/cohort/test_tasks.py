@@ -7,9 +7,8 @@ from collections import Counter
 import pytest
 
 from heatlas.pipeline.cohort.candidates import Candidate
-from heatlas.pipeline.cohort.people.contrast import with_labels
 from heatlas.pipeline.cohort.people.splits import make_split, require_labels
-from heatlas.pipeline.cohort.people.tasks import quantiles, task_of
+from heatlas.pipeline.cohort.people.tasks import quantiles, task_of, with_labels
 from heatlas.pipeline.cohort.records import Scan, ScanTable
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.config.settings import CohortConfig

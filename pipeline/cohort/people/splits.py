@@ -27,9 +27,8 @@ import pandas as pd
 from sklearn.model_selection import StratifiedKFold
 
 from heatlas.pipeline.cohort.people.balance import balance_table, balanced, facts_of, features_of
-from heatlas.pipeline.cohort.people.contrast import participant_strata
 from heatlas.pipeline.cohort.people.persons import known_among, same_person
-from heatlas.pipeline.cohort.people.tasks import Task, task_of
+from heatlas.pipeline.cohort.people.tasks import Task, participant_strata, task_of
 from heatlas.pipeline.cohort.records import Scan, ScanTable
 from heatlas.pipeline.run.cells import require_filled, require_known, require_numbers, require_whole
 from heatlas.pipeline.run.columns import described
