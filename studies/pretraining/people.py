@@ -6,7 +6,6 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from heatlas.pipeline.cohort.people.long_tail import draw_long_tail
 from heatlas.pipeline.cohort.people.persons import known_among
 from heatlas.pipeline.cohort.records import SCANS_TABLE, Scan, ScanTable
 from heatlas.pipeline.models.families.monai import ViTConfig
@@ -15,6 +14,7 @@ from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
+from heatlas.studies.pretraining.long_tail import draw_long_tail
 from heatlas.studies.probes.settings import ProbeConfig
 
 log = logging.getLogger("heatlas")

@@ -19,7 +19,6 @@ import torch
 from numpy.typing import ArrayLike
 from torch import nn
 
-from heatlas.pipeline.cohort.people.long_tail import LongTailedParts, by_class, long_tailed_parts
 from heatlas.pipeline.cohort.people.splits import people_of
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
@@ -38,6 +37,7 @@ from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.run.work.digests import DigestCache, unit_key
 from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
 from heatlas.pipeline.run.work.seeds import derived_seed
+from heatlas.studies.pretraining.long_tail import LongTailedParts, by_class, long_tailed_parts
 from heatlas.studies.probes.backbone import Backbone, kept_stages
 from heatlas.studies.probes.body import body_of, with_body
 from heatlas.studies.probes.network import backbone_of
