@@ -74,10 +74,11 @@ from heatlas.pipeline.statistics.performance.other_tasks import (
     CONFUSION_TABLE,
     PERFORMANCE_CLASSES_TABLE,
     PERFORMANCE_NUMBER_TABLE,
+    PERFORMANCE_REPEATS_TABLE,
     classes_tables,
     number_tables,
+    repeats_tables,
 )
-from heatlas.pipeline.statistics.performance.repeats import PERFORMANCE_REPEATS_TABLE, repeats_tables
 from heatlas.pipeline.statistics.progression.cox import COX_TABLE
 from heatlas.pipeline.statistics.progression.prediction import PROGRESSION_TABLE, progression_tables
 from heatlas.pipeline.statistics.progression.trajectories import TRAJECTORIES_TABLE, trajectory_table

@@ -25,7 +25,7 @@ from heatlas.pipeline.statistics.performance.classification import (
     weighted_average_precision,
 )
 from heatlas.pipeline.statistics.performance.demographics import demographic_tests
-from heatlas.pipeline.statistics.performance.repeats import CORRECTED, corrected_interval, repeats_table
+from heatlas.pipeline.statistics.performance.other_tasks import CORRECTED, corrected_interval, repeats_table
 
 
 def test_weighted_metrics_equal_sklearn_with_sample_weights():
