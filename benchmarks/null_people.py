@@ -13,9 +13,9 @@ from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.statistics.arrays import Resampling
 from heatlas.pipeline.statistics.comparison.rankings import agreement
 from heatlas.pipeline.statistics.groups.fairness import _of_level
+from heatlas.pipeline.statistics.groups.summaries import _fisher, welch
 from heatlas.pipeline.statistics.normative.clustering import ward_labels
 from heatlas.pipeline.statistics.normative.subtypes import Subtypes, _compared
-from heatlas.pipeline.statistics.performance.demographics import _fisher, welch
 from heatlas.pipeline.statistics.progression.cox import RELEVANCE, Conversions, _tests, _with_shared_models, predictors
 from heatlas.pipeline.statistics.progression.prediction import progression_table
 from heatlas.pipeline.statistics.progression.trajectories import ChangeTest, change_test

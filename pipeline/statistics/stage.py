@@ -59,12 +59,18 @@ from heatlas.pipeline.statistics.data.inputs import (
 from heatlas.pipeline.statistics.data.values import joined
 from heatlas.pipeline.statistics.groups.comparisons import GROUP_COMPARISONS_TABLE, comparisons_tables
 from heatlas.pipeline.statistics.groups.fairness import FAIRNESS_TABLE, fairness_tables
-from heatlas.pipeline.statistics.groups.region_summary import REGION_SUMMARY_TABLE, region_summary_tables
 from heatlas.pipeline.statistics.groups.subgroups import (
     INTERACTIONS_TABLE,
     SUBGROUPS_TABLE,
     interactions_tables,
     subgroups_tables,
+)
+from heatlas.pipeline.statistics.groups.summaries import (
+    DEMOGRAPHIC_TESTS_TABLE,
+    DEMOGRAPHICS_TABLE,
+    REGION_SUMMARY_TABLE,
+    demographics_tables,
+    region_summary_tables,
 )
 from heatlas.pipeline.statistics.harmonisation.tables import HARMONISATION_TABLES, harmonisation_tables
 from heatlas.pipeline.statistics.images.differences import (
@@ -88,11 +94,6 @@ from heatlas.pipeline.statistics.performance.classification import (
     PRECISION_RECALL_TABLE,
     ROC_TABLE,
     performance_tables,
-)
-from heatlas.pipeline.statistics.performance.demographics import (
-    DEMOGRAPHIC_TESTS_TABLE,
-    DEMOGRAPHICS_TABLE,
-    demographics_tables,
 )
 from heatlas.pipeline.statistics.performance.other_tasks import (
     CONFUSION_TABLE,

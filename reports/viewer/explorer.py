@@ -16,7 +16,7 @@ from heatlas.pipeline.run.cells import require_numbers, require_whole
 from heatlas.pipeline.run.columns import Form, column_of
 from heatlas.pipeline.run.errors import HeatlasError
 from heatlas.pipeline.run.tables import MISSING, unguarded
-from heatlas.pipeline.statistics.groups.region_summary import BILATERAL, EXPLORER_TABLE, explorer_table, method_and_beta
+from heatlas.pipeline.statistics.groups.summaries import BILATERAL, EXPLORER_TABLE, explorer_table, method_and_beta
 from heatlas.reports.figures.gallery import OUTCOME_NAMES
 from heatlas.reports.figures.slices import Plane
 from heatlas.reports.frame.material import Material

@@ -15,13 +15,13 @@ from made_up import FAST
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.statistics.arrays import Resampling
 from heatlas.pipeline.statistics.groups.fairness import _of_level
+from heatlas.pipeline.statistics.groups.summaries import _fisher, welch
 from heatlas.pipeline.statistics.harmonisation.site_effect import site_effect
 from heatlas.pipeline.statistics.linear.correlation import partial_correlation
 from heatlas.pipeline.statistics.linear.fold_effect import model_within_folds
 from heatlas.pipeline.statistics.linear.freedman_lane import freedman_lane
 from heatlas.pipeline.statistics.linear.permutations import Exchangeability
 from heatlas.pipeline.statistics.normative.subtypes import Subtypes, _compared
-from heatlas.pipeline.statistics.performance.demographics import _fisher, welch
 from heatlas.pipeline.statistics.progression.cox import Conversions, cox_table
 from heatlas.pipeline.statistics.progression.prediction import progression_table
 from heatlas.pipeline.statistics.progression.trajectories import change_test

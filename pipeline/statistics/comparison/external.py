@@ -29,6 +29,7 @@ from heatlas.pipeline.statistics.arrays import Flags, Floats, Indices, Resamplin
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs, inputs_of_run
 from heatlas.pipeline.statistics.data.members import CLASSES, TwoGroups
 from heatlas.pipeline.statistics.data.values import INTENSITY, participant_codes, participant_means
+from heatlas.pipeline.statistics.groups.summaries import TOTAL, demographics, welch
 from heatlas.pipeline.statistics.images.differences import rank_correlation
 from heatlas.pipeline.statistics.performance.classification import (
     CALIBRATION_COLUMNS,
@@ -39,7 +40,6 @@ from heatlas.pipeline.statistics.performance.classification import (
     participants_of,
     weighted_auc_within,
 )
-from heatlas.pipeline.statistics.performance.demographics import TOTAL, demographics, welch
 from heatlas.pipeline.statistics.resampling.bootstrap import (
     AS_IT_IS,
     FISHER,
