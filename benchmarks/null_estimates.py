@@ -12,7 +12,7 @@ from null_relevance import FAST, Case, Found, Generator, M
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Resampling
 from heatlas.pipeline.statistics.associations.volume_association import volume_association
-from heatlas.pipeline.statistics.harmonisation.site_effect import site_effect
+from heatlas.pipeline.statistics.harmonisation.sites import site_effect
 from heatlas.pipeline.statistics.linear.correlation import partial_correlation
 from heatlas.pipeline.statistics.linear.fold_effect import model_within_folds
 from heatlas.pipeline.statistics.performance.other_tasks import SCALES as SCALES_OF_NUMBERS

@@ -21,8 +21,7 @@ from heatlas.pipeline.statistics.data.features import FoldedScans, RegionFeature
 from heatlas.pipeline.statistics.data.members import difference_within, welch_within
 from heatlas.pipeline.statistics.groups.fairness import _of_level
 from heatlas.pipeline.statistics.harmonisation.combat import fit
-from heatlas.pipeline.statistics.harmonisation.fold_wise import harmonise
-from heatlas.pipeline.statistics.harmonisation.site_effect import site_effect
+from heatlas.pipeline.statistics.harmonisation.sites import harmonise, site_effect
 from heatlas.pipeline.statistics.linear.correlation import partial_correlation
 from heatlas.pipeline.statistics.linear.fold_effect import model_within_folds
 from heatlas.pipeline.statistics.linear.freedman_lane import freedman_lane

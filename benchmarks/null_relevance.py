@@ -12,7 +12,7 @@ from heatlas.pipeline.run.config.statistics import ProgressionConfig, Statistics
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.statistics.arrays import Resampling
 from heatlas.pipeline.statistics.associations.volume_association import WITHIN, volume_association
-from heatlas.pipeline.statistics.harmonisation.site_effect import site_effect
+from heatlas.pipeline.statistics.harmonisation.sites import site_effect
 from heatlas.pipeline.statistics.linear.correlation import matched_test, partial_correlation
 from heatlas.pipeline.statistics.linear.fold_effect import FoldModel, model_within_folds
 from heatlas.pipeline.statistics.linear.freedman_lane import PermutationTest, freedman_lane

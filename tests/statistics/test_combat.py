@@ -19,8 +19,7 @@ from heatlas.pipeline.statistics.data.features import CovariateColumns, FoldedSc
 from heatlas.pipeline.statistics.data.inputs import one_name_per_person
 from heatlas.pipeline.statistics.data.members import levels_of
 from heatlas.pipeline.statistics.harmonisation.combat import POOL, fit, inverse_gamma_prior, posterior
-from heatlas.pipeline.statistics.harmonisation.fold_wise import fold_model, harmonise
-from heatlas.pipeline.statistics.harmonisation.site_effect import site_effect, spread_test
+from heatlas.pipeline.statistics.harmonisation.sites import fold_model, harmonise, site_effect, spread_test
 from heatlas.pipeline.statistics.harmonisation.tables import HARMONISATION_TABLES, harmonisation_tables
 from heatlas.pipeline.statistics.linear.design import design_of
 

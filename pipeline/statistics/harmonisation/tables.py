@@ -22,8 +22,16 @@ from heatlas.pipeline.statistics.data.features import SCAN_COLUMNS, VOLUME, Fold
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.values import joined as joined_notes
 from heatlas.pipeline.statistics.harmonisation.combat import POOL
-from heatlas.pipeline.statistics.harmonisation.fold_wise import Harmonised, covariates_of, harmonise
-from heatlas.pipeline.statistics.harmonisation.site_effect import FEWEST, SITE, Effect, in_large_sites, site_effect
+from heatlas.pipeline.statistics.harmonisation.sites import (
+    FEWEST,
+    SITE,
+    Effect,
+    Harmonised,
+    covariates_of,
+    harmonise,
+    in_large_sites,
+    site_effect,
+)
 from heatlas.pipeline.statistics.linear.fold_effect import FOLD
 from heatlas.pipeline.statistics.linear.permutations import POOLED_FDR
 
