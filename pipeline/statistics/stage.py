@@ -36,7 +36,6 @@ from heatlas.pipeline.statistics.associations.associations import (
     associations_tables,
     primary_tables,
 )
-from heatlas.pipeline.statistics.associations.main_effects import MAIN_EFFECTS_TABLE, main_effects_tables
 from heatlas.pipeline.statistics.associations.volume_association import (
     VOLUME_ASSOCIATION_TABLE,
     VOLUME_POINTS_TABLE,
@@ -61,8 +60,10 @@ from heatlas.pipeline.statistics.groups.comparisons import GROUP_COMPARISONS_TAB
 from heatlas.pipeline.statistics.groups.fairness import FAIRNESS_TABLE, fairness_tables
 from heatlas.pipeline.statistics.groups.subgroups import (
     INTERACTIONS_TABLE,
+    MAIN_EFFECTS_TABLE,
     SUBGROUPS_TABLE,
     interactions_tables,
+    main_effects_tables,
     subgroups_tables,
 )
 from heatlas.pipeline.statistics.groups.summaries import (

@@ -16,10 +16,10 @@ from heatlas.pipeline.regions.effect_size import hedges_g
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.statistics.arrays import Resampling
 from heatlas.pipeline.statistics.associations.associations import associations_tables
-from heatlas.pipeline.statistics.associations.main_effects import main_effects_tables
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.members import difference_within
 from heatlas.pipeline.statistics.groups.comparisons import comparisons_tables
+from heatlas.pipeline.statistics.groups.subgroups import main_effects_tables
 from heatlas.pipeline.statistics.linear.fold_effect import centred_within, model_within_folds
 from heatlas.pipeline.statistics.linear.freedman_lane import freedman_lane
 from heatlas.pipeline.statistics.linear.permutations import Exchangeability
