@@ -18,14 +18,8 @@ from heatlas.pipeline.cohort import oasis as oasis
 from heatlas.pipeline.cohort.adni import download as adni
 from heatlas.pipeline.cohort.adni.download import parse_image
 from heatlas.pipeline.cohort.bids import dataset as bids
-from heatlas.pipeline.cohort.bids.derivatives import (
-    enters_as_caps,
-    entry_notes,
-    is_caps,
-    over_template,
-    read_caps,
-    with_entries,
-)
+from heatlas.pipeline.cohort.bids.caps import enters_as_caps, is_caps, read_caps
+from heatlas.pipeline.cohort.bids.derivatives import entry_notes, over_template, with_entries
 from heatlas.pipeline.cohort.bids.tables import PARTICIPANTS
 from heatlas.pipeline.cohort.candidates import (
     Candidate,
