@@ -18,7 +18,6 @@ from heatlas.pipeline.cohort import oasis as oasis
 from heatlas.pipeline.cohort.adni import download as adni
 from heatlas.pipeline.cohort.adni.download import parse_image
 from heatlas.pipeline.cohort.bids import dataset as bids
-from heatlas.pipeline.cohort.bids.caps import enters_as_caps, is_caps, read_caps
 from heatlas.pipeline.cohort.bids.derivatives import entry_notes, over_template, with_entries
 from heatlas.pipeline.cohort.bids.tables import PARTICIPANTS
 from heatlas.pipeline.cohort.candidates import (
@@ -44,6 +43,7 @@ from heatlas.pipeline.cohort.people.persons import roll_over_notes, unusual_ages
 from heatlas.pipeline.cohort.people.tasks import shuffled_labels, unknown_diagnoses, with_labels
 from heatlas.pipeline.cohort.records import ScanTable
 from heatlas.pipeline.cohort.segmented import images as freesurfer
+from heatlas.pipeline.cohort.segmented.images import enters_as_caps, is_caps, read_caps
 from heatlas.pipeline.cohort.segmented.subjects import has_volumes, with_segmented_volumes
 from heatlas.pipeline.cohort.sharing import Disguise, Manifest, Match, capped_ages, select, with_capped_columns
 from heatlas.pipeline.run.config.image_kinds import T1W, ImageKind
