@@ -42,7 +42,7 @@ from heatlas.pipeline.statistics.arrays import Floats, Indices, Resampling
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.values import joined, participant_codes
 from heatlas.pipeline.statistics.linear.fold_effect import EVEN, FOLD, model_within_folds
-from heatlas.pipeline.statistics.linear.freedman_lane import TEST_INTERVAL, freedman_lane
+from heatlas.pipeline.statistics.linear.freedman_lane import TEST_INTERVAL, freedman_lane, inference
 from heatlas.pipeline.statistics.linear.permutations import (
     Exchangeability,
     Permutations,
@@ -79,11 +79,10 @@ SHORTCUT_COLUMNS = {
     f"folds, weighted by n1 n2 / (n1 + n2), {EVEN}",
     "difference_low": "Lower bound of the interval of difference",
     "difference_high": "Upper bound of the interval",
-    "difference_interval": "permutation: made with the critical value of the permuted t, so it excludes 0 exactly "
-    "where p is at most 1 - confidence; none",
+    "difference_interval": inference("interval")["interval"],
     "fold_held": "Whether difference and p are adjusted for the test fold (each fold's maps come from its own network)",
     "t": "Welch's t; if fold_held, from a model with fold and one residual variance per class",
-    "df": "Degrees of freedom of t (Welch-Satterthwaite)",
+    **inference("df"),
     "p": "Two-sided p of t from permuting participants between the classes (within test folds if fold_held), each "
     "class keeping its standard deviation; (b+1)/(m+1)",
     **described("p_fdr", "family", "n_permutations", "exact", "n_participants", "n_scans"),

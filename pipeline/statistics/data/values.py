@@ -25,7 +25,7 @@ from heatlas.atlases.regions import RegionTable
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input, read_network_volume
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
-from heatlas.pipeline.run.columns import Form, described
+from heatlas.pipeline.run.columns import TEXTS, Form, described
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.errors import BadInputError
@@ -319,6 +319,28 @@ def group_means(
     n = np.array([counts[list(numbers)].sum() for numbers in regions.groups.values()], dtype=np.intp)
     total = np.array([sums[list(numbers)].sum() for numbers in regions.groups.values()])
     return np.divide(total, n, out=np.full(len(n), np.nan), where=n > 0), n
+
+
+def numbers_of(table: Table) -> list[str]:
+    """Columns of a table that hold neither text nor a count or flag."""
+    others = (*TEXTS, Form.COUNT, Form.FLAG)
+    return [name for name, column in table.columns.items() if column.form not in others]
+
+
+def untested(table: Table, **known: object) -> pd.DataFrame:
+    """One row of a table where nothing could be tested: no number, nobody tested, no interval and no family.
+
+    `known`: what is said all the same; the reason as ``note``.
+    """
+    row: dict[str, object] = dict.fromkeys(table.meanings) | dict.fromkeys(numbers_of(table), np.nan)
+    for name, column in table.columns.items():
+        if column.form is Form.FLAG:
+            row[name] = False
+        elif name in ("n_participants", "n_scans", "n_permutations"):
+            row[name] = 0
+        elif name == "family" or name.endswith("interval"):
+            row[name] = "none"
+    return pd.DataFrame([row | known])
 
 
 def joined(*parts: object) -> str | None:

@@ -30,9 +30,9 @@ from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Floats, Indices, Resampling
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.members import COURSE, LEVEL_IS, Levels, subgroup_levels
-from heatlas.pipeline.statistics.data.values import joined, participant_codes, participant_means
+from heatlas.pipeline.statistics.data.values import joined, numbers_of, participant_codes, participant_means, untested
 from heatlas.pipeline.statistics.linear.fold_effect import FOLD, several_folds
-from heatlas.pipeline.statistics.linear.freedman_lane import TEST_INTERVAL, dual_interval
+from heatlas.pipeline.statistics.linear.freedman_lane import TEST_INTERVAL, dual_interval, inference
 from heatlas.pipeline.statistics.linear.permutations import benjamini_hochberg, two_sided_p
 from heatlas.pipeline.statistics.linear.studentised import critical_values
 from heatlas.pipeline.statistics.performance.classification import weighted_auc
@@ -198,8 +198,7 @@ FAIRNESS_COLUMNS = {
     "one scan per person",
     "difference_low": "Lower bound of the interval of difference",
     "difference_high": "Upper bound of the interval of difference",
-    "difference_interval": "permutation: made with the critical value of the permuted t, so it excludes 0 exactly "
-    "where p is at most 1 - confidence; none",
+    "difference_interval": inference("interval")["interval"],
     "p": "Two-sided p of difference, studentised, from permuting membership between participants of the same fold and "
     "class, (b+1)/(m+1)",
     "p_fdr": "p adjusted for the false discovery rate over the subgroups and metrics of the variable "
@@ -217,7 +216,6 @@ FAIRNESS_TABLE = Table(
     forms={"level": Form.TEXT},
     inference=Inference("secondary", "all subgroups and measures of one variable"),
 )  # fmt: skip
-_NUMBERS = ("estimate", "ci_low", "ci_high", "rest", "difference", "difference_low", "difference_high", "p", "p_fdr")
 
 
 def fairness_tables(inputs: StatisticsInputs) -> pd.DataFrame:
@@ -231,7 +229,7 @@ def fairness_tables(inputs: StatisticsInputs) -> pd.DataFrame:
         try:
             levels = subgroup_levels(inputs, variable).of_rows(np.arange(len(frame)))
         except BadInputError as error:
-            blocks.append(_blank(variable, None, str(error)))
+            blocks.append(untested(FAIRNESS_TABLE, variable=variable, note=str(error)))
             continue
         blocks.append(_of_variable(inputs, levels, frame))
     table = pd.concat(blocks[1:] or blocks, ignore_index=True)
@@ -249,7 +247,7 @@ def _of_variable(inputs: StatisticsInputs, levels: Levels, frame: pd.DataFrame) 
         n_participants, n_scans = frame.loc[members, "participant_id"].nunique(), int(members.sum())
         if n_participants < minimum:
             note = f"suppressed: {counted(n_participants, 'participant')}, fewer than {minimum}"
-            block = _blank(variable, level, note)
+            block = untested(FAIRNESS_TABLE, variable=variable, level=level, note=note)
         else:
             # One random stream per variable, so that two complementary subgroups have the same p.
             rng = generator(inputs.seed, "statistics", "fairness", variable)
@@ -326,7 +324,7 @@ def _suppress(table: pd.DataFrame, counts: Mapping[int, int], minimum: int) -> p
     for name in few:
         spared = "specificity" if name == "positive" else "sensitivity"
         rows = (table["metric"] != spared) & table["estimate"].notna()
-        table.loc[rows, [column for column in _NUMBERS if column in table]] = np.nan
+        table.loc[rows, [column for column in numbers_of(FAIRNESS_TABLE) if column in table]] = np.nan
         table.loc[rows, ["interval", "difference_interval"]] = NO_INTERVAL
         table.loc[rows, "note"] = f"suppressed: fewer than {minimum} participants of the {name} class"
     return table
@@ -354,10 +352,3 @@ def _caveat(answers: Answers, inside: NDArray[np.bool_], metric: int) -> str | N
             if 0 < len(scans_inside) < FEW and len(others) and FEWER_SCANS * scans_inside.mean() < others.mean():
                 return UNEVEN.format(where=where)
     return None
-
-
-def _blank(variable: str, level: str | None, note: str) -> pd.DataFrame:
-    row: dict[str, object] = dict.fromkeys(FAIRNESS_COLUMNS)
-    row |= dict.fromkeys(_NUMBERS, np.nan) | dict.fromkeys(("n_participants", "n_scans", "n_permutations"), 0)
-    row |= {"variable": variable, "level": level, "note": note, "family": "none"}
-    return pd.DataFrame([row | {"interval": NO_INTERVAL, "difference_interval": NO_INTERVAL}])

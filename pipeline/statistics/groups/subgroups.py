@@ -53,6 +53,7 @@ from heatlas.pipeline.statistics.data.values import (
     kinds_of,
     participant_codes,
     participant_means,
+    untested,
 )
 from heatlas.pipeline.statistics.linear.design import Design
 from heatlas.pipeline.statistics.linear.fold_effect import (
@@ -62,8 +63,7 @@ from heatlas.pipeline.statistics.linear.fold_effect import (
     model_within_folds,
     with_variances,
 )
-from heatlas.pipeline.statistics.linear.freedman_lane import freedman_lane
-from heatlas.pipeline.statistics.linear.permutations import POOLED_FDR
+from heatlas.pipeline.statistics.linear.freedman_lane import freedman_lane, inference
 from heatlas.pipeline.statistics.resampling.bootstrap import NO_INTERVAL
 from heatlas.pipeline.statistics.resampling.means import (
     INTERVAL_OF_MEANS,
@@ -122,7 +122,7 @@ def subgroups_tables(inputs: StatisticsInputs) -> pd.DataFrame:
         try:
             levels = subgroup_levels(inputs, variable)
         except BadInputError as error:
-            blocks.append(_blank(variable, None, str(error)))
+            blocks.append(untested(SUBGROUPS_TABLE, variable=variable, note=str(error)))
             continue
         for level in levels.names:
             blocks.append(_of_level(inputs, levels, level, frame, densities, settings))
@@ -145,7 +145,7 @@ def _of_level(
     counts = {"n_participants": n_participants, "n_scans": n_scans}
     if n_participants < minimum:
         note = f"suppressed: {counted(n_participants, 'participant')}, fewer than {minimum}"
-        return _blank(levels.variable, level, note).assign(**counts)
+        return untested(SUBGROUPS_TABLE, variable=levels.variable, level=level, note=note).assign(**counts)
     codes, _ = participant_codes(members_frame["participant_id"].tolist())
     means = participant_means(values, codes)
     table = pd.DataFrame(
@@ -212,16 +212,6 @@ def _with_class_difference(
     )
 
 
-def _blank(variable: str, level: str | None, note: str) -> pd.DataFrame:
-    """A row with the reason why there are no others."""
-    row: dict[str, object] = dict.fromkeys(SUBGROUPS_COLUMNS)
-    numbers = [name for name in SUBGROUPS_COLUMNS if name.endswith(("density", "low", "high", "_g", "difference"))]
-    row |= dict.fromkeys(numbers, np.nan) | {"n_participants": 0, "n_scans": 0, "n_positive": None, "n_negative": None}
-    row |= {"fold_held": False}
-    row |= {"variable": variable, "level": level, "note": note, "interval": NO_INTERVAL}
-    return pd.DataFrame([row | {"class_difference_interval": NO_INTERVAL}])
-
-
 INTERACTIONS_COLUMNS = {
     "variable": "Column whose interaction with the class is tested",
     "levels": "Subgroups compared; n/a for a numeric variable",
@@ -229,19 +219,16 @@ INTERACTIONS_COLUMNS = {
     **described("group"),
     "estimate": "Change of the class difference in density per unit of the variable, or between two subgroups (later "
     f"minus first of levels), adjusted for fold {EVEN}; n/a for more than two subgroups",
-    "standard_error": "Standard error of estimate",
+    **inference("standard_error"),
     "statistic": "t, or F for more than two subgroups; with one residual variance per class",
-    "df_tested": "Numerator degrees of freedom; 1 for t",
+    **inference("df_tested"),
     "df": "Residual degrees of freedom (Welch-Satterthwaite)",
     "partial_r": "Partial correlation of density and interaction (effect size); for F the square root of partial R2",
-    "p": "Two-sided permutation p over participants (Freedman-Lane; within test folds if adjusted for fold), "
-    "(b+1)/(m+1)",
+    **inference("p"),
     "p_fwe": "Family-wise p: corrected by the largest statistic of each permutation over the family",
-    "p_fdr": POOLED_FDR,
-    "family": "Family of tests that the p values are corrected over",
+    **inference("p_fdr", "family"),
     "covariates": "Other covariates of the model, including the test fold if used; n/a for none",
-    "n_participants": "Participants without missing values",
-    **described("n_scans", "n_permutations", "exact"),
+    **inference("n_participants", "n_scans", "n_permutations", "exact"),
     "note": "Why there is no test, or what was left out",
 }
 INTERACTIONS_TABLE = Table(
@@ -249,7 +236,6 @@ INTERACTIONS_TABLE = Table(
     "Does the difference between the classes depend on the subgroup?",
     inference=Inference("exploratory", "all regions and maps of one variable"),
 )  # fmt: skip
-_NUMBERS = ("estimate", "standard_error", "statistic", "df", "partial_r", "p", "p_fwe", "p_fdr")
 
 
 def interactions_tables(inputs: StatisticsInputs) -> pd.DataFrame:
@@ -264,9 +250,8 @@ def interactions_tables(inputs: StatisticsInputs) -> pd.DataFrame:
         try:
             blocks.append(_of_variable(inputs, columns, variable, frame, two))
         except BadInputError as error:
-            blocks.append(
-                _blank_interaction(variable, str(error).replace("_positive", "class").replace("_level", variable))
-            )
+            why = str(error).replace("_positive", "class").replace("_level", variable)
+            blocks.append(untested(INTERACTIONS_TABLE, variable=variable, df_tested=0, note=why))
     table = pd.concat(blocks[1:] or blocks, ignore_index=True)
     return table[list(INTERACTIONS_COLUMNS)]
 
@@ -306,11 +291,9 @@ def _of_variable(
         relevance, design, model.exchange, Resampling.orders(settings, rng), of_class, kinds=kinds_of(columns.table)
     )
     table = columns.table.drop(columns="metric").assign(
-        variable=variable, levels=", ".join(names) or None, estimate=test.estimate / spread,
-        standard_error=test.standard_error / spread, statistic=test.statistic, df=test.df, partial_r=test.partial_r,
-        df_tested=test.df_tested, p=test.p, p_fwe=test.p_fwe, p_fdr=test.p_fdr,
-        n_participants=test.n_units, n_scans=len(design.rows), n_permutations=test.n_permutations, exact=test.exact,
-    )  # fmt: skip
+        **test.columns(), variable=variable, levels=", ".join(names) or None, n_scans=len(design.rows)
+    )
+    table["estimate"], table["standard_error"] = test.estimate / spread, test.standard_error / spread
     n_tests = int(np.isfinite(test.p).sum())
     held = [name for name in model.covariates if name != "_positive" and "_level" not in name]
     design_note = (design.note or "").replace("_level", variable).replace("_positive", "class")
@@ -353,13 +336,6 @@ def _participants(frame: pd.DataFrame, members: np.ndarray) -> tuple[int, int]:
     return people[members & is_positive].nunique(), people[members & ~is_positive].nunique()
 
 
-def _blank_interaction(variable: str, note: str) -> pd.DataFrame:
-    row: dict[str, object] = dict.fromkeys(INTERACTIONS_COLUMNS)
-    row |= dict.fromkeys(_NUMBERS, np.nan) | {"family": "none", "exact": False, "variable": variable, "note": note}
-    row |= dict.fromkeys(("df_tested", "n_participants", "n_scans", "n_permutations"), 0)
-    return pd.DataFrame([row])
-
-
 CLASS = "label"
 FEWEST_KNOWN = 0.8
 """Share of participants for whom a covariate must be known; a rarer one would exclude too many from every test."""
@@ -371,18 +347,16 @@ MAIN_EFFECTS_COLUMNS = {
     "levels",
     "group": "Bilateral group of regions; n/a if the variable cannot be tested",
     "estimate": f"Difference between two levels, or change per unit; of relevance {EVEN}; n/a for more than two levels",
-    "standard_error": "Standard error of estimate",
+    **inference("standard_error"),
     "statistic": "t, or F for more than two levels, with one variance per level, or for all where the note says so",
-    "df_tested": "Numerator degrees of freedom; 1 for t",
+    **inference("df_tested"),
     "df": "Residual degrees of freedom (of F with one variance per level: Welch's)",
     "partial_r": "Partial correlation (effect size); for F the square root of partial R2",
-    "p": "Two-sided permutation p over participants (Freedman-Lane; within test folds if adjusted for fold), "
-    "(b+1)/(m+1)",
+    **inference("p"),
     "p_fwe": "Family-wise p: corrected by the largest statistic of each permutation over the groups of the source",
-    "p_fdr": POOLED_FDR,
+    **inference("p_fdr"),
     "covariates": "Covariates of the model; for relevance they include the test fold; n/a for none",
-    "n_participants": "Participants without missing values",
-    **described("n_permutations", "exact"),
+    **inference("n_participants", "n_permutations", "exact"),
     "note": "Why there is no test, or what was left out",
 }
 MAIN_EFFECTS_TABLE = Table(
@@ -447,15 +421,9 @@ def _test_source(
     (model, groups), design = models[key], models[key][0].design
     rng = generator(inputs.seed, "statistics", "main_effects", features.source, variable)
     test = freedman_lane(values, design, model.exchange, Resampling.orders(settings, rng), groups)
-    table = pd.DataFrame(
-        {"group": features.groups, "estimate": test.estimate, "standard_error": test.standard_error,
-         "statistic": test.statistic, "df": test.df, "partial_r": test.partial_r, "p": test.p, "p_fwe": test.p_fwe,
-         "p_fdr": test.p_fdr}
-    )  # fmt: skip
-    return table.assign(
-        source=features.source, variable=variable, contrast=_contrast(design, variable, test.df_tested),
-        df_tested=test.df_tested, covariates=", ".join(model.covariates) or None, n_participants=test.n_units,
-        n_permutations=test.n_permutations, exact=test.exact,
+    return pd.DataFrame({"group": features.groups}).assign(
+        **test.columns(), source=features.source, variable=variable,
+        contrast=_contrast(design, variable, test.df_tested), covariates=", ".join(model.covariates) or None,
         note=np.array([joined(problem, lacking, sparse, design.note) for problem in test.problems], dtype=object),
     )  # fmt: skip
 

@@ -29,7 +29,13 @@ from heatlas.pipeline.statistics.data.members import CLASSES, MIN_FREEDOM_OF_G, 
 from heatlas.pipeline.statistics.data.values import MEASURES, joined
 from heatlas.pipeline.statistics.groups.comparisons import MIN_PER_GROUP
 from heatlas.pipeline.statistics.linear.fold_effect import FoldModel, fold_of_units, model_within_folds
-from heatlas.pipeline.statistics.linear.freedman_lane import NO_SPREAD, LinearModel, PermutationTest, freedman_lane
+from heatlas.pipeline.statistics.linear.freedman_lane import (
+    NO_SPREAD,
+    LinearModel,
+    PermutationTest,
+    freedman_lane,
+    inference,
+)
 from heatlas.pipeline.statistics.linear.permutations import TIE_TOLERANCE, Exchangeability, Permutations, p_value
 from heatlas.pipeline.statistics.linear.studentised import HomoscedasticModel
 from heatlas.pipeline.statistics.resampling.bootstrap import NO_INTERVAL, bootstrap_intervals
@@ -136,7 +142,7 @@ COLUMNS = {
     **described("ci_high"),
     "hedges_g": "Difference in residual standard deviations (one for both classes), corrected for small samples",
     "t": "Of the images: t with one residual variance per class",
-    "df": "Degrees of freedom of t (Welch-Satterthwaite)",
+    **inference("df"),
     "p": "Two-sided permutation p over participants (Freedman-Lane), (b+1)/(m+1)",
     "p_fwe": "Family-wise p: corrected by the largest |t| of each permutation over all regions of the measure",
     "evidence_g": "Of the map's density, within test folds: as hedges_g, adjusted for the same covariates",
