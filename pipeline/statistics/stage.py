@@ -4,10 +4,9 @@ No image is read. Each analysis is a function from `StatisticsInputs` to tables 
 lists the analyses, runs them independently and writes their tables. If the data do not allow an analysis, the reason is
 a row of ``statistics/notes.tsv`` and the other analyses continue; a programming error ends the stage.
 
-Scans without labels against the controls of the run whose networks are applied to them.
-
-Nobody has a label, so nothing can be right or wrong and no classes can be compared: the only statistics are scores
-against the norms of the other run. Where a covariate of a scan is not known, its norm does without that covariate.
+Where networks of another run are applied to scans without labels (`compare_applied`), nothing can be right or wrong and
+no classes can be compared: the only statistics are scores against the norms of the controls of the other run. Where a
+covariate of a scan is not known, its norm does without that covariate.
 """
 
 from __future__ import annotations

@@ -1,16 +1,14 @@
-"""Single values as cohort tables write them: numbers, dates, sex, field strength, diagnosis.
+"""Single values as cohort tables write them: numbers, sex, field strength, diagnosis, and when a visit was.
 
-Each function takes the text of a cell (or None) and returns None if it has no usable value.
+Each function for a value takes the text of a cell (or None) and returns None if it has no usable value.
 
-When a visit was: dates of a table, ADNI's codes of visits, and the BIDS sessions they become.
+*Dates.* LONI writes ``2006-04-18`` or month/day/year; a spreadsheet may have changed that to day/month/year. One date
+may be ambiguous, a whole table usually is not: a part above 12 is a day. A table with dates of both orders is refused;
+if all dates are ambiguous, they are read as LONI writes them, with a note. Dates with dots (``18.4.2006``) are day
+first. Two-digit years are not read. Cells that cannot be read are named.
 
-LONI writes ``2006-04-18`` or month/day/year; a spreadsheet may have changed that to day/month/year. One date may be
-ambiguous, a whole table usually is not: a part above 12 is a day. A table with dates of both orders is refused; if all
-dates are ambiguous, they are read as LONI writes them, with a note. Dates with dots (``18.4.2006``) are day first.
-Two-digit years are not read. Cells that cannot be read are named.
-
-Every code of a visit gives a session, so no scan or row is lost because of its code. Sessions are named as in Clinica,
-by months since the first baseline: ``ses-M000``, ``ses-M012``.
+*Visits.* Every code of a visit gives a session, so no scan or row is lost because of its code. Sessions are named as in
+Clinica, by months since the first baseline: ``ses-M000``, ``ses-M012``.
 
 ADNI counts in two ways. ``bl``, ``sc`` and ``m12`` count from a person's first baseline. ``y1`` (ADNI3), ``v11``
 (ADNI2), ``4_m12`` (ADNI4) and ``init`` count from entry into a *phase*: for someone who rolled over from ADNI1, ``y1``

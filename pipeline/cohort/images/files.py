@@ -1,9 +1,7 @@
-"""Tell NIfTI from DICOM files by their names and first bytes.
+"""Which files of an input folder are images, by name and first bytes, and which links are followed.
 
 Apart from the walk through an input folder, because conversion needs this too, and hours of registration must not
 depend on how folders are walked.
-
-Which links in an input folder are followed, and what is said of the others.
 
 A link out of the input is followed only if the user says so (``--follow-links``): a folder that is given should be all
 that is read. The choice holds for the reading of a whole input, hence a context and no argument of twenty functions.

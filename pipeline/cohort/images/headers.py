@@ -3,10 +3,8 @@
 This takes seconds for ten thousand scans; checks that need the voxels (damaged gzip data, NaN, constant images) are
 made when registration reads them. The header is read as stored: nibabel would silently turn a voxel size of 0 into 1.
 
-Which affine of a NIfTI header is used, from the header alone.
-
-The header can state the map from voxels to the world twice, as quaternion (qform) and as matrix (sform), each with a
-code that is 0 for "not known". The choice follows the truth table of nipreps (niworkflows ``ValidateImage``):
+A NIfTI header can state the map from voxels to the world twice, as quaternion (qform) and as matrix (sform), each with
+a code that is 0 for "not known". The choice follows the truth table of nipreps (niworkflows ``ValidateImage``):
 
 =================  =================  ==========  ====================================================
 sform              qform              agree       used

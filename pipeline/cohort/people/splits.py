@@ -1,4 +1,4 @@
-"""Training, validation and test parts, always of whole participants.
+"""Training, validation and test parts, always of whole participants: who trains, and who may be predicted by what.
 
 Splits are stratified by class, or by quantile of the number to predict; folds, and the training and validation part of
 each, are then made alike in sex, age and site (`pipeline.cohort.people.balance`). Someone with scans of two classes
@@ -7,9 +7,8 @@ counts as the later one (`pipeline.cohort.people.tasks`), someone with two names
 scikit-learn's ``StratifiedKFold`` over participants makes the folds; ``StratifiedGroupKFold`` over scans balances the
 number of scans greedily and may leave a fold without a class.
 
-Who trains, and whose maps are guided: shares of the training participants.
-
-Which networks may predict a person: never one that was trained or selected with them.
+Of a training part all people train, or a share; of the annotated ones, the maps of all or of a share are guided. A
+network never predicts a person that it was trained or selected with.
 """
 
 from __future__ import annotations

@@ -1,16 +1,14 @@
-"""Tasks: what a network learns to predict about a scan, two classes, several classes or a number.
+"""Tasks: what a network learns to predict about a scan (two classes, several classes or a number), and its labels.
 
 A *kind* of task defines how it is split, measured and explained; all kinds are in `KINDS`. A *task* is a kind with the
 names from the settings of a run. It answers what differs between kinds, so that others need not ask which kind it is.
 The label of a scan is always text: its class, or its number.
 
-The labels of scans: the class that a scan belongs to, or the number to predict.
-
 A contrast is a column and two or more of its values, or comparisons of its numbers
-(`pipeline.run.config.number_classes`). The column is one of the scan table (``diagnosis``, ``sex``,
-``site`` ...) or of the source tables at the scan's visit (``age_group``). A scan with another value has no label. It is
-kept, so that the networks can predict it, unless ``apply_outside_contrast`` is off. A target (``cohort.target``) is any
-numeric column; a scan without a value has no label and is dropped.
+(`pipeline.run.config.number_classes`). The column is one of the scan table (``diagnosis``, ``sex``, ``site`` ...) or of
+the source tables at the scan's visit (``age_group``). A scan with another value has no label. It is kept, so that the
+networks can predict it, unless ``apply_outside_contrast`` is off. A target (``cohort.target``) is any numeric column; a
+scan without a value has no label and is dropped.
 """
 
 from __future__ import annotations

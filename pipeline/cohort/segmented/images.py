@@ -1,8 +1,8 @@
-"""Subjects of FreeSurfer or FastSurfer (SUBJECTS_DIR): their brains as input, and the segmentation of a scan.
+"""Images that other programs made, as input: subjects of FreeSurfer or FastSurfer, and Clinica's CAPS datasets.
 
-``<subject>/mri/brain.mgz`` enters as brain: extracted by FreeSurfer, intensities corrected. Where it is not there, or
-with ``--start-at scan``, the first of ``T1.mgz``, ``orig_nu.mgz`` and ``orig.mgz`` enters as scan: the whole head on
-FreeSurfer's grid.
+*FreeSurfer* (SUBJECTS_DIR). ``<subject>/mri/brain.mgz`` enters as brain: extracted by FreeSurfer, intensities
+corrected. Where it is not there, or with ``--start-at scan``, the first of ``T1.mgz``, ``orig_nu.mgz`` and ``orig.mgz``
+enters as scan: the whole head on FreeSurfer's grid.
 
 The participant and session of a subject are those that its folder names (``sub-01_ses-M012``, ``002_S_0295_m12``), or
 those of the row of ``--table`` in which a column holds the name of the folder. ``X.long.Y`` is the longitudinal result
@@ -13,8 +13,7 @@ The segmentation of any scan lies where ``regions.own_labels`` says, beside its 
 ``_dseg.nii.gz`` of BIDS derivatives), or in ``cohort.freesurfer_folder``. Its regions have FreeSurfer's names, or those
 of the table beside it.
 
-A CAPS dataset of Clinica: the images of its pipelines ``t1-linear`` and, as maps of tissue, ``t1-volume``.
-
+*CAPS.* Images of the pipelines ``t1-linear`` and, as maps of tissue, ``t1-volume``.
 ``subjects/sub-*/ses-*/t1_linear/<source>_space-MNI152NLin2009cSym[_desc-Crop]_res-1x1x1_T1w.nii.gz``, where the name of
 the source ends in ``_T1w`` in older versions. These are whole heads, N4-corrected and registered to the symmetric
 template by an affine map, without brain extraction. They enter as scans: the brain is extracted, and they are

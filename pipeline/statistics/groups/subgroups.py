@@ -1,4 +1,4 @@
-"""Relevance within subgroups, and whether the difference between the classes depends on the subgroup.
+"""Relevance within subgroups, and effects of covariates: on the difference between the classes, or on both alike.
 
 ``subgroups.tsv`` is descriptive: mean, number of participants, and difference between the classes. That p is below 5 %
 in one subgroup and not in another does not show that they differ. Subgroups with fewer participants than the minimum
@@ -8,11 +8,10 @@ are suppressed: their means are noise, and could identify participants.
 relevance over participants with main effects, covariates and test fold, by Freedman-Lane with one residual variance per
 class. Numeric variables (age, MMSE) are not cut into bands.
 
-Effects of sex, age, education, field strength and site on relevance and volume, each adjusted for the others.
-
-The model always includes the class, so an effect is one that patients and controls share; whether it differs between
-them is tested in ``interactions.tsv``. Tests are over participants (scans averaged first) by Freedman-Lane; those of
-relevance are adjusted for the test fold. Volumes are log(volume / intracranial volume).
+``main_effects.tsv`` tests sex, age, education, field strength and site on relevance and volume, each adjusted for the
+others. The model always includes the class, so an effect is one that patients and controls share; whether it differs
+between them is tested in ``interactions.tsv``. Tests are over participants (scans averaged first) by Freedman-Lane;
+those of relevance are adjusted for the test fold. Volumes are log(volume / intracranial volume).
 """
 
 from __future__ import annotations

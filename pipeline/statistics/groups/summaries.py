@@ -1,10 +1,8 @@
-"""Demographics of the analysed participants, by class, and tests of their differences.
+"""Who was analysed and what their maps are like: demographics by class, and relevance by region and group of scans.
 
-Relevance of every region in every group of scans, averaged over participants (scans averaged first).
-
-The summary has bilateral groups. The table of the region explorer has a row per region or bilateral group, method and
-group of scans: rows of bilateral groups repeat the tables of the statistics; rows of single regions are means of
-``group/relevance.tsv``.
+Relevance is averaged over participants (scans averaged first). Its summary has bilateral groups. The table of the
+region explorer has a row per region or bilateral group, method and group of scans: rows of bilateral groups repeat the
+tables of the statistics; rows of single regions are means of ``group/relevance.tsv``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""ComBat on region features, fitted for every test fold on the participants outside it.
+"""Sites in region features: ComBat fold by fold takes their effects off, and tests say what is left of them.
 
-Values, sites and covariates of the participants of a fold are not used to fit the model applied to them. Volumes are
-thereby fully held out. Relevance is not: the maps of the training participants were made by the networks of their own
-folds, which were trained on the participants of this fold.
+*ComBat* is fitted for every test fold on the participants outside it. Values, sites and covariates of the participants
+of a fold are not used to fit the model applied to them. Volumes are thereby fully held out. Relevance is not: the maps
+of the training participants were made by the networks of their own folds, which were trained on the participants of
+this fold.
 
 Networks of different folds differ in level and scale. Where sites are unbalanced over folds, ComBat would take that for
 effects of site, and write them into the values of other networks. So relevance is divided by the spread of its fold,
@@ -10,9 +11,8 @@ fold is in the model while sites are estimated, and the level of the test fold's
 is applied (`hold`). Spread and level of the test fold are those of its own participants, whatever their site and class;
 they are put back afterwards.
 
-Tests of the effect of site on mean and variance, over participants; both adjusted for the test fold in relevance.
-
-Location: values on site and covariates by Freedman-Lane, with one variance per site if sites are few and large enough
+*Tests* are over participants, of mean and variance; both adjusted for the test fold in relevance. Location: values on
+site and covariates by Freedman-Lane, with one variance per site if sites are few and large enough
 (`pipeline.statistics.linear.fold_effect.with_variances`).
 
 Scale: Brown & Forsythe (1974) by permutation, over sites with enough participants. The statistic is F of the absolute

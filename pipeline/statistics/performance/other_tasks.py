@@ -1,12 +1,11 @@
-"""Performance in held-out people where a number is predicted or several classes are told apart, with intervals.
+"""Performance in held-out people beyond two classes and one training: of a number, of several classes, of repeats.
 
-Variation of performance over training seeds: each repeat, mean and SD over repeats, and intervals with retraining.
-
-Intervals over participants take the trained networks as given. The corrected resampled interval of Nadeau & Bengio
-(2003, Mach Learn 52:239) is about the training procedure, with other participants and seeds to train on. Each fold is
-the mean over its repeats, since its test participants are the same in all of them: with one value per fold the interval
-of 95 % missed the true area under the curve in 4.8 % of 3,000 data sets (linear discriminant, five folds, three seeds,
-60 people; 3.3 % with 120), with one value per fold and seed in 12.8 % (8.9 %).
+Repeats train the same folds with other seeds; a table has each repeat, their mean and SD, and intervals with
+retraining. Intervals over participants take the trained networks as given. The corrected resampled interval of Nadeau &
+Bengio (2003, Mach Learn 52:239) is about the training procedure, with other participants and seeds to train on. Each
+fold is the mean over its repeats, since its test participants are the same in all of them: with one value per fold the
+interval of 95 % missed the true area under the curve in 4.8 % of 3,000 data sets (linear discriminant, five folds,
+three seeds, 60 people; 3.3 % with 120), with one value per fold and seed in 12.8 % (8.9 %).
 """
 
 from __future__ import annotations
