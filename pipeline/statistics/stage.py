@@ -210,7 +210,9 @@ def analyse(
     inputs = read_inputs(layout, scans, predictions, config)
     notes: list[tuple[str, str | None, str]] = [("inputs", None, text) for text in inputs.contradictions]
     written = []
-    for analysis, (tables, problem) in zip(ANALYSES, _attempts(inputs, executor), strict=True):
+    run_all: Callable[..., Iterator[Any]] = map if executor is None else executor.map
+    attempts: list[tuple[Tables, str | None]] = list(run_all(_attempt, ANALYSES, [inputs] * len(ANALYSES)))
+    for analysis, (tables, problem) in zip(ANALYSES, attempts, strict=True):
         if problem:
             notes.append((analysis.name, ", ".join(table.name for table in analysis.tables), problem))
         for table in analysis.tables:
@@ -219,13 +221,6 @@ def analyse(
             else:  # of an earlier run
                 table.remove(layout)
     return [*written, NOTES_TABLE.write(layout, notes)]
-
-
-def _attempts(inputs: StatisticsInputs, executor: Executor | None) -> list[tuple[Tables, str | None]]:
-    """Each analysis, in the order of `ANALYSES`."""
-    if executor is None:
-        return [_attempt(analysis, inputs) for analysis in ANALYSES]
-    return list(executor.map(_attempt, ANALYSES, [inputs] * len(ANALYSES)))
 
 
 def _attempt(analysis: Analysis, inputs: StatisticsInputs) -> tuple[Tables, str | None]:

@@ -170,7 +170,10 @@ def _fit_fold(
         for has_site, why_site, why_extra in zip(site_known, why, extra_why, strict=True)
     ]
     used = np.array([reason is None for reason in reasons], dtype=bool)
-    networks = _indicators([scans.fold[row] for row in rows[used]]) if hold else np.zeros((int(used.sum()), 0))
+    networks = np.zeros((int(used.sum()), 0))
+    if hold:  # a column for each network but the first
+        of_fold = pd.Series([scans.fold[row] for row in rows[used]], dtype=object)
+        networks = pd.get_dummies(of_fold).to_numpy(float)[:, 1:]
     combat = fit(
         features.values[rows][used],
         [code_text(name) for name in training.loc[used, settings.site_column]],
@@ -190,11 +193,6 @@ def _fit_fold(
 def covariates_of(features: RegionFeatures, settings: HarmonisationConfig) -> str:
     """Formula for a source of features."""
     return settings.volume_covariates if features.source == VOLUME else settings.relevance_covariates
-
-
-def _indicators(names: Sequence[str]) -> Floats:
-    """A column for each name but the first."""
-    return pd.get_dummies(pd.Series(list(names), dtype=object)).to_numpy(float)[:, 1:]
 
 
 def _apply(
