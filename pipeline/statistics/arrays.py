@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from heatlas.pipeline.run.config.settings import StatisticsConfig
+from heatlas.pipeline.run.config.statistics import StatisticsConfig
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]

@@ -332,7 +332,8 @@ def untested(table: Table, **known: object) -> pd.DataFrame:
 
     `known`: what is said all the same; the reason as ``note``.
     """
-    row: dict[str, object] = dict.fromkeys(table.meanings) | dict.fromkeys(numbers_of(table), np.nan)
+    row: dict[str, object] = dict.fromkeys(table.meanings)
+    row |= dict.fromkeys(numbers_of(table), np.nan)
     for name, column in table.columns.items():
         if column.form is Form.FLAG:
             row[name] = False
