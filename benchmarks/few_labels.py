@@ -40,7 +40,7 @@ from heatlas.pipeline.run.work.executors import open_executor
 from heatlas.pipeline.run.work.jobs import run_jobs
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.training.stage import fold_job, registered_versions
-from heatlas.studies.pretraining.long_tail import LongTailedParts, long_tailed_parts
+from heatlas.studies.long_tail import LongTailedParts, long_tailed_parts
 from heatlas.studies.pretraining.stage import pretrain
 from heatlas.studies.probes.backbone import kept_stages
 from heatlas.studies.representations.table import features, judged

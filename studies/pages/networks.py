@@ -12,7 +12,7 @@ from heatlas.reports.questions.map_verdicts import title_of
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import fixed, listing, mid_sentence, number, p_cell, p_value, percent, signed
 from heatlas.studies.consensus.agreement import FOLDS, SEVERAL
-from heatlas.studies.pretraining.long_tail import TAIL
+from heatlas.studies.long_tail import TAIL
 from heatlas.studies.representations.probes import ALL, PROBES
 from heatlas.studies.representations.table import AGREEMENT, BACKBONE, SITE
 from heatlas.studies.retraining.stage import AT_RANDOM, NOTHING

@@ -14,7 +14,7 @@ from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
-from heatlas.studies.pretraining.long_tail import draw_long_tail
+from heatlas.studies.long_tail import draw_long_tail
 from heatlas.studies.probes.settings import ProbeConfig
 
 log = logging.getLogger("heatlas")

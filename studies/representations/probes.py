@@ -34,7 +34,7 @@ from heatlas.pipeline.evaluation.scores.intervals import FEWEST
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.plain_text import counted, listed
 from heatlas.pipeline.run.work.seeds import derived_seed, generator
-from heatlas.studies.pretraining.long_tail import LongTailedParts
+from heatlas.studies.long_tail import LongTailedParts
 from heatlas.studies.representations.points import FeatureVectors, Floats
 
 KNN_1, KNN_10 = "knn_1", "knn_10"

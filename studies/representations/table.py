@@ -37,7 +37,7 @@ from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.run.work.digests import DigestCache, unit_key
 from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
 from heatlas.pipeline.run.work.seeds import derived_seed
-from heatlas.studies.pretraining.long_tail import LongTailedParts, by_class, long_tailed_parts
+from heatlas.studies.long_tail import LongTailedParts, by_class, long_tailed_parts
 from heatlas.studies.probes.backbone import Backbone, kept_stages
 from heatlas.studies.probes.body import body_of, with_body
 from heatlas.studies.probes.network import backbone_of

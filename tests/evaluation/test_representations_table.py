@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from heatlas.pipeline.run.errors import BadInputError, UsageError
-from heatlas.studies.pretraining.long_tail import LongTailedParts, long_tailed_parts
+from heatlas.studies.long_tail import LongTailedParts, long_tailed_parts
 from heatlas.studies.representations.points import contributions, effective_negatives, peak, points_of
 from heatlas.studies.representations.table import MEASURES, REPRESENTATIONS_TABLE, judged
 
