@@ -331,6 +331,12 @@ def untested(table: Table, **known: object) -> pd.DataFrame:
     """One row of a table where nothing could be tested: no number, nobody tested, no interval and no family.
 
     `known`: what is said all the same; the reason as ``note``.
+
+    Examples
+    --------
+    >>> table = Table("made", {"variable": "", "estimate": "", "n_scans": "", "exact": "", "interval": ""}, "row", "")
+    >>> untested(table, variable="age").iloc[0].to_dict()
+    {'variable': 'age', 'estimate': nan, 'n_scans': 0, 'exact': False, 'interval': 'none'}
     """
     row: dict[str, object] = dict.fromkeys(table.meanings)
     row |= dict.fromkeys(numbers_of(table), np.nan)
