@@ -163,7 +163,8 @@ def predict_test_part(
 def _spread(outputs: torch.Tensor, task: Task, loaded: LoadedModel) -> float:
     """Standard deviation over members of the evidence for the class explained, or of the number; of (members, 1, K)."""
     values = start_values(outputs[:, 0], task.unit, "evidence").double()
-    return float(values.std()) * loaded.description["objective"].get("target_sd", 1)
+    scale: float = loaded.description["objective"].get("target_sd", 1)
+    return float(values.std()) * scale
 
 
 def _answer(scan: Scan, task: Task, loaded: LoadedModel, output: np.ndarray) -> list[object]:
