@@ -26,7 +26,6 @@ import torch
 from sections import arguments_of, kept_rows
 
 from heatlas.pipeline.cohort.demo.cohort import write_demo_cohort
-from heatlas.pipeline.cohort.people.long_tail import LongTailedParts, long_tailed_parts
 from heatlas.pipeline.cohort.people.splits import Fold
 from heatlas.pipeline.cohort.records import Scan, ScanTable
 from heatlas.pipeline.models.contract import StagedModel
@@ -41,6 +40,7 @@ from heatlas.pipeline.run.work.executors import open_executor
 from heatlas.pipeline.run.work.jobs import run_jobs
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.training.stage import fold_job, registered_versions
+from heatlas.studies.long_tail import LongTailedParts, long_tailed_parts
 from heatlas.studies.pretraining.stage import pretrain
 from heatlas.studies.probes.network import kept_stages
 from heatlas.studies.representations.table import features, judged

@@ -26,6 +26,7 @@ from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.work.executors import open_executor
 from heatlas.pipeline.run.work.jobs import Job, run_jobs
 from heatlas.pipeline.run.work.seeds import generator
+from heatlas.pipeline.statistics.arrays import Resampling
 from heatlas.pipeline.statistics.linear.design import design_of
 from heatlas.pipeline.statistics.linear.freedman_lane import freedman_lane
 from heatlas.pipeline.statistics.linear.permutations import Exchangeability
@@ -74,7 +75,7 @@ def permuted(people: int, regions: int, permutations: int) -> list[str]:
     frame = pd.DataFrame(rng.normal(size=(people, 4)), columns=["x", "a", "b", "c"])
     values, design = rng.normal(size=(people, regions)), design_of("x + a + b + c", "x", frame)
     free = Exchangeability.free(people)
-    seconds = best_of(lambda: freedman_lane(values, design, free, permutations, generator(0, "orders")))
+    seconds = best_of(lambda: freedman_lane(values, design, free, Resampling(permutations, generator(0, "orders"))))
     return [f"{people:,}", f"{regions:,}", f"{permutations:,}", f"{seconds:.2f}"]
 
 

@@ -21,6 +21,7 @@ import statsmodels.formula.api as smf
 from sections import arguments_of, line
 from sections import table as markdown
 
+from heatlas.pipeline.statistics.arrays import Resampling
 from heatlas.pipeline.statistics.progression.trajectories import ParticipantSlopes, change_test, participant_slopes
 
 Row = dict[str, float]
@@ -51,7 +52,7 @@ def _arrays(rows: pd.DataFrame, response: str, groups: tuple[str, ...]) -> tuple
 def ours(table: pd.DataFrame, response: str, groups: tuple[str, ...], m: int) -> Row:
     """Slope of a group, difference of two, or equality of all."""
     rows, _ = of_groups(table, response, groups)
-    found = change_test(*_arrays(rows, response, groups), m, np.random.default_rng(1))
+    found = change_test(*_arrays(rows, response, groups), Resampling(m, np.random.default_rng(1)))
     return {name: float(getattr(found, name)[0]) for name in ("estimate", "low", "high", "p")}
 
 

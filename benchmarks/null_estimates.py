@@ -10,8 +10,9 @@ from null_networks import SCALES, fair, misses
 from null_relevance import FAST, Case, Found, Generator, M
 
 from heatlas.pipeline.run.work.seeds import generator
+from heatlas.pipeline.statistics.arrays import Resampling
 from heatlas.pipeline.statistics.associations.volume_association import volume_association
-from heatlas.pipeline.statistics.harmonisation.site_effect import site_effect
+from heatlas.pipeline.statistics.harmonisation.sites import site_effect
 from heatlas.pipeline.statistics.linear.correlation import partial_correlation
 from heatlas.pipeline.statistics.linear.fold_effect import model_within_folds
 from heatlas.pipeline.statistics.performance.other_tasks import SCALES as SCALES_OF_NUMBERS
@@ -105,7 +106,7 @@ def numbers(rng: Generator) -> Found:
             return np.stack([made[name] for name in ("mae", "r", "r2")], axis=1)
 
         scales = [SCALES_OF_NUMBERS[name] for name in true]
-        one = scaled_intervals(statistic, np.arange(n) % 5, scales, DRAWS, 0.95, rng)
+        one = scaled_intervals(statistic, np.arange(n) % 5, scales, Resampling(DRAWS, rng))
         for i, (name, value) in enumerate(true.items()):
             named = f"{name} of {n} people, five folds" + (", skewed" if kind != "normal" else "")
             found[named] = misses(one.low[[i]], one.high[[i]], float(value))
@@ -120,7 +121,9 @@ def spread_of_classes(rng: Generator) -> Found:
     values = rng.normal(size=(n, COLUMNS)) * np.where(patient, 2.0, 1.0)[:, None] + patient[:, None]
     values = values * SCALES[fold][:, None] + 2.0 * fold[:, None]
     frame = pd.DataFrame({"fold": fold, "age": rng.normal(size=n), "label": np.where(patient, "AD", "CN")})
-    test = site_effect("scale", values, np.where(site, "a", "b").tolist(), "age + label", frame, M, rng, True)[0]
+    test = site_effect(
+        "scale", values, np.where(site, "a", "b").tolist(), "age + label", frame, Resampling(M, rng), True
+    )[0]
     found["scale of sites that go with classes of SD 2:1"] = test.p
     found["scale of sites that go with classes of SD 2:1, family-wise over 10"] = test.p_fwe.min(keepdims=True)
     return found
@@ -147,7 +150,7 @@ def small_class(rng: Generator, effect: float = 0.0) -> Found:
         values = rng.normal(size=(n, COLUMNS)) * spread[:, None] + effect * frame[["x"]].to_numpy()
         values = values * SCALES[fold][:, None]
         model = model_within_folds("x", "x", frame, True)
-        test = partial_correlation(values, model.design, model.exchange, M, rng, "pearson")
+        test = partial_correlation(values, model.design, model.exchange, Resampling(M, rng), "pearson")
         found[f"pearson, {n} people in {folds} fold{'s' * (folds > 1)}, {few} with 3 x the SD"] = test.p
     return found
 

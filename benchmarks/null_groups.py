@@ -20,6 +20,7 @@ from sections import arguments_of, line, table
 
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.work.seeds import generator
+from heatlas.pipeline.statistics.arrays import Resampling
 from heatlas.pipeline.statistics.images.differences import Adjusted
 from heatlas.pipeline.statistics.images.voxel_test import voxel_test
 from heatlas.pipeline.statistics.linear.correlation import partial_correlation
@@ -115,7 +116,7 @@ def compared(
 ) -> PermutationTest:  # fmt: skip
     """The test of the tables."""
     model, of_first = class_model(groups, frame)
-    return freedman_lane(values, model.design, model.exchange, orders, rng, of_first, by_ranks=by_ranks)
+    return freedman_lane(values, model.design, model.exchange, Resampling(orders, rng), of_first, by_ranks=by_ranks)
 
 
 def class_model(groups: Groups, frame: pd.DataFrame) -> tuple[FoldModel, list[float]]:
@@ -149,10 +150,10 @@ def false_discoveries(rng: Generator, effect: float = 0.0) -> Found:
         formula = "label + age + sex + site" + " + label:sex" * (term == "label:sex")
         model = model_within_folds(formula, term, frame, True, groups)
         shown = values - 0.08 * (term == "age") * (1 + 0.5 * frame[["fold"]].to_numpy()) * frame[["age"]].to_numpy()
-        found[term] = freedman_lane(shown, model.design, model.exchange, ORDERS, rng, groups)
+        found[term] = freedman_lane(shown, model.design, model.exchange, Resampling(ORDERS, rng), groups)
     for method in ("pearson", "spearman"):
         model = model_within_folds("x + age + sex", "x", frame, True)
-        found[method] = partial_correlation(values, model.design, model.exchange, ORDERS, rng, method)  # type: ignore[arg-type]
+        found[method] = partial_correlation(values, model.design, model.exchange, Resampling(ORDERS, rng), method)  # type: ignore[arg-type]
     return {
         f"any of the false discovery rate, {name}": np.array([np.nanmin(test.p_fdr)]) for name, test in found.items()
     }

@@ -15,13 +15,13 @@ from scipy.stats import t as t_distribution
 
 from heatlas.pipeline.run.config.statistics import HarmonisationConfig
 from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.statistics.arrays import Resampling
 from heatlas.pipeline.statistics.associations.volume_association import volume_association
 from heatlas.pipeline.statistics.data.features import FoldedScans, RegionFeatures
 from heatlas.pipeline.statistics.data.members import difference_within, welch_within
 from heatlas.pipeline.statistics.groups.fairness import _of_level
 from heatlas.pipeline.statistics.harmonisation.combat import fit
-from heatlas.pipeline.statistics.harmonisation.fold_wise import harmonise
-from heatlas.pipeline.statistics.harmonisation.site_effect import site_effect
+from heatlas.pipeline.statistics.harmonisation.sites import harmonise, site_effect
 from heatlas.pipeline.statistics.linear.correlation import partial_correlation
 from heatlas.pipeline.statistics.linear.fold_effect import model_within_folds
 from heatlas.pipeline.statistics.linear.freedman_lane import freedman_lane
@@ -61,7 +61,7 @@ def change(rng: Generator, effect: float = 0.0) -> Found:
     slopes = -0.5 + 0.3 * rng.normal(size=(n, COLUMNS)) - effect * group[:, None]
     values = rng.normal(size=(n, COLUMNS))[person] + slopes[person] * years[:, None]
     values = (values + 0.5 * rng.normal(size=values.shape)) * SCALES[fold][person][:, None] + fold[person][:, None]
-    test = change_test(values, years, person, group[person], fold[person].astype(np.intp), M, rng)
+    test = change_test(values, years, person, group[person], fold[person].astype(np.intp), Resampling(M, rng))
     return {"group x time, networks of scale 1 to 3, all decline": test.p,
             "group x time, the same, family-wise over 10": test.p_fwe.min(keepdims=True)}  # fmt: skip
 
@@ -73,7 +73,9 @@ def skewed_change(rng: Generator, effect: float = 0.0) -> Found:
     values = rng.normal(size=(15, COLUMNS))[person] + slopes[person] * years[:, None]
     values += 0.1 * rng.normal(size=values.shape)
     nobody = np.zeros(len(person), np.intp)
-    return {"mean slope of 15 people, lognormal": change_test(values, years, person, nobody, nobody, M, rng).p}
+    return {
+        "mean slope of 15 people, lognormal": change_test(values, years, person, nobody, nobody, Resampling(M, rng)).p
+    }
 
 
 def fair(
@@ -125,7 +127,7 @@ def spreads(rng: Generator, effect: float = 0.0) -> Found:
             for covariates in ("", "age + "):
                 shown = values if covariates else values - 0.3 * frame[["age"]].to_numpy()
                 model = model_within_folds(f"{covariates}x", "x", frame, True)
-                test = partial_correlation(shown, model.design, model.exchange, M, rng, method)
+                test = partial_correlation(shown, model.design, model.exchange, Resampling(M, rng), method)
                 named = f"{'partial ' if covariates else ''}{method}, {n} people, {share:.0%} with {times:g} x the SD"
                 found[named] = test.p
     return found
@@ -150,7 +152,7 @@ def primary(rng: Generator, effect: float = 0.0) -> Found:
         frame = pd.DataFrame({"participant_id": person.astype(str), "fold": fold[person], "age": age[person]})
         frame = frame.assign(label=np.where(patient, "AD", "CN")[person], x=volume[person])
         model = model_within_folds("label + age + x", "x", frame, True)
-        test = partial_correlation(values, model.design, model.exchange, M, rng, "pearson")
+        test = partial_correlation(values, model.design, model.exchange, Resampling(M, rng), "pearson")
         named = f"class and fold held, {n} people" + f", patients with {times:g} x the SD" * (times > 1)
         found[named] = test.p
     return found
@@ -169,7 +171,7 @@ def confounded_sites(rng: Generator, effect: float = 0.0) -> Found:
         groups = frame["group"].tolist()
         model = model_within_folds(f"group{covariates}", "group", frame, True, groups)
         shown = values if covariates else values - site[:, None]
-        test = freedman_lane(shown, model.design, model.exchange, M, rng, groups)
+        test = freedman_lane(shown, model.design, model.exchange, Resampling(M, rng), groups)
         found[f"two groups{', site held' if covariates else ''}, sites confounded, SD 3:1"] = test.p
     return found
 
@@ -190,7 +192,7 @@ def after_combat(rng: Generator, effect: float = 0.0) -> Found:
         for covariates in ("", " + site"):
             groups = frame["group"].tolist()
             design = model_within_folds(f"group{covariates}", "group", frame, True, groups)
-            test = freedman_lane(harmonised, design.design, design.exchange, M, rng, groups)
+            test = freedman_lane(harmonised, design.design, design.exchange, Resampling(M, rng), groups)
             found[f"two groups{', site held' * bool(covariates)}, ComBat, {label}"] = test.p
     return found
 
@@ -207,7 +209,7 @@ def sites_of_networks(rng: Generator, effect: float = 0.0) -> Found:
     for tested in ("location", "scale"):
         shown = values + 2 * effect * first if tested == "location" else values + effect * first * (values - level)
         try:
-            test = site_effect(tested, shown, [f"s{one}" for one in site], "age", frame, M, rng, True)[0]
+            test = site_effect(tested, shown, [f"s{one}" for one in site], "age", frame, Resampling(M, rng), True)[0]
         except BadInputError:
             continue
         found[f"{tested} of sites, networks of scale 1 to 3"] = test.p
@@ -227,7 +229,7 @@ def sites_after_combat(rng: Generator) -> Found:
     scans = FoldedScans(frame, tuple(map(str, fold)), everyone, everyone, ())
     features = RegionFeatures("lrp", tuple(f"r{i}" for i in range(COLUMNS)), values)
     after = harmonise(features, scans, HarmonisationConfig(), True).values
-    test = site_effect("location", after, names, "age + sex + label", frame, M, rng, True)[0]
+    test = site_effect("location", after, names, "age + sex + label", frame, Resampling(M, rng), True)[0]
     return {"location of sites after ComBat, networks of scale 1 to 3": test.p}
 
 
@@ -320,7 +322,7 @@ def spread_of_sites(rng: Generator, effect: float = 0.0) -> Found:
         values = values * SCALES[frame["fold"]][:, None] + 2.0 * frame[["fold"]].to_numpy()
         rest = frame.drop(columns="site")
         found[f"F, three sites of 12, 18 and 30, {named}"] = site_effect(
-            "location", values, site.tolist(), "age", rest, M, rng, True
+            "location", values, site.tolist(), "age", rest, Resampling(M, rng), True
         )[0].p
     return found
 
@@ -361,7 +363,7 @@ def unequal_groups(rng: Generator, effect: float = 0.0) -> Found:
         model = model_within_folds("group", "group", frame, True, groups)
         for name, draw in (("normal", rng.normal), ("lognormal", lambda size: rng.lognormal(size=size) - np.exp(0.5))):
             values = draw(size=(first + second, COLUMNS)) + effect * frame[["group"]].to_numpy()
-            test = freedman_lane(values, model.design, model.exchange, M, rng, groups)
+            test = freedman_lane(values, model.design, model.exchange, Resampling(M, rng), groups)
             found[f"difference of {first} and {second}, {name}"] = misses(test.low, test.high, 0.0)
     return found
 

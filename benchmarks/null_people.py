@@ -10,11 +10,12 @@ from null_relevance import FAST, PEOPLE, Case, Found, Generator, M
 from statsmodels.stats.contingency_tables import mcnemar
 
 from heatlas.pipeline.run.config.files import load_config
+from heatlas.pipeline.statistics.arrays import Resampling
 from heatlas.pipeline.statistics.comparison.rankings import agreement
 from heatlas.pipeline.statistics.groups.fairness import _of_level
+from heatlas.pipeline.statistics.groups.summaries import _fisher, welch
 from heatlas.pipeline.statistics.normative.clustering import ward_labels
 from heatlas.pipeline.statistics.normative.subtypes import Subtypes, _compared
-from heatlas.pipeline.statistics.performance.demographics import _fisher, welch
 from heatlas.pipeline.statistics.progression.cox import RELEVANCE, Conversions, _tests, _with_shared_models, predictors
 from heatlas.pipeline.statistics.progression.prediction import progression_table
 from heatlas.pipeline.statistics.progression.trajectories import ChangeTest, change_test
@@ -104,7 +105,9 @@ def change(rng: Generator, effect: float = 0.0) -> Found:
     one, two = group == 0, group != 0
 
     def test(values: np.ndarray, rows: np.ndarray) -> ChangeTest:
-        return change_test(values[rows], years[rows], person[rows], group[rows], np.zeros_like(person[rows]), M, rng)
+        return change_test(
+            values[rows], years[rows], person[rows], group[rows], np.zeros_like(person[rows]), Resampling(M, rng)
+        )
 
     none, random = test(level + noise, one), test(level + noise + change, one)
     return {

@@ -10,8 +10,9 @@ import pandas as pd
 
 from heatlas.pipeline.run.config.statistics import ProgressionConfig, StatisticsConfig
 from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.statistics.arrays import Resampling
 from heatlas.pipeline.statistics.associations.volume_association import WITHIN, volume_association
-from heatlas.pipeline.statistics.harmonisation.site_effect import site_effect
+from heatlas.pipeline.statistics.harmonisation.sites import site_effect
 from heatlas.pipeline.statistics.linear.correlation import matched_test, partial_correlation
 from heatlas.pipeline.statistics.linear.fold_effect import FoldModel, model_within_folds
 from heatlas.pipeline.statistics.linear.freedman_lane import PermutationTest, freedman_lane
@@ -64,19 +65,19 @@ def within_folds(rng: Generator, effect: float = 0.0) -> Found:
     for name, method in (("partial Pearson", "pearson"), ("partial Spearman", "spearman")):
         model = model_within_folds(f"{covariates} + x", "x", frame, True)
         values = relevance(frame, 10, rng) + planted(model, effect)
-        found[name] = partial_correlation(values, model.design, model.exchange, M, rng, method).p
+        found[name] = partial_correlation(values, model.design, model.exchange, Resampling(M, rng), method).p
     groups = frame["label"].tolist()
     for name, term in (("two groups, studentised, SD 2:1", "label"), ("class x sex, studentised, SD 2:1", "label:sex")):
         formula = f"{covariates} + {'label' if term == 'label' else 'label + label:sex'}"
         model = model_within_folds(formula, term, frame, True, groups)
         values = relevance(frame, 10, rng, 2.0) + planted(model, effect)
-        found[name] = freedman_lane(values, model.design, model.exchange, M, rng, groups).p
+        found[name] = freedman_lane(values, model.design, model.exchange, Resampling(M, rng), groups).p
     for term in ("age", "sex", "site"):
         model = model_within_folds("label + age + sex + field_strength + site", term, frame, True)
         values = relevance(frame, 10, rng) if term != "age" else relevance(frame.assign(age=75), 10, rng)
         named = f"main effect of {term}{' (8 sites, F)' if term == 'site' else ''}"
         values = values + planted(model, effect)
-        found[named] = freedman_lane(values, model.design, model.exchange, M, rng).p
+        found[named] = freedman_lane(values, model.design, model.exchange, Resampling(M, rng)).p
     return found
 
 
@@ -142,7 +143,7 @@ def sites(sizes: list[int], noise: str) -> Callable[..., Found]:
             values += 0.1 * frame["age"].to_numpy()[:, None] + (shift if tested == "scale" else 0.0)
             names = [f"{100 + one}" for one in site]
             try:
-                test = site_effect(tested, values, names, "age + sex", frame, M, rng)[0]
+                test = site_effect(tested, values, names, "age + sex", frame, Resampling(M, rng))[0]
                 found[f"{tested} of {shown(sizes)} sites, {noise}"] = test.p
             except BadInputError:  # no two sites of the size that the test asks for
                 continue
@@ -161,7 +162,7 @@ def sites_within_folds(rng: Generator, effect: float = 0.0) -> Found:
     odd, level = frame[["site"]].isin(["s1", "s3", "s5"]).to_numpy(), 2 * frame[["fold"]].to_numpy()
     for tested in ("location", "scale"):
         shown = values + 2 * effect * odd if tested == "location" else values + effect * odd * (values - level)
-        test = site_effect(tested, shown, site, "age + sex", frame.drop(columns="site"), M, rng, True)[0]
+        test = site_effect(tested, shown, site, "age + sex", frame.drop(columns="site"), Resampling(M, rng), True)[0]
         found[f"{tested} of 6 x 10 sites, fold held"] = test.p
     return found
 
@@ -175,14 +176,14 @@ def families(rng: Generator, effect: float = 0.0) -> Found:
     found: dict[str, list[np.ndarray]] = {}
     for _ in range(10):
         values = of_all_maps(frame, rng) + planted(related, effect) + planted(compared, effect)
-        test = partial_correlation(values, related.design, related.exchange, M, rng, "pearson")
+        test = partial_correlation(values, related.design, related.exchange, Resampling(M, rng), "pearson")
         found.setdefault("partial Pearson", []).append(least(test))
         some = values.copy()
         some[:, :80] += 3 * related.design.tested
-        test = partial_correlation(some, related.design, related.exchange, M, rng, "pearson")
+        test = partial_correlation(some, related.design, related.exchange, Resampling(M, rng), "pearson")
         others = test.p_fwe[80:].min(keepdims=True)
         found.setdefault("partial Pearson, the other 736 where 80 are truly related", []).append(others)
-        test = freedman_lane(values, compared.design, compared.exchange, M, rng, groups)
+        test = freedman_lane(values, compared.design, compared.exchange, Resampling(M, rng), groups)
         found.setdefault("two groups, studentised, covariates", []).append(least(test))
     return {name: np.concatenate(p) for name, p in found.items()}
 

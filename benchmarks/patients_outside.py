@@ -65,6 +65,7 @@ from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.regions.effect_size import hedges_g
 from heatlas.pipeline.regions.region_sums import device_labels, device_region_sums
 from heatlas.pipeline.run.work.seeds import derived_seed, generator
+from heatlas.pipeline.statistics.arrays import Resampling
 from heatlas.pipeline.statistics.linear.design import design_of
 from heatlas.pipeline.statistics.linear.freedman_lane import freedman_lane
 from heatlas.pipeline.statistics.linear.permutations import Exchangeability
@@ -275,9 +276,12 @@ class Half:
             order = np.argsort(-np.abs(g))
             frame = pd.DataFrame({"ill": ill.astype(float)})
             test = freedman_lane(
-                evidence[:, known], design_of("1 + ill", "ill", frame), Exchangeability.free(len(ill)), PERMUTATIONS,
-                generator(SEED, "permutations", self.number), variance_groups=ill.tolist(),
-            )  # fmt: skip
+                evidence[:, known],
+                design_of("1 + ill", "ill", frame),
+                Exchangeability.free(len(ill)),
+                Resampling(PERMUTATIONS, generator(SEED, "permutations", self.number)),
+                variance_groups=ill.tolist(),
+            )
             for region in REGIONS:
                 place = groups.index(region)
                 found[f"{region} place"] = int(np.flatnonzero(order == place)[0]) + 1

@@ -32,6 +32,7 @@ from sklearn.utils import check_random_state
 from timed import cpu_seconds
 
 from heatlas.pipeline.run.work.seeds import generator
+from heatlas.pipeline.statistics.arrays import Resampling
 from heatlas.pipeline.statistics.linear.design import Design, design_of
 from heatlas.pipeline.statistics.linear.freedman_lane import (
     LinearModel,
@@ -96,7 +97,9 @@ def compared(name: str, n: int, formula: str, m: int, turns: int) -> Row:
 
     def studentised(equal_variances: bool = False) -> PermutationTest:
         rng = generator(SEED, "benchmark")
-        return freedman_lane(values, design, Exchangeability.free(n), m, rng, equal_variances=equal_variances)
+        return freedman_lane(
+            values, design, Exchangeability.free(n), Resampling(m, rng), equal_variances=equal_variances
+        )
 
     def own() -> PermutationTest:
         return studentised(True)

@@ -23,6 +23,7 @@ from sections import STATISTICS, arguments_of, line, show, table
 
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
 from heatlas.pipeline.run.work.seeds import generator
+from heatlas.pipeline.statistics.arrays import Resampling
 from heatlas.pipeline.statistics.linear.correlation import partial_correlation
 from heatlas.pipeline.statistics.linear.design import design_of
 from heatlas.pipeline.statistics.linear.fold_effect import model_within_folds
@@ -104,8 +105,10 @@ class Test:
         design, exchange = design_of(self.formula, self.term, people.table), exchange_of(people, self.scheme)
         groups = people.table[self.spread].tolist() if self.spread else None
         if self.method == "linear":
-            return lambda values, rng: freedman_lane(values, design, exchange, PERMUTATIONS, rng, groups)
-        return lambda values, rng: partial_correlation(values, design, exchange, PERMUTATIONS, rng, self.method)
+            return lambda values, rng: freedman_lane(values, design, exchange, Resampling(PERMUTATIONS, rng), groups)
+        return lambda values, rng: partial_correlation(
+            values, design, exchange, Resampling(PERMUTATIONS, rng), self.method
+        )
 
 
 def exchange_of(people: Cohort, scheme: str) -> Exchangeability:
@@ -235,7 +238,7 @@ def class_difference(
 ) -> PermutationTest:
     """The test of `pipeline.statistics.shortcuts` in many columns; plain without groups."""
     model = model_within_folds("positive", "positive", frame, settings.fold_effect, groups)
-    return freedman_lane(values, model.design, model.exchange, settings.permutations, rng, groups)
+    return freedman_lane(values, model.design, model.exchange, Resampling(settings.permutations, rng), groups)
 
 
 def power_section(data_sets: int) -> str:

@@ -20,9 +20,8 @@ from heatlas.atlases.catalogue import find_atlas
 from heatlas.atlases.spaces import write_template_image
 from heatlas.atlases.templates import find_template
 from heatlas.pipeline.cohort.people.persons import hidden_name, spelled_in
-from heatlas.pipeline.cohort.people.splits import PARTS, SPLITS_TABLE, Fold, Split
+from heatlas.pipeline.cohort.people.splits import PARTS, SPLITS_TABLE, Fold, Split, people_of
 from heatlas.pipeline.cohort.people.tasks import Task, task_of
-from heatlas.pipeline.cohort.people.unseen import people_of
 from heatlas.pipeline.cohort.records import ScanTable
 from heatlas.pipeline.explaining.controls import (
     NORMS_TABLE,
@@ -169,7 +168,7 @@ def _salt(networks: Mapping[int, LoadedModel]) -> str:
 def _people_of_class(run: RunLayout, task: Task) -> Iterable[str]:
     """Those whose scans all have the first class; everyone with a label, where a number is predicted."""
     scans = ScanTable.read(run).labelled
-    others = set() if task.is_number else {scan.participant_id for scan in scans if scan.label != task.outputs[0]}
+    others = {scan.participant_id for scan in scans if not task.is_control(scan.label)}
     return sorted({scan.participant_id for scan in scans} - others)
 
 
@@ -218,7 +217,7 @@ def metadata(
     kind: ImageKind = T1W,
 ) -> dict[str, Any]:
     """``metadata.json``: the keys that MONAI asks for, and the section of Heatlas."""
-    said = f"{task.column}" if task.is_number else f"{' or '.join(task.outputs)}"
+    said = " or ".join(task.outputs)
     facts = dict(bundle.facts)
     facts["reference"] = {**facts["reference"], "mean_logits": dict(logits)}
     return {
@@ -242,7 +241,7 @@ def metadata(
             },
             "outputs": {
                 "pred": {
-                    "type": "number" if task.is_number else "logits", "format": "classes",
+                    "type": "logits" if task.classes else "number", "format": "classes",
                     "num_channels": len(task.outputs), "spatial_shape": [], "dtype": "float32", "value_range": [],
                     "is_patch_data": False,
                     "channel_def": {str(place): name for place, name in enumerate(task.outputs)},

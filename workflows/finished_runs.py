@@ -128,8 +128,7 @@ def _read(folder: Path, name: str, target: Path) -> Run:
         config = read_run_config(layout)
         task = task_of(config.cohort)
         if task.kind.undefined:
-            what = "predicts a number" if task.is_number else "has several classes"
-            raise BadInputError(f"only runs of two classes are compared, and this one {what}.")
+            raise BadInputError(f"only runs of two classes are compared, and this one {task.kind.does}.")
         path = PREDICTIONS_TABLE.path(layout)
         predictions = PREDICTIONS_TABLE.read(layout, PREDICTION_COLUMNS)
         require_whole(path)

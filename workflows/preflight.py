@@ -19,7 +19,7 @@ from heatlas.atlases.catalogue import find_atlas
 from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.templates import configured_grid, find_template
 from heatlas.pipeline.cohort.bids.tables import PARTICIPANTS, SESSIONS
-from heatlas.pipeline.cohort.images.links import leads_in_a_circle
+from heatlas.pipeline.cohort.images.files import leads_in_a_circle
 from heatlas.pipeline.cohort.people.balance import BALANCE_COLUMNS
 from heatlas.pipeline.cohort.people.splits import (
     PARTS,

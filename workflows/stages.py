@@ -28,11 +28,10 @@ from heatlas.pipeline.registration.own_labels import carry_labels
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.work.jobs import Job, Outcome, run_step
-from heatlas.pipeline.statistics.applied import compare_applied
 from heatlas.pipeline.statistics.data.inputs import files_read
 from heatlas.pipeline.statistics.data.values import measure_images
 from heatlas.pipeline.statistics.images.voxelwise import compare_voxelwise
-from heatlas.pipeline.statistics.stage import analyse
+from heatlas.pipeline.statistics.stage import analyse, compare_applied
 from heatlas.pipeline.training.application import PREDICTIONS_APPLIED_TABLE, apply_networks
 from heatlas.pipeline.training.baselines.stage import compare_with_baselines
 from heatlas.pipeline.training.given import take_networks

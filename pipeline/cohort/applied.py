@@ -22,7 +22,7 @@ from heatlas.pipeline.cohort.bids.derivatives import (
     with_entries,
 )
 from heatlas.pipeline.cohort.candidates import Candidate, with_anatomy, with_readable_headers, without_people
-from heatlas.pipeline.cohort.images.file_kinds import image_stem, is_image
+from heatlas.pipeline.cohort.images.files import image_stem, is_image
 from heatlas.pipeline.cohort.oasis import participant as oasis_participant
 from heatlas.pipeline.cohort.people.splits import PARTS, SPLITS_TABLE, Split
 from heatlas.pipeline.cohort.people.tasks import TWO_CLASSES, task_of
@@ -194,7 +194,7 @@ def to_apply(cohort: InputCohort, config: Config) -> tuple[InputCohort, Config]:
     if task.kind.name != TWO_CLASSES:
         if cohort.layout == "image" or cohort.problem:
             raise BadInputError(
-                f"{cohort.root}: networks that tell {'a number' if task.is_number else 'several classes'} are applied "
+                f"{cohort.root}: networks that tell {'several classes' if task.classes else 'a number'} are applied "
                 f"to cohorts with {task.column} only. Add it to the table of participants. {cohort.problem}".strip()
             )
         return cohort, config

@@ -21,9 +21,16 @@ import numpy as np
 
 from heatlas.pipeline.cohort.cells.tables import RANGES, SUFFIXES, problem_notes
 from heatlas.pipeline.cohort.images.conversion import check_pair, is_pair
-from heatlas.pipeline.cohort.images.file_kinds import is_dicom, is_image, is_irregular, is_nifti
+from heatlas.pipeline.cohort.images.files import (
+    are_followed,
+    is_dead,
+    is_dicom,
+    is_image,
+    is_irregular,
+    is_nifti,
+    leads_in_a_circle,
+)
 from heatlas.pipeline.cohort.images.headers import HeaderFinding, check_header, read_raw_header
-from heatlas.pipeline.cohort.images.links import are_followed, is_dead, leads_in_a_circle
 from heatlas.pipeline.cohort.people.persons import known_among
 from heatlas.pipeline.cohort.records import FollowUp, Scan
 from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE, KINDS, ImageKind

@@ -38,7 +38,6 @@ from heatlas.pipeline.cohort.bids.tables import (
     read_bids_tables,
 )
 from heatlas.pipeline.cohort.candidates import Candidate, InputFiles
-from heatlas.pipeline.cohort.cells.dates import visit_of_session
 from heatlas.pipeline.cohort.cells.tables import (
     filled_rows,
     plain_name,
@@ -47,9 +46,8 @@ from heatlas.pipeline.cohort.cells.tables import (
     require_clear_sex,
     sex_codes,
 )
-from heatlas.pipeline.cohort.cells.values import identifier
-from heatlas.pipeline.cohort.images.file_kinds import image_stem, is_image
-from heatlas.pipeline.cohort.images.links import are_followed
+from heatlas.pipeline.cohort.cells.values import identifier, visit_of_session
+from heatlas.pipeline.cohort.images.files import are_followed, image_stem, is_image
 from heatlas.pipeline.cohort.oasis import SESSION_FOLDER, participant
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.cohort.segmented.subjects import named_scan

@@ -34,7 +34,6 @@ from pathlib import Path
 
 from heatlas.pipeline.cohort.candidates import Candidate, InputFiles
 from heatlas.pipeline.cohort.cells import values
-from heatlas.pipeline.cohort.cells.dates import month_session, visit_of
 from heatlas.pipeline.cohort.cells.tables import (
     SUFFIXES,
     filled_rows,
@@ -44,6 +43,7 @@ from heatlas.pipeline.cohort.cells.tables import (
     read_sheet,
     read_workbook,
 )
+from heatlas.pipeline.cohort.cells.values import month_session, visit_of
 from heatlas.pipeline.cohort.images.conversion import header_of, is_pair
 from heatlas.pipeline.cohort.people.diagnosis import Diagnosis, cdr_diagnosis, follow_up
 from heatlas.pipeline.cohort.records import Scan

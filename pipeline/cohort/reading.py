@@ -17,7 +17,6 @@ from typing import Literal
 from heatlas.pipeline.cohort import oasis as oasis
 from heatlas.pipeline.cohort.adni import download as adni
 from heatlas.pipeline.cohort.adni.download import parse_image
-from heatlas.pipeline.cohort.bids import caps
 from heatlas.pipeline.cohort.bids import dataset as bids
 from heatlas.pipeline.cohort.bids.derivatives import entry_notes, over_template, with_entries
 from heatlas.pipeline.cohort.bids.tables import PARTICIPANTS
@@ -37,13 +36,14 @@ from heatlas.pipeline.cohort.candidates import (
     without_duplicates,
     without_people,
 )
-from heatlas.pipeline.cohort.images.links import are_followed, dead_link, following_links
+from heatlas.pipeline.cohort.images.files import are_followed, dead_link, following_links
 from heatlas.pipeline.cohort.listed import find_table, names_images, read_listed, require_short
-from heatlas.pipeline.cohort.people.contrast import shuffled_labels, unknown_diagnoses, with_labels
 from heatlas.pipeline.cohort.people.inclusion import Clinical, apply_rule, clinical_table, require_no_person
 from heatlas.pipeline.cohort.people.persons import roll_over_notes, unusual_ages
+from heatlas.pipeline.cohort.people.tasks import shuffled_labels, unknown_diagnoses, with_labels
 from heatlas.pipeline.cohort.records import ScanTable
 from heatlas.pipeline.cohort.segmented import images as freesurfer
+from heatlas.pipeline.cohort.segmented.images import enters_as_caps, is_caps, read_caps
 from heatlas.pipeline.cohort.segmented.subjects import has_volumes, with_segmented_volumes
 from heatlas.pipeline.cohort.sharing import Disguise, Manifest, Match, capped_ages, select, with_capped_columns
 from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE, T1W, ImageKind, template_name
@@ -224,9 +224,9 @@ _READERS: Mapping[str, Callable[[Path, InputFiles, CohortConfig], tuple[list[Can
     "adni": adni.read_adni,
     "oasis": oasis.read_oasis,
     "freesurfer": freesurfer.read_subjects,
-    "caps": caps.read_caps,
+    "caps": read_caps,
 }
-_ENTERS: Mapping[str, Callable[[str], bool]] = {"freesurfer": freesurfer.enters, "caps": caps.enters}
+_ENTERS: Mapping[str, Callable[[str], bool]] = {"freesurfer": freesurfer.enters, "caps": enters_as_caps}
 """Which folders of a layout are searched, if not all."""
 
 
@@ -234,7 +234,7 @@ def detect_layout(root: Path, with_table: bool = False) -> Layout:
     """Detect the layout of a folder; one of no known layout is refused unless a table of its images is given."""
     if freesurfer.is_subjects_folder(root):
         return "freesurfer"
-    if caps.is_caps(root):
+    if is_caps(root):
         return "caps"
     if with_table:
         return "table"

@@ -43,7 +43,7 @@ from heatlas.pipeline.cohort.cells.tables import RANGES
 from heatlas.pipeline.cohort.cells.values import number
 from heatlas.pipeline.cohort.images.conversion import is_pair
 from heatlas.pipeline.cohort.images.dicom import series_of
-from heatlas.pipeline.cohort.images.file_kinds import dicom_files, is_image
+from heatlas.pipeline.cohort.images.files import dicom_files, is_image
 from heatlas.pipeline.cohort.records import OLDEST_AGE, Scan
 from heatlas.pipeline.run.config.settings import PrivacyConfig
 from heatlas.pipeline.run.declared import Form, Table

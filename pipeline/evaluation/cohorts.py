@@ -84,18 +84,13 @@ class JudgedCohort:
     @property
     def positive(self) -> tuple[Scan, ...]:
         """Scans of the class that is explained; all where a number is predicted."""
-        if self.task.is_number:
-            return self.scans
-        return tuple(scan for scan in self.scans if scan.label == self.task.explained)
+        return tuple(scan for scan in self.scans if self.task.explains(scan.label))
 
     @property
     def outcome(self) -> dict[str, float]:
         """What regions are ranked by: 1 for the class that is explained, else 0; or the number, standardised."""
-        if not self.task.is_number:
-            return {scan.scan_id: float(scan.label == self.task.explained) for scan in self.scans}
-        numbers = np.array([self.task.value(scan.label, scan.name) for scan in self.scans])
-        scale = numbers.std() or 1.0
-        return {scan.scan_id: float(z) for scan, z in zip(self.scans, (numbers - numbers.mean()) / scale, strict=True)}
+        ranks = self.task.ranks_by([scan.label for scan in self.scans], [scan.name for scan in self.scans])
+        return dict(zip((scan.scan_id for scan in self.scans), ranks, strict=True))
 
     @property
     def people(self) -> HeldOutPeople:

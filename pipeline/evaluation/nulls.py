@@ -157,16 +157,15 @@ def _with_labels_of_others(scans: Sequence[Scan], fold: Fold, task: Task, seed: 
     own: dict[str, list[float]] = {}
     for scan in scans:
         own.setdefault(person[scan.participant_id], []).append(task.value(scan.label, scan.name))
-    value = {name: float(np.mean(all_) if task.is_number else max(all_)) for name, all_ in own.items()}
+    value = {name: float(task.kind.of_person(all_)) for name, all_ in own.items()}
     new: dict[str, float] = {}
     for part, members in (("train", fold.train), ("validation", fold.validation)):
         people = sorted({person[scan.participant_id] for scan in scans if scan.participant_id in members})
         if not people:
             continue
         values = np.array([value[name] for name in people])
-        if part == "train" and not task.is_number:
-            classes = {label: [n for n in people if value[n] == k] for k, label in enumerate(task.outputs)}
-            _require_enough(fold, classes)
+        if part == "train":
+            _require_enough(fold, {label: [n for n in people if value[n] == k] for k, label in enumerate(task.classes)})
         order = least_associated(values, task.is_number, derived_seed(seed, part, fold.index))
         new |= {name: float(values[donor]) for name, donor in zip(people, order, strict=True)}
     relabelled = []

@@ -18,10 +18,9 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from heatlas.pipeline.cohort.people.annotated import training_part
 from heatlas.pipeline.cohort.people.persons import same_person
-from heatlas.pipeline.cohort.people.splits import Split
-from heatlas.pipeline.cohort.people.tasks import Task, task_of
+from heatlas.pipeline.cohort.people.splits import Split, training_part
+from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.cohort.records import Scan, ScanTable
 from heatlas.pipeline.explaining.networks import Control, MeanControls, ReferenceScan
 from heatlas.pipeline.models.inputs import NetworkInput, read_network_volume
@@ -108,7 +107,7 @@ def controls_of(scans: Sequence[Scan], split: Split, config: Config) -> Referenc
     if config.training.networks_of:  # of another cohort, whose controls these networks know
         if bundle := open_bundle(Path(config.training.networks_of)):
             nobody: dict[int, tuple[Scan, ...]] = {fold.index: () for fold in split.folds}
-            return ReferencePool(nobody, 1, (), _wanted(task), mean=mean_controls(bundle))
+            return ReferencePool(nobody, 1, (), task.words.control, mean=mean_controls(bundle))
         other = RunLayout(Path(config.training.networks_of))
         there = _registered_in(other, config.registration.resolution_mm)
         trained = {person for fold in _learned_from(Split.read(other), there, config).folds for person in fold.train}
@@ -120,7 +119,7 @@ def controls_of(scans: Sequence[Scan], split: Split, config: Config) -> Referenc
     firsts = []
     for person, names in same_person(scan.participant_id for scan in labelled).items():
         own = [scan for scan in labelled if scan.participant_id in names]
-        if task.is_number or all(scan.label == task.outputs[0] for scan in own):
+        if all(task.is_control(scan.label) for scan in own):
             order = derived_seed(config.seed, "reference", person)
             firsts.append((order, min(own, key=lambda scan: scan.place[1:])))
     firsts.sort(key=lambda pair: (pair[0], pair[1].participant_id))
@@ -128,7 +127,7 @@ def controls_of(scans: Sequence[Scan], split: Split, config: Config) -> Referenc
         fold.index: tuple(scan for _, scan in firsts if together or scan.participant_id in set(fold.train))
         for fold in split.folds
     }
-    return ReferencePool(by_fold, attribution.reference_size, attribution.reference_match, _wanted(task), other)
+    return ReferencePool(by_fold, attribution.reference_size, attribution.reference_match, task.words.control, other)
 
 
 def _learned_from(split: Split, scans: Sequence[Scan], config: Config) -> Split:
@@ -167,10 +166,6 @@ def _registered_in(layout: RunLayout, resolution_mm: float) -> list[Scan]:
         for scan in kept
         if all(path.is_file() for path in layout.scan(scan.participant_id, scan.session_id, resolution_mm).images)
     ]
-
-
-def _wanted(task: Task) -> str:
-    return f"someone with {task.column}" if task.is_number else f"a control ({task.outputs[0]})"
 
 
 STEPS = 2**16

@@ -24,7 +24,7 @@ from heatlas.pipeline.attribution.method_settings import Setting
 from heatlas.pipeline.attribution.methods import Method, attribute_all
 from heatlas.pipeline.attribution.network_view import StartValue, start_values
 from heatlas.pipeline.attribution.records import LEDGER_TABLE, LOSSES, Attribution, RunningMean, sum_per_volume
-from heatlas.pipeline.cohort.people.unseen import require_unseen
+from heatlas.pipeline.cohort.people.splits import require_unseen
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.explaining.networks import Network
 from heatlas.pipeline.models.device import chosen_device

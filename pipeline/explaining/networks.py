@@ -14,7 +14,7 @@ from torch import Tensor
 
 from heatlas.pipeline.attribution.network_view import exact_float32
 from heatlas.pipeline.attribution.reference.references import Memory, Reference
-from heatlas.pipeline.cohort.people.unseen import people_of
+from heatlas.pipeline.cohort.people.splits import people_of
 from heatlas.pipeline.models.contract import members_of
 from heatlas.pipeline.models.inputs import NetworkInput, read_channels
 from heatlas.pipeline.models.storage import LoadedModel, load_model

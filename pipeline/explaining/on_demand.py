@@ -15,9 +15,8 @@ from heatlas.pipeline.attribution.network_view import StartValue, split_layers
 from heatlas.pipeline.attribution.registry import find_method
 from heatlas.pipeline.cohort.candidates import participant_named
 from heatlas.pipeline.cohort.people.persons import known_among
-from heatlas.pipeline.cohort.people.splits import PARTS, SPLITS_TABLE, Split
+from heatlas.pipeline.cohort.people.splits import PARTS, SPLITS_TABLE, Split, known_to_network
 from heatlas.pipeline.cohort.people.tasks import task_of
-from heatlas.pipeline.cohort.people.unseen import known_to_network
 from heatlas.pipeline.cohort.records import SCANS_TABLE, Scan
 from heatlas.pipeline.explaining.controls import controls_of
 from heatlas.pipeline.explaining.explained_scan import PREDICTED, Explanation, asked_for, map_outputs

@@ -23,7 +23,7 @@ from typing import Any
 import pandas as pd
 
 from heatlas.atlases.labels import Atlas
-from heatlas.pipeline.cohort.people.unseen import networks_that_answered
+from heatlas.pipeline.cohort.people.splits import networks_that_answered
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.cohort.work import Work
 from heatlas.pipeline.explaining.controls import controls_of

@@ -28,7 +28,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from heatlas.atlases.spaces import Grid, write_template_image
-from heatlas.pipeline.cohort.people.unseen import networks_that_answered
+from heatlas.pipeline.cohort.people.splits import networks_that_answered
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.cohort.work import Work
 from heatlas.pipeline.regions.audit import RELEVANCE_AUDIT_TABLE

@@ -22,8 +22,7 @@ from heatlas.atlases.spaces import (
 )
 from heatlas.atlases.templates import span_of
 from heatlas.pipeline.cohort.images.headers import kind_of, read_raw_header
-from heatlas.pipeline.cohort.people.annotated import guided_people, training_part
-from heatlas.pipeline.cohort.people.splits import Split
+from heatlas.pipeline.cohort.people.splits import Split, guided_people, training_part
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.cohort.segmented.images import labels_of_scans, n_longitudinal, region_numbers, t1w_of
 from heatlas.pipeline.cohort.work import Work

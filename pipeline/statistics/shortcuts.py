@@ -37,11 +37,11 @@ from heatlas.pipeline.run.declared import Inference, Table, described
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import derived_seed, generator
-from heatlas.pipeline.statistics.arrays import Floats, Indices
+from heatlas.pipeline.statistics.arrays import Floats, Indices, Resampling
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.values import joined, participant_codes
 from heatlas.pipeline.statistics.linear.fold_effect import EVEN, FOLD, model_within_folds
-from heatlas.pipeline.statistics.linear.freedman_lane import TEST_INTERVAL, freedman_lane
+from heatlas.pipeline.statistics.linear.freedman_lane import TEST_INTERVAL, freedman_lane, inference
 from heatlas.pipeline.statistics.linear.permutations import (
     Exchangeability,
     Permutations,
@@ -78,11 +78,10 @@ SHORTCUT_COLUMNS = {
     f"folds, weighted by n1 n2 / (n1 + n2), {EVEN}",
     "difference_low": "Lower bound of the interval of difference",
     "difference_high": "Upper bound of the interval",
-    "difference_interval": "permutation: made with the critical value of the permuted t, so it excludes 0 exactly "
-    "where p is at most 1 - confidence; none",
+    "difference_interval": inference("interval")["interval"],
     "fold_held": "Whether difference and p are adjusted for the test fold (each fold's maps come from its own network)",
     "t": "Welch's t; if fold_held, from a model with fold and one residual variance per class",
-    "df": "Degrees of freedom of t (Welch-Satterthwaite)",
+    **inference("df"),
     "p": "Two-sided p of t from permuting participants between the classes (within test folds if fold_held), each "
     "class keeping its standard deviation; (b+1)/(m+1)",
     **described("p_fdr", "family", "n_permutations", "exact", "n_participants", "n_scans"),
@@ -169,9 +168,7 @@ def _difference(
     groups, means = positive.tolist(), (float(values[positive].mean()), float(values[~positive].mean()))
     try:
         model = model_within_folds("_positive", "_positive", frame, settings.fold_effect, groups)
-        test = freedman_lane(
-            values, model.design, model.exchange, settings.permutations, rng, groups, confidence=settings.confidence
-        )
+        test = freedman_lane(values, model.design, model.exchange, Resampling.orders(settings, rng), groups)
     except BadInputError as error:  # the classes are collinear with fold, or a class has one participant
         return {"note": str(error).replace("_positive", "class")}
     return {
@@ -415,7 +412,7 @@ def _summary(
         return balanced_accuracy(called[None], scans, here, counted)
 
     people = int(scans.codes.max()) + 1
-    intervals = bootstrap_intervals(statistic, [0] * people, settings.bootstrap_samples, settings.confidence, rng)
+    intervals = bootstrap_intervals(statistic, [0] * people, Resampling.draws(settings, rng))
     observed = float(statistic(np.ones((1, people)))[0])
     reached = observed * (1 - 1e-9)
     per_site = np.bincount(scans.site, scans.weights)

@@ -21,7 +21,7 @@ import torch
 from scipy.special import expit
 
 from heatlas.pipeline.cohort.people.persons import known_among
-from heatlas.pipeline.cohort.people.unseen import networks_for, people_of, require_unseen
+from heatlas.pipeline.cohort.people.splits import networks_for, people_of, require_unseen
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.cohort.work import Work
 from heatlas.pipeline.models.device import chosen_device

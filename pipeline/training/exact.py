@@ -129,7 +129,7 @@ def solved(
         inner = columns.inner()
         turn = rotation(inner, last.in_features)
         try:
-            classes = 0 if task.is_number else len(task.outputs)
+            classes = len(task.classes)
             found = fit(inner @ turn, wanted, people, classes, seed, config.training.balance_classes)
         except ValueError as error:  # scikit-learn's, of data that no model can be fitted to
             raise BadInputError(f"{error}. Use fewer folds, or add participants.") from error

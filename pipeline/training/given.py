@@ -14,9 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from heatlas.pipeline.cohort.people.splits import PARTS, Fold, Split
+from heatlas.pipeline.cohort.people.splits import PARTS, Fold, Split, known_to_network, people_of
 from heatlas.pipeline.cohort.people.tasks import Task, task_of
-from heatlas.pipeline.cohort.people.unseen import known_to_network, people_of
 from heatlas.pipeline.cohort.work import Work
 from heatlas.pipeline.models.contract import StagedModel, members_of
 from heatlas.pipeline.models.families.registry import build_network

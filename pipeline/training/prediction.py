@@ -10,9 +10,8 @@ import pandas as pd
 import torch
 
 from heatlas.pipeline.attribution.network_view import start_values
-from heatlas.pipeline.cohort.people.splits import Fold, require_disjoint
+from heatlas.pipeline.cohort.people.splits import Fold, require_disjoint, require_unseen
 from heatlas.pipeline.cohort.people.tasks import NUMBER, SEVERAL_CLASSES, TWO_CLASSES, Task, task_of
-from heatlas.pipeline.cohort.people.unseen import require_unseen
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.models.contract import members_of
 from heatlas.pipeline.models.inputs import read_channels
@@ -168,7 +167,8 @@ def predict_test_part(
 def _spread(outputs: torch.Tensor, task: Task, loaded: LoadedModel) -> float:
     """Standard deviation over members of the evidence for the class explained, or of the number; of (members, 1, K)."""
     values = start_values(outputs[:, 0], task.unit, "evidence").double()
-    return float(values.std()) * (loaded.description["objective"]["target_sd"] if task.is_number else 1)
+    scale: float = loaded.description["objective"].get("target_sd", 1)
+    return float(values.std()) * scale
 
 
 def _answer(scan: Scan, task: Task, loaded: LoadedModel, output: np.ndarray) -> list[object]:

@@ -12,9 +12,8 @@ from typing import Any
 import pandas as pd
 import torch
 
-from heatlas.pipeline.cohort.people.annotated import training_part
 from heatlas.pipeline.cohort.people.persons import name_of_person
-from heatlas.pipeline.cohort.people.splits import Fold, require_disjoint, require_labels
+from heatlas.pipeline.cohort.people.splits import Fold, require_disjoint, require_labels, training_part
 from heatlas.pipeline.cohort.people.tasks import Task, task_of
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.cohort.work import Work
@@ -45,7 +44,7 @@ from heatlas.pipeline.training.answers import control_of, with_corrected_gaps
 from heatlas.pipeline.training.exact import EXACT, centre, require_plain, solved
 from heatlas.pipeline.training.given import AS_THEY_WERE, answered, as_trained, members_to_apply
 from heatlas.pipeline.training.objectives.known_networks import people_before, start_of, weights_to_start_from
-from heatlas.pipeline.training.objectives.of_task import objective_of
+from heatlas.pipeline.training.objectives.of_task import objective_of, targets_of
 from heatlas.pipeline.training.objectives.records import Objective, ObjectiveKind, Unlabelled, kind_of
 from heatlas.pipeline.training.prediction import PREDICTIONS_TABLE, predict_test_part, predictions_table
 from heatlas.pipeline.training.progress import (
@@ -331,7 +330,7 @@ def _write_fold(
     """Write the network of a fold, its history, and its predictions of the test part."""
     kind = task.task
     save_model(files, ensemble_of(networks), task.spec, kind.outputs, description)
-    table = HISTORIES_NUMBER_TABLE if kind.is_number else HISTORIES_TABLE
+    table = HISTORIES_TABLE if kind.classes else HISTORIES_NUMBER_TABLE
     table.write(files.history, _history(first, objective))
     predictions = predict_test_part(task.layout, load_model(files, device), kind, task.fold, task.scans, device)
     predictions_table(kind).write(files.predictions, predictions)
@@ -341,7 +340,7 @@ def _given(
     task: FoldTask, objective: Objective, device: torch.device
 ) -> tuple[list[StagedModel], dict[str, Any], Trained, Objective]:
     """Networks that are used as they are, and what is written of them."""
-    if task.task.is_number:  # their answer is the number itself, not in standard deviations of this cohort
+    if not task.task.classes:  # their answer is the number itself, not in standard deviations of this cohort
         objective = replace(objective, facts={**objective.facts, "target_mean": 0.0, "target_sd": 1.0})
     people: dict[str, Any] = {}
     if task.config.training.networks_of:
@@ -384,8 +383,7 @@ def load_part(task: FoldTask, name: str, participants: Sequence[str], device: to
 
 
 def _targets(scans: Sequence[Scan], kind: Task) -> torch.Tensor:
-    values = [kind.value(scan.label, scan.name) for scan in scans]
-    return torch.as_tensor(values, dtype=torch.float32 if kind.is_number else torch.int64)
+    return targets_of(kind, [kind.value(scan.label, scan.name) for scan in scans])
 
 
 def _fresh_network(task: FoldTask, seed: int) -> StagedModel:

@@ -54,11 +54,10 @@ def build_section(section: Question, material: Material) -> BuiltSection | None:
 
 def _undefined(material: Material) -> Mapping[str, Any]:
     """The sections that a run of another task does not have, in one sentence."""
-    number = material.run.task.is_number
+    task = material.run.task
     names = [section.short for section in QUESTIONS if section.tasks == TWO and section.id not in _SYNTHETIC]
-    names += ["Region table"] * number
-    this = "predicts a number" if number else "has several classes"
-    return {"text": f"Not defined for a run that {this}, as they compare two classes: {listing(names)}."}
+    names += ["Region table"] * (not task.classes)
+    return {"text": f"Not defined for a run that {task.kind.does}, as they compare two classes: {listing(names)}."}
 
 
 def _in_short(material: Material) -> Mapping[str, Any]:

@@ -91,7 +91,7 @@ def _lead(material: Material, visits: pd.DataFrame) -> str:
     if len(held_out):
         folds = sorted({str(fold).removesuffix(".0") for fold in held_out["fold"]})
         network = f"The network of fold {listing(folds)}, which was trained on no scan of this person,"
-        if run.task.is_number:
+        if not run.task.classes:
             means = [fixed(pd.to_numeric(held_out[name]).mean(), 1) for name in ("predicted", "label")]
             return text + f"{network} predicts {run.task.column} {means[0]}; the true value is {means[1]}."
         right = int((held_out["label"] == held_out["predicted"]).sum())
@@ -203,8 +203,8 @@ def _visit_columns(run: RunRecord) -> tuple[Column, ...]:
         Column("diagnosis", "Diagnosis"),
         Column("label", "Class"),
         Column("network", "Network", remark),
-        *([] if run.task.is_number else [probability]),
-        Column("predicted", f"Predicted {run.task.column}", number if run.task.is_number else remark),
+        *[probability] * bool(run.task.classes),
+        Column("predicted", f"Predicted {run.task.column}", remark if run.task.classes else number),
         Column("verdict", "Outcome", remark),
         numeric("mmse", "MMSE"),
         numeric("hippocampus_mm3", "Hippocampi, mm³", lambda x: number(x, 4)),
@@ -276,7 +276,7 @@ def _fingerprint(
         alone = pd.DataFrame({"group": person.index, "value": person.to_numpy()}).dropna()
         alone = alone.sort_values("value", ascending=False, kind="stable")
         text = f"Too few participants of {material.run.negative} with heatmaps to compare with."
-        if material.run.task.is_number:
+        if not material.run.task.classes:
             text = "Not compared with controls: this run predicts a number and has no class of controls."
         return {"title": title, "chart": chart, "table": _region_table(material, measure, alone), "text": text}
     scores = controls.scores(person)

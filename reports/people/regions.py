@@ -130,7 +130,6 @@ def _of_leading_map(run: RunRecord, table: str) -> pd.DataFrame:
 def _sentence(run: RunRecord, scan: str, account: pd.Series, regions: ScanRegions) -> str:
     above = account["evidence"] - account["reference_evidence"]
     unit, parts = run.evidence_unit, regions.values
-    what = f"predicted {run.task.column}" if run.task.is_number else f"evidence for {run.task.explained}"
     named = [f"{mid_sentence(group)} {signed(parts[group])}" for group in regions.largest]
     places = {group: place_of(run, run.leading_map, group) for group in regions.headline}
     leader = [f"the region that differs most between the classes, {mid_sentence(group)}"
@@ -144,7 +143,7 @@ def _sentence(run: RunRecord, scan: str, account: pd.Series, regions: ScanRegion
     )
     rest = above + account["completeness_error"] - parts[list(regions.named)].sum()
     return (
-        f"Scan {shortened(scan)}: the {what} is {signed(account['evidence'])} {unit}. "
+        f"Scan {shortened(scan)}: the {run.task.words.evidence} is {signed(account['evidence'])} {unit}. "
         f"The {count(int(account['n_reference']), 'training control')} that the map compares it with have "
         f"{signed(account['reference_evidence'])} on average, a difference of {signed(above)}. "
         f"Largest parts: {'; '.join([listing(named), *leader])}. All other voxels together: {signed(rest)}. "

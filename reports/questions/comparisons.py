@@ -276,7 +276,7 @@ class Outcome:
 
 def facts_of_primary(run: RunRecord) -> Outcome | None:
     """The primary outcome of a run with classes."""
-    if not run.has("primary") or run.task.is_number:
+    if not run.has("primary") or not run.task.classes:
         return None
     row = run.tables["primary"].iloc[0]
     quantity = "evidence" if row["metric"] == "sum" and row["map"] in run.evidence_maps else _QUANTITIES[row["metric"]]

@@ -118,7 +118,8 @@ def rule(run: RunRecord) -> str:
         f"A region of fewer than {count(least_voxels(run), 'voxel')} of the atlas's grid "
         f"({number(run.config.registration.resolution_mm)} mm) keeps its place in every ranking but is not shown as a "
         "leading region, because a slight misregistration moves its relevance into its neighbours."
-        + ("" if run.task.is_number else f" The same holds for gain where {run.negative} have almost no relevance.")
+        + f" The same holds for gain where {run.negative} have almost no relevance."
+        * bool(run.task.classes)
     )
 
 

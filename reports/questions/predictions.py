@@ -51,7 +51,7 @@ def rivals_of(run: RunRecord) -> Rivals | None:
     rows = rows[rows["metric"].isin(list(_MEASURES)) & (rows["baseline"] != MEAN) & rows["estimate"].notna()]
     if rows.empty:
         return None
-    best = rows.sort_values("estimate", ascending=run.task.is_number, kind="stable").iloc[0]
+    best = rows.sort_values("estimate", ascending=run.task.kind.score_sign < 0, kind="stable").iloc[0]
     untrained = rows[(rows["baseline"] == UNTRAINED) & (rows["metric"] == best["metric"])]
     return Rivals(best, None if untrained.empty else untrained.iloc[0], run.task.kind.name == SEVERAL_CLASSES)
 
@@ -146,10 +146,10 @@ def _how_predicted(run: RunRecord) -> Answer:
     table = run.tables[name]
     rows = table[table["fold"] == "all"].set_index("metric")
     level = run.config.statistics.confidence
-    best = rows.loc["mae" if run.task.is_number else "balanced_accuracy"]
+    best = rows.loc[run.task.kind.score]
     span = interval(best["ci_low"], best["ci_high"], 2, level)
     people = f"This rests on {count(int(str(best['n_participants'])), 'participant')}."
-    if run.task.is_number:
+    if not run.task.classes:
         text = (
             f"Networks predicted {run.task.column} of people {run.in_whom} with a mean absolute error of "
             f"{fixed(best['estimate'])} ({span}), where predicting the mean of all gives "

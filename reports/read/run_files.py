@@ -193,8 +193,8 @@ def _checks(table: Table, name: str, values: pd.Series, config: Config) -> Itera
     elif not column.is_text and values.dtype.kind in "iuf":
         yield _out_of_range(table, name, values)
     elif not column.is_text:
-        is_number = pd.to_numeric(values.astype(object), errors="coerce").notna() & (values.dtype != bool)
-        yield known & ~is_number, "is not a number"
+        is_numeric = pd.to_numeric(values.astype(object), errors="coerce").notna() & (values.dtype != bool)
+        yield known & ~is_numeric, "is not a number"
     if name in table.filled:
         yield ~known, "is missing"
     if name in table.values:

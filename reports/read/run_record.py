@@ -154,9 +154,9 @@ class RunRecord:
     @property
     def map_groups(self) -> tuple[str, ...]:
         """Groups of scans that have mean maps besides the outcomes, the one that sets the colours first."""
-        if self.task.is_number:
-            return (ALL,)
-        return self.labels if len(self.task.outputs) == 2 else (self.positive, f"not {self.positive}")
+        if len(self.task.classes) > 2:
+            return self.positive, f"not {self.positive}"
+        return self.labels if self.task.classes else (ALL,)
 
     @property
     def is_synthetic(self) -> bool:
@@ -233,7 +233,7 @@ class RunRecord:
     @property
     def evidence_unit(self) -> str:
         """Unit of evidence: of a class, logits; of a number, its own."""
-        return f"units of {self.task.column}" if self.task.is_number else "logits"
+        return self.task.words.unit
 
     def map_unit(self, map_name: str) -> str:
         """What the values of a map are."""
@@ -247,7 +247,7 @@ class RunRecord:
         if self.predictions is None:
             return {}
         frame = self.explained
-        if self.task.is_number:
+        if not self.task.classes:
             return {ALL: (len(frame), frame["participant_id"].nunique())}
         first, second = self.map_groups
         members = {first: frame["label"] == first, second: frame["label"] != first}
@@ -268,7 +268,7 @@ class RunRecord:
     def region_values(self) -> pd.DataFrame:
         """Relevance per scan, map and bilateral group, with the label and outcome of the scan."""
         predictions = self.explained
-        if self.task.is_number:
+        if not self.task.classes:
             predictions = predictions.assign(label=ALL, outcome=None)
         return self.tables["relevance_bilateral"].merge(predictions[[*KEYS, "label", "outcome", "fold"]], on=KEYS)
 

@@ -14,7 +14,7 @@ from heatlas.pipeline.regions.tables import RELEVANCE_TABLE
 from heatlas.pipeline.run.declared import Form, column_of
 from heatlas.pipeline.run.errors import HeatlasError
 from heatlas.pipeline.run.tables import MISSING, require_numbers, require_whole, unguarded
-from heatlas.pipeline.statistics.groups.region_summary import BILATERAL, EXPLORER_TABLE, explorer_table, method_and_beta
+from heatlas.pipeline.statistics.groups.summaries import BILATERAL, EXPLORER_TABLE, explorer_table, method_and_beta
 from heatlas.reports.figures.gallery import OUTCOME_NAMES
 from heatlas.reports.figures.slices import Plane
 from heatlas.reports.frame.material import Material

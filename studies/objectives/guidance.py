@@ -26,8 +26,7 @@ from torch.nn import functional
 from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.spaces import UNREADABLE, Grid, require_same_grid
 from heatlas.atlases.templates import template_on
-from heatlas.pipeline.cohort.people.annotated import annotated_people, guided_people
-from heatlas.pipeline.cohort.people.splits import Fold
+from heatlas.pipeline.cohort.people.splits import Fold, annotated_people, guided_people
 from heatlas.pipeline.cohort.people.tasks import Task
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.models.inputs import NetworkInput
@@ -320,7 +319,7 @@ def with_guidance(objective: Objective, config: Config, task: Task) -> Objective
     """The objective of a task, guided as the settings ask."""
     wanted, maps = config.objective, map_settings(config)
     classes = wanted.classes or task.outputs
-    numbers = () if task.is_number else tuple(task.outputs.index(name) for name in classes)
+    numbers = tuple(task.outputs.index(name) for name in classes) if task.classes else ()
     return guided(objective, Guidance(wanted.loss, maps.map, maps.stage, maps.weight, numbers))
 
 

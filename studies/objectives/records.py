@@ -19,7 +19,7 @@ from heatlas.pipeline.run.config.images import template_name
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.layout.run_layout import ImageNames, RunLayout
-from heatlas.pipeline.training.objectives.of_task import objective_of
+from heatlas.pipeline.training.objectives.of_task import objective_of, targets_of
 from heatlas.pipeline.training.objectives.records import Batch, ObjectiveKind, kind_of
 from heatlas.reports.words.numbers import listing, percent
 from heatlas.studies.objectives.distillation import (
@@ -46,8 +46,7 @@ def require_step(config: Config, split: Split) -> None:
     task, spec, device = task_of(config.cohort), configured_input(config), torch.device("cpu")
     contexts = [kind.context(config, task, spec, fold, (), device, None) for fold in split.folds]
     network = build_network(config.model, spec.shape, len(task.outputs), spec.channels).eval()
-    numbers = torch.float32 if task.is_number else torch.int64
-    targets = torch.tensor([0.0, 1.0] if task.is_number else range(len(task.outputs)), dtype=numbers)
+    targets = targets_of(task, range(len(task.outputs)) if task.classes else [0.0, 1.0])
     plain = objective_of(task, config.training, targets, family_of(config.model).loss)
     objective = kind.objective(plain, config, task)
     batch = Batch(torch.full((1, spec.channels, *spec.shape), 0.5), targets[-1:], torch.zeros(1, dtype=torch.int64))
@@ -65,7 +64,7 @@ def require_teacher(config: Config, split: Split) -> None:
         )
     if config.objective.scans:
         task = task_of(config.cohort)
-        if task.is_number:
+        if not task.classes:
             raise UsageError(f"objective.scans is for classes, and {task.column} is a number; leave it empty.")
         _require_same_kind(config)
         for fold in split.folds:

@@ -12,7 +12,6 @@ from typing import Any
 
 import pandas as pd
 
-from heatlas.pipeline.cohort.people.long_tail import TAIL
 from heatlas.pipeline.run.config.images import axes_of
 from heatlas.pipeline.run.config.networks import ObjectiveConfig
 from heatlas.reports.figures.gallery import Picture
@@ -29,6 +28,7 @@ from heatlas.studies.before_after.table import AFTER, BEFORE
 from heatlas.studies.before_after.training import LARGEST_DROP, OF_MAPS
 from heatlas.studies.before_after.training import NAME as OBJECTIVE
 from heatlas.studies.consensus.agreement import FOLDS, SEVERAL
+from heatlas.studies.long_tail import TAIL
 from heatlas.studies.marker.marked import CONTROL, GUIDED, NAME, TAUGHT, recipe_of
 from heatlas.studies.marker.marker_groups import DIAGNOSIS, GROUPS, REVERSED
 from heatlas.studies.objectives.guidance import BRAIN

@@ -17,7 +17,6 @@ from typing import Any
 import pandas as pd
 import torch
 
-from heatlas.pipeline.cohort.people.long_tail import draw_long_tail
 from heatlas.pipeline.cohort.people.persons import known_among
 from heatlas.pipeline.cohort.records import SCANS_TABLE, Scan, ScanTable
 from heatlas.pipeline.models.contract import StagedModel
@@ -41,6 +40,7 @@ from heatlas.pipeline.training.stage import registered_versions
 from heatlas.pipeline.training.steps import ALONE, Ranks, device_of_rank, in_processes, repeatable, synchronised
 from heatlas.pipeline.training.trainer import Resumption, Trained, train
 from heatlas.pipeline.training.volumes import LabelledVolumes, load_volumes
+from heatlas.studies.long_tail import draw_long_tail
 from heatlas.studies.pretraining.methods import MaskedAutoencoder, masked_autoencoding, pretraining
 from heatlas.studies.pretraining.networks import Pretraining, temperature_of
 from heatlas.studies.probes.network import kept_stages

@@ -29,12 +29,12 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from heatlas.pipeline.cohort.people.long_tail import LongTailedParts
 from heatlas.pipeline.evaluation.scores.accuracy import HeldOutPeople, Scored, rank_p
 from heatlas.pipeline.evaluation.scores.intervals import FEWEST
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.plain_text import counted, listed
 from heatlas.pipeline.run.work.seeds import derived_seed, generator
+from heatlas.studies.long_tail import LongTailedParts
 from heatlas.studies.representations.points import FeatureVectors, Floats
 
 KNN_1, KNN_10 = "knn_1", "knn_10"

@@ -19,8 +19,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import nn
 
-from heatlas.pipeline.cohort.people.long_tail import LongTailedParts, by_class, long_tailed_parts
-from heatlas.pipeline.cohort.people.unseen import people_of
+from heatlas.pipeline.cohort.people.splits import people_of
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.scores.intervals import DRAWS
@@ -37,6 +36,7 @@ from heatlas.pipeline.run.tables import REMEDY
 from heatlas.pipeline.run.work.digests import DigestCache, unit_key
 from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
 from heatlas.pipeline.run.work.seeds import derived_seed
+from heatlas.studies.long_tail import LongTailedParts, by_class, long_tailed_parts
 from heatlas.studies.probes.network import Backbone, backbone_of, kept_stages
 from heatlas.studies.probes.records import ProbeConfig, body_of, with_body
 from heatlas.studies.representations.points import (

@@ -18,8 +18,7 @@ from outside_contrast import CONFIG, CONVERTER, LABELLED, SPLIT, STRANGER, Outsi
 from heatlas.atlases.spaces import Box
 from heatlas.pipeline.attribution.gradient.guided_backprop import guided_backprop
 from heatlas.pipeline.attribution.records import LOSSES, Attribution
-from heatlas.pipeline.cohort.people.splits import Fold, Split
-from heatlas.pipeline.cohort.people.unseen import networks_for, require_unseen
+from heatlas.pipeline.cohort.people.splits import Fold, Split, networks_for, require_unseen
 from heatlas.pipeline.cohort.records import Scan, ScanTable
 from heatlas.pipeline.explaining import explained_scan
 from heatlas.pipeline.models.families.founding import FoundingCNN

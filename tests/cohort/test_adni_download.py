@@ -8,7 +8,7 @@ from input_trees import AdniTree, image_bytes
 
 from heatlas.pipeline.cohort.adni.download import parse_image
 from heatlas.pipeline.cohort.adni.visit_tables import VisitRow, match_visit
-from heatlas.pipeline.cohort.cells.dates import visit_of
+from heatlas.pipeline.cohort.cells.values import visit_of
 from heatlas.pipeline.run.errors import BadInputError
 
 P = "002_S_0295"

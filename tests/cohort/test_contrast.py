@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heatlas.pipeline.cohort.candidates import Candidate
-from heatlas.pipeline.cohort.people.contrast import participant_strata, shuffled_labels, with_labels
-from heatlas.pipeline.cohort.people.tasks import task_of
+from heatlas.pipeline.cohort.people.tasks import participant_strata, shuffled_labels, task_of, with_labels
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.run.config.files import config_to_toml, load_config, read_config
 from heatlas.pipeline.run.config.settings import CohortConfig

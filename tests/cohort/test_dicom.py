@@ -14,7 +14,7 @@ from pydicom.uid import BasicTextSRStorage
 
 from heatlas.pipeline.cohort.candidates import walk_input
 from heatlas.pipeline.cohort.images.dicom import DicomSeries, read_folder, series_of
-from heatlas.pipeline.cohort.images.file_kinds import dicom_files
+from heatlas.pipeline.cohort.images.files import dicom_files
 
 
 def read(root: Path, folder: str = "series", max_voxel_mm: float = 5.0) -> list[DicomSeries]:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heatlas.pipeline.cohort.cells.dates import read_date, with_iso_dates
+from heatlas.pipeline.cohort.cells.values import read_date, with_iso_dates
 from heatlas.pipeline.run.errors import BadInputError
 
 PATH = Path("somewhere/DXSUM.csv")

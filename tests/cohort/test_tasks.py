@@ -7,9 +7,8 @@ from collections import Counter
 import pytest
 
 from heatlas.pipeline.cohort.candidates import Candidate
-from heatlas.pipeline.cohort.people.contrast import with_labels
 from heatlas.pipeline.cohort.people.splits import make_split, require_labels
-from heatlas.pipeline.cohort.people.tasks import quantiles, task_of
+from heatlas.pipeline.cohort.people.tasks import quantiles, task_of, with_labels
 from heatlas.pipeline.cohort.records import Scan, ScanTable
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.config.settings import CohortConfig
@@ -102,6 +101,22 @@ def test_quantiles_have_members_for_every_fold() -> None:
 def test_too_few_participants_are_counted(config: CohortConfig, labels: list[str], said: str) -> None:
     with pytest.raises(BadInputError, match=said):
         make_split(table(labels), config, 1)
+
+
+def test_a_task_answers_what_differs_between_kinds() -> None:
+    two, several, age = task_of(CohortConfig()), task_of(SEVERAL), task_of(AGE)
+    assert [task.classes for task in (two, several, age)] == [("CN", "AD"), ("CN", "MCI", "AD"), ()]
+    assert [task.units for task in (two, several, age)] == [(1,), (0, 1, 2), ()]
+    assert [task.scores for task in (two, age)] == [["probability"], ["prediction"]]
+    assert several.scores == ["probability_CN", "probability_MCI", "probability_AD"]
+    assert [several.is_control(label) for label in SEVERAL.labels] == [True, False, False]
+    assert [several.explains(label) for label in SEVERAL.labels] == [False, False, True]
+    assert age.is_control("70")
+    assert age.explains("70")
+    assert several.ranks_by(["CN", "MCI", "AD"], "abc") == [0.0, 0.0, 1.0]
+    assert age.ranks_by(["60", "70", "80"], "abc") == pytest.approx([-(1.5**0.5), 0.0, 1.5**0.5])
+    assert age.ranks_by(["70", "70"], "ab") == [0.0, 0.0]
+    assert [task.kind.of_person([0.0, 2.0, 1.0]) for task in (several, age)] == [2.0, 1.0]
 
 
 def test_a_part_in_which_all_have_one_number_is_refused() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heatlas.pipeline.cohort.cells.dates import Visit, month_session, visit_code, visit_of
+from heatlas.pipeline.cohort.cells.values import Visit, month_session, visit_code, visit_of
 
 KNOWN = {
     "bl": 0,

@@ -70,8 +70,8 @@ def test_every_planted_effect_has_a_question_and_every_question_a_table_that_is_
 
 def test_questions_name_columns_that_the_tables_have() -> None:
     from heatlas.pipeline.statistics.associations.associations import ASSOCIATIONS_COLUMNS
-    from heatlas.pipeline.statistics.associations.main_effects import MAIN_EFFECTS_COLUMNS
     from heatlas.pipeline.statistics.groups.comparisons import COMPARISONS_COLUMNS
+    from heatlas.pipeline.statistics.groups.subgroups import MAIN_EFFECTS_COLUMNS
     from heatlas.pipeline.statistics.harmonisation.tables import EFFECT_COLUMNS
     from heatlas.pipeline.statistics.progression.prediction import PROGRESSION_COLUMNS
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heatlas.pipeline.cohort.people.long_tail import groups_of, long_tailed_counts, long_tailed_parts
 from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.studies.long_tail import groups_of, long_tailed_counts, long_tailed_parts
 
 
 def people(**sizes: int) -> dict[str, str]:

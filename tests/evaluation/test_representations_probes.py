@@ -7,8 +7,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from heatlas.pipeline.cohort.people.long_tail import LongTailedParts, long_tailed_parts
 from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.studies.long_tail import LongTailedParts, long_tailed_parts
 from heatlas.studies.representations.points import FeatureVectors, one_per_person, points_of
 from heatlas.studies.representations.probes import (
     PROBES,

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from heatlas.pipeline.cohort.people.long_tail import LongTailedParts, long_tailed_parts
 from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.studies.long_tail import LongTailedParts, long_tailed_parts
 from heatlas.studies.representations.points import contributions, effective_negatives, peak, points_of
 from heatlas.studies.representations.table import MEASURES, REPRESENTATIONS_TABLE, judged
 

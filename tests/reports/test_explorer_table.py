@@ -8,7 +8,7 @@ from run_factory import RunPlan, make_run
 
 from heatlas.atlases.regions import neuromorphometrics
 from heatlas.pipeline.run.tables import read_table
-from heatlas.pipeline.statistics.groups.region_summary import EXPLORER_TABLE, explorer_table
+from heatlas.pipeline.statistics.groups.summaries import EXPLORER_TABLE, explorer_table
 
 
 @pytest.fixture(scope="module")

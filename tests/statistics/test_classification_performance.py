@@ -13,6 +13,7 @@ from sklearn.metrics import average_precision_score
 from heatlas.pipeline.cohort.people.tasks import Task, task_of
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.run.config.settings import CohortConfig
+from heatlas.pipeline.statistics.groups.summaries import demographic_tests
 from heatlas.pipeline.statistics.performance.classification import (
     FEW_WRONG,
     LEAVES_OUT_RETRAINING,
@@ -24,8 +25,7 @@ from heatlas.pipeline.statistics.performance.classification import (
     weighted_auc_within,
     weighted_average_precision,
 )
-from heatlas.pipeline.statistics.performance.demographics import demographic_tests
-from heatlas.pipeline.statistics.performance.repeats import CORRECTED, corrected_interval, repeats_table
+from heatlas.pipeline.statistics.performance.other_tasks import CORRECTED, corrected_interval, repeats_table
 
 
 def test_weighted_metrics_equal_sklearn_with_sample_weights():

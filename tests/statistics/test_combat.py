@@ -14,12 +14,12 @@ from folded_cohort import GROUPS, MAPS, inputs_of, quick_config, scans_of, with_
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.run.config.statistics import SubgroupsConfig
 from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.statistics.arrays import Resampling
 from heatlas.pipeline.statistics.data.features import CovariateColumns, FoldedScans
 from heatlas.pipeline.statistics.data.inputs import one_name_per_person
 from heatlas.pipeline.statistics.data.members import levels_of
 from heatlas.pipeline.statistics.harmonisation.combat import POOL, fit, inverse_gamma_prior, posterior
-from heatlas.pipeline.statistics.harmonisation.fold_wise import fold_model, harmonise
-from heatlas.pipeline.statistics.harmonisation.site_effect import site_effect, spread_test
+from heatlas.pipeline.statistics.harmonisation.sites import fold_model, harmonise, site_effect, spread_test
 from heatlas.pipeline.statistics.harmonisation.tables import HARMONISATION_TABLES, harmonisation_tables
 from heatlas.pipeline.statistics.linear.design import design_of
 
@@ -523,7 +523,7 @@ def test_sites_named_by_numbers_are_names():
     frame = inputs.frame[FoldedScans.of(inputs).first].reset_index(drop=True)
     values = np.random.default_rng(0).normal(size=(60, 2))
     site = frame["site"].tolist()
-    test, _ = site_effect("location", values, site, "age", frame, 99, np.random.default_rng(0))
+    test, _ = site_effect("location", values, site, "age", frame, Resampling(99, np.random.default_rng(0)))
     assert test.df_tested == 2
 
 
@@ -590,7 +590,7 @@ def test_scale_is_brown_and_forsythe_without_covariates():
     frame = inputs.frame[FoldedScans.of(inputs).first].reset_index(drop=True).drop(columns="label")
     values = np.random.default_rng(1).normal(size=(60, 3))
     site = frame["site"].to_numpy()
-    test, _ = site_effect("scale", values, list(site), "", frame, 99, np.random.default_rng(0))
+    test, _ = site_effect("scale", values, list(site), "", frame, Resampling(99, np.random.default_rng(0)))
     for i in range(3):
         expected = levene(*(values[site == name, i] for name in sorted(set(site))), center="median")
         assert test.statistic[i] == pytest.approx(expected.statistic)
@@ -604,7 +604,7 @@ def test_spread_is_not_told_from_location_and_needs_ten_people_at_two_sites():
     values = rng.normal(size=(sum(sizes), 3))
     values[:, 1] *= np.where(site == "a", 6.0, 1.0)
     shifted = values + 50.0 * (site == "b")[:, None] + 0.3 * frame[["age"]].to_numpy()
-    found = [site_effect("scale", own, list(site), "age", frame, 199, np.random.default_rng(0))[0]
+    found = [site_effect("scale", own, list(site), "age", frame, Resampling(199, np.random.default_rng(0)))[0]
              for own in (values, shifted)]  # fmt: skip
     assert found[0].n_units == 36  # those of d take no part
     assert found[0].p[1] == found[0].p_fwe[1] == 1 / 200
@@ -612,7 +612,7 @@ def test_spread_is_not_told_from_location_and_needs_ten_people_at_two_sites():
     np.testing.assert_allclose(found[0].p, found[1].p)
     np.testing.assert_allclose(found[0].statistic, found[1].statistic)
     with pytest.raises(BadInputError, match="1 site with 10 or more participants"):
-        site_effect("scale", values[:20], list(site[:20]), "age", frame[:20], 9, np.random.default_rng(0))
+        site_effect("scale", values[:20], list(site[:20]), "age", frame[:20], Resampling(9, np.random.default_rng(0)))
 
 
 def test_spread_of_classes_is_not_that_of_sites_that_go_with_them():
@@ -625,7 +625,7 @@ def test_spread_of_classes_is_not_that_of_sites_that_go_with_them():
 
     def of(own, column):
         names, table = np.where(site, "a", "b").tolist(), frame.rename(columns={"label": column})
-        return site_effect("scale", own, names, column, table, 199, np.random.default_rng(0))[0]
+        return site_effect("scale", own, names, column, table, Resampling(199, np.random.default_rng(0)))[0]
 
     assert (of(values, "not_the_class").p <= 0.05).all()
     assert (of(values, "label").p <= 0.05).sum() <= 3
@@ -635,7 +635,7 @@ def test_spread_of_classes_is_not_that_of_sites_that_go_with_them():
 def test_sites_that_are_classes_have_no_test_of_spread():
     frame = pd.DataFrame({"label": ["AD"] * 20 + ["CN"] * 20})
     values = np.random.default_rng(0).normal(size=(40, 2))
-    test, _ = site_effect("scale", values, ["a"] * 20 + ["b"] * 20, "", frame, 99, np.random.default_rng(0))
+    test, _ = site_effect("scale", values, ["a"] * 20 + ["b"] * 20, "", frame, Resampling(99, np.random.default_rng(0)))
     assert np.isnan(test.p).all()
     assert test.problems == ("only one permutation is possible",) * 2
 
@@ -645,7 +645,7 @@ def test_exact_spread_counts_what_was_observed_among_all_orders():
     values = np.random.default_rng(5).normal(size=(12, 2)) * np.r_[9.0, np.full(11, 1.0)][:, None]
     site = ["a"] * 2 + ["b"] * 10
     model = np.column_stack([np.ones(12), np.array(site) == "a"])
-    test = spread_test(values, model, site, np.zeros(12, np.intp), 1000, np.random.default_rng(0))
+    test = spread_test(values, model, site, np.zeros(12, np.intp), Resampling(1000, np.random.default_rng(0)))
     assert (test.n_permutations, test.exact) == (66, True)
     assert (test.p * 66 >= 1 - 1e-9).all()
     np.testing.assert_allclose(test.p * 66, np.round(test.p * 66))

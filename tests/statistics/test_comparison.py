@@ -22,7 +22,6 @@ from heatlas.pipeline.regions.effect_size import hedges_g
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.statistics.applied import ControlNorms, SharedNorms
 from heatlas.pipeline.statistics.comparison.external import Cohorts, _of_shares, _performance, weighted_g
 from heatlas.pipeline.statistics.comparison.rankings import (
     RANKING_AGREEMENT_TABLE,
@@ -47,6 +46,7 @@ from heatlas.pipeline.statistics.comparison.runs import (
 from heatlas.pipeline.statistics.data.values import RelevanceValues
 from heatlas.pipeline.statistics.normative.w_scores import Norm
 from heatlas.pipeline.statistics.performance.baselines import MEAN, areas_after_exchange, baselines_tables
+from heatlas.pipeline.statistics.stage import ControlNorms, SharedNorms
 from heatlas.reports.questions.predictions import against_baselines
 
 SETTINGS = load_config(overrides={"statistics": {"bootstrap_samples": 500}})

@@ -12,7 +12,7 @@ from mci_cohort import applied_to, mci_people
 from scipy.stats import beta
 
 from heatlas.pipeline.regions.effect_size import hedges_g
-from heatlas.pipeline.statistics.arrays import Floats
+from heatlas.pipeline.statistics.arrays import Floats, Resampling
 from heatlas.pipeline.statistics.data.members import reported_g
 from heatlas.pipeline.statistics.groups.comparisons import comparisons_tables
 from heatlas.pipeline.statistics.groups.fairness import FLAT_ERROR, fairness_tables
@@ -137,12 +137,12 @@ M = 500
 Test = Callable[[Floats, Design, Exchangeability, np.random.Generator], PermutationTest]
 
 TESTS: dict[str, Test] = {
-    "pearson": lambda y, design, units, rng: partial_correlation(y, design, units, M, rng, "pearson"),
-    "spearman": lambda y, design, units, rng: partial_correlation(y, design, units, M, rng, "spearman"),
-    "robust t": lambda y, design, units, rng: freedman_lane(y, design, units, M, rng),
-    "plain t": lambda y, design, units, rng: freedman_lane(y, design, units, M, rng, equal_variances=True),
+    "pearson": lambda y, design, units, rng: partial_correlation(y, design, units, Resampling(M, rng), "pearson"),
+    "spearman": lambda y, design, units, rng: partial_correlation(y, design, units, Resampling(M, rng), "spearman"),
+    "robust t": lambda y, design, units, rng: freedman_lane(y, design, units, Resampling(M, rng)),
+    "plain t": lambda y, design, units, rng: freedman_lane(y, design, units, Resampling(M, rng), equal_variances=True),
     "groups": lambda y, design, units, rng: freedman_lane(
-        y, design, units, M, rng, (design.tested[:, 0] > 0).astype(int).tolist()
+        y, design, units, Resampling(M, rng), (design.tested[:, 0] > 0).astype(int).tolist()
     ),
 }
 
@@ -198,7 +198,9 @@ def test_a_column_without_variance_to_divide_by_does_not_decide_for_the_others()
     design = Design(tested, np.ones((24, 1)), np.arange(24), {}, ("a", "b", "c", "Intercept"), {})
     units = Exchangeability.free(24).in_blocks(np.maximum(group, 1).tolist())
     both, alone = (
-        freedman_lane(y[:, columns], design, units, 99, np.random.default_rng(0), group.tolist(), kinds=columns)
+        freedman_lane(
+            y[:, columns], design, units, Resampling(99, np.random.default_rng(0)), group.tolist(), kinds=columns
+        )
         for columns in ([0, 1, 2], [0, 2])
     )
     assert np.isnan([both.p[1], both.statistic[1]]).all()
@@ -213,6 +215,6 @@ def test_groups_that_neither_vary_nor_differ_are_no_effect() -> None:
     group, third = np.repeat([0, 1, 2], 8), rng.normal(size=8)
     y = np.concatenate([np.zeros(16), third - third.mean()])
     design = Design((group[:, None] == [1, 2]).astype(float), np.ones((24, 1)), np.arange(24), {}, ("a", "b", "1"), {})
-    found = freedman_lane(y, design, Exchangeability.free(24), 99, rng, group.tolist())
+    found = freedman_lane(y, design, Exchangeability.free(24), Resampling(99, rng), group.tolist())
     assert abs(found.statistic[0]) < 1e-12
     assert found.p[0] > 0.9

@@ -14,11 +14,12 @@ from made_up import of_one_spread
 
 from heatlas.pipeline.regions.effect_size import hedges_g
 from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.statistics.arrays import Resampling
 from heatlas.pipeline.statistics.associations.associations import associations_tables
-from heatlas.pipeline.statistics.associations.main_effects import main_effects_tables
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.members import difference_within
 from heatlas.pipeline.statistics.groups.comparisons import comparisons_tables
+from heatlas.pipeline.statistics.groups.subgroups import main_effects_tables
 from heatlas.pipeline.statistics.linear.fold_effect import centred_within, model_within_folds
 from heatlas.pipeline.statistics.linear.freedman_lane import freedman_lane
 from heatlas.pipeline.statistics.linear.permutations import Exchangeability
@@ -54,7 +55,7 @@ def rate_of_false_positives(hold: bool, variance_groups: bool = False) -> float:
     groups = frame["field_strength"].tolist() if variance_groups else None
     model = model_within_folds("positive + age + field_strength", "field_strength", frame, hold, groups)
     rng = np.random.default_rng(2)
-    test = freedman_lane(values, model.design, model.exchange, PERMUTATIONS, rng, groups)
+    test = freedman_lane(values, model.design, model.exchange, Resampling(PERMUTATIONS, rng), groups)
     return float((test.p <= 0.05).mean())
 
 
@@ -74,7 +75,7 @@ def test_a_real_effect_within_folds_is_found() -> None:
     frame = people()
     values = from_networks(frame, 50) + 3.0 * (frame["field_strength"].to_numpy() == 3)[:, None]
     model = model_within_folds("field_strength", "field_strength", frame, True)
-    test = freedman_lane(values, model.design, model.exchange, PERMUTATIONS, np.random.default_rng(2))
+    test = freedman_lane(values, model.design, model.exchange, Resampling(PERMUTATIONS, np.random.default_rng(2)))
     assert (test.p <= 0.05).mean() > 0.9
     assert test.estimate.mean() == pytest.approx(3.0, abs=0.3)
 
@@ -102,7 +103,11 @@ def test_the_test_equals_least_squares_with_fold() -> None:
     frame["y"] = from_networks(frame, 1)[:, 0]
     model = model_within_folds("age + field_strength", "field_strength", frame, True)
     test = freedman_lane(
-        frame[["y"]].to_numpy(), model.design, model.exchange, 99, np.random.default_rng(0), equal_variances=True
+        frame[["y"]].to_numpy(),
+        model.design,
+        model.exchange,
+        Resampling(99, np.random.default_rng(0)),
+        equal_variances=True,
     )
     frame["y"] = of_one_spread(frame["y"], frame["fold"])
     fit = smf.ols("y ~ C(fold) + age + C(field_strength)", frame).fit()
@@ -141,7 +146,7 @@ def test_the_network_of_the_widest_scale_does_not_decide() -> None:
     values = (rng.normal(size=(120, 200)) + 0.6 * group[:, None]) * np.array([1.0, 3.0, 6.0, 9.0])[fold][:, None]
     frame = pd.DataFrame({"group": group.astype(float), "fold": fold})
     model = model_within_folds("group", "group", frame, True, group.tolist())
-    test = freedman_lane(values, model.design, model.exchange, 199, rng, group.tolist())
+    test = freedman_lane(values, model.design, model.exchange, Resampling(199, rng), group.tolist())
     assert (test.p <= 0.05).mean() > 0.8
 
 

@@ -13,6 +13,7 @@ from scipy.optimize import brentq
 from scipy.special import expit, logit
 from scipy.stats import skew, t, ttest_1samp
 
+from heatlas.pipeline.statistics.arrays import Resampling
 from heatlas.pipeline.statistics.performance.classification import performance_table
 from heatlas.pipeline.statistics.performance.other_tasks import SKEWED, number_metrics, number_tables
 from heatlas.pipeline.statistics.resampling.bootstrap import (
@@ -85,14 +86,16 @@ def test_interval_of_a_mean_has_its_coverage():
     hits = 0
     for _ in range(400):
         values = rng.normal(size=25)
-        interval = bootstrap_intervals(weighted_mean(values), [0] * 25, 400, 0.95, rng)
+        interval = bootstrap_intervals(weighted_mean(values), [0] * 25, Resampling(400, rng))
         assert interval.method[0] == "BCa"
         hits += interval.low[0] <= 0 <= interval.high[0]
     assert 0.91 <= hits / 400 <= 0.97
 
 
 def test_too_few_participants_have_no_interval():
-    interval = bootstrap_intervals(weighted_mean(np.array([1.0, 2.0])), [0, 0], 100, 0.95, np.random.default_rng(0))
+    interval = bootstrap_intervals(
+        weighted_mean(np.array([1.0, 2.0])), [0, 0], Resampling(100, np.random.default_rng(0))
+    )
     assert interval.method[0] == "none"
     assert np.isnan(interval.low[0])
 
@@ -103,9 +106,9 @@ def test_draws_without_the_statistic_are_left_out_and_mostly_such_draws_give_non
     def only_with(column):
         return lambda w: np.where(w[:, column].min(axis=1) > 0, (w @ values) / 10, np.nan)
 
-    usable = bootstrap_intervals(only_with([0]), [0] * 10, 500, 0.95, np.random.default_rng(0))
+    usable = bootstrap_intervals(only_with([0]), [0] * 10, Resampling(500, np.random.default_rng(0)))
     assert usable.method[0] == "percentile"  # the jackknife that leaves participant 0 out does not exist
-    none = bootstrap_intervals(only_with([0, 1, 2]), [0] * 10, 500, 0.95, np.random.default_rng(0))
+    none = bootstrap_intervals(only_with([0, 1, 2]), [0] * 10, Resampling(500, np.random.default_rng(0)))
     assert none.method[0] == "none"
 
 
@@ -117,7 +120,7 @@ def test_a_statistic_that_no_draw_changes_has_no_interval_and_says_so(value):
     def means(weights):
         return (weights @ values) / weights.sum(axis=1, keepdims=True)
 
-    interval = bootstrap_intervals(means, [0] * 6, 100, 0.95, np.random.default_rng(0))
+    interval = bootstrap_intervals(means, [0] * 6, Resampling(100, np.random.default_rng(0)))
     assert interval.flat.tolist() == [True, False]
     assert interval.method.tolist() == ["none", "BCa"]
     assert np.isnan([interval.low[0], interval.high[0]]).all()
@@ -188,7 +191,7 @@ def test_interval_is_t_on_the_scale():
     def share(weights):
         return (weights @ right / weights.sum(axis=1))[:, None]
 
-    found = scaled_intervals(share, strata, [LOGIT], 4000, 0.95, rng)
+    found = scaled_intervals(share, strata, [LOGIT], Resampling(4000, rng))
     parts = [np.sum(strata == s) * right[strata == s].var(ddof=1) for s in range(4)]
     freedom = sum(parts) ** 2 / sum(v**2 / (np.sum(strata == s) - 1) for s, v in enumerate(parts))  # Satterthwaite
     error = np.sqrt(sum(parts)) / 26
@@ -207,11 +210,11 @@ def test_a_number_without_interval_leaves_the_others_theirs():
         mean = weights @ values / weights.sum(axis=1)
         return np.stack([mean, np.ones(len(weights)), np.where(weights[:, 0] > 9, mean, np.nan)], axis=1)
 
-    found = scaled_intervals(numbers, [0] * 8, [LOG] * 3, 200, 0.95, np.random.default_rng(0))
+    found = scaled_intervals(numbers, [0] * 8, [LOG] * 3, Resampling(200, np.random.default_rng(0)))
     assert found.method.tolist() == ["log", "none", "none"]
     assert found.flat.tolist() == [False, True, False]
     assert 0 < found.low[0] < 3.5 < found.high[0]
-    one_each = scaled_intervals(numbers, np.arange(8), [LOG] * 3, 200, 0.95, np.random.default_rng(0))
+    one_each = scaled_intervals(numbers, np.arange(8), [LOG] * 3, Resampling(200, np.random.default_rng(0)))
     assert set(one_each.method) == {"none"}  # no degree of freedom
 
 
@@ -240,7 +243,7 @@ def test_measures_of_a_number_stay_within_their_bounds():
         found = number_metrics(target, predicted, np.full(12, np.nan), weights)
         return np.stack([found[name] for name in ("mae", "r", "r2")], axis=1)
 
-    found = scaled_intervals(statistic, [0] * 12, [LOG, FISHER, UNEXPLAINED], 500, 0.95, rng)
+    found = scaled_intervals(statistic, [0] * 12, [LOG, FISHER, UNEXPLAINED], Resampling(500, rng))
     estimates = statistic(np.ones((1, 12)))[0]
     assert (found.low < estimates).all()
     assert (estimates < found.high).all()

@@ -18,6 +18,7 @@ from sklearn.utils import check_random_state
 from statsmodels.stats.oneway import anova_oneway
 
 from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.statistics.arrays import Resampling
 from heatlas.pipeline.statistics.linear.correlation import partial_correlation
 from heatlas.pipeline.statistics.linear.design import design_of
 from heatlas.pipeline.statistics.linear.fold_effect import model_within_folds
@@ -60,7 +61,9 @@ def test_coefficient_t_and_partial_r_equal_statsmodels():
     frame = table()
     values = values_of(frame)
     design = design_of(f"hippocampus_mm3/tiv_mm3 + {COVARIATES}", "hippocampus_mm3/tiv_mm3", frame)
-    test = freedman_lane(values, design, Exchangeability.free(60), 19, np.random.default_rng(0), equal_variances=True)
+    test = freedman_lane(
+        values, design, Exchangeability.free(60), Resampling(19, np.random.default_rng(0)), equal_variances=True
+    )
     name = "I(hippocampus_mm3 / tiv_mm3)"
     for i in range(values.shape[1]):
         fit = smf.ols(f"y ~ {name} + {COVARIATES}", frame.assign(y=values[:, i])).fit()
@@ -80,8 +83,8 @@ def test_coefficient_t_and_partial_r_equal_statsmodels():
 def test_f_of_several_columns_equals_statsmodels(formula, term, hypothesis):
     frame = table()
     values = values_of(frame)
-    test = freedman_lane(values, design_of(formula, term, frame), Exchangeability.free(60), 19,
-                         np.random.default_rng(0))  # fmt: skip
+    draws = Resampling(19, np.random.default_rng(0))
+    test = freedman_lane(values, design_of(formula, term, frame), Exchangeability.free(60), draws)
     for i in range(values.shape[1]):
         fit = smf.ols(f"y ~ {formula}", frame.assign(y=values[:, i])).fit()
         expected = fit.f_test(hypothesis)
@@ -97,13 +100,17 @@ def test_without_covariates_groups_give_welch_t_and_f():
     frame = table()
     values = values_of(frame) * np.where(frame["sex"] == "M", 3.0, 1.0)[:, None]
     rng = np.random.default_rng(0)
-    test = freedman_lane(values, design_of("sex", "sex", frame), Exchangeability.free(60), 19, rng, frame["sex"])
+    test = freedman_lane(
+        values, design_of("sex", "sex", frame), Exchangeability.free(60), Resampling(19, rng), frame["sex"]
+    )
     male = (frame["sex"] == "M").to_numpy()
     oracle = scipy.stats.ttest_ind(values[male], values[~male], equal_var=False)
     assert_allclose(test.statistic, oracle.statistic, rtol=1e-9)
     assert_allclose(test.df, oracle.df, rtol=1e-9)
     assert_allclose(test.estimate, values[male].mean(axis=0) - values[~male].mean(axis=0), rtol=1e-9)
-    test = freedman_lane(values, design_of("site", "site", frame), Exchangeability.free(60), 19, rng, frame["site"])
+    test = freedman_lane(
+        values, design_of("site", "site", frame), Exchangeability.free(60), Resampling(19, rng), frame["site"]
+    )
     for i in range(values.shape[1]):
         oracle = anova_oneway(values[:, i], frame["site"], use_var="unequal")
         assert_allclose([test.statistic[i], test.df[i]], [oracle.statistic, oracle.df[1]], rtol=1e-9)
@@ -224,7 +231,7 @@ def test_family_wise_p_holds_where_the_smaller_group_varies_more_and_values_are_
         values = (rng.lognormal(0, 0.6, (120, 20)) - np.exp(0.18)) * np.where(group, 2, 1)[:, None]
         frame = pd.DataFrame({"group": group.astype(float), "fold": fold})
         model = model_within_folds("group", "group", frame, True, group.tolist())
-        test = freedman_lane(values, model.design, model.exchange, 99, rng, group.tolist())
+        test = freedman_lane(values, model.design, model.exchange, Resampling(99, rng), group.tolist())
         found += test.p_fwe.min() <= 0.05
     assert found <= 19  # of 160, at 6.5 % (26 of 400 with 199 permutations): 99 in 100 cases
 
@@ -267,7 +274,7 @@ def test_robust_t_of_one_column_is_t_over_the_root_of_kappa():
     frame = table(40)
     values = values_of(frame, 3) * np.where(frame["sex"] == "M", 3.0, 1.0)[:, None]
     design = design_of(COVARIATES, "age", frame)
-    test = freedman_lane(values, design, Exchangeability.free(40), 99, np.random.default_rng(0))
+    test = freedman_lane(values, design, Exchangeability.free(40), Resampling(99, np.random.default_rng(0)))
     expected = [robust_t(design.tested[:, 0], values[:, i], design.nuisance) for i in range(3)]
     assert_allclose(test.statistic, expected, rtol=1e-9)
     assert ((test.low < test.estimate) & (test.estimate < test.high)).all()
@@ -298,7 +305,9 @@ def test_an_interval_excludes_zero_exactly_where_p_is_small(groups):
     frame = pd.DataFrame({"label": rng.permutation([0.0] * 9 + [1.0] * 21), "age": rng.normal(size=30)})
     values = rng.normal(size=(30, 400)) + np.linspace(-1.5, 1.5, 400) * frame[["label"]].to_numpy()
     by = frame["label"].tolist() if groups else None
-    test = freedman_lane(values, design_of("label + age", "label", frame), Exchangeability.free(30), 199, rng, by)
+    test = freedman_lane(
+        values, design_of("label + age", "label", frame), Exchangeability.free(30), Resampling(199, rng), by
+    )
     outside = (test.low > 0) | (test.high < 0)
     assert 50 < outside.sum() < 350
     np.testing.assert_array_equal(outside, test.p <= 0.05)
@@ -308,7 +317,7 @@ def test_all_orders_are_used_when_there_are_no_more_and_p_is_exact():
     rng = np.random.default_rng(3)
     frame = pd.DataFrame({"x": rng.normal(size=6)})
     values = rng.normal(size=(6, 2))
-    test = freedman_lane(values, design_of("x", "x", frame), Exchangeability.free(6), 720, rng)
+    test = freedman_lane(values, design_of("x", "x", frame), Exchangeability.free(6), Resampling(720, rng))
     assert test.exact
     assert test.n_permutations == 720
     brute = np.array(
@@ -317,7 +326,7 @@ def test_all_orders_are_used_when_there_are_no_more_and_p_is_exact():
     observed = np.array([abs(robust_t(frame["x"].to_numpy(), y)) for y in values.T]) * (1 - 1e-5)
     assert_allclose(test.p, (brute >= observed).mean(axis=0))
     assert_allclose(test.p_fwe, (brute.max(axis=1)[:, None] >= observed).mean(axis=0))
-    assert not freedman_lane(values, design_of("x", "x", frame), Exchangeability.free(6), 719, rng).exact
+    assert not freedman_lane(values, design_of("x", "x", frame), Exchangeability.free(6), Resampling(719, rng)).exact
 
 
 @pytest.mark.parametrize("columns", [1, 7, 40])
@@ -327,7 +336,7 @@ def test_the_observed_order_counts_in_the_family_too(columns):
     for _ in range(40):
         frame = pd.DataFrame({"x": rng.normal(size=5)})
         test = freedman_lane(
-            rng.normal(size=(5, columns)), design_of("x", "x", frame), Exchangeability.free(5), 200, rng
+            rng.normal(size=(5, columns)), design_of("x", "x", frame), Exchangeability.free(5), Resampling(200, rng)
         )
         assert test.exact
         assert (test.p >= 1 / 120).all()
@@ -338,7 +347,7 @@ def test_two_groups_of_equal_people_have_as_many_permutations_as_regroupings():
     rng = np.random.default_rng(4)
     frame = pd.DataFrame({"label": ["AD"] * 3 + ["CN"] * 4})
     values = rng.normal(size=(7, 3)) + [1.0, 0, 0] * (frame["label"] == "AD").to_numpy()[:, None]
-    test = freedman_lane(values, design_of("label", "label", frame), Exchangeability.free(7), 10_000, rng,
+    test = freedman_lane(values, design_of("label", "label", frame), Exchangeability.free(7), Resampling(10_000, rng),
                          frame["label"])  # fmt: skip
     assert (test.n_permutations, test.exact) == (35, True)
     patient = (frame["label"] == "AD").to_numpy()
@@ -388,7 +397,9 @@ def test_chunks_do_not_change_the_result(monkeypatch):
     design = design_of(COVARIATES, "age", frame)
 
     def run(groups=None):
-        return freedman_lane(values, design, Exchangeability.free(30), 100, np.random.default_rng(9), groups)
+        return freedman_lane(
+            values, design, Exchangeability.free(30), Resampling(100, np.random.default_rng(9)), groups
+        )
 
     before = [run(), run(frame["sex"])]
     monkeypatch.setattr("heatlas.pipeline.statistics.linear.freedman_lane.CHUNK_BYTES", 3000)
@@ -403,7 +414,7 @@ def test_every_permutation_is_as_extreme_as_a_correlation_of_0(method):
     values = np.array([6.0, 5, 3, 1, 4, 8, 7, 2])
     assert ((age["age"] - 4.5) * (values - 4.5)).sum() == 0
     found = partial_correlation(
-        values, design_of("age", "age", age), Exchangeability.free(8), 999, np.random.default_rng(1), method
+        values, design_of("age", "age", age), Exchangeability.free(8), Resampling(999, np.random.default_rng(1)), method
     )
     assert found.p.tolist() == [1]
 
@@ -414,13 +425,15 @@ def test_correlations_equal_scipy_and_partial_ones_equal_the_inverse_correlation
     values = values_of(frame, 2)
     function = {"pearson": scipy.stats.pearsonr, "spearman": scipy.stats.spearmanr}[method]
     rng = np.random.default_rng(0)
-    plain = partial_correlation(values, design_of("age", "age", frame), Exchangeability.free(40), 999, rng, method)
+    plain = partial_correlation(
+        values, design_of("age", "age", frame), Exchangeability.free(40), Resampling(999, rng), method
+    )
     for i in range(2):
         oracle = function(frame["age"], values[:, i])
         assert_allclose(plain.estimate[i], oracle.statistic, rtol=1e-10)
         assert plain.low[i] < oracle.statistic < plain.high[i]
     design = design_of("age + hippocampus_mm3 + tiv_mm3", "age", frame)
-    partial = partial_correlation(values, design, Exchangeability.free(40), 99, rng, method)
+    partial = partial_correlation(values, design, Exchangeability.free(40), Resampling(99, rng), method)
     for i in range(2):
         every = np.column_stack([frame[["age", "hippocampus_mm3", "tiv_mm3"]].to_numpy(), values[:, i]])
         every = scipy.stats.rankdata(every, axis=0) if method == "spearman" else every
@@ -434,21 +447,21 @@ def test_correlation_refuses_terms_of_several_columns():
     rng = np.random.default_rng(0)
     with pytest.raises(BadInputError, match="2 columns cannot be correlated"):
         partial_correlation(
-            values_of(frame), design_of("site", "site", frame), Exchangeability.free(30), 9, rng, "pearson"
+            values_of(frame), design_of("site", "site", frame), Exchangeability.free(30), Resampling(9, rng), "pearson"
         )
 
 
 def test_columns_that_cannot_be_tested_say_why_and_leave_the_others_as_they_are():
     frame = table(30)
     values = values_of(frame, 5)
-    alone = freedman_lane(values[:, :1], design_of(COVARIATES, "age", frame), Exchangeability.free(30), 99,
-                          np.random.default_rng(0))  # fmt: skip
+    design, draws = design_of(COVARIATES, "age", frame), Resampling(99, np.random.default_rng(0))
+    alone = freedman_lane(values[:, :1], design, Exchangeability.free(30), draws)
     values[4, 1] = np.inf
     values[:, 2] = 0.1 + 0.2
     values[:, 3] = 5 - 2.0 * (frame["sex"] == "M")
     values[:, 4] = np.nan
     test = freedman_lane(
-        values, design_of(COVARIATES, "age", frame), Exchangeability.free(30), 99, np.random.default_rng(0)
+        values, design_of(COVARIATES, "age", frame), Exchangeability.free(30), Resampling(99, np.random.default_rng(0))
     )
     assert test.problems == (None, "no value in 1 of 30", "the values are constant",
                              "fully explained by the covariates", "no value in 30 of 30")  # fmt: skip
@@ -461,7 +474,9 @@ def test_nothing_but_constant_columns_with_variance_groups_has_no_test():
     """Relevance that is the same in everyone: a row that says so, not a crash."""
     frame = pd.DataFrame({"group": list("AABBBB")})
     design, exchange = design_of("group", "group", frame), Exchangeability.free(6)
-    test = freedman_lane(np.ones(6), design, exchange, 99, np.random.default_rng(0), frame["group"].tolist())
+    test = freedman_lane(
+        np.ones(6), design, exchange, Resampling(99, np.random.default_rng(0)), frame["group"].tolist()
+    )
     assert test.problems == ("the values are constant",)
     assert np.isnan(test.p).all()
 
@@ -469,12 +484,16 @@ def test_nothing_but_constant_columns_with_variance_groups_has_no_test():
 def test_a_perfect_fit_and_a_group_without_spread_are_the_most_extreme():
     frame = pd.DataFrame({"x": np.arange(8.0), "label": ["a"] * 4 + ["b"] * 4})
     rng = np.random.default_rng(0)
-    perfect = freedman_lane(3 * frame["x"].to_numpy() - 1, design_of("x", "x", frame), Exchangeability.free(8), 99, rng)
+    perfect = freedman_lane(
+        3 * frame["x"].to_numpy() - 1, design_of("x", "x", frame), Exchangeability.free(8), Resampling(99, rng)
+    )
     assert abs(perfect.statistic[0]) > 1e6
     assert perfect.p[0] <= 0.02
     assert perfect.estimate[0] == pytest.approx(3)
     values = np.repeat([1.0, 2.0], 4)
-    test = freedman_lane(values, design_of("label", "label", frame), Exchangeability.free(8), 99, rng, frame["label"])
+    test = freedman_lane(
+        values, design_of("label", "label", frame), Exchangeability.free(8), Resampling(99, rng), frame["label"]
+    )
     assert test.statistic[0] == np.inf
     assert test.p[0] == pytest.approx(3 / 71)  # both orders that keep the groups apart, and the observed one
 
@@ -484,15 +503,19 @@ def test_too_small_designs_are_refused_by_name():
     rng = np.random.default_rng(0)
     with pytest.raises(BadInputError, match=r"term age: 5 participants are too few for \d coefficients"):
         freedman_lane(values_of(frame), design_of("age + poly(hippocampus_mm3, 3)", "age", frame),
-                      Exchangeability.free(5), 9, rng)  # fmt: skip
+                      Exchangeability.free(5), Resampling(9, rng))  # fmt: skip
     lonely = pd.DataFrame({"label": ["a"] + ["b"] * 6})
     with pytest.raises(BadInputError, match="1 participant is too few for a variance"):
         freedman_lane(
-            np.arange(7.0), design_of("label", "label", lonely), Exchangeability.free(7), 9, rng, lonely["label"]
+            np.arange(7.0),
+            design_of("label", "label", lonely),
+            Exchangeability.free(7),
+            Resampling(9, rng),
+            lonely["label"],
         )
     nobody = pd.DataFrame({"x": [1.0, 2.0, 3.0]})
     test = freedman_lane(np.arange(3.0) ** 2, design_of("x", "x", nobody),
-                         Exchangeability.whole_participants(["a", "b", "b"]), 9, rng)  # fmt: skip
+                         Exchangeability.whole_participants(["a", "b", "b"]), Resampling(9, rng))  # fmt: skip
     assert test.problems == ("only one permutation is possible",)
     assert np.isnan(test.p[0])
 
@@ -577,7 +600,7 @@ def test_participant_means_is_the_model_of_averaged_columns():
     frame["field_strength"] = np.where(np.arange(len(frame)) % 3 == 0, "1.5", "3")
     design = design_of("mmse + years + field_strength", "mmse", frame)
     exchange = Exchangeability.participant_means(frame["participant_id"])
-    test = freedman_lane(y, design, exchange, 99, np.random.default_rng(0), equal_variances=True)
+    test = freedman_lane(y, design, exchange, Resampling(99, np.random.default_rng(0)), equal_variances=True)
     means = frame.assign(y=y, strong=(frame["field_strength"] == "3").astype(float))
     means = means.groupby("participant_id")[["y", "mmse", "years", "strong"]].mean()
     fit = smf.ols("y ~ mmse + years + strong", means).fit()

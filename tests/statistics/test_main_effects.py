@@ -11,8 +11,8 @@ import statsmodels.api as sm
 from folded_cohort import GROUPS, MAPS, inputs_of, quick_config, scans_of
 from statsmodels.regression.linear_model import RegressionResults
 
-from heatlas.pipeline.statistics.associations.main_effects import MAIN_EFFECTS_COLUMNS, main_effects_tables
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
+from heatlas.pipeline.statistics.groups.subgroups import MAIN_EFFECTS_COLUMNS, main_effects_tables
 from heatlas.pipeline.statistics.linear.fold_effect import model_within_folds, with_variances
 
 PUTAMEN = GROUPS.index("Putamen")

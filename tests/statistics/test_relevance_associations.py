@@ -16,6 +16,7 @@ from made_up import FAST, GROUPS, MAPS, inputs_of, means_in_one_spread, people, 
 from heatlas.pipeline.registration.settled import JACOBIAN_SOURCE, NOT_MEASURED, RELIABILITY, not_measured
 from heatlas.pipeline.run.config.settings import RegistrationConfig
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
+from heatlas.pipeline.statistics.arrays import Resampling
 from heatlas.pipeline.statistics.associations.associations import (
     ASSOCIATIONS_COLUMNS,
     SMALL_CLASS,
@@ -316,7 +317,9 @@ def test_a_small_class_keeps_its_spread_and_spearman_and_own_volumes_say_that_it
     found = {name: rows_of(points, columns, biomarker, name, of_test, np.random.default_rng(1))
              for name in ("pearson", "spearman")}  # fmt: skip
     design = design_of("x", "x", pd.DataFrame({"x": few.astype(float)}))
-    classes = freedman_lane(values, design, Exchangeability.free(n), 99, np.random.default_rng(1), few.tolist())
+    classes = freedman_lane(
+        values, design, Exchangeability.free(n), Resampling(99, np.random.default_rng(1)), few.tolist()
+    )
     np.testing.assert_array_equal(found["pearson"]["p"], classes.p)
     np.testing.assert_array_equal(found["pearson"]["p_fwe"], classes.p_fwe)
     excludes = (found["pearson"]["ci_low"] > 0) | (found["pearson"]["ci_high"] < 0)

@@ -15,8 +15,7 @@ from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.statistics.data.values import RelevanceValues, participant_means
-from heatlas.pipeline.statistics.groups.region_summary import region_summary
-from heatlas.pipeline.statistics.performance.demographics import demographic_tests, demographics
+from heatlas.pipeline.statistics.groups.summaries import demographic_tests, demographics, region_summary
 from heatlas.pipeline.statistics.resampling.means import FEW, HALL
 from heatlas.pipeline.statistics.stage import analyse
 

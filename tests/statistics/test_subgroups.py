@@ -14,6 +14,7 @@ from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
 from heatlas.pipeline.run.config.statistics import SubgroupsConfig
 from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.statistics.arrays import Resampling
 from heatlas.pipeline.statistics.data.inputs import AppliedScans
 from heatlas.pipeline.statistics.data.members import levels_of, welch_within
 from heatlas.pipeline.statistics.data.values import RelevanceValues
@@ -338,7 +339,7 @@ def test_few_people_with_many_scans_alike_are_found_as_often_as_p_says():
         score = (0.8 * np.where(positive, 1, -1) + rng.normal(size=60))[codes]
         target = positive[codes].astype(float)
         one = Answers.of(codes, np.zeros(60, np.intp)[codes], target, ((score > 0) == (target == 1)) * 1.0, score)
-        small.append(subgroup_difference(one, inside, 99, rng, 0.95).p <= 0.05)
+        small.append(subgroup_difference(one, inside, Resampling(99, rng)).p <= 0.05)
     assert (np.mean(small, axis=0) <= 0.12).all()
 
 
@@ -365,13 +366,13 @@ def test_a_worse_network_is_no_unfairness():
         score = np.array([1.4, 1.2, 1.2, 0.0])[fold] * np.where(positive, 1, -1) + rng.normal(size=80)
         right = ((score > 0) == positive).astype(float)
         found = Answers.of(np.arange(80), fold, positive.astype(float), right, score)
-        small.append(subgroup_difference(found, inside, 99, rng, 0.95).p <= 0.05)
+        small.append(subgroup_difference(found, inside, Resampling(99, rng)).p <= 0.05)
     assert (np.mean(small, axis=0) < 0.11).all(), np.mean(small, axis=0)  # 25 to 50 % with fold left out
 
 
 def test_a_subgroup_that_is_a_fold_has_no_p_and_says_why():
     found, *_ = answers()
-    result = subgroup_difference(found, np.arange(24) % 3 == 1, 99, np.random.default_rng(0), 0.95)
+    result = subgroup_difference(found, np.arange(24) % 3 == 1, Resampling(99, np.random.default_rng(0)))
     assert np.isnan(result.p).all()
     assert result.n_permutations == 0
 
@@ -395,7 +396,7 @@ def test_permutations_are_worked_on_in_parts_and_the_parts_change_nothing(monkey
     whole, parts = [], []
     for made, at_once in ((whole, 500), (parts, 7)):
         monkeypatch.setattr(subgroup_module, "AT_ONCE", at_once)
-        made.append(subgroup_difference(found, inside, 99, np.random.default_rng(0), 0.95))
+        made.append(subgroup_difference(found, inside, Resampling(99, np.random.default_rng(0))))
     np.testing.assert_array_equal(whole[0].p, parts[0].p)
     np.testing.assert_array_equal(whole[0].low, parts[0].low)
 

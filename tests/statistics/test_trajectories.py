@@ -14,6 +14,7 @@ from scipy.stats import ttest_1samp, ttest_ind
 from statsmodels.stats.oneway import anova_oneway
 
 from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.statistics.arrays import Resampling
 from heatlas.pipeline.statistics.data.members import first_visits, networks_of, years_since_first
 from heatlas.pipeline.statistics.progression.trajectories import (
     DIFFERENT_NETWORKS,
@@ -45,7 +46,7 @@ def own_slopes(values: np.ndarray, years: np.ndarray, person: np.ndarray) -> np.
 @pytest.mark.parametrize("groups", [2, 3])
 def test_balanced_visits_give_the_tests_on_each_persons_slope(groups: int) -> None:
     values, years, group, person = balanced(4, groups)
-    made = change_test(values[:, None], years, person, group, ONE[person], 1999, np.random.default_rng(0))
+    made = change_test(values[:, None], years, person, group, ONE[person], Resampling(1999, np.random.default_rng(0)))
     slopes = own_slopes(values, years, person)
     parts = [slopes[np.arange(N) % groups == g] for g in range(groups)]
     if groups == 3:
@@ -64,7 +65,7 @@ def test_networks_are_a_factor_of_the_model_of_slopes() -> None:
     values, years, group, person = balanced(4, 2)
     network = (np.arange(N) % 3 == 0).astype(np.intp)
     seen = values * np.where(network[person] == 1, 3.0, 1.0)
-    made = change_test(seen[:, None], years, person, group, network[person], 99, np.random.default_rng(0))
+    made = change_test(seen[:, None], years, person, group, network[person], Resampling(99, np.random.default_rng(0)))
     lines = participant_slopes(seen[:, None], years, person, group, network[person])
     root = np.sqrt(lines.reliability)
     columns = np.column_stack([lines.group, lines.network, np.ones(len(root))]) * root[:, None]
@@ -84,13 +85,15 @@ def test_change_that_networks_see_on_unlike_scales_is_no_difference_of_groups() 
         slopes = -0.5 + 0.3 * rng.normal(size=(60, 40))
         values = slopes[person] * years[:, None] + 0.5 * rng.normal(size=(180, 40))
         values *= np.array([1.0, 1.5, 2.0, 3.0])[fold][person][:, None]
-        rejected.append((change_test(values, years, person, group[person], fold[person], 199, rng).p <= 0.05).mean())
+        rejected.append(
+            (change_test(values, years, person, group[person], fold[person], Resampling(199, rng)).p <= 0.05).mean()
+        )
     assert 0.03 <= np.mean(rejected) <= 0.07, np.mean(rejected)  # 12 to 26 % where the network is left out
 
 
 def test_a_group_in_one_network_only_has_no_test_and_says_why() -> None:
     values, years, group, person = balanced(4, 2)
-    made = change_test(values[:, None], years, person, group, group, 99, np.random.default_rng(0))
+    made = change_test(values[:, None], years, person, group, group, Resampling(99, np.random.default_rng(0)))
     assert np.isnan(made.p).all()
     assert made.notes[0] == DIFFERENT_NETWORKS
 
@@ -103,8 +106,8 @@ def test_people_alone_with_their_network_are_left_out_and_named(alone: int, grou
     network = np.unique(network, return_inverse=True)[1]
     kept = person >= alone
     whole, part = (
-        change_test(values[rows][:, None], years[rows], person[rows], group[rows], network[rows], 99,
-                    np.random.default_rng(0))
+        change_test(values[rows][:, None], years[rows], person[rows], group[rows], network[rows],
+                    Resampling(99, np.random.default_rng(0)))
         for rows in (np.full(len(person), True), kept)
     )  # fmt: skip
     assert "network=" in str(whole.notes[0])
@@ -116,7 +119,7 @@ def test_people_alone_with_their_network_are_left_out_and_named(alone: int, grou
 def test_nobody_who_changes_is_no_test_and_the_row_says_so() -> None:
     values, years, _, person = balanced(3, 1)
     still = np.column_stack([values, np.arange(N)[person] / 3.0])
-    made = change_test(still, years, person, ONE[person], ONE[person], 99, np.random.default_rng(0))
+    made = change_test(still, years, person, ONE[person], ONE[person], Resampling(99, np.random.default_rng(0)))
     assert np.isnan(made.p).tolist() == [False, True]
     assert made.notes[0] != made.notes[1] == NO_CHANGE
 
@@ -126,7 +129,7 @@ def test_permuted_difference_in_change_is_welch_s_t_on_own_slopes() -> None:
     slopes = own_slopes(values, years, person)
     expected = ttest_ind(slopes[0::2], slopes[1::2], equal_var=False).pvalue
     made = np.column_stack([values, values + 0.3 * (group == 0) * years, 0.1 * person**2.0])
-    p = change_test(made, years, person, group, ONE[person], 4999, np.random.default_rng(0)).p
+    p = change_test(made, years, person, group, ONE[person], Resampling(4999, np.random.default_rng(0))).p
     np.testing.assert_allclose(p[0], expected, atol=0.02)
     closer = ttest_ind(slopes[0::2] + 0.3, slopes[1::2], equal_var=False).pvalue
     np.testing.assert_allclose(p[1], closer, atol=0.03)
@@ -136,7 +139,7 @@ def test_change_of_a_group_is_exact_for_few_people() -> None:
     """Three people who all rise: of 8 flips, all up and all down are as extreme. A fourth at one time has no part."""
     years, person = np.array([0.0, 1, 0, 1, 0, 1, 2, 2]), np.repeat(np.arange(4), 2)
     values = np.array([[0, 1, 5, 7, 2, 5.0, 0, 9]]).T
-    test = change_test(values, years, person, np.zeros(8, int), ONE[person], 999, np.random.default_rng(0))
+    test = change_test(values, years, person, np.zeros(8, int), ONE[person], Resampling(999, np.random.default_rng(0)))
     np.testing.assert_allclose([test.p[0], test.p_fwe[0]], 2 / 8)
 
 
@@ -144,7 +147,7 @@ def test_change_of_a_group_is_the_t_test_on_slopes_of_equal_visits() -> None:
     values, years, group, person = balanced(4, 1)
     steps = np.array([0.0, 0.2, -0.3])
     made = values[:, None] + steps * years[:, None]
-    p = change_test(made, years, person, group, ONE[person], 4999, np.random.default_rng(0)).p
+    p = change_test(made, years, person, group, ONE[person], Resampling(4999, np.random.default_rng(0))).p
     slopes = own_slopes(values, years, person)
     expected = [ttest_1samp(slopes + step, 0).pvalue for step in steps]
     assert max(expected) > 0.1 > min(expected)
@@ -174,7 +177,7 @@ def test_a_short_series_with_much_noise_does_not_hide_change() -> None:
     years = np.append(np.tile(np.arange(5.0), 19), [0, 0.04])
     values = 0.3 * years + 0.4 * rng.normal(size=len(years))
     values[-2:] = 0, -0.12
-    test = change_test(values[:, None], years, person, np.zeros_like(person), ONE[person], 4999, rng)
+    test = change_test(values[:, None], years, person, np.zeros_like(person), ONE[person], Resampling(4999, rng))
     assert test.p[0] <= 2 / 5000
     slopes = participant_slopes(values[:, None], years, person, np.zeros_like(person), np.zeros_like(person)).slopes[
         :, 0
@@ -198,9 +201,9 @@ def test_tests_of_change_hold_their_level() -> None:
         noise = rng.normal(size=(len(person), columns)) + 2 * rng.normal(size=(32, columns))[person]
         change = rng.normal(size=(32, columns))[person] * years[:, None]
         of_groups = noise + change * np.where(group, 0.1, 0.6)[:, None]
-        tests = [change_test(of_groups, years, person, group, ONE[person], 199, rng)]
+        tests = [change_test(of_groups, years, person, group, ONE[person], Resampling(199, rng))]
         tests += [
-            change_test(own, years, person, np.zeros_like(group), ONE[person], 199, rng)
+            change_test(own, years, person, np.zeros_like(group), ONE[person], Resampling(199, rng))
             for own in (noise, noise + 0.6 * change)
         ]
         rejected.append([(one.p <= 0.05).mean() for one in tests])
@@ -217,7 +220,7 @@ def test_family_wise_p_of_change_holds_over_regions() -> None:
         slopes = rng.normal(size=(12, 1)) + rng.normal(size=(12, 20))
         slopes[:, 0] += 4
         values = slopes[person] * years[:, None] + 0.5 * rng.normal(size=(36, 20))
-        p = change_test(values, years, person, np.zeros_like(person), ONE[person], 199, rng).p_fwe
+        p = change_test(values, years, person, np.zeros_like(person), ONE[person], Resampling(199, rng)).p_fwe
         found.append(p[0] <= 0.05)
         false.append(p[1:].min() <= 0.05)
     assert np.mean(found) > 0.9
@@ -227,8 +230,8 @@ def test_family_wise_p_of_change_holds_over_regions() -> None:
 def test_a_region_that_is_the_same_at_all_visits_has_no_test_and_no_part_in_the_family() -> None:
     values, years, group, person = balanced(3, 1)
     made = np.column_stack([values, 0.1 + np.arange(N)[person] / 3.0])
-    alone = change_test(made[:, :1], years, person, group, ONE[person], 499, np.random.default_rng(2))
-    both = change_test(made, years, person, group, ONE[person], 499, np.random.default_rng(2))
+    alone = change_test(made[:, :1], years, person, group, ONE[person], Resampling(499, np.random.default_rng(2)))
+    both = change_test(made, years, person, group, ONE[person], Resampling(499, np.random.default_rng(2)))
     assert np.isnan([both.p[1], both.p_fwe[1]]).all()
     assert both.p_fwe[0] == alone.p_fwe[0] == alone.p[0]
 
@@ -370,7 +373,7 @@ def test_the_interval_of_a_difference_covers_it() -> None:
         years = np.concatenate([np.sort(rng.uniform(0, 4, t)) for t in times])
         values = rng.normal(size=(N, 40))[person] + 0.4 * rng.normal(size=(N, 40))[person] * years[:, None]
         values += 0.5 * rng.normal(size=values.shape)
-        made = change_test(values, years, person, person % 2, ONE[person], 199, rng)
+        made = change_test(values, years, person, person % 2, ONE[person], Resampling(199, rng))
         missed.append((made.low > 0) | (made.high < 0))
         np.testing.assert_array_equal(missed[-1], made.p <= 0.05)
     assert 0.025 <= np.mean(missed) <= 0.075, np.mean(missed)

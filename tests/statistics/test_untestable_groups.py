@@ -13,14 +13,15 @@ import pytest
 from made_up import FAST
 
 from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.statistics.arrays import Resampling
 from heatlas.pipeline.statistics.groups.fairness import _of_level
-from heatlas.pipeline.statistics.harmonisation.site_effect import site_effect
+from heatlas.pipeline.statistics.groups.summaries import _fisher, welch
+from heatlas.pipeline.statistics.harmonisation.sites import site_effect
 from heatlas.pipeline.statistics.linear.correlation import partial_correlation
 from heatlas.pipeline.statistics.linear.fold_effect import model_within_folds
 from heatlas.pipeline.statistics.linear.freedman_lane import freedman_lane
 from heatlas.pipeline.statistics.linear.permutations import Exchangeability
 from heatlas.pipeline.statistics.normative.subtypes import Subtypes, _compared
-from heatlas.pipeline.statistics.performance.demographics import _fisher, welch
 from heatlas.pipeline.statistics.progression.cox import Conversions, cox_table
 from heatlas.pipeline.statistics.progression.prediction import progression_table
 from heatlas.pipeline.statistics.progression.trajectories import change_test
@@ -45,21 +46,21 @@ def rng() -> np.random.Generator:
 def two_groups(values, group, fold, covariate) -> Found:
     frame = pd.DataFrame({"group": group.astype(float), "fold": fold, "c": covariate})
     model = model_within_folds("c + group", "group", frame, True, group.tolist())
-    test = freedman_lane(values, model.design, model.exchange, 99, rng(), group.tolist())
+    test = freedman_lane(values, model.design, model.exchange, Resampling(99, rng()), group.tolist())
     return test.p, [test.problems[0] or model.design.note]
 
 
 def correlation(values, group, fold, covariate) -> Found:
     frame = pd.DataFrame({"x": group.astype(float), "fold": fold, "c": covariate})
     model = model_within_folds("c + x", "x", frame, True)
-    test = partial_correlation(values, model.design, model.exchange, 99, rng(), "pearson")
+    test = partial_correlation(values, model.design, model.exchange, Resampling(99, rng()), "pearson")
     return test.p, test.problems
 
 
 def sites(effect) -> Test:
     def test(values, group, fold, covariate) -> Found:
         frame, names = pd.DataFrame({"fold": fold, "c": covariate}), [f"s{int(one)}" for one in group]
-        found, _ = site_effect(effect, values[:, None], names, "c", frame, 99, rng(), True)
+        found, _ = site_effect(effect, values[:, None], names, "c", frame, Resampling(99, rng()), True)
         return found.p, found.problems
 
     return test
@@ -68,7 +69,9 @@ def sites(effect) -> Test:
 def change(values, group, fold, covariate) -> Found:
     visits = np.stack([np.zeros(len(values)), values], axis=1).ravel()[:, None]
     person, years = np.repeat(np.arange(len(values)), 2), np.tile([0.0, 1.0], len(values))
-    found = change_test(visits, years, person, np.repeat(group.astype(int), 2), np.repeat(fold, 2), 99, rng())
+    found = change_test(
+        visits, years, person, np.repeat(group.astype(int), 2), np.repeat(fold, 2), Resampling(99, rng())
+    )
     return found.p, found.notes
 
 
@@ -213,7 +216,7 @@ def test_a_covariate_that_equals_the_predictor_leaves_no_hazard_to_test() -> Non
 def test_with_too_few_permutations_for_any_p_of_5_percent_there_is_no_interval() -> None:
     frame = pd.DataFrame({"group": [1.0, 1, 0, 0]})
     model = model_within_folds("group", "group", frame, True)
-    test = freedman_lane(VALUES[:4], model.design, Exchangeability.free(4), 99, rng(), [1, 1, 0, 0])
+    test = freedman_lane(VALUES[:4], model.design, Exchangeability.free(4), Resampling(99, rng()), [1, 1, 0, 0])
     assert test.p[0] >= 1 / 6
     assert test.exact
     assert np.isnan([test.low[0], test.high[0]]).all()

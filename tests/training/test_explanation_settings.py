@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from heatlas.atlases.labels import load_atlas
-from heatlas.pipeline.cohort.people.annotated import annotated_people
-from heatlas.pipeline.cohort.people.splits import Fold, Split
+from heatlas.pipeline.cohort.people.splits import Fold, Split, annotated_people
 from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.run.config.files import load_config

@@ -15,8 +15,7 @@ import torch
 
 from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.spaces import template_grid, write_template_image
-from heatlas.pipeline.cohort.people.annotated import training_part
-from heatlas.pipeline.cohort.people.splits import Fold, Split
+from heatlas.pipeline.cohort.people.splits import Fold, Split, training_part
 from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.cohort.reading import InputCohort
 from heatlas.pipeline.cohort.records import Scan, ScanTable

@@ -15,7 +15,7 @@ from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.bundle_layout import Bundle, BundleLayout, open_bundle
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.work.digests import file_digest
-from heatlas.pipeline.statistics.applied import norms_of_run
+from heatlas.pipeline.statistics.stage import norms_of_run
 from heatlas.workflows.command_line import main
 from heatlas.workflows.export import require_nameless
 

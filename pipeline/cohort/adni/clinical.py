@@ -36,7 +36,6 @@ from heatlas.pipeline.cohort.adni.visit_tables import (
     todays_spelling,
 )
 from heatlas.pipeline.cohort.cells import values
-from heatlas.pipeline.cohort.cells.dates import month_session, visit_code, visit_of, with_iso_dates
 from heatlas.pipeline.cohort.cells.tables import (
     filled_rows,
     possible_cells,
@@ -46,6 +45,7 @@ from heatlas.pipeline.cohort.cells.tables import (
     require_columns,
     sex_codes,
 )
+from heatlas.pipeline.cohort.cells.values import month_session, visit_code, visit_of, with_iso_dates
 from heatlas.pipeline.cohort.people.diagnosis import (
     CAUSE_COLUMNS,
     DXSUM_COLUMNS,

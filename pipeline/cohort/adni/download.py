@@ -50,7 +50,7 @@ from heatlas.pipeline.cohort.adni.visit_tables import VisitRow, days_between, ma
 from heatlas.pipeline.cohort.candidates import Candidate, InputFiles
 from heatlas.pipeline.cohort.cells import values
 from heatlas.pipeline.cohort.images.dicom import DicomSeries, read_folder
-from heatlas.pipeline.cohort.images.file_kinds import image_stem, is_nifti
+from heatlas.pipeline.cohort.images.files import image_stem, is_nifti
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.plain_text import counted, listed

@@ -31,7 +31,6 @@ from xml.etree import ElementTree
 
 from heatlas.pipeline.cohort.adni.visit_tables import MPRAGEMETA, MRIQC, QUALITY_ADNI1, QUALITY_MAYO, person_number
 from heatlas.pipeline.cohort.cells import values
-from heatlas.pipeline.cohort.cells.dates import Visit, visit_of, with_iso_dates
 from heatlas.pipeline.cohort.cells.tables import (
     filled_rows,
     plain_name,
@@ -40,6 +39,7 @@ from heatlas.pipeline.cohort.cells.tables import (
     read_header,
     read_text_table,
 )
+from heatlas.pipeline.cohort.cells.values import Visit, visit_of, with_iso_dates
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.run.documents import read_regular
 from heatlas.pipeline.run.errors import BadInputError

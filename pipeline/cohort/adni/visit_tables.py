@@ -26,9 +26,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from heatlas.pipeline.cohort.cells.dates import Visit, visit_code, visit_of, with_iso_dates
 from heatlas.pipeline.cohort.cells.tables import filled_rows, possible_cells, problem_notes, read_text_table
-from heatlas.pipeline.cohort.cells.values import calendar_date, number
+from heatlas.pipeline.cohort.cells.values import Visit, calendar_date, number, visit_code, visit_of, with_iso_dates
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted, listed
 

@@ -39,7 +39,7 @@ from heatlas.pipeline.cohort.bids.tables import (
 )
 from heatlas.pipeline.cohort.candidates import Candidate, InputFiles, OtherImage
 from heatlas.pipeline.cohort.cells.tables import problem_notes
-from heatlas.pipeline.cohort.images.file_kinds import image_stem
+from heatlas.pipeline.cohort.images.files import image_stem
 from heatlas.pipeline.cohort.people.diagnosis import follow_up, progression
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE, T1W, ImageKind

@@ -29,9 +29,8 @@ from numpy.typing import NDArray
 from heatlas.atlases.spaces import Grid
 from heatlas.atlases.templates import load_template
 from heatlas.pipeline.cohort.candidates import Candidate
-from heatlas.pipeline.cohort.images.file_kinds import image_stem, is_image
-from heatlas.pipeline.cohort.images.headers import read_raw_header
-from heatlas.pipeline.cohort.images.orientation import Orientation, choose_orientation
+from heatlas.pipeline.cohort.images.files import image_stem, is_image
+from heatlas.pipeline.cohort.images.headers import Orientation, choose_orientation, read_raw_header
 from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE, KINDS, T1W, ImageKind, template_name
 from heatlas.pipeline.run.documents import LARGEST_JSON, read_regular
 

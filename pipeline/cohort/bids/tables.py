@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import TypeVar
 
 from heatlas.pipeline.cohort.cells import values
-from heatlas.pipeline.cohort.cells.dates import visit_of_session
 from heatlas.pipeline.cohort.cells.tables import (
     SexCodes,
     filled_rows,
@@ -38,7 +37,7 @@ from heatlas.pipeline.cohort.cells.tables import (
     sex_codes,
     without_bound,
 )
-from heatlas.pipeline.cohort.cells.values import is_missing
+from heatlas.pipeline.cohort.cells.values import is_missing, visit_of_session
 from heatlas.pipeline.cohort.people.diagnosis import Diagnosis
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.run.documents import read_regular

@@ -454,10 +454,10 @@ def possible_cells(table: str, line: int | None, cells: Mapping[str, str], probl
         problem = None if declared is None else _problem(declared, text)
         if problem is None:
             continue
-        why, is_number = problem
+        why, is_impossible = problem
         where = table if line is None else f"{table} line {line}"
         problems.append(f"{where}, {column} '{text}' ({why})")
-        if is_number:
+        if is_impossible:
             del possible[column]
     return possible
 

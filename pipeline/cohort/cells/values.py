@@ -1,15 +1,53 @@
-"""Single values as cohort tables write them: numbers, dates, sex, field strength, diagnosis.
+"""Single values as cohort tables write them: numbers, sex, field strength, diagnosis, and when a visit was.
 
-Each function takes the text of a cell (or None) and returns None if it has no usable value.
+Each function for a value takes the text of a cell (or None) and returns None if it has no usable value.
+
+*Dates.* LONI writes ``2006-04-18`` or month/day/year; a spreadsheet may have changed that to day/month/year. One date
+may be ambiguous, a whole table usually is not: a part above 12 is a day. A table with dates of both orders is refused;
+if all dates are ambiguous, they are read as LONI writes them, with a note. Dates with dots (``18.4.2006``) are day
+first. Two-digit years are not read. Cells that cannot be read are named.
+
+*Visits.* Every code of a visit gives a session, so no scan or row is lost because of its code. Sessions are named as in
+Clinica, by months since the first baseline: ``ses-M000``, ``ses-M012``.
+
+ADNI counts in two ways. ``bl``, ``sc`` and ``m12`` count from a person's first baseline. ``y1`` (ADNI3), ``v11``
+(ADNI2), ``4_m12`` (ADNI4) and ``init`` count from entry into a *phase*: for someone who rolled over from ADNI1, ``y1``
+may be month 120. Such codes are marked `Visit.within_phase`, and dates decide wherever there are dates. Where a table
+has both, VISCODE2 (from the first baseline) is used rather than VISCODE (as the phase wrote it): `visit_code`. Other
+studies number their visits ``v01``, ``v02`` too, so such codes are a time in people of ADNI only: `visit_of_session`.
+
+==============================================  ==============  ==========================================
+code or text                                    session         counted
+==============================================  ==============  ==========================================
+bl, sc, scmri, scr, screen, v01, v02, v03       ses-M000        from the first baseline
+4_bl, 4_sc                                      ses-M000        the same; only new participants have them
+mNN; Month NN                                   ses-M0NN        from the first baseline
+v04, v05 (new participants of ADNIGO and 2)     ses-M003, M006  from the first baseline
+init, 4_init, v06; Initial Visit                ses-M000        within a phase
+v07                                             ses-M006        within a phase
+vN1, vN2 (ADNI2: year N, half a year later)     ses-M0NN        within a phase
+yN, 4_mNN, 4_yN; Year N; ADNI4 Month NN         ses-M0NN        within a phase
+nv, f, tau, unsN; No Visit Defined,             ses-NV, -F,     not at all
+Screen fail, Tau only, Unscheduled              -TAU, -UNSN
+anything else                                   ses-X...        not at all; named in a note
+==============================================  ==============  ==========================================
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date, datetime
 from functools import cache
+from pathlib import Path
+from typing import Literal
+
+import pandas as pd
+
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.plain_text import counted, listed
 
 DIAGNOSES = {
     "cn": "CN",
@@ -136,4 +174,211 @@ def calendar_date(text: str | None) -> date | None:
                 return datetime.strptime(match[0], form).date()
             except ValueError:
                 return None
+    return None
+
+
+Order = Literal["month first", "day first"]
+
+_SLASHED = re.compile(r"(\d{1,2})[/-](\d{1,2})[/-](\d{4})(?!\d)")
+_WRITTEN = (
+    (re.compile(r"\d{4}[-/]\d{1,2}[-/]\d{1,2}(?!\d)"), ("%Y-%m-%d", "%Y/%m/%d")),
+    (re.compile(r"\d{8}(?!\d)"), ("%Y%m%d",)),
+    (re.compile(r"\d{1,2}\.\d{1,2}\.\d{4}(?!\d)"), ("%d.%m.%Y",)),
+    (re.compile(r"\d{1,2}[- ]?[A-Za-z]{3}[- ]?\d{4}(?!\d)"), ("%d-%b-%Y", "%d%b%Y", "%d %b %Y")),
+)
+_YEARS = range(1990, 2100)
+"""ADNI began in 2004; a year such as 0206 or 1900 (an empty cell of a spreadsheet) is an error."""
+
+
+def read_date(text: str, order: Order = "month first") -> date | None:
+    """Read one date; None for other text.
+
+    >>> read_date("2006-04-18 00:00:00"), read_date("4/10/2006"), read_date("4/10/2006", "day first")
+    (datetime.date(2006, 4, 18), datetime.date(2006, 4, 10), datetime.date(2006, 10, 4))
+    >>> read_date("20060418"), read_date("18.4.2006"), read_date("18Apr2006"), read_date("4/18/06")
+    (datetime.date(2006, 4, 18), datetime.date(2006, 4, 18), datetime.date(2006, 4, 18), None)
+    """
+    cleaned = text.strip()
+    if match := _SLASHED.match(cleaned):
+        first, second, year = map(int, match.groups())
+        month, day = (first, second) if order == "month first" else (second, first)
+        try:
+            day_read = date(year, month, day)
+        except ValueError:
+            return None
+        return day_read if day_read.year in _YEARS else None
+    for pattern, forms in _WRITTEN:
+        if match := pattern.match(cleaned):
+            return _first_that_fits(match[0], forms)
+    return None
+
+
+def _first_that_fits(text: str, forms: Sequence[str]) -> date | None:
+    for form in forms:
+        try:
+            day = datetime.strptime(text, form).date()
+        except ValueError:
+            continue
+        return day if day.year in _YEARS else None
+    return None
+
+
+def slashed_order(texts: Iterable[str]) -> tuple[Order | None, str | None, str | None]:
+    """Order of dates with slashes (None if ambiguous or mixed), and an example of each order."""
+    day_first = month_first = None
+    for text in texts:
+        if match := _SLASHED.match(text.strip()):
+            first, second = int(match[1]), int(match[2])
+            if first > 12 >= second:
+                day_first = day_first or text
+            elif second > 12 >= first:
+                month_first = month_first or text
+    if (day_first is None) == (month_first is None):
+        return None, day_first, month_first
+    return ("day first" if day_first else "month first"), day_first, month_first
+
+
+def with_iso_dates(path: Path, frame: pd.DataFrame, columns: Sequence[str]) -> tuple[pd.DataFrame, list[str]]:
+    """Convert the dates of some columns to ISO; cells that are not a date become empty, with a note.
+
+    A date order that is assumed or is not LONI's is noted; a table that mixes both orders is refused.
+    """
+    present = [name for name in columns if name in frame.columns]
+    cells = {name: [t for t in frame[name].dropna().unique() if not is_missing(t)] for name in present}
+    order, day_first, month_first = slashed_order(text for texts in cells.values() for text in texts)
+    if day_first and month_first:
+        raise BadInputError(
+            f"{path}: column {', '.join(present)} holds dates of both orders, {day_first} (day first) and "
+            f"{month_first} (month first), so none can be trusted. Download the table again, or write its dates as "
+            "YYYY-MM-DD."
+        )
+    notes = []
+    slashed = [match for texts in cells.values() for text in texts if (match := _SLASHED.match(text.strip()))]
+    if order == "day first":
+        notes.append(f"{path.name}: dates are read day first, because of {day_first}")
+    elif order is None and any(day[1].zfill(2) != day[2].zfill(2) for day in slashed):
+        notes.append(f"{path.name}: dates such as {slashed[0].string} are read month first, as LONI writes them")
+    for name, texts in cells.items():
+        dates = {text: read_date(text, order or "month first") for text in texts}
+        iso = {text: day.isoformat() for text, day in dates.items() if day is not None}
+        frame = frame.assign(**{name: [iso.get(text, "") for text in frame[name]]})
+        bad = [repr(text) for text, day in dates.items() if day is None]
+        if bad:
+            notes.append(
+                f"{path.name}: {counted(len(bad), 'value')} of {name} unreadable as a date (YYYY-MM-DD): "
+                f"{listed(bad, 3)}"
+            )
+    return frame, notes
+
+
+_MONTHLESS = {
+    **{"nv": "NV", "novisitdefined": "NV", "f": "F", "fail": "F", "screenfail": "F", "tau": "TAU", "tauonly": "TAU"},
+    **{"unscheduled": "UNS", "unscheduledvisit": "UNS"},
+}
+_BASELINE = {"bl", "sc", "scmri", "scr", "screen", "v01", "v02", "v03"}
+_NEW_PARTICIPANTS = {"v04": 3, "v05": 6}
+_NUMBERED = re.compile(r"v\d+", re.IGNORECASE)
+_OF_ADNI = re.compile(r"sub-(ADNI\d{3}S\d{4,}|\d{3}_?S_?\d{4,})", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Visit:
+    """A visit by its code alone."""
+
+    session_id: str  # with its ``ses-`` prefix; ``ses-M`` and three digits exactly where `months` is known
+    months: int | None = None  # months since baseline; None if the code does not indicate a time (``nv``, ``uns1``)
+    # True if the months count from entry into a study phase rather than from the first baseline
+    within_phase: bool = False
+    known: bool = True  # false for a code that is not one of ADNI's
+
+
+def visit_code(columns: Mapping[str, str]) -> str:
+    """The visit code of a row: VISCODE2 where it is filled, otherwise VISCODE.
+
+    >>> visit_code({"VISCODE": "y1", "VISCODE2": "m132"}), visit_code({"VISCODE": "bl"})
+    ('m132', 'bl')
+    """
+    return columns.get("VISCODE2") or columns.get("VISCODE") or ""
+
+
+def month_session(months: int) -> str:
+    """Session name of a month.
+
+    >>> month_session(12)
+    'ses-M012'
+    """
+    return f"ses-M{months:03d}"
+
+
+@cache
+def visit_of(code: str) -> Visit:
+    """Visit of an ADNI code or of LONI's visit text.
+
+    >>> visit_of("scmri").session_id, visit_of("m06").months, visit_of("ADNI1/GO Month 24").session_id
+    ('ses-M000', 6, 'ses-M024')
+    >>> visit_of("y2")
+    Visit(session_id='ses-M024', months=24, within_phase=True, known=True)
+    >>> visit_of("nv").session_id, visit_of("uns1").session_id, visit_of("?").session_id
+    ('ses-NV', 'ses-UNS1', 'ses-X')
+    """
+    text = code.strip().lower()
+    of_adni4 = text.startswith("4_")
+    text = text.removeprefix("4_")
+    compact = re.sub(r"[^a-z0-9]", "", text)
+    if compact in _MONTHLESS:
+        return Visit("ses-" + _MONTHLESS[compact])
+    if re.fullmatch(r"uns\d*", compact):
+        return Visit("ses-" + compact.upper())
+    timed = _timed_code(compact) if re.fullmatch(r"[a-z0-9]+", text) else None
+    timed = timed or _visit_text(text)
+    if timed is not None:
+        months, within_phase = timed
+        return Visit(month_session(months), months, within_phase or (of_adni4 and months > 0))
+    # X prevents an unknown code from looking like a month.
+    return Visit("ses-X" + re.sub(r"[^A-Z0-9]", "", code.upper()), known=False)
+
+
+def visit_of_session(person: str, session: str) -> Visit:
+    """Visit that a session's name stands for, with or without ``ses-``; ``v`` and a number in people of ADNI only.
+
+    >>> visit_of_session("sub-ADNI002S0295", "ses-v11").months, visit_of_session("sub-01", "ses-v11").months
+    (12, None)
+    >>> visit_of_session("sub-01", "ses-M012").months, visit_of_session("sub-01", "m12").session_id
+    (12, 'ses-M012')
+    """
+    name = session.removeprefix("ses-")
+    if _NUMBERED.fullmatch(name.strip()) and not _OF_ADNI.fullmatch(person):
+        return Visit(f"ses-{name.strip()}", known=False)
+    return visit_of(name)
+
+
+def _timed_code(code: str) -> tuple[int, bool] | None:
+    """Months and whether they count within a phase, for the short codes."""
+    if code in _BASELINE:
+        return 0, False
+    if code in _NEW_PARTICIPANTS:
+        return _NEW_PARTICIPANTS[code], False
+    if code in ("init", "v06"):
+        return 0, True
+    if code == "v07":
+        return 6, True
+    if match := re.fullmatch(r"m0*(\d{1,3})", code):
+        return int(match[1]), False
+    if match := re.fullmatch(r"y0*(\d{1,2})", code):
+        return 12 * int(match[1]), True
+    if match := re.fullmatch(r"v([1-9])([12])", code):  # ADNI2: v11 year 1, v12 half a year later, v21 year 2 ...
+        return 12 * int(match[1]) + 6 * (int(match[2]) - 1), True
+    return None
+
+
+def _visit_text(text: str) -> tuple[int, bool] | None:
+    """Months and whether they count within a phase, for LONI's words such as ``ADNI2 Year 1 Visit``."""
+    if match := re.search(r"\bmonth\s*0*(\d{1,3})\b", text):
+        return int(match[1]), "adni4" in text
+    if match := re.search(r"\byear\s*0*(\d{1,2})\b", text):
+        return 12 * int(match[1]), True
+    if re.search(r"\binitial visit\b", text):
+        return 0, True
+    if re.search(r"\b(screening|baseline)\b", text):
+        return 0, False
     return None

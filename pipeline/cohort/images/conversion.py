@@ -41,10 +41,16 @@ import numpy as np
 
 from heatlas.atlases.spaces import UNREADABLE
 from heatlas.pipeline.cohort.images.dicom import DicomSeries, series_of
-from heatlas.pipeline.cohort.images.file_kinds import dicom_files, is_image
-from heatlas.pipeline.cohort.images.headers import HeaderFinding, geometry_problem, thickness_problem
-from heatlas.pipeline.cohort.images.links import link_problem
-from heatlas.pipeline.cohort.images.orientation import VOXEL_SIZE_MM, Orientation, by, choose_orientation
+from heatlas.pipeline.cohort.images.files import dicom_files, is_image, link_problem
+from heatlas.pipeline.cohort.images.headers import (
+    VOXEL_SIZE_MM,
+    HeaderFinding,
+    Orientation,
+    by,
+    choose_orientation,
+    geometry_problem,
+    thickness_problem,
+)
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.run.documents import LARGEST_JSON, irregular_kind, json_object, read_regular
 from heatlas.pipeline.run.errors import BadInputError, MissingDataError

@@ -25,8 +25,8 @@ import pydicom
 from pydicom.errors import InvalidDicomError
 from pydicom.uid import UID
 
-from heatlas.pipeline.cohort.images.links import following_links, link_problem
-from heatlas.pipeline.cohort.images.orientation import by
+from heatlas.pipeline.cohort.images.files import following_links, link_problem
+from heatlas.pipeline.cohort.images.headers import by
 from heatlas.pipeline.run.documents import irregular_kind
 
 _TAGS = (

@@ -24,9 +24,8 @@ from typing import Any
 import pandas as pd
 
 from heatlas.pipeline.cohort.candidates import ANOTHER_PREFERRED, Candidate
-from heatlas.pipeline.cohort.cells.dates import visit_of_session
 from heatlas.pipeline.cohort.cells.tables import RANGES, plain_name
-from heatlas.pipeline.cohort.cells.values import MISSING_CODES, number, up_to_limit
+from heatlas.pipeline.cohort.cells.values import MISSING_CODES, number, up_to_limit, visit_of_session
 from heatlas.pipeline.cohort.records import OLDEST_AGE, SCAN_COLUMNS, Scan
 from heatlas.pipeline.cohort.sharing import Disguise, oldest_shown, words_of
 from heatlas.pipeline.run.config.inclusion import InclusionRule, constant, dropped_because, read_rule

@@ -1,4 +1,4 @@
-"""Training, validation and test parts, always of whole participants.
+"""Training, validation and test parts, always of whole participants: who trains, and who may be predicted by what.
 
 Splits are stratified by class, or by quantile of the number to predict; folds, and the training and validation part of
 each, are then made alike in sex, age and site (`pipeline.cohort.people.balance`). Someone with scans of two classes
@@ -6,12 +6,15 @@ counts as the later one (`pipeline.cohort.people.tasks`), someone with two names
 (`pipeline.cohort.people.persons`).
 scikit-learn's ``StratifiedKFold`` over participants makes the folds; ``StratifiedGroupKFold`` over scans balances the
 number of scans greedily and may leave a fold without a class.
+
+Of a training part all people train, or a share; of the annotated ones, the maps of all or of a share are guided. A
+network never predicts a person that it was trained or selected with.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from math import ceil
@@ -23,16 +26,15 @@ import pandas as pd
 from sklearn.model_selection import StratifiedKFold
 
 from heatlas.pipeline.cohort.people.balance import balance_table, balanced, facts_of, features_of
-from heatlas.pipeline.cohort.people.contrast import participant_strata
-from heatlas.pipeline.cohort.people.persons import same_person
-from heatlas.pipeline.cohort.people.tasks import Task, task_of
-from heatlas.pipeline.cohort.records import ScanTable
-from heatlas.pipeline.run.config.settings import CohortConfig
+from heatlas.pipeline.cohort.people.persons import known_among, same_person
+from heatlas.pipeline.cohort.people.tasks import Task, participant_strata, task_of
+from heatlas.pipeline.cohort.records import Scan, ScanTable
+from heatlas.pipeline.run.config.settings import CohortConfig, Config
 from heatlas.pipeline.run.declared import Table, described
-from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.plain_text import counted, listed
-from heatlas.pipeline.run.tables import require_filled, require_known, require_numbers, require_whole
+from heatlas.pipeline.run.tables import read_table, require_filled, require_known, require_numbers, require_whole
 from heatlas.pipeline.run.work.seeds import derived_seed, generator
 
 SPLIT_COLUMNS = {
@@ -139,12 +141,12 @@ def require_disjoint(fold: Fold) -> None:
 
 def require_labels(index: int, part: str, labels: Sequence[str | None], task: Task, remark: str = "") -> None:
     """Refuse a part of a fold in which a class is missing or all numbers are equal; `remark` ends the message."""
-    if task.is_number and len(set(labels)) < 2:
+    if not task.classes and len(set(labels)) < 2:
         raise BadInputError(
             f"fold {index}: the {part} part has {len(labels)} usable scans and fewer than two values of {task.column}. "
             f"Use fewer folds, a larger cohort.validation_fraction, or more participants.{remark}"
         )
-    for label in () if task.is_number else task.outputs:
+    for label in task.classes:
         if label not in labels:
             raise BadInputError(
                 f"fold {index}: the {part} part has no usable scan of {label} ({counted(len(labels), 'scan')} in all). "
@@ -168,7 +170,7 @@ def make_split(table: ScanTable, config: CohortConfig, seed: int) -> Split:
     """
     task = task_of(config)
     names, person_of, strata = _people(table, config)
-    titles = _quantile_names(strata) if task.is_number else task.outputs
+    titles = task.classes or _quantile_names(strata)
     by_class = {
         title: sorted(person for person, stratum in strata.items() if stratum == number)
         for number, title in enumerate(titles)
@@ -285,3 +287,127 @@ def _single_fold(by_class: Mapping[str, Sequence[str]], config: CohortConfig, se
 def _fold(index: int, parts: Mapping[str, Sequence[str]]) -> Fold:
     train, validation, test = (tuple(sorted(map(str, parts[part]))) for part in PARTS)
     return Fold(index, train, validation, test)
+
+
+def annotated_people(people: Sequence[str], share: float, seed: int) -> frozenset[str]:
+    """A share of some people, drawn by a seed; the same person has the same rank in every fold.
+
+    Raises UsageError if it is nobody.
+
+    Examples
+    --------
+    >>> len(annotated_people([f"sub-{n}" for n in range(20)], 0.1, seed=1))
+    2
+    """
+    count = round(share * len(people))
+    if count == 0:
+        raise UsageError(
+            f"objective.annotated = {share:g}: of {len(people)} training participants that is nobody; set at least "
+            f"{1 / len(people):.2g}."
+        )
+    return frozenset(sorted(people, key=lambda name: derived_seed(seed, "annotated", name))[:count])
+
+
+def training_part(config: Config, fold: Fold, scans: Sequence[Scan]) -> Fold:
+    """The fold with the people who train: all, or the share that ``training.participants`` says."""
+    if config.training.participants == 1:
+        return fold
+    classes = task_of(config.cohort).classes
+    labels = {scan.participant_id: scan.label if classes else None for scan in scans}
+    return few_people(fold, labels, config.training.participants, config.seed)
+
+
+def guided_people(config: Config, fold: Fold, scans: Sequence[Scan], segmented: Collection[str]) -> frozenset[str]:
+    """The annotated people of a training part who have labels of their own.
+
+    `fold`: with the people who train, of all or a share. `scans`: with a label. `segmented`: who has labels of their
+    own with all regions. Raises UsageError if no map would be guided.
+    """
+    wanted = config.objective
+    known = [name for name in fold.train if name in segmented]
+    if not known:
+        raise UsageError(
+            f"objective.region_labels: nobody in the training part of fold {fold.index} has labels of their own with "
+            f'{", ".join(wanted.regions)}. Segment more people, or set "atlas".'
+        )
+    people = annotated_people(known, wanted.annotated, config.seed)
+    if wanted.classes and not any(scan.participant_id in people and scan.label in wanted.classes for scan in scans):
+        raise UsageError(
+            f"objective.classes: nobody of {', '.join(wanted.classes)} in the training part of fold {fold.index} is "
+            "annotated and has labels of their own. Segment more people, or name other classes."
+        )
+    return people
+
+
+def networks_for(participants: Sequence[str], split: Split) -> dict[str, tuple[int, ...]]:
+    """Folds whose networks may predict each participant: those that neither train nor validate with them.
+
+    Someone with labelled scans has the fold that tests them (none if a single split trains with them);
+    everyone else has all folds. Someone with two names (`pipeline.cohort.people.persons`) is one person.
+
+    Examples
+    --------
+    >>> from heatlas.pipeline.cohort.people.splits import Fold
+    >>> split = Split((Fold(0, ("sub-1",), (), ("sub-2",)), Fold(1, ("sub-2",), (), ("sub-1",))))
+    >>> networks_for(["sub-1", "sub-3"], split)
+    {'sub-1': (1,), 'sub-3': (0, 1)}
+    """
+    seen = {fold.index: {*fold.train, *fold.validation} for fold in split.folds}
+    names = same_person([*participants, *(name for people in seen.values() for name in people)])
+    names_of_person = {name: set(of) for of in names.values() for name in of}
+    return {
+        person: tuple(index for index, people in seen.items() if not names_of_person[person] & people)
+        for person in dict.fromkeys(participants)
+    }
+
+
+def networks_that_answered(table: Path, scan_ids: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Folds whose networks predicted each scan outside the contrast, from ``predictions_applied.tsv``.
+
+    BadInputError if a scan has no row.
+    """
+    predictions = read_table(table, ["scan_id", "networks"], ("networks",))
+    named = dict(zip(predictions["scan_id"], predictions["networks"], strict=True))
+    missing = [scan_id for scan_id in scan_ids if scan_id not in named]
+    if missing:
+        raise BadInputError(f"{table}: scan {missing[0]} has no row. Run training again.")
+    return {scan_id: tuple(map(int, str(named[scan_id]).split(";"))) for scan_id in scan_ids}
+
+
+def people_of(description: Mapping[str, Any], where: str, part: str) -> Sequence[str]:
+    """Participants of a part of a network: ``train``, ``validation``, or ``backbone`` (nobody without one).
+
+    BadInputError if the description does not say so: then nobody knows whom the network may not predict.
+
+    `description`: of the network, as it was saved; `where`: names the network in messages.
+    """
+    if part == "backbone":
+        found = description.get("backbone_participants", [])
+    else:
+        parts = description.get("participants")
+        found = parts.get(part) if isinstance(parts, dict) else None
+    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+        raise BadInputError(
+            f"{where}: does not say with whom the network was trained ({part}). Restore the file or train it again."
+        )
+    return found
+
+
+def known_to_network(description: Mapping[str, Any], where: str) -> list[str]:
+    """Participants with whom a network, or its backbone, was trained or selected; sorted. Raises as `people_of`."""
+    return sorted(
+        {name for part in ("train", "validation", "backbone") for name in people_of(description, where, part)}
+    )
+
+
+def require_unseen(description: Mapping[str, Any], where: str, participants: Sequence[str]) -> None:
+    """Refuse to predict someone with whom the network was trained or selected, whatever the split in memory says.
+
+    Raises BadInputError, naming the participant; also as `people_of`.
+    """
+    overlap = known_among(participants, known_to_network(description, where))
+    if overlap:
+        raise BadInputError(
+            f"{where}: the network was trained or selected with {overlap[0]} and must not predict them. Train the "
+            "fold again with the present split."
+        )

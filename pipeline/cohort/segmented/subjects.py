@@ -25,8 +25,8 @@ from pathlib import Path
 
 from heatlas.pipeline.cohort.candidates import Candidate
 from heatlas.pipeline.cohort.cells import values
-from heatlas.pipeline.cohort.cells.dates import visit_of
 from heatlas.pipeline.cohort.cells.tables import RANGES
+from heatlas.pipeline.cohort.cells.values import visit_of
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.run.documents import read_regular
 from heatlas.pipeline.run.errors import BadInputError

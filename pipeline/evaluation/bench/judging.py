@@ -257,7 +257,7 @@ def those_judged(cohort: JudgedCohort, outcomes: Sequence[Outcome]) -> JudgedCoh
     """
     failed = {outcome.job.arguments[0].scan.scan_id for outcome in outcomes if not outcome.ok}
     left = tuple(scan for scan in cohort.scans if scan.scan_id not in failed)
-    for label in cohort.task.outputs if not cohort.task.is_number else ():
+    for label in cohort.task.classes:
         if not any(scan.label == label for scan in left):
             raise BadInputError(f"every scan of {label} failed; see {cohort.layout.failures}.")
     if not left:

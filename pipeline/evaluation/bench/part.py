@@ -309,12 +309,12 @@ class Bench:
         for scan in self.scans:
             fold = self.split.fold_of_test(scan.participant_id) if scan.label is not None else None
             if fold is not None and self.layout.fold(fold.index).weights.is_file():
-                tested.setdefault((scan.participant_id, None if task.is_number else scan.label), scan)
+                tested.setdefault((scan.participant_id, scan.label if task.classes else None), scan)
         if not tested:
             raise BadInputError(
                 f"{self.layout.root}: no scan has a network that has not seen it. Finish the run with heatlas run."
             )
-        for label in () if task.is_number else task.outputs:
+        for label in task.classes:
             if not any(seen == label for _, seen in tested):
                 raise BadInputError(
                     f"{self.layout.root}: no scan of {label} has a network that has not seen it, and regions are "
@@ -322,7 +322,7 @@ class Bench:
                 )
         packed = PackedAtlas.of(self.atlas)
         # what was planted is a disease; a network that predicts a number need not use it
-        truth = None if task.is_number else truth_of_input(truth_json, list(packed.regions.groups))
+        truth = truth_of_input(truth_json, list(packed.regions.groups)) if task.classes else None
         if truth is None:
             log.info("No truth is known of the scans of the run; --plant makes one from its controls.")
         labelled = tuple(scan for scan in self.scans if scan.label is not None)

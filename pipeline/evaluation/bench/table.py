@@ -198,7 +198,7 @@ def _of_regions(
     """Columns that need every scan: rankings, dose-response, distractors."""
     table = densities(cohort, rows, network, name, scans)
     values = table.to_numpy(float)
-    is_positive = (table.index.get_level_values("outcome").to_numpy(float) == 1) | cohort.task.is_number
+    is_positive = (table.index.get_level_values("outcome").to_numpy(float) == 1) | (not cohort.task.classes)
     difference, mean = class_difference(table, is_paired(cohort)), _mean_of(values[is_positive])
     order = np.argsort(-ranked(difference), kind="stable")
     ranked_groups = [rows.groups[place] for place in order if np.isfinite(difference[place])]

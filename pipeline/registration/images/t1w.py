@@ -2,7 +2,7 @@
 
 *Voxel space* counts voxels along the stored axes, in any order and direction. *World space* is millimetres to the
 right, front and up (RAS+). An image always comes with the affine from voxel to world space; the stored order of axes is
-kept. `pipeline.cohort.images.orientation` chooses between the two affines of a NIfTI header.
+kept. `pipeline.cohort.images.headers` chooses between the two affines of a NIfTI header.
 """
 
 from __future__ import annotations
@@ -17,8 +17,15 @@ import numpy as np
 from nibabel.openers import ImageOpener
 
 from heatlas.atlases.spaces import UNREADABLE, Grid
-from heatlas.pipeline.cohort.images.headers import MAX_VOXELS, is_compressed, kind_of, read_raw_header
-from heatlas.pipeline.cohort.images.orientation import Orientation, by, choose_orientation
+from heatlas.pipeline.cohort.images.headers import (
+    MAX_VOXELS,
+    Orientation,
+    by,
+    choose_orientation,
+    is_compressed,
+    kind_of,
+    read_raw_header,
+)
 from heatlas.pipeline.run.errors import BadInputError
 
 MIN_EXTENT_MM = 80.0
@@ -83,7 +90,7 @@ def load_labels(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def voxel_to_world(header: Any, path: Path) -> Orientation:
-    """Affine of a header as stored, not repaired (`pipeline.cohort.images.orientation`); `path` is for the message."""
+    """Affine of a header as stored, not repaired (`pipeline.cohort.images.headers`); `path` is for the message."""
     orientation = choose_orientation(header)
     if isinstance(orientation, Orientation):
         return orientation

@@ -29,17 +29,17 @@ from heatlas.pipeline.run.declared import Inference, Table, described
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
-from heatlas.pipeline.statistics.arrays import Floats, Indices
-from heatlas.pipeline.statistics.associations.main_effects import CLASS
+from heatlas.pipeline.statistics.arrays import Floats, Indices, Resampling
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.members import label_of, members_of
-from heatlas.pipeline.statistics.data.values import RelevanceColumns, joined, kinds_of
+from heatlas.pipeline.statistics.data.values import RelevanceColumns, joined, kinds_of, untested
 from heatlas.pipeline.statistics.groups.gains import PLACES, influence_on_r, places_by, write_places
+from heatlas.pipeline.statistics.groups.subgroups import CLASS
 from heatlas.pipeline.statistics.linear.correlation import MatchedTest, Method, matched_test, partial_correlation, ranks
 from heatlas.pipeline.statistics.linear.design import Design
 from heatlas.pipeline.statistics.linear.fold_effect import EVEN, FOLD, fold_of_units, model_within_folds
-from heatlas.pipeline.statistics.linear.freedman_lane import TEST_INTERVAL, PermutationTest
-from heatlas.pipeline.statistics.linear.permutations import POOLED_FDR, Exchangeability
+from heatlas.pipeline.statistics.linear.freedman_lane import TEST_INTERVAL, PermutationTest, inference
+from heatlas.pipeline.statistics.linear.permutations import Exchangeability
 from heatlas.pipeline.statistics.requested import Biomarker, biomarker_of, own_volume_note
 from heatlas.pipeline.statistics.resampling.bootstrap import NO_INTERVAL
 
@@ -74,19 +74,13 @@ ASSOCIATIONS_COLUMNS = {
     "fold; the effect size",
     "ci_low": "Lower bound of the confidence interval over participants",
     "ci_high": "Upper bound of the confidence interval",
-    "interval": "permutation: made with the critical value of the permuted t, so it excludes 0 exactly where p is at "
-    "most 1 - confidence; none",
+    **inference("interval"),
     **places_by("r", "all but Pearson's and partial r with the target"),
     "slope": f"Change of relevance per unit of the biomarker, adjusted for the covariates, if for fold {EVEN}; n/a for "
     "ranks",
-    "p": "Two-sided permutation p over participants (Freedman-Lane; within test folds if adjusted for fold), "
-    "(b+1)/(m+1)",
+    **inference("p"),
     "p_fwe": "Family-wise p: corrected by the largest |r| of each permutation over the family",
-    "p_fdr": POOLED_FDR,
-    "family": "Family of tests that the p values are corrected over",
-    "n_participants": "Participants without missing values",
-    **described("n_scans", "n_permutations", "exact"),
-    "note": "Why there is no value, what was left out, or a caveat",
+    **inference("p_fdr", "family", "n_participants", "n_scans", "n_permutations", "exact", "note"),
 }
 ASSOCIATIONS_TABLE = Table(
     "associations", ASSOCIATIONS_COLUMNS, "biomarker, map, region, metric, estimator and group of scans",
@@ -121,14 +115,14 @@ def associations_tables(inputs: StatisticsInputs) -> pd.DataFrame:
     settings = inputs.config.statistics
     columns = RelevanceColumns.of(inputs.values, settings.associations.metrics)
     blocks = []
-    number = task_of(inputs.config.cohort).is_number
-    for name in (*((TARGET, "corrected_gap") if number else ()), *settings.associations.biomarkers):
+    classes = task_of(inputs.config.cohort).classes
+    for name in (*(() if classes else (TARGET, "corrected_gap")), *settings.associations.biomarkers):
         try:
             biomarker = biomarker_of(name, inputs)
         except BadInputError as error:
-            blocks.append(unusable(name, str(error)))
+            blocks.append(untested(ASSOCIATIONS_TABLE, biomarker=name, note=str(error)))
             continue
-        for scan_group in ("all",) if number else settings.associations.scan_groups:
+        for scan_group in settings.associations.scan_groups if classes else ("all",):
             blocks += _of_biomarker(inputs, columns, biomarker, scan_group)
     table = pd.concat(blocks, ignore_index=True) if blocks else pd.DataFrame(columns=list(ASSOCIATIONS_COLUMNS))
     return table[list(ASSOCIATIONS_COLUMNS)]
@@ -158,7 +152,8 @@ def _of_biomarker(
                 everyone = np.zeros(len(influence), np.intp)
                 write_places(block, "r", influence, everyone, settings.confidence, generator(inputs.seed, "places"))
         except BadInputError as error:
-            block = unusable(biomarker.name, str(error).replace("_biomarker", biomarker.name))
+            why = str(error).replace("_biomarker", biomarker.name)
+            block = untested(ASSOCIATIONS_TABLE, biomarker=biomarker.name, note=why)
         blocks.append(block.assign(**base).reindex(columns=list(ASSOCIATIONS_COLUMNS)))
     return blocks
 
@@ -276,18 +271,9 @@ def _common_test(
     rows = np.arange(len(points.relevance), dtype=np.intp)
     design = Design(points.biomarker, points.nuisance, rows, {}, names, {})
     return partial_correlation(
-        points.relevance, design, points.exchange, settings.permutations, rng, method, settings.confidence, kinds,
+        points.relevance, design, points.exchange, Resampling.orders(settings, rng), method, kinds,
         None if points.spreads is None or method == "spearman" else points.spreads.tolist(),
     )  # fmt: skip
-
-
-def unusable(biomarker: str, why: str) -> pd.DataFrame:
-    """One row with the reason why a biomarker could not be used."""
-    blank: dict[str, object] = dict.fromkeys(ASSOCIATIONS_COLUMNS)
-    numbers = dict.fromkeys(("r", "ci_low", "ci_high", "slope", "p", "p_fwe", "p_fdr"), np.nan)
-    blank |= numbers | {"n_participants": 0, "n_scans": 0, "n_permutations": 0, "exact": False}
-    blank |= {"biomarker": biomarker, "family": "none", "interval": NO_INTERVAL, "note": why}
-    return pd.DataFrame([blank])
 
 
 AUTO = "auto"
@@ -328,7 +314,8 @@ def primary_tables(inputs: StatisticsInputs) -> pd.DataFrame:
         chosen = biomarker.name
         row = _row(inputs, str(name), metric, biomarker)
     except BadInputError as error:
-        row = unusable(chosen, str(error).replace("_biomarker", chosen)).assign(exchanged=None)
+        reason = str(error).replace("_biomarker", chosen)
+        row = untested(ASSOCIATIONS_TABLE, biomarker=chosen, note=reason).assign(exchanged=None)
     named = {"map": name, "metric": metric, "group": asked.region, "biomarker": chosen}
     row = row.assign(**named, scan_group=label_of(inputs, asked.scan_group), note=joined(why, row["note"].iloc[0]))
     return row[list(PRIMARY_COLUMNS)]
@@ -337,7 +324,7 @@ def primary_tables(inputs: StatisticsInputs) -> pd.DataFrame:
 def _require_defined(inputs: StatisticsInputs, name: str | None) -> None:
     """Refuse a task, region or map for which there is no such correlation."""
     region = inputs.config.statistics.primary.region
-    if task_of(inputs.config.cohort).is_number:
+    if not task_of(inputs.config.cohort).classes:
         raise BadInputError("not defined where a number is predicted: there is no class to hold.")
     if region not in inputs.values.groups:
         raise BadInputError(f"the atlas has no bilateral group named {region}. Set statistics.primary.region.")

@@ -24,10 +24,11 @@ from heatlas.pipeline.run.layout.bundle_layout import open_bundle
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
-from heatlas.pipeline.statistics.arrays import Flags, Floats, Indices
+from heatlas.pipeline.statistics.arrays import Flags, Floats, Indices, Resampling
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs, inputs_of_run
 from heatlas.pipeline.statistics.data.members import CLASSES, TwoGroups
 from heatlas.pipeline.statistics.data.values import INTENSITY, participant_codes, participant_means
+from heatlas.pipeline.statistics.groups.summaries import TOTAL, demographics, welch
 from heatlas.pipeline.statistics.images.differences import rank_correlation
 from heatlas.pipeline.statistics.performance.classification import (
     CALIBRATION_COLUMNS,
@@ -38,7 +39,6 @@ from heatlas.pipeline.statistics.performance.classification import (
     participants_of,
     weighted_auc_within,
 )
-from heatlas.pipeline.statistics.performance.demographics import TOTAL, demographics, welch
 from heatlas.pipeline.statistics.resampling.bootstrap import (
     AS_IT_IS,
     FISHER,
@@ -189,7 +189,7 @@ def _measure(
 
     values = measures(np.ones((1, len(names))))[0]
     scales = [AS_IT_IS if name == "probability_less_share" else LOGIT for name in MEASURES]
-    intervals = scaled_intervals(measures, strata, scales, settings.bootstrap_samples, settings.confidence, rng)
+    intervals = scaled_intervals(measures, strata, scales, Resampling.draws(settings, rng))
     people = [len(np.unique(codes[target == side])) for side in (0, 1)]
     intervals = with_exact_shares(intervals, {i: (float(values[i]), min(people)) for i in (0, 1)}, settings.confidence)
     for i, n in ((2, people[1]), (3, people[0])):
@@ -292,7 +292,7 @@ def agreement_over_regions(
         ]
         return rank_correlation(*drawn)[:, None]
 
-    intervals = scaled_intervals(agreement, strata, [FISHER], settings.bootstrap_samples, settings.confidence, rng)
+    intervals = scaled_intervals(agreement, strata, [FISHER], Resampling.draws(settings, rng))
     return {"estimate": float(agreement(np.ones((1, len(strata))))[0, 0]), **intervals.row()}
 
 

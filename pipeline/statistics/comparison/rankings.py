@@ -57,7 +57,8 @@ def kendall_w(values: Floats) -> float:
     1.0
     """
     ranks = np.asarray(rankdata(values, axis=1))
-    spread, largest = _spread(ranks[None])[0], _largest_spread(ranks)
+    spread = _spread(ranks[None])[0]
+    largest = float(len(ranks) * ((ranks - ranks.mean(axis=1, keepdims=True)) ** 2).sum())  # that of equal rankings
     return float(spread / largest) if largest > 0 else float("nan")
 
 
@@ -98,11 +99,6 @@ def _spread(ranks: Floats) -> Floats:
     sums = ranks.sum(axis=1)
     squares: Floats = ((sums - sums.mean(axis=1, keepdims=True)) ** 2).sum(axis=1)
     return squares
-
-
-def _largest_spread(ranks: Floats) -> float:
-    """`_spread` of identical rankings: k times the sum over rankings of their own sum of squares."""
-    return float(len(ranks) * ((ranks - ranks.mean(axis=1, keepdims=True)) ** 2).sum())
 
 
 METRICS = ("sum", "density")

@@ -33,7 +33,7 @@ from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.seeds import generator
-from heatlas.pipeline.statistics.arrays import Flags, Floats
+from heatlas.pipeline.statistics.arrays import Flags, Floats, Resampling
 from heatlas.pipeline.statistics.comparison.rankings import (
     METRICS,
     Rankings,
@@ -187,7 +187,7 @@ def _pair(a: Run, b: Run, right_a: Flags, right_b: Flags, n_scans: int, seed: in
     settings = a.config.statistics
     intervals = bootstrap_intervals(
         lambda weights: weights @ gain / weights.sum(axis=1),
-        [0] * len(gain), settings.bootstrap_samples, settings.confidence, generator(seed, "compare", a.name, b.name),
+        [0] * len(gain), Resampling.draws(settings, generator(seed, "compare", a.name, b.name)),
     )  # fmt: skip
     (both, only_a), (only_b, neither) = counts
     return {
@@ -338,9 +338,11 @@ def _run_row(run: Run, layout: RunLayout, scans: Sequence[str], seed: int) -> di
         fold = table["fold"].to_numpy()[np.unique(codes, return_index=True)[1]]
         strata = strata_of(pd.factorize(fold)[0].astype(np.intp), (sides[0][1] > 0).astype(np.intp))
         intervals = scaled_intervals(
-            lambda weights: statistic(weights)[:, None], strata, [LOGIT], settings.bootstrap_samples,
-            settings.confidence, generator(seed, "families", run.name),
-        )  # fmt: skip
+            lambda weights: statistic(weights)[:, None],
+            strata,
+            [LOGIT],
+            Resampling.draws(settings, generator(seed, "families", run.name)),
+        )
         row |= {"balanced_accuracy": float(statistic(np.ones((1, len(people))))[0]), **intervals.row()}
         row["note"] = joined(row.get("note"), intervals.notes[0])
     else:

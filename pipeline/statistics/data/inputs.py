@@ -287,7 +287,7 @@ def inputs_of_run(run: RunLayout) -> StatisticsInputs:
 
 def predictions_of_task(path: Path, predictions: pd.DataFrame, task: Task) -> pd.DataFrame:
     """Checked predictions with the columns that analyses read; raises like `require_predictions`."""
-    if not task.is_number:
+    if task.classes:
         predictions = with_outcomes(predictions)
         require_predictions(path, predictions, (0, 1) if len(task.outputs) == 2 else (0, 1, -1))
         return predictions

@@ -260,13 +260,13 @@ LEVEL_IS = (
 class Levels:
     """Subgroups of one variable; `names` in natural order.
 
-    `of_scan` is aligned with the frame, None where unknown; `is_number` if a number was cut into bands.
+    `of_scan` is aligned with the frame, None where unknown; `is_banded` if a number was cut into bands.
     """
 
     variable: str
     of_scan: pd.Series
     names: tuple[str, ...]
-    is_number: bool
+    is_banded: bool
 
     def members(self, level: str) -> NDArray[np.bool_]:
         return (self.of_scan == level).to_numpy(bool)
@@ -277,7 +277,7 @@ class Levels:
         if chosen.isna().all():
             raise BadInputError(f"{self.variable}: no scan has a value.")
         present = set(chosen.dropna())
-        return Levels(self.variable, chosen, tuple(name for name in self.names if name in present), self.is_number)
+        return Levels(self.variable, chosen, tuple(name for name in self.names if name in present), self.is_banded)
 
     @property
     def note(self) -> str | None:
@@ -349,10 +349,10 @@ def _most_frequent(values: Sequence[str]) -> str | None:
     return max(values, key=list(values).count) if values else None
 
 
-def _order_levels(variable: str, of_scan: pd.Series, order: Sequence[str], is_number: bool) -> Levels:
+def _order_levels(variable: str, of_scan: pd.Series, order: Sequence[str], is_banded: bool) -> Levels:
     present = set(of_scan.dropna())
     names = [name for name in order if name in present] + sorted(present - set(order))
-    return Levels(variable, of_scan, tuple(names), is_number)
+    return Levels(variable, of_scan, tuple(names), is_banded)
 
 
 def _cut_into_bands(variable: str, values: pd.Series, bounds: Sequence[float]) -> Levels:

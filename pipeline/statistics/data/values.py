@@ -25,7 +25,7 @@ from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.cohort.work import Work
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input, read_network_volume
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
-from heatlas.pipeline.run.declared import Form, Table, described
+from heatlas.pipeline.run.declared import TEXTS, Form, Table, described
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.run.work.jobs import run_step
@@ -134,9 +134,9 @@ def participant_means(values: Floats, codes: NDArray[np.intp]) -> Floats:
     n_participants = int(codes.max()) + 1 if len(codes) else 0
     sums = np.zeros((n_participants, *values.shape[1:]))
     counts = np.zeros_like(sums)
-    is_number = ~np.isnan(values)
-    np.add.at(sums, codes, np.where(is_number, values, 0.0))
-    np.add.at(counts, codes, is_number.astype(float))
+    present = ~np.isnan(values)
+    np.add.at(sums, codes, np.where(present, values, 0.0))
+    np.add.at(counts, codes, present.astype(float))
     means = np.full_like(sums, np.nan)
     np.divide(sums, counts, out=means, where=counts > 0)
     return means
@@ -312,6 +312,35 @@ def group_means(
     n = np.array([counts[list(numbers)].sum() for numbers in regions.groups.values()], dtype=np.intp)
     total = np.array([sums[list(numbers)].sum() for numbers in regions.groups.values()])
     return np.divide(total, n, out=np.full(len(n), np.nan), where=n > 0), n
+
+
+def numbers_of(table: Table) -> list[str]:
+    """Columns of a table that hold neither text nor a count or flag."""
+    others = (*TEXTS, Form.COUNT, Form.FLAG)
+    return [name for name, column in table.columns.items() if column.form not in others]
+
+
+def untested(table: Table, **known: object) -> pd.DataFrame:
+    """One row of a table where nothing could be tested: no number, nobody tested, no interval and no family.
+
+    `known`: what is said all the same; the reason as ``note``.
+
+    Examples
+    --------
+    >>> table = Table("made", {"variable": "", "estimate": "", "n_scans": "", "exact": "", "interval": ""}, "row", "")
+    >>> untested(table, variable="age").iloc[0].to_dict()
+    {'variable': 'age', 'estimate': nan, 'n_scans': 0, 'exact': False, 'interval': 'none'}
+    """
+    row: dict[str, object] = dict.fromkeys(table.meanings)
+    row |= dict.fromkeys(numbers_of(table), np.nan)
+    for name, column in table.columns.items():
+        if column.form is Form.FLAG:
+            row[name] = False
+        elif name in ("n_participants", "n_scans", "n_permutations"):
+            row[name] = 0
+        elif name == "family" or name.endswith("interval"):
+            row[name] = "none"
+    return pd.DataFrame([row | known])
 
 
 def joined(*parts: object) -> str | None:

@@ -26,20 +26,21 @@ from heatlas.pipeline.run.declared import Inference, Table, described
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
-from heatlas.pipeline.statistics.arrays import Floats
+from heatlas.pipeline.statistics.arrays import Floats, Resampling
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.members import CLASSES, TwoGroups, interval_of_g, label_of, reported_g
 from heatlas.pipeline.statistics.data.values import (
     RelevanceColumns,
     joined,
     kinds_of,
+    numbers_of,
     participant_codes,
     participant_means,
 )
 from heatlas.pipeline.statistics.groups.gains import PLACES, influence_on_g, places_by, with_gains, write_places
 from heatlas.pipeline.statistics.linear.fold_effect import EVEN, FoldModel, fold_of_units, model_within_folds
-from heatlas.pipeline.statistics.linear.freedman_lane import TEST_INTERVAL, PermutationTest, freedman_lane
-from heatlas.pipeline.statistics.linear.permutations import POOLED_FDR, Exchangeability
+from heatlas.pipeline.statistics.linear.freedman_lane import TEST_INTERVAL, PermutationTest, freedman_lane, inference
+from heatlas.pipeline.statistics.linear.permutations import Exchangeability
 from heatlas.pipeline.statistics.resampling.bootstrap import NO_INTERVAL
 from heatlas.pipeline.statistics.resampling.means import FEW_OF_GROUP, OF_RANKS, caveats_of_groups
 
@@ -58,8 +59,7 @@ COMPARISONS_COLUMNS = {
     f"by n1 n2 / (n1 + n2), {EVEN}",
     "ci_low": "Lower bound of the interval of difference",
     **described("ci_high"),
-    "interval": "permutation: made with the critical value of the permuted t, so it excludes 0 exactly where p is at "
-    "most 1 - confidence; none",
+    **inference("interval"),
     "hedges_g": "Hedges' g: difference in pooled standard deviations (if fold_held, within test folds, in values "
     "of one spread as for difference), corrected for small samples; n/a with fewer than 8 degrees of freedom",
     "hedges_g_low": "Lower bound of the interval of hedges_g, with the same critical value",
@@ -70,11 +70,11 @@ COMPARISONS_COLUMNS = {
     "fold_held": "Whether difference, t and p are adjusted for the test fold (each fold's maps come from its own "
     "network)",
     "t": "Welch's t; if fold_held, from a model with fold and one residual variance per group",
-    "df": "Degrees of freedom of t (Welch-Satterthwaite)",
+    **inference("df"),
     "p": "Two-sided p from permuting participants between the groups (within test folds if fold_held), each group "
     "keeping its standard deviation; (b+1)/(m+1)",
     "p_fwe": "Family-wise p: corrected by the largest |t| of each permutation over all regions and maps of the metric",
-    "p_fdr": POOLED_FDR,
+    **inference("p_fdr"),
     "superiority": "Between the classes: probability that a participant of the first group has a higher value than one "
     "of the second (of the same test fold if fold_held), ties counted half; 0.5 if neither group is ahead. n/a for "
     "outcomes",
@@ -88,7 +88,7 @@ COMPARISONS_COLUMNS = {
     "p_fwe_adjusted": "p_adjusted corrected family-wise, like p_fwe",
     "p_fdr_adjusted": "p_adjusted adjusted for the false discovery rate, like p_fdr",
     "covariates": "Covariates of the adjusted test, including the test fold if used; n/a for none",
-    "family": "Family of tests that the p values are corrected over",
+    **inference("family"),
     "ratio": "mean_first / mean_second, over all folds; n/a if mean_second is not above 0",
     "floor": "Floor of the means in log_gain: statistics.group_comparisons.gain_floor times the second group's mean "
     "absolute relevance over the regions of the map",
@@ -112,12 +112,6 @@ GROUP_COMPARISONS_TABLE = Table(
     "In which regions do two groups differ in relevance?", filled=("map", "group", "comparison", "metric", "n_first",
     "n_second"), later=("superiority", "p_fwe_ranks", *PLACES),
     inference=Inference("secondary", "all regions and maps of one comparison and metric"),
-)  # fmt: skip
-_NUMBERS = (
-    "mean_first", "mean_second", "difference", "ci_low", "ci_high", "hedges_g", "hedges_g_low", "hedges_g_high",
-    "g_by_chance", "t", "df", "p", "p_fwe", "p_fdr", "superiority", "p_fwe_ranks", "difference_adjusted", "t_adjusted",
-    "df_adjusted", "p_adjusted", "p_fwe_adjusted", "p_fdr_adjusted", "ratio", "floor", "log_gain", "log_gain_low",
-    "log_gain_high", "log_gain_shrunk", "log_gain_shrunk_low", "log_gain_shrunk_high",
 )  # fmt: skip
 
 
@@ -160,7 +154,8 @@ def compare(inputs: StatisticsInputs, columns: RelevanceColumns, first: str, sec
     """
     two, settings = TwoGroups.of(inputs, first, second), inputs.config.statistics
     frame = inputs.frame.iloc[two.rows].assign(_first=two.is_first.astype(float)).reset_index(drop=True)
-    table = columns.table.assign(**dict.fromkeys(_NUMBERS, np.nan), interval=NO_INTERVAL, covariates=None)
+    numbers = dict.fromkeys(numbers_of(GROUP_COMPARISONS_TABLE), np.nan)
+    table = columns.table.assign(**numbers, interval=NO_INTERVAL, covariates=None)
     table = table.assign(**dict.fromkeys(PLACES, pd.array([pd.NA] * len(table), "Int64")))
     table = table.assign(family="none", n_both=two.n_both, n_permutations=0, exact=False, fold_held=False)
     codes, _ = participant_codes(frame["participant_id"].tolist())
@@ -269,10 +264,8 @@ def _permute(
             values[:, family],
             model.design,
             model.exchange,
-            settings.permutations,
-            generator(*seed),
+            Resampling.orders(settings, generator(*seed)),
             variance_groups=groups,
-            confidence=settings.confidence,
             kinds=[kinds[column] for column in family],
             by_ranks=by_ranks,
         )

@@ -26,12 +26,12 @@ from heatlas.pipeline.run.declared import Form, Inference, Table, described
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
-from heatlas.pipeline.statistics.arrays import Floats, Indices
+from heatlas.pipeline.statistics.arrays import Floats, Indices, Resampling
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.members import COURSE, LEVEL_IS, Levels, subgroup_levels
-from heatlas.pipeline.statistics.data.values import joined, participant_codes, participant_means
+from heatlas.pipeline.statistics.data.values import joined, numbers_of, participant_codes, participant_means, untested
 from heatlas.pipeline.statistics.linear.fold_effect import FOLD, several_folds
-from heatlas.pipeline.statistics.linear.freedman_lane import TEST_INTERVAL, dual_interval
+from heatlas.pipeline.statistics.linear.freedman_lane import TEST_INTERVAL, dual_interval, inference
 from heatlas.pipeline.statistics.linear.permutations import benjamini_hochberg, two_sided_p
 from heatlas.pipeline.statistics.linear.studentised import critical_values
 from heatlas.pipeline.statistics.performance.classification import weighted_auc
@@ -134,24 +134,25 @@ class Difference:
     n_permutations: int
 
 
-def subgroup_difference(
-    answers: Answers, inside: NDArray[np.bool_], m: int, rng: np.random.Generator, confidence: float
-) -> Difference:
+def subgroup_difference(answers: Answers, inside: NDArray[np.bool_], resampling: Resampling) -> Difference:
     """Test a subgroup (participants,) against the rest; participants change places within fold and class."""
     differences, error = (each[0] for each in answers.differences(inside.astype(float)[None]))
     strata = np.unique(np.column_stack([answers.fold, answers.scans[1] > 0]), axis=0, return_inverse=True)[1].ravel()
-    moved = inside[_within(strata, m, rng)]
+    moved = inside[_within(strata, resampling.m, resampling.rng)]
     if not (moved != inside).any():
         nothing = np.full(len(METRICS), np.nan)
         return Difference(differences, nothing, nothing, nothing, 0)
     null = np.concatenate(
-        [_studentise(*answers.differences(moved[at : at + AT_ONCE].astype(float))) for at in range(0, m, AT_ONCE)]
+        [
+            _studentise(*answers.differences(moved[at : at + AT_ONCE].astype(float)))
+            for at in range(0, resampling.m, AT_ONCE)
+        ]
     )
     t = _studentise(differences, error)
     p = np.where(error > 0, two_sided_p(t, np.nan_to_num(null, nan=np.inf), False), np.nan)
-    critical = critical_values(np.abs(np.nan_to_num(null, nan=np.inf)).T, confidence, False)
+    critical = critical_values(np.abs(np.nan_to_num(null, nan=np.inf)).T, resampling.confidence, False)
     reach = np.where(error > 0, critical * error, np.nan)
-    return Difference(differences, *dual_interval(differences, reach, p, 1 - confidence), p, m)
+    return Difference(differences, *dual_interval(differences, reach, p, 1 - resampling.confidence), p, resampling.m)
 
 
 def _studentise(difference: Floats, error: Floats) -> Floats:
@@ -196,8 +197,7 @@ FAIRNESS_COLUMNS = {
     "one scan per person",
     "difference_low": "Lower bound of the interval of difference",
     "difference_high": "Upper bound of the interval of difference",
-    "difference_interval": "permutation: made with the critical value of the permuted t, so it excludes 0 exactly "
-    "where p is at most 1 - confidence; none",
+    "difference_interval": inference("interval")["interval"],
     "p": "Two-sided p of difference, studentised, from permuting membership between participants of the same fold and "
     "class, (b+1)/(m+1)",
     "p_fdr": "p adjusted for the false discovery rate over the subgroups and metrics of the variable "
@@ -215,7 +215,6 @@ FAIRNESS_TABLE = Table(
     forms={"level": Form.TEXT},
     inference=Inference("secondary", "all subgroups and measures of one variable"),
 )  # fmt: skip
-_NUMBERS = ("estimate", "ci_low", "ci_high", "rest", "difference", "difference_low", "difference_high", "p", "p_fdr")
 
 
 def fairness_tables(inputs: StatisticsInputs) -> pd.DataFrame:
@@ -229,7 +228,7 @@ def fairness_tables(inputs: StatisticsInputs) -> pd.DataFrame:
         try:
             levels = subgroup_levels(inputs, variable).of_rows(np.arange(len(frame)))
         except BadInputError as error:
-            blocks.append(_blank(variable, None, str(error)))
+            blocks.append(untested(FAIRNESS_TABLE, variable=variable, note=str(error)))
             continue
         blocks.append(_of_variable(inputs, levels, frame))
     table = pd.concat(blocks[1:] or blocks, ignore_index=True)
@@ -247,7 +246,7 @@ def _of_variable(inputs: StatisticsInputs, levels: Levels, frame: pd.DataFrame) 
         n_participants, n_scans = frame.loc[members, "participant_id"].nunique(), int(members.sum())
         if n_participants < minimum:
             note = f"suppressed: {counted(n_participants, 'participant')}, fewer than {minimum}"
-            block = _blank(variable, level, note)
+            block = untested(FAIRNESS_TABLE, variable=variable, level=level, note=note)
         else:
             # One random stream per variable, so that two complementary subgroups have the same p.
             rng = generator(inputs.seed, "statistics", "fairness", variable)
@@ -285,7 +284,7 @@ def _of_level(
     has = {1: participant_means(target, codes) > 0, 0: participant_means(target, codes) < 1}
     fold = pd.factorize(frame[FOLD])[0].astype(np.intp) if several_folds(frame, settings.fold_effect) else 0 * codes
     answers = Answers.of(codes, fold, target, right, probability)
-    tested = subgroup_difference(answers, inside, settings.permutations, rng, settings.confidence)
+    tested = subgroup_difference(answers, inside, Resampling.orders(settings, rng))
 
     def of_members(weights: Floats) -> Floats:
         everyone = np.zeros((len(weights), len(names)))
@@ -293,9 +292,7 @@ def _of_level(
         return of_weights(everyone)
 
     strata = has[1][inside].astype(np.intp)
-    intervals = scaled_intervals(
-        of_members, strata, [LOGIT] * len(METRICS), settings.bootstrap_samples, settings.confidence, rng
-    )
+    intervals = scaled_intervals(of_members, strata, [LOGIT] * len(METRICS), Resampling.draws(settings, rng))
     counts = {of_class: int((inside & has[of_class]).sum()) for of_class in (1, 0)}
     shares = {1: (float(estimate[1]), counts[1]), 2: (float(estimate[2]), counts[0])}  # sensitivity, specificity
     intervals = with_exact_shares(intervals, shares, settings.confidence)
@@ -326,7 +323,7 @@ def _suppress(table: pd.DataFrame, counts: Mapping[int, int], minimum: int) -> p
     for name in few:
         spared = "specificity" if name == "positive" else "sensitivity"
         rows = (table["metric"] != spared) & table["estimate"].notna()
-        table.loc[rows, [column for column in _NUMBERS if column in table]] = np.nan
+        table.loc[rows, [column for column in numbers_of(FAIRNESS_TABLE) if column in table]] = np.nan
         table.loc[rows, ["interval", "difference_interval"]] = NO_INTERVAL
         table.loc[rows, "note"] = f"suppressed: fewer than {minimum} participants of the {name} class"
     return table
@@ -354,10 +351,3 @@ def _caveat(answers: Answers, inside: NDArray[np.bool_], metric: int) -> str | N
             if 0 < len(scans_inside) < FEW and len(others) and FEWER_SCANS * scans_inside.mean() < others.mean():
                 return UNEVEN.format(where=where)
     return None
-
-
-def _blank(variable: str, level: str | None, note: str) -> pd.DataFrame:
-    row: dict[str, object] = dict.fromkeys(FAIRNESS_COLUMNS)
-    row |= dict.fromkeys(_NUMBERS, np.nan) | dict.fromkeys(("n_participants", "n_scans", "n_permutations"), 0)
-    row |= {"variable": variable, "level": level, "note": note, "family": "none"}
-    return pd.DataFrame([row | {"interval": NO_INTERVAL, "difference_interval": NO_INTERVAL}])

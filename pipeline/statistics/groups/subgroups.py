@@ -1,4 +1,4 @@
-"""Relevance within subgroups, and whether the difference between the classes depends on the subgroup.
+"""Relevance within subgroups, and effects of covariates: on the difference between the classes, or on both alike.
 
 ``subgroups.tsv`` is descriptive: mean, number of participants, and difference between the classes. That p is below 5 %
 in one subgroup and not in another does not show that they differ. Subgroups with fewer participants than the minimum
@@ -7,12 +7,21 @@ are suppressed: their means are noise, and could identify participants.
 ``interactions.tsv`` tests differences between subgroups: the interaction of class and subgroup in a linear model of
 relevance over participants with main effects, covariates and test fold, by Freedman-Lane with one residual variance per
 class. Numeric variables (age, MMSE) are not cut into bands.
+
+``main_effects.tsv`` tests sex, age, education, field strength and site on relevance and volume, each adjusted for the
+others. The model always includes the class, so an effect is one that patients and controls share; whether it differs
+between them is tested in ``interactions.tsv``. Tests are over participants (scans averaged first) by Freedman-Lane;
+those of relevance are adjusted for the test fold. Volumes are log(volume / intracranial volume).
 """
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 from scipy.stats import t as t_distribution
 
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
@@ -20,7 +29,8 @@ from heatlas.pipeline.run.declared import Form, Inference, Table, described
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
-from heatlas.pipeline.statistics.arrays import Floats
+from heatlas.pipeline.statistics.arrays import Floats, Resampling
+from heatlas.pipeline.statistics.data.features import VOLUME, RegionFeatures, region_features
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.members import (
     CLASSES,
@@ -41,10 +51,17 @@ from heatlas.pipeline.statistics.data.values import (
     kinds_of,
     participant_codes,
     participant_means,
+    untested,
 )
-from heatlas.pipeline.statistics.linear.fold_effect import EVEN, fold_of_participants, model_within_folds
-from heatlas.pipeline.statistics.linear.freedman_lane import freedman_lane
-from heatlas.pipeline.statistics.linear.permutations import POOLED_FDR
+from heatlas.pipeline.statistics.linear.design import Design
+from heatlas.pipeline.statistics.linear.fold_effect import (
+    EVEN,
+    FoldModel,
+    fold_of_participants,
+    model_within_folds,
+    with_variances,
+)
+from heatlas.pipeline.statistics.linear.freedman_lane import freedman_lane, inference
 from heatlas.pipeline.statistics.resampling.bootstrap import NO_INTERVAL
 from heatlas.pipeline.statistics.resampling.means import (
     INTERVAL_OF_MEANS,
@@ -103,7 +120,7 @@ def subgroups_tables(inputs: StatisticsInputs) -> pd.DataFrame:
         try:
             levels = subgroup_levels(inputs, variable)
         except BadInputError as error:
-            blocks.append(_blank(variable, None, str(error)))
+            blocks.append(untested(SUBGROUPS_TABLE, variable=variable, note=str(error)))
             continue
         for level in levels.names:
             blocks.append(_of_level(inputs, levels, level, frame, densities, settings))
@@ -126,7 +143,7 @@ def _of_level(
     counts = {"n_participants": n_participants, "n_scans": n_scans}
     if n_participants < minimum:
         note = f"suppressed: {counted(n_participants, 'participant')}, fewer than {minimum}"
-        return _blank(levels.variable, level, note).assign(**counts)
+        return untested(SUBGROUPS_TABLE, variable=levels.variable, level=level, note=note).assign(**counts)
     codes, _ = participant_codes(members_frame["participant_id"].tolist())
     means = participant_means(values, codes)
     table = pd.DataFrame(
@@ -193,16 +210,6 @@ def _with_class_difference(
     )
 
 
-def _blank(variable: str, level: str | None, note: str) -> pd.DataFrame:
-    """A row with the reason why there are no others."""
-    row: dict[str, object] = dict.fromkeys(SUBGROUPS_COLUMNS)
-    numbers = [name for name in SUBGROUPS_COLUMNS if name.endswith(("density", "low", "high", "_g", "difference"))]
-    row |= dict.fromkeys(numbers, np.nan) | {"n_participants": 0, "n_scans": 0, "n_positive": None, "n_negative": None}
-    row |= {"fold_held": False}
-    row |= {"variable": variable, "level": level, "note": note, "interval": NO_INTERVAL}
-    return pd.DataFrame([row | {"class_difference_interval": NO_INTERVAL}])
-
-
 INTERACTIONS_COLUMNS = {
     "variable": "Column whose interaction with the class is tested",
     "levels": "Subgroups compared; n/a for a numeric variable",
@@ -210,19 +217,16 @@ INTERACTIONS_COLUMNS = {
     **described("group"),
     "estimate": "Change of the class difference in density per unit of the variable, or between two subgroups (later "
     f"minus first of levels), adjusted for fold {EVEN}; n/a for more than two subgroups",
-    "standard_error": "Standard error of estimate",
+    **inference("standard_error"),
     "statistic": "t, or F for more than two subgroups; with one residual variance per class",
-    "df_tested": "Numerator degrees of freedom; 1 for t",
+    **inference("df_tested"),
     "df": "Residual degrees of freedom (Welch-Satterthwaite)",
     "partial_r": "Partial correlation of density and interaction (effect size); for F the square root of partial R2",
-    "p": "Two-sided permutation p over participants (Freedman-Lane; within test folds if adjusted for fold), "
-    "(b+1)/(m+1)",
+    **inference("p"),
     "p_fwe": "Family-wise p: corrected by the largest statistic of each permutation over the family",
-    "p_fdr": POOLED_FDR,
-    "family": "Family of tests that the p values are corrected over",
+    **inference("p_fdr", "family"),
     "covariates": "Other covariates of the model, including the test fold if used; n/a for none",
-    "n_participants": "Participants without missing values",
-    **described("n_scans", "n_permutations", "exact"),
+    **inference("n_participants", "n_scans", "n_permutations", "exact"),
     "note": "Why there is no test, or what was left out",
 }
 INTERACTIONS_TABLE = Table(
@@ -230,7 +234,6 @@ INTERACTIONS_TABLE = Table(
     "Does the difference between the classes depend on the subgroup?",
     inference=Inference("exploratory", "all regions and maps of one variable"),
 )  # fmt: skip
-_NUMBERS = ("estimate", "standard_error", "statistic", "df", "partial_r", "p", "p_fwe", "p_fdr")
 
 
 def interactions_tables(inputs: StatisticsInputs) -> pd.DataFrame:
@@ -245,9 +248,8 @@ def interactions_tables(inputs: StatisticsInputs) -> pd.DataFrame:
         try:
             blocks.append(_of_variable(inputs, columns, variable, frame, two))
         except BadInputError as error:
-            blocks.append(
-                _blank_interaction(variable, str(error).replace("_positive", "class").replace("_level", variable))
-            )
+            why = str(error).replace("_positive", "class").replace("_level", variable)
+            blocks.append(untested(INTERACTIONS_TABLE, variable=variable, df_tested=0, note=why))
     table = pd.concat(blocks[1:] or blocks, ignore_index=True)
     return table[list(INTERACTIONS_COLUMNS)]
 
@@ -262,7 +264,7 @@ def _of_variable(
     settings = inputs.config.statistics
     levels = subgroup_levels(inputs, variable).of_rows(two.rows)
     notes = [two.note]
-    if levels.is_number:
+    if levels.is_banded:
         values = one_value_per_participant(frame[variable], frame["participant_id"], False)
         _require_participants(frame, values.notna().to_numpy(), settings.subgroups.minimum_participants)
         names: tuple[str, ...] = ()
@@ -284,14 +286,12 @@ def _of_variable(
     rng = generator(inputs.seed, "statistics", "interactions", variable)
     relevance = columns.values[two.rows]
     test = freedman_lane(
-        relevance, design, model.exchange, settings.permutations, rng, of_class, kinds=kinds_of(columns.table)
+        relevance, design, model.exchange, Resampling.orders(settings, rng), of_class, kinds=kinds_of(columns.table)
     )
     table = columns.table.drop(columns="metric").assign(
-        variable=variable, levels=", ".join(names) or None, estimate=test.estimate / spread,
-        standard_error=test.standard_error / spread, statistic=test.statistic, df=test.df, partial_r=test.partial_r,
-        df_tested=test.df_tested, p=test.p, p_fwe=test.p_fwe, p_fdr=test.p_fdr,
-        n_participants=test.n_units, n_scans=len(design.rows), n_permutations=test.n_permutations, exact=test.exact,
-    )  # fmt: skip
+        **test.columns(), variable=variable, levels=", ".join(names) or None, n_scans=len(design.rows)
+    )
+    table["estimate"], table["standard_error"] = test.estimate / spread, test.standard_error / spread
     n_tests = int(np.isfinite(test.p).sum())
     held = [name for name in model.covariates if name != "_positive" and "_level" not in name]
     design_note = (design.note or "").replace("_level", variable).replace("_positive", "class")
@@ -334,8 +334,107 @@ def _participants(frame: pd.DataFrame, members: np.ndarray) -> tuple[int, int]:
     return people[members & is_positive].nunique(), people[members & ~is_positive].nunique()
 
 
-def _blank_interaction(variable: str, note: str) -> pd.DataFrame:
-    row: dict[str, object] = dict.fromkeys(INTERACTIONS_COLUMNS)
-    row |= dict.fromkeys(_NUMBERS, np.nan) | {"family": "none", "exact": False, "variable": variable, "note": note}
-    row |= dict.fromkeys(("df_tested", "n_participants", "n_scans", "n_permutations"), 0)
-    return pd.DataFrame([row])
+CLASS = "label"
+FEWEST_KNOWN = 0.8
+"""Share of participants for whom a covariate must be known; a rarer one would exclude too many from every test."""
+
+MAIN_EFFECTS_COLUMNS = {
+    "source": "Relevance map (density), or volume: log(volume / intracranial volume)",
+    "variable": "Variable tested, adjusted for the class and the other variables",
+    "contrast": "Levels compared by estimate; n/a for a numeric variable (estimate per unit) and for more than two "
+    "levels",
+    "group": "Bilateral group of regions; n/a if the variable cannot be tested",
+    "estimate": f"Difference between two levels, or change per unit; of relevance {EVEN}; n/a for more than two levels",
+    **inference("standard_error"),
+    "statistic": "t, or F for more than two levels, with one variance per level, or for all where the note says so",
+    **inference("df_tested"),
+    "df": "Residual degrees of freedom (of F with one variance per level: Welch's)",
+    "partial_r": "Partial correlation (effect size); for F the square root of partial R2",
+    **inference("p"),
+    "p_fwe": "Family-wise p: corrected by the largest statistic of each permutation over the groups of the source",
+    **inference("p_fdr"),
+    "covariates": "Covariates of the model; for relevance they include the test fold; n/a for none",
+    **inference("n_participants", "n_permutations", "exact"),
+    "note": "Why there is no test, or what was left out",
+}
+MAIN_EFFECTS_TABLE = Table(
+    "main_effects", MAIN_EFFECTS_COLUMNS, "variable, source and bilateral group",
+    "Do other variables affect relevance and volume?",
+    inference=Inference("exploratory", "all regions of one variable and source"),
+)  # fmt: skip
+
+
+def main_effects_tables(inputs: StatisticsInputs) -> pd.DataFrame:
+    """Table ``main_effects``: a row per source, variable and bilateral group."""
+    frame = inputs.frame
+    variables = inputs.config.statistics.main_effects.variables
+    blocks = [pd.DataFrame(columns=list(MAIN_EFFECTS_COLUMNS))]
+    models: dict[tuple[str, bool, bytes], tuple[FoldModel, list[Any] | None]] = {}
+    for features in region_features(inputs.values, inputs.volumes):
+        values = relative_volumes(features, frame) if features.source == VOLUME else features.values
+        for variable in variables:
+            try:
+                blocks.append(_test_source(inputs, features, values, variable, frame, models))
+            except BadInputError as error:
+                row = dict.fromkeys(MAIN_EFFECTS_COLUMNS) | {"source": features.source, "variable": variable}
+                blocks.append(pd.DataFrame([row | {"note": str(error)}]).astype({"n_participants": "Int64"}))
+    filled = [block.dropna(axis=1, how="all") for block in blocks[1:]]  # which pandas 2 warns of
+    table = pd.concat(filled or blocks, ignore_index=True)
+    return table.reindex(columns=list(MAIN_EFFECTS_COLUMNS))
+
+
+def relative_volumes(features: RegionFeatures, frame: pd.DataFrame) -> NDArray[np.float64]:
+    """Log of volume over intracranial volume, shape (scans, groups); NaN where one of them is unknown or 0."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        relative: NDArray[np.float64] = np.log(features.values / frame["tiv_mm3"].to_numpy(float)[:, None])
+    relative[~np.isfinite(relative)] = np.nan
+    return relative
+
+
+def _test_source(
+    inputs: StatisticsInputs,
+    features: RegionFeatures,
+    values: NDArray[np.float64],
+    variable: str,
+    frame: pd.DataFrame,
+    models: dict[tuple[str, bool, bytes], tuple[FoldModel, list[Any] | None]],
+) -> pd.DataFrame:
+    """Rows of one variable in one source; BadInputError if it cannot be tested. Maps of the same scans share models."""
+    settings = inputs.config.statistics
+    variables = settings.main_effects.variables
+    if variable not in frame.columns:
+        raise BadInputError(f"no column {variable} in scans.tsv or clinical.tsv.")
+    has_value = np.isfinite(values).any(axis=1)
+    if not has_value.any():
+        raise BadInputError("no scan has a volume and an intracranial volume.")
+    lacking = (
+        f"{counted(int((~has_value).sum()), 'scan')} without a value in any group" if not has_value.all() else None
+    )
+    frame, values = frame.iloc[np.flatnonzero(has_value)].reset_index(drop=True), values[has_value]
+    others, sparse = _covariates([name for name in variables if name != variable], frame)
+    key = variable, settings.fold_effect and features.source != VOLUME, has_value.tobytes()
+    if key not in models:
+        held = model_within_folds(" + ".join([CLASS, *others, variable]), variable, frame, key[1])
+        models[key] = with_variances(held, frame[variable].tolist(), variable)
+    (model, groups), design = models[key], models[key][0].design
+    rng = generator(inputs.seed, "statistics", "main_effects", features.source, variable)
+    test = freedman_lane(values, design, model.exchange, Resampling.orders(settings, rng), groups)
+    return pd.DataFrame({"group": features.groups}).assign(
+        **test.columns(), source=features.source, variable=variable,
+        contrast=_contrast(design, variable, test.df_tested), covariates=", ".join(model.covariates) or None,
+        note=np.array([joined(problem, lacking, sparse, design.note) for problem in test.problems], dtype=object),
+    )  # fmt: skip
+
+
+def _covariates(names: list[str], frame: pd.DataFrame) -> tuple[list[str], str | None]:
+    """Covariates known for enough participants, and a note on those left out."""
+    has_value = frame[[name for name in names if name in frame.columns]].notna().groupby(frame["participant_id"]).any()
+    kept = [str(name) for name in has_value if has_value[name].mean() >= FEWEST_KNOWN]
+    rare = [f"{name} ({int(has_value[name].sum())} of {len(has_value)})" for name in has_value if name not in kept]
+    return kept, f"not adjusted for, known for too few participants: {', '.join(rare)}" if rare else None
+
+
+def _contrast(design: Design, variable: str, df_tested: int) -> str | None:
+    """Levels of a two-level factor in the direction of the estimate; None otherwise."""
+    level = re.fullmatch(re.escape(variable) + r"\[T\.(.+)\]", design.names[0])
+    return f"{level[1]} - the other" if level is not None and df_tested == 1 else None

@@ -276,8 +276,8 @@ def _standardise(
     design = np.column_stack([membership, columns])
     coefficients = np.full((design.shape[1], n_features), np.nan)
     variance = np.full(n_features, np.nan)
-    is_number = ~np.isnan(values)
-    patterns, which = np.unique(is_number, axis=1, return_inverse=True)
+    present = ~np.isnan(values)
+    patterns, which = np.unique(present, axis=1, return_inverse=True)
     for number in range(patterns.shape[1]):
         rows = patterns[:, number]
         same_rows = np.array([i for i in np.flatnonzero(which.ravel() == number) if i not in unadjusted], dtype=np.intp)

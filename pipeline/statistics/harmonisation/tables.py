@@ -16,12 +16,21 @@ from heatlas.pipeline.run.declared import Form, Inference, Table, described
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
+from heatlas.pipeline.statistics.arrays import Resampling
 from heatlas.pipeline.statistics.data.features import SCAN_COLUMNS, VOLUME, FoldedScans, refuse_class
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.values import joined as joined_notes
 from heatlas.pipeline.statistics.harmonisation.combat import POOL
-from heatlas.pipeline.statistics.harmonisation.fold_wise import Harmonised, covariates_of, harmonise
-from heatlas.pipeline.statistics.harmonisation.site_effect import FEWEST, SITE, Effect, in_large_sites, site_effect
+from heatlas.pipeline.statistics.harmonisation.sites import (
+    FEWEST,
+    SITE,
+    Effect,
+    Harmonised,
+    covariates_of,
+    harmonise,
+    in_large_sites,
+    site_effect,
+)
 from heatlas.pipeline.statistics.linear.fold_effect import FOLD
 from heatlas.pipeline.statistics.linear.permutations import POOLED_FDR
 
@@ -285,8 +294,8 @@ def _test_table(
     source = done.features.source
     tests = {
         when: site_effect(
-            effect, values[rows], site, formula, frame, config.statistics.permutations,
-            generator(config.seed, "statistics", "site_effects", source, effect),
+            effect, values[rows], site, formula, frame,
+            Resampling.orders(config.statistics, generator(config.seed, "statistics", "site_effects", source, effect)),
             config.statistics.fold_effect and source != VOLUME,
         )
         for when, values in (("before", done.features.values), ("after", done.values))

@@ -22,13 +22,19 @@ from heatlas.pipeline.run.declared import Form, Inference, Table, described
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
-from heatlas.pipeline.statistics.arrays import Floats, Indices
+from heatlas.pipeline.statistics.arrays import Floats, Indices, Resampling
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.members import CLASSES, MIN_FREEDOM_OF_G, TwoGroups
 from heatlas.pipeline.statistics.data.values import MEASURES, joined
 from heatlas.pipeline.statistics.groups.comparisons import MIN_PER_GROUP
 from heatlas.pipeline.statistics.linear.fold_effect import FoldModel, fold_of_units, model_within_folds
-from heatlas.pipeline.statistics.linear.freedman_lane import NO_SPREAD, LinearModel, PermutationTest, freedman_lane
+from heatlas.pipeline.statistics.linear.freedman_lane import (
+    NO_SPREAD,
+    LinearModel,
+    PermutationTest,
+    freedman_lane,
+    inference,
+)
 from heatlas.pipeline.statistics.linear.permutations import TIE_TOLERANCE, Exchangeability, Permutations, p_value
 from heatlas.pipeline.statistics.linear.studentised import HomoscedasticModel
 from heatlas.pipeline.statistics.resampling.bootstrap import NO_INTERVAL, bootstrap_intervals
@@ -135,7 +141,7 @@ COLUMNS = {
     **described("ci_high"),
     "hedges_g": "Difference in residual standard deviations (one for both classes), corrected for small samples",
     "t": "Of the images: t with one residual variance per class",
-    "df": "Degrees of freedom of t (Welch-Satterthwaite)",
+    **inference("df"),
     "p": "Two-sided permutation p over participants (Freedman-Lane), (b+1)/(m+1)",
     "p_fwe": "Family-wise p: corrected by the largest |t| of each permutation over all regions of the measure",
     "evidence_g": "Of the map's density, within test folds: as hedges_g, adjusted for the same covariates",
@@ -257,9 +263,7 @@ def _test(inputs: StatisticsInputs, rows: Indices, values: Floats, of_network: b
     """The test between the classes of the scans at some rows, values (rows, groups)."""
     settings, (model, first) = inputs.config.statistics, class_model(inputs, rows, of_network)
     rng = generator(inputs.seed, "statistics", "image_differences")
-    test = freedman_lane(
-        values, model.design, model.exchange, settings.permutations, rng, first.tolist(), settings.confidence
-    )
+    test = freedman_lane(values, model.design, model.exchange, Resampling.orders(settings, rng), first.tolist())
     people = Adjusted.of(values, model)
     of_class = people.exchange.groups_of_units(first[model.design.rows].tolist())
     return _Tested(model, test, people, int((of_class == 1).sum()), int((of_class == 0).sum()))
@@ -339,7 +343,7 @@ def _agreement(inputs: StatisticsInputs, rows: Indices, images: Floats, name: st
     strata = pd.factorize(pd.MultiIndex.from_arrays([folds, classes]))[0].tolist()
     bounds = bootstrap_intervals(
         lambda weights: rank_correlation(*(source.drawn_sizes(weights) for source in people)), strata,
-        min(settings.bootstrap_samples, MOST_DRAWS), settings.confidence, generator(*seed, "interval"),
+        Resampling(min(settings.bootstrap_samples, MOST_DRAWS), generator(*seed, "interval"), settings.confidence),
     )  # fmt: skip
     return row | {
         "r": r, **bounds.row(),

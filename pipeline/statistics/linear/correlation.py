@@ -34,7 +34,7 @@ from scipy.stats import rankdata
 from scipy.stats import t as t_distribution
 
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.statistics.arrays import Floats, Indices
+from heatlas.pipeline.statistics.arrays import Floats, Indices, Resampling
 from heatlas.pipeline.statistics.linear.design import Design
 from heatlas.pipeline.statistics.linear.freedman_lane import (
     LinearModel,
@@ -53,10 +53,8 @@ def partial_correlation(
     values: Floats,
     design: Design,
     exchange: Exchangeability,
-    m: int,
-    rng: np.random.Generator,
+    resampling: Resampling,
     method: Method,
-    confidence: float = 0.95,
     kinds: Sequence[Any] | None = None,
     variance_groups: Sequence[Any] | None = None,
 ) -> PermutationTest:
@@ -66,11 +64,11 @@ def partial_correlation(
 
     In the result, ``estimate`` is the (partial) correlation; ``standard_error``, ``low`` and ``high`` belong to it.
 
-    `values`: (rows of the table,). `design`: with one tested column. `exchange`: for the rows of the table. `m`: random
-    permutations. `kinds`, `variance_groups`: as for `pipeline.statistics.linear.freedman_lane.freedman_lane`: such
-    groups keep their spread. If ten of forty people vary three times as much as the others in values and in what is
-    tested, or are what is tested, Pearson's p is 5 % in 6 to 11 % and p_fwe over five columns in 11 to 22 % without
-    them, in 5 to 7 % with them; Spearman's p_fwe in 14 and 11 %.
+    `values`: (rows of the table,). `design`: with one tested column. `exchange`: for the rows of the table.
+    `resampling`: random permutations. `kinds`, `variance_groups`: as for `freedman_lane`: such groups keep
+    their spread. If ten of forty people vary three times as much as the others in values and in what is tested, or are
+    what is tested, Pearson's p is 5 % in 6 to 11 % and p_fwe over five columns in 11 to 22 % without them, in 5 to 7 %
+    with them; Spearman's p_fwe in 14 and 11 %.
     """
     k = design.tested.shape[1]
     if k != 1:
@@ -80,11 +78,11 @@ def partial_correlation(
     groups = None if variance_groups is None else [variance_groups[row] for row in design.rows]
     model = LinearModel.of(design, scheme, groups, transform)
     columns = np.asarray(values, float).reshape(len(values), -1)[design.rows]
-    permutations = scheme.permutations(m, rng, model.alike.tolist())
+    permutations = scheme.permutations(resampling.m, resampling.rng, model.alike.tolist())
     units = transform(scheme.even(scheme.reduce(columns), kinds))
-    test = permutation_test(units, model, permutations, confidence, kinds=kinds)
+    test = permutation_test(units, model, permutations, resampling.confidence, kinds=kinds)
     error, low, high = correlation_interval(
-        test.partial_r, test.statistic, test.critical, test.p, 1 - confidence, groups is None
+        test.partial_r, test.statistic, test.critical, test.p, 1 - resampling.confidence, groups is None
     )
     return replace(test, estimate=test.partial_r, standard_error=error, low=low, high=high)
 

@@ -29,11 +29,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from heatlas.pipeline.run.declared import described
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
-from heatlas.pipeline.statistics.arrays import Floats, Indices
+from heatlas.pipeline.statistics.arrays import Floats, Indices, Resampling
 from heatlas.pipeline.statistics.linear.design import Design, new_direction
 from heatlas.pipeline.statistics.linear.permutations import (
+    POOLED_FDR,
     TIE_TOLERANCE,
     Exchangeability,
     Permutations,
@@ -163,15 +165,42 @@ class PermutationTest:
     problems: tuple[str | None, ...]
     critical_fwe: float = np.nan
 
+    def columns(self) -> dict[str, Any]:
+        """The columns of a table that a test fills, by their usual names."""
+        columns = {name: getattr(self, name) for name in _COLUMNS}
+        return columns | {"ci_low": self.low, "ci_high": self.high, "n_participants": self.n_units}
+
+
+_COLUMNS = (
+    "estimate", "standard_error", "statistic", "df_tested", "df", "partial_r", "p", "p_fwe", "p_fdr", "n_permutations",
+    "exact",
+)  # fmt: skip
+_INFERENCE = {
+    "interval": "permutation: made with the critical value of the permuted t, so it excludes 0 exactly where p is at "
+    "most 1 - confidence; none",
+    "standard_error": "Standard error of estimate",
+    "df_tested": "Numerator degrees of freedom; 1 for t",
+    "df": "Degrees of freedom of t (Welch-Satterthwaite)",
+    "p": "Two-sided permutation p over participants (Freedman-Lane; within test folds if adjusted for fold), "
+    "(b+1)/(m+1)",
+    "p_fdr": POOLED_FDR,
+    "family": "Family of tests that the p values are corrected over",
+    "n_participants": "Participants without missing values",
+    "note": "Why there is no value, what was left out, or a caveat",
+}
+
+
+def inference(*names: str) -> dict[str, str]:
+    """What columns mean that a test fills, for the declaration of a table; as `described` for all others."""
+    return {name: _INFERENCE.get(name) or described(name)[name] for name in names}
+
 
 def freedman_lane(
     values: Floats,
     design: Design,
     exchange: Exchangeability,
-    m: int,
-    rng: np.random.Generator,
+    resampling: Resampling,
     variance_groups: Sequence[Any] | None = None,
-    confidence: float = 0.95,
     equal_variances: bool = False,
     kinds: Sequence[Any] | None = None,
     by_ranks: bool = False,
@@ -181,9 +210,9 @@ def freedman_lane(
     BadInputError if the design cannot be tested in the units of the scheme (see `LinearModel.of`), or a variance group
     is too small to estimate a variance.
 
-    `values`: (rows of the table,). `exchange`: for the rows of the table. `m`: random permutations, shared by all
-    columns. `variance_groups`: one per row of the table: groups with different residual variances, for a studentised
-    statistic. In a comparison of groups, these groups. `confidence`: of the interval of one tested column.
+    `values`: (rows of the table,). `exchange`: for the rows of the table. `resampling`: random permutations, shared
+    by all columns, and the confidence of the interval of one tested column. `variance_groups`: one per row of the
+    table: groups with different residual variances, for a studentised statistic. In a comparison of groups, these.
     `equal_variances`: plain t of one tested column, as by `nilearn.mass_univariate.permuted_ols`, instead of that of
     `RobustModel`. F of several columns takes equal variances always, unless there are groups. `kinds`: one per column
     of values: the map, whose scale differs between blocks (see `Exchangeability.even`), and whose columns share a null
@@ -194,10 +223,10 @@ def freedman_lane(
     groups = None if variance_groups is None else np.asarray(variance_groups, dtype=object)[design.rows]
     model = LinearModel.of(design, scheme, None if groups is None else groups.tolist())
     columns = np.asarray(values, float).reshape(len(values), -1)[design.rows]
-    permutations = scheme.permutations(m, rng, model.alike.tolist())
+    permutations = scheme.permutations(resampling.m, resampling.rng, model.alike.tolist())
     units = scheme.reduce(columns)
     units = scheme.ranked(units) if by_ranks else scheme.even(units, kinds)
-    return permutation_test(units, model, permutations, confidence, equal_variances, kinds)
+    return permutation_test(units, model, permutations, resampling.confidence, equal_variances, kinds)
 
 
 def permutation_test(

@@ -173,11 +173,11 @@ class Exchangeability:
         if self.blocks is None:
             return values
         block = self.groups_of_units(self.blocks.tolist())
-        is_number = np.isfinite(values)
-        count = np.array([np.count_nonzero(is_number[block == number], axis=0) for number in range(block.max() + 1)])
-        clean = np.where(is_number, values, 0.0)
+        present = np.isfinite(values)
+        count = np.array([np.count_nonzero(present[block == number], axis=0) for number in range(block.max() + 1)])
+        clean = np.where(present, values, 0.0)
         mean = np.array([clean[block == number].sum(axis=0) for number in range(len(count))]) / np.maximum(count, 1)
-        left = np.where(is_number, values - mean[block], 0.0) ** 2
+        left = np.where(present, values - mean[block], 0.0) ** 2
         squares = np.array([left[block == number].sum(axis=0) for number in range(len(count))])
         freedom = np.maximum(count - 1, 0)
         pooled = squares.sum(axis=0) / np.maximum(freedom.sum(axis=0), 1)

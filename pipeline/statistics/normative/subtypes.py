@@ -23,7 +23,7 @@ from heatlas.pipeline.run.declared import Inference, Table, described
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
-from heatlas.pipeline.statistics.arrays import Floats
+from heatlas.pipeline.statistics.arrays import Floats, Resampling
 from heatlas.pipeline.statistics.data.features import VOLUME, FoldedScans, refuse_class
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.values import joined, participant_codes, participant_means
@@ -287,7 +287,9 @@ def _compared(
         hold = config.statistics.fold_effect and name in OF_NETWORKS
         model = model_within_folds("subtype", "subtype", frame, hold, labels.tolist())
         rng = generator(config.seed, "statistics", "subtypes", solution.source, "compared", name)
-        test = freedman_lane(y, model.design, model.exchange, config.statistics.permutations, rng, labels.tolist())
+        test = freedman_lane(
+            y, model.design, model.exchange, Resampling.orders(config.statistics, rng), labels.tolist()
+        )
     except BadInputError as error:
         return row | {"note": str(error)}
     row["value"] = float(test.partial_r[0] ** 2)

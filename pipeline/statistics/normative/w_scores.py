@@ -80,11 +80,11 @@ def fit_norm(values: Floats, covariates: Floats, min_freedom: int) -> Norm:
     p = design.shape[1]
     coefficients, inverse = np.full((p, n_features), np.nan), np.full((n_features, p, p), np.nan)
     deviation, freedom = np.full(n_features, np.nan), np.full(n_features, np.nan)
-    is_number = ~np.isnan(values)
-    controls = is_number.sum(axis=0).astype(float)
+    present = ~np.isnan(values)
+    controls = present.sum(axis=0).astype(float)
     problems: list[str | None] = [None] * n_features
     for feature in range(n_features):
-        rows = is_number[:, feature]
+        rows = present[:, feature]
         df = int(rows.sum()) - p
         if df < min_freedom:
             n = int(rows.sum())
@@ -151,9 +151,9 @@ class ControlGroup:
 
     def share_below(self, person: pd.Series) -> pd.Series:
         """Share of the controls with lower values than the participant, by bilateral group; NaN where unknown."""
-        is_number = self.values.notna()
-        below = (self.values.lt(person, axis=1) & is_number).sum()
-        return (below / is_number.sum().where(is_number.any())).where(person.notna())
+        present = self.values.notna()
+        below = (self.values.lt(person, axis=1) & present).sum()
+        return (below / present.sum().where(present.any())).where(person.notna())
 
 
 def comparable_controls(

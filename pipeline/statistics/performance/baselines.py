@@ -11,10 +11,10 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-from heatlas.pipeline.cohort.people.tasks import SEVERAL_CLASSES, Task, task_of
+from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.run.declared import Form, Inference, Table, described
 from heatlas.pipeline.run.work.seeds import generator
-from heatlas.pipeline.statistics.arrays import Floats, Indices
+from heatlas.pipeline.statistics.arrays import Floats, Indices, Resampling
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.values import participant_codes
 from heatlas.pipeline.statistics.performance.classification import weighted_auc_within
@@ -83,44 +83,36 @@ def baselines_tables(inputs: StatisticsInputs) -> pd.DataFrame:
     others = inputs.baselines
     if others.empty:
         return pd.DataFrame(columns=list(COLUMNS))
-    scores = _scores(task)
+    scores = task.scores
     theirs = ["prediction" if name == "probability" else name for name in scores]
     names = ["scan_id", "baseline", *theirs]
     predictions = inputs.predictions
-    if task.is_number:
+    if not task.classes:
         means = predictions.groupby("fold")["target"].transform(
             lambda inside: (predictions["target"].sum() - inside.sum()) / max(len(predictions) - len(inside), 1)
         )
         mean = pd.DataFrame({"scan_id": predictions["scan_id"], "baseline": MEAN, "prediction": means})
         others = pd.concat([others[names], mean], ignore_index=True)
-    units = () if task.is_number else tuple(range(len(task.outputs))) if len(scores) > 1 else (task.unit,)
     rows = []
     for name, their_rows in others[names].groupby("baseline", sort=False):
         both = predictions.merge(their_rows, on="scan_id", suffixes=("", " of baseline"))
         columns = [f"{name} of baseline" if name in predictions else name for name in theirs]
         network, baseline = both[scores].to_numpy(float), both[columns].to_numpy(float)
         # of several classes the target of `inputs` is that of the class explained
-        target = both["label"].map(task.outputs.index) if len(units) > 1 else both["target"]
+        target = both["label"].map(task.outputs.index) if len(scores) > 1 else both["target"]
         both["class"] = target
-        compared = _Compared(target.to_numpy(float), units, network, baseline)
+        compared = _Compared(target.to_numpy(float), task.units, network, baseline)
         rng = generator(inputs.seed, "statistics", "baselines", str(name))
         rows += _rows(str(name), both, compared, inputs.config.statistics.bootstrap_samples, rng)
     rows += [
-        {"baseline": baseline.name, "metric": "mae" if task.is_number else AUC, "n_participants": 0, "n_scans": 0}
+        {"baseline": baseline.name, "metric": task.kind.measures[0], "n_participants": 0, "n_scans": 0}
         for baseline in BASELINES
         if baseline.name not in set(others["baseline"])
     ]
     table = pd.DataFrame(rows, columns=list(COLUMNS))
     best = table.groupby("baseline")["estimate"].transform("first")
-    order = (best if task.is_number else -best).sort_values(kind="stable").index
+    order = (-task.kind.score_sign * best).sort_values(kind="stable").index
     return table.loc[order].reset_index(drop=True)
-
-
-def _scores(task: Task) -> list[str]:
-    """Columns of ``predictions.tsv`` with what is compared."""
-    if task.is_number:
-        return ["prediction"]
-    return [f"probability_{name}" for name in task.outputs] if task.kind.name == SEVERAL_CLASSES else ["probability"]
 
 
 def _measures(compared: _Compared, fold: NDArray[Any]) -> Mapping[str, Callable[[Floats, Floats], Floats]]:
@@ -161,9 +153,9 @@ def _exchange(compared: _Compared, fold: NDArray[Any], swap: NDArray[np.bool_]) 
 def _rows(
     name: str, both: pd.DataFrame, compared: _Compared, draws: int, rng: np.random.Generator
 ) -> list[dict[str, Any]]:
-    fold, is_number = both["fold"].to_numpy(), not compared.units
+    fold = both["fold"].to_numpy()
     codes, people = participant_codes(both["participant_id"].tolist())
-    strata = _strata(both, codes, is_number)
+    strata = _strata(both, codes, compared)
     whole = np.ones((1, len(both)))
     rows = []
     for metric, measure in _measures(compared, fold).items():
@@ -174,7 +166,9 @@ def _rows(
             network, baseline = (of(score, drawn[:, codes]) for score in (compared.network, compared.baseline))
             return np.stack([baseline, network - baseline], axis=1)
 
-        intervals = scaled_intervals(both_of, strata, [LOG if is_number else LOGIT, AS_IT_IS], draws, 0.95, rng)
+        intervals = scaled_intervals(
+            both_of, strata, [LOGIT if compared.units else LOG, AS_IT_IS], Resampling(draws, rng)
+        )
         less, more, p = intervals.low[1], intervals.high[1], np.nan
         if metric != BALANCED:  # of areas Student's t is too wide (docs/benchmarks/statistics.md)
             less, more = _percentiles(both_of(participant_draws(strata.tolist(), draws, rng))[:, 1])
@@ -188,15 +182,16 @@ def _rows(
                 "ci_low": intervals.low[0], "ci_high": intervals.high[0],
                 "network": of_network, "difference": of_network - of_baseline,
                 "difference_low": less, "difference_high": more, "p": p,
-                "verdict": verdict(less, more, p, is_number), "n_participants": len(people), "n_scans": len(both),
+                "verdict": verdict(less, more, p, not compared.units), "n_participants": len(people),
+                "n_scans": len(both),
             }
         )  # fmt: skip
     return rows
 
 
-def _strata(both: pd.DataFrame, codes: NDArray[np.intp], is_number: bool) -> Indices:
+def _strata(both: pd.DataFrame, codes: NDArray[np.intp], compared: _Compared) -> Indices:
     """Fold and class of each participant, whose numbers the splits fix; who has scans of both classes is of neither."""
-    of_class = pd.Series(np.zeros(len(both)) if is_number else both["class"].to_numpy(float)).groupby(codes)
+    of_class = pd.Series(both["class"].to_numpy(float) if compared.units else np.zeros(len(both))).groupby(codes)
     kinds = pd.factorize(pd.MultiIndex.from_arrays([of_class.min(), of_class.max()]))[0]
     return strata_of(pd.factorize(both["fold"].groupby(codes).first())[0].astype(np.intp), kinds.astype(np.intp))
 
@@ -253,7 +248,7 @@ def _ranks(score: Floats, fold: NDArray[Any]) -> Floats:
     return ranks
 
 
-def verdict(low: float, high: float, p: float, is_number: bool) -> str:
+def verdict(low: float, high: float, p: float, less_is_better: bool) -> str:
     """What interval and p of the difference say of the network, if they agree; a smaller error is better.
 
     Examples
@@ -265,5 +260,5 @@ def verdict(low: float, high: float, p: float, is_number: bool) -> str:
     """
     if p > 0.05:
         return ALIKE
-    better, worse = (high < 0, low > 0) if is_number else (low > 0, high < 0)
+    better, worse = (high < 0, low > 0) if less_is_better else (low > 0, high < 0)
     return BETTER if better else WORSE if worse else ALIKE

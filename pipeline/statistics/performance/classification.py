@@ -17,7 +17,7 @@ from statsmodels.stats.proportion import proportion_confint
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
 from heatlas.pipeline.run.declared import Form, Table, described
 from heatlas.pipeline.run.work.seeds import generator
-from heatlas.pipeline.statistics.arrays import Floats, Indices
+from heatlas.pipeline.statistics.arrays import Floats, Indices, Resampling
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.values import joined, participant_codes
 from heatlas.pipeline.statistics.resampling.bootstrap import (
@@ -148,9 +148,7 @@ def measured_by_fold(
             statistic,
             strata,
             [scales(name) for name in estimates],
-            settings.bootstrap_samples,
-            settings.confidence,
-            rng,
+            Resampling.draws(settings, rng),
         )
         for place, (metric, value) in enumerate(estimates.items()):
             bounds = (intervals.low[place], intervals.high[place], intervals.method[place])
@@ -326,9 +324,7 @@ def _rows(fold: str, frame: pd.DataFrame, settings: StatisticsConfig, rng: np.ra
 
     estimates = of_weights(np.ones((1, len(names))))
     counts = {"n_positive": int(target.sum()), "n_negative": int((1 - target).sum())}
-    intervals = scaled_intervals(
-        statistic, strata, [LOGIT] * len(estimates), settings.bootstrap_samples, settings.confidence, rng
-    )
+    intervals = scaled_intervals(statistic, strata, [LOGIT] * len(estimates), Resampling.draws(settings, rng))
     of_class = {"sensitivity": codes[target == 1], "specificity": codes[target == 0], "accuracy": codes}
     shares = {
         i: (float(value[0]), len(np.unique(of_class[metric])))

@@ -16,7 +16,7 @@ import pandas as pd
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
 from heatlas.pipeline.run.declared import Inference, Table, described
 from heatlas.pipeline.run.work.seeds import generator
-from heatlas.pipeline.statistics.arrays import Flags, Floats
+from heatlas.pipeline.statistics.arrays import Flags, Floats, Resampling
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.values import joined
 from heatlas.pipeline.statistics.linear.permutations import Exchangeability, two_sided_p
@@ -130,7 +130,7 @@ def _ordering_row(question: _Question, cohort: Conversions, settings: Statistics
     strata = question.events.astype(int).tolist() if question.measure == AUC else [0] * len(values)
     intervals = bootstrap_intervals(
         lambda weights: concordance(values, pairs, weights),
-        strata, settings.bootstrap_samples, settings.confidence, generator(seed, *names, "bootstrap"),
+        strata, Resampling.draws(settings, generator(seed, *names, "bootstrap")),
     )  # fmt: skip
     observed = concordance(values, pairs)
     order = Exchangeability.free(len(values)).permutations(
@@ -167,9 +167,10 @@ def _share_rows(cohort: Conversions, settings: StatisticsConfig, seed: int) -> l
     if not len(converts):
         return [base | {"measure": name, "note": _one_sided(question)} for name in SHARES]
     intervals = bootstrap_intervals(
-        statistic, converts.astype(int).tolist(), settings.bootstrap_samples, settings.confidence,
-        generator(seed, "statistics", "progression", "shares"),
-    )  # fmt: skip
+        statistic,
+        converts.astype(int).tolist(),
+        Resampling.draws(settings, generator(seed, "statistics", "progression", "shares")),
+    )
     estimates = statistic(np.ones((1, len(converts))))[0]
     of = (int(converts.sum()), int((~converts).sum()))
     shares = {i: (float(estimates[i]), of[i]) for i in range(2)}

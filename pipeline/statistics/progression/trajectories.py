@@ -33,7 +33,7 @@ from heatlas.pipeline.run.declared import Inference, Table, described
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
-from heatlas.pipeline.statistics.arrays import Floats, Indices
+from heatlas.pipeline.statistics.arrays import Floats, Indices, Resampling
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.members import course_of, first_visits, log_odds, networks_of, years_since_first
 from heatlas.pipeline.statistics.data.values import joined, participant_means
@@ -121,20 +121,19 @@ class ChangeTest:
 
 
 def change_test(
-    values: Floats, years: Floats, participant: Indices, group: Indices, network: Indices, m: int,
-    rng: np.random.Generator, confidence: float = 0.95,
-) -> ChangeTest:  # fmt: skip
+    values: Floats, years: Floats, participant: Indices, group: Indices, network: Indices, resampling: Resampling
+) -> ChangeTest:
     """Test of mean change over years in one group, or of a difference in change between several.
 
-    values (scans, columns); years, participant, group and network (scans,), one group and network per participant; m
-    flips or permutations. With two groups the estimate is that of group 1 less that of group 0 (the larger number less
-    the smaller); with more, an F test without an estimate.
+    values (scans, columns); years, participant, group and network (scans,), one group and network per participant.
+    With two groups the estimate is that of group 1 less that of group 0 (the larger number less the smaller); with
+    more, an F test without an estimate.
     """
     lines = participant_slopes(values, years, participant, group, network)
     if len(lines.slopes) < 2:
         return ChangeTest.absent(values.shape[1], "fewer than two participants with visits at different times")
     if np.ptp(group) == 0:
-        flips = sign_flip_test(lines.slopes, lines.weights, m, rng, confidence)
+        flips = sign_flip_test(lines.slopes, lines.weights, resampling.m, resampling.rng, resampling.confidence)
         skewed = skewed_and_few(flips.skewness, len(lines.slopes))
         notes = tuple(
             NO_CHANGE if np.isnan(p) else SKEWED if is_skewed else None
@@ -152,7 +151,7 @@ def change_test(
             tested=model.design.tested * root[model.design.rows],
             nuisance=model.design.nuisance * root[model.design.rows],
         )
-        test = freedman_lane(lines.slopes * root, design, model.exchange, m, rng, groups, confidence)
+        test = freedman_lane(lines.slopes * root, design, model.exchange, resampling, groups)
     except BadInputError as error:  # a group has too few participants for a variance, or one network only
         why = DIFFERENT_NETWORKS if "collinear" in str(error) else str(error).replace(FOLD, "network")
         return ChangeTest.absent(values.shape[1], why)
@@ -318,9 +317,7 @@ class _Tests:
             codes[0],
             np.array([groups.index(name) for name in rows["_group"]], dtype=np.intp),
             codes[1],
-            self._settings.permutations,
-            generator(self._seed, "statistics", "trajectories", *groups),
-            self._settings.confidence,
+            Resampling.orders(self._settings, generator(self._seed, "statistics", "trajectories", *groups)),
         )
 
     def note(self, response: _Response) -> str | None:

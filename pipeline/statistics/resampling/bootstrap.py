@@ -38,7 +38,7 @@ from scipy.special import expit, logit, ndtr, ndtri
 from scipy.stats import binomtest
 from scipy.stats import t as t_distribution
 
-from heatlas.pipeline.statistics.arrays import Floats, Indices
+from heatlas.pipeline.statistics.arrays import Floats, Indices, Resampling
 
 Statistic = Callable[[Floats], Floats]
 
@@ -159,14 +159,12 @@ def _quantiles(ordered: Floats, levels: Floats) -> Floats:
 def bootstrap_intervals(
     statistic: Statistic,
     strata: Sequence[int],
-    count: int,
-    confidence: float,
-    rng: np.random.Generator,
+    resampling: Resampling,
 ) -> Intervals:
     """Interval of every number that a statistic gives, from the same draws.
 
     `statistic`: function of weights; result of shape (draws,) or (draws, numbers). `strata`: one per participant; all
-    equal if group sizes may vary. `count`: number of draws.
+    equal if group sizes may vary.
 
     The result has no bounds for fewer than three participants, if the statistic is undefined in more than half of the
     draws (draws in which it is undefined are left out), or if all draws are equal (`Intervals.flat`).
@@ -176,20 +174,20 @@ def bootstrap_intervals(
     result = Intervals.absent(len(estimates))
     if n < MIN_PARTICIPANTS:
         return result
-    draws = _columns(statistic(participant_draws(strata, count, rng)))
+    draws = _columns(statistic(participant_draws(strata, resampling.m, resampling.rng)))
     jackknife = _columns(statistic(1 - np.eye(n)))
     there = np.isfinite(estimates)
     draws = draws[np.isfinite(draws[:, there]).any(axis=1)]  # the others are undefined for all numbers
     usable = np.isfinite(draws)
-    enough = there & (usable.sum(axis=0) >= MIN_USABLE_SHARE * count)
+    enough = there & (usable.sum(axis=0) >= MIN_USABLE_SHARE * resampling.m)
     whole, partly = enough & usable.all(axis=0), enough & ~usable.all(axis=0)
     for chosen in (np.flatnonzero(whole), *np.flatnonzero(partly)[:, None]):
         if len(chosen):
             usable_draws = draws[usable[:, chosen[0]]][:, chosen]
-            low, high = bca_bounds(usable_draws, estimates[chosen], jackknife[:, chosen], strata, confidence)
+            low, high = bca_bounds(usable_draws, estimates[chosen], jackknife[:, chosen], strata, resampling.confidence)
             other = np.isnan(low)
             if other.any():
-                low[other], high[other] = percentile_bounds(usable_draws[:, other], confidence)
+                low[other], high[other] = percentile_bounds(usable_draws[:, other], resampling.confidence)
             flat = np.ptp(usable_draws, axis=0) <= SAME * np.abs(usable_draws).max(axis=0)
             result.low[chosen], result.high[chosen] = (np.where(flat, np.nan, bound) for bound in (low, high))
             result.method[chosen] = np.where(flat, NO_INTERVAL, np.where(other, "percentile", "BCa"))
@@ -302,9 +300,7 @@ def scaled_intervals(
     statistic: Statistic,
     strata: Sequence[int] | Indices,
     scales: Sequence[IntervalScale],
-    count: int,
-    confidence: float,
-    rng: np.random.Generator,
+    resampling: Resampling,
 ) -> Intervals:
     """Interval of every number that a statistic gives, from the same draws.
 
@@ -312,19 +308,19 @@ def scaled_intervals(
     undefined in more than half of the draws or at the end of its scale, or if all draws are equal (`Intervals.flat`).
 
     `statistic`: function of weights (draws, participants); result of shape (draws, numbers). `strata`: one per
-    participant. `scales`: one per number. `count`: number of draws.
+    participant. `scales`: one per number.
     """
     n, groups = len(strata), len(np.unique(strata))
     result = Intervals.absent(len(scales))
     if n < MIN_PARTICIPANTS or n <= groups:
         return result
     estimates = statistic(np.ones((1, n)))[0]
-    draws = statistic(rescaled_draws(strata, count, rng))
+    draws = statistic(rescaled_draws(strata, resampling.m, resampling.rng))
     freedom = freedom_of_strata(statistic, strata)
-    critical = t_distribution.isf((1 - confidence) / 2, np.where(np.isfinite(freedom), freedom, n - groups))
+    critical = t_distribution.isf((1 - resampling.confidence) / 2, np.where(np.isfinite(freedom), freedom, n - groups))
     for place, (scale, estimate) in enumerate(zip(scales, estimates, strict=True)):
         finite = draws[np.isfinite(draws[:, place]), place]
-        if not np.isfinite(estimate) or len(finite) < max(2, MIN_USABLE_SHARE * count):
+        if not np.isfinite(estimate) or len(finite) < max(2, MIN_USABLE_SHARE * resampling.m):
             continue
         if np.ptp(finite) <= SAME * np.abs(finite).max():
             result.spread[place] = 0.0

@@ -63,7 +63,7 @@ def _inner_folds(
     x: Floats, target: Floats, people: Sequence[str], classes: int, seed: int
 ) -> list[tuple[NDArray[np.intp], NDArray[np.intp]]]:
     """Training and test rows of each inner fold that leaves every class to learn from."""
-    folds = max(min(INNER_FOLDS, _fewest(target, people, not classes)), 2)
+    folds = max(min(INNER_FOLDS, _fewest(target, people, classes)), 2)
     if not classes:
         return list(GroupKFold(folds).split(x, target, people))
     inner = StratifiedGroupKFold(folds, shuffle=True, random_state=seed % 2**32)
@@ -136,9 +136,9 @@ def predicted(train: Floats, target: Floats, people: Sequence[str], test: Floats
     return np.asarray(softmax(outputs, axis=1) if classes else outputs[:, 0], dtype=np.float64)
 
 
-def _fewest(target: Floats, people: Sequence[str], is_number: bool) -> int:
+def _fewest(target: Floats, people: Sequence[str], classes: int) -> int:
     """People of the smallest class, or all."""
     names = np.asarray(people)
-    if is_number:
+    if not classes:
         return len(np.unique(names))
     return min(len(np.unique(names[target == one])) for one in np.unique(target))

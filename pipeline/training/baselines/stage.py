@@ -170,7 +170,7 @@ def _predictions(
     there = CLINICAL_TABLE.path(layout).is_file()
     clinical = CLINICAL_TABLE.read(layout).set_index("scan_id") if there else pd.DataFrame()
     task = task_of(config.cohort)
-    classes = 0 if task.is_number else len(task.outputs)
+    classes = len(task.classes)
     seen = Seen(scans, clinical, images, task.column)
     target = np.array([task.value(scan.label, scan.name) for scan in scans])
     person = name_of_person(scan.participant_id for scan in scans)
@@ -217,7 +217,7 @@ def _predictions(
 
 def _cells(answer: np.ndarray, task: Task) -> list[float]:
     """The prediction of a scan, and of several classes the probability of each."""
-    if task.is_number:
+    if not task.classes:
         return [float(answer)]
     every = [float(probability) for probability in answer] if task.kind.name == SEVERAL_CLASSES else []
     return [float(answer[task.unit]), *every]
@@ -225,5 +225,5 @@ def _cells(answer: np.ndarray, task: Task) -> list[float]:
 
 def _can_be_fitted(target: np.ndarray, people: np.ndarray, task: Task) -> bool:
     """Whether there are two people of each class, or any whose number is known."""
-    of_class = [len(set(people[target == value])) for value in range(len(task.outputs))]
-    return len(target) > 0 if task.is_number else min(of_class) > 1
+    of_class = [len(set(people[target == value])) for value in range(len(task.classes))]
+    return min(of_class) > 1 if of_class else len(target) > 0

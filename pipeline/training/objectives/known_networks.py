@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from heatlas.pipeline.cohort.people.persons import known_among
-from heatlas.pipeline.cohort.people.splits import Fold, Split
+from heatlas.pipeline.cohort.people.splits import Fold, Split, known_to_network
 from heatlas.pipeline.cohort.people.tasks import Task, task_of
-from heatlas.pipeline.cohort.people.unseen import known_to_network
 from heatlas.pipeline.models.contract import StagedModel, members_of
 from heatlas.pipeline.models.dynamic import LogitLayer
 from heatlas.pipeline.models.families.registry import build_network, family_of, on_backbone

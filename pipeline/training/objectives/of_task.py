@@ -13,7 +13,7 @@ true class and one wrong class of each scan, drawn at random. W is that of the e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -202,6 +202,11 @@ def regression(kind: Literal["mse", "huber"], scale: TargetScale) -> Objective:
         return Measures(float(logged["loss"].mean()), float(errors.mean()) * scale.sd)
 
     return Objective(kind, loss, measures, "mae", -1, {"target_mean": scale.mean, "target_sd": scale.sd})
+
+
+def targets_of(task: Task, values: Sequence[float]) -> torch.Tensor:
+    """Target values of scans as a loss wants them: classes as whole numbers."""
+    return torch.as_tensor(values, dtype=torch.float32 if task.is_number else torch.int64)
 
 
 def objective_of(task: Task, config: TrainingConfig, targets: torch.Tensor, usual: str = "cross-entropy") -> Objective:

@@ -72,7 +72,7 @@ def block_title(material: Material, group: str, short: bool = False) -> str:
 def group_in_words(run: RunRecord, group: str) -> str:
     """A group of scans that has a mean map, inside a sentence."""
     label = f"scans labelled {group}" if group in run.labels else f"scans that are {group}"
-    return group_name(group) if run.task.is_number else label
+    return label if run.task.classes else group_name(group)
 
 
 def group_map(material: Material, group: str, name: str) -> GroupMap | None:
@@ -144,7 +144,7 @@ def mosaic(material: Material) -> Picture | None:
     Shows at most `MOST_TILES` people, evenly spaced in this order. None without classes or maps of single scans.
     """
     run, name = material.run, material.run.leading_map
-    shown = material.shows_people and run.keeps_single_maps and not run.task.is_number
+    shown = material.shows_people and run.keeps_single_maps and bool(run.task.classes)
     if not shown or not run.has("predictions", "scans"):
         return None
     scans = run.explained.drop(columns=["participant_id", "session_id"], errors="ignore").merge(
@@ -183,9 +183,8 @@ def build(material: Material) -> Mapping[str, Any]:
     if run.keeps_mean_maps and material.group_views:
         pictures = [_by_class(material), *_overviews(material), *surface_pictures(material), _by_outcome(material)]
         figures, viewer = [picture for picture in pictures if picture is not None], group_viewer(material)
-    meaning = f"raises the predicted {run.task.column}" if run.task.is_number else f"speaks for {run.task.explained}"
     return {
-        "question": f"Each map answers the same question for every scan: what in this image {meaning}?",
+        "question": f"Each map answers the same question for every scan: what in this image {run.task.words.supports}?",
         "figures": figures,
         "mosaic": mosaic(material),
         "single": run.keeps_single_maps,
@@ -205,11 +204,10 @@ def _grid(
     if not rows:
         return None
     titles = [block_title(material, group, short=len(groups) > 2) for group in groups]
-    against = f"lowers {run.task.column}" if run.task.is_number else f"speaks against {run.task.explained}"
     caption += (
         f" Colours run from the 50th to the 99.5th percentile of the absolute mean map of {group_in_words(run, first)} "
         f"by the same method, inside the brain; {LOWER}. Weaker relevance is not drawn. Blue, where there is any, is "
-        f"relevance that {against}. Slices at {axes_of(run.layout.space)} x, y, z in mm; left is left."
+        f"relevance that {run.task.words.opposes}. Slices at {axes_of(run.layout.space)} x, y, z in mm; left is left."
     )
     missing = material.missing_maps(groups, names)
     caption += f" {missing}" if missing else ""
@@ -285,8 +283,7 @@ def difference_pictures(material: Material, groups: Sequence[str]) -> tuple[list
         )
         what = f"the mean map of {' minus that of '.join(run.map_groups[:2])}"
     else:
-        against = f"lowers {run.task.column}" if run.task.is_number else f"speaks against {run.task.explained}"
-        colours = f"Blue, where there is any, is relevance that {against}."
+        colours = f"Blue, where there is any, is relevance that {run.task.words.opposes}."
         what = f"the mean map of {group_in_words(run, run.map_groups[0])}"
     view = view_of(shown.image, MAP_CUTS, None if material.backdrop is None else material.backdrop.mask)
     row, add = MapRow("", shown.scale, shown.unit, [view]), material.gallery.add

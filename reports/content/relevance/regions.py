@@ -14,7 +14,6 @@ import pandas as pd
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.regions.packed_atlas import RELEVANCE_CHANNELS_TABLE, shares_of_kinds
 from heatlas.pipeline.regions.ranking import METRICS, top_groups
-from heatlas.pipeline.regions.tables import ALL
 from heatlas.reports.content.run.summary import regions_that_differ
 from heatlas.reports.figures.gallery import Picture
 from heatlas.reports.figures.regions import draw_regions
@@ -63,7 +62,7 @@ def build(material: Material) -> Mapping[str, Any]:
     run = material.run
     founding = [name for name in run.main_maps if name not in run.evidence_maps]
     blocks = []
-    for metric in ("sum", "density") if run.task.is_number else METRICS:
+    for metric in METRICS if run.task.classes else ("sum", "density"):
         pictures, notes = [], []
         for name in founding:
             picture = _figure(material, name, metric)
@@ -74,7 +73,7 @@ def build(material: Material) -> Mapping[str, Any]:
         meaning = MEANING[metric].format(positive=run.positive, negative=run.negative)
         blocks.append({"metric": metric.capitalize(), "meaning": meaning, "figures": pictures, "notes": notes})
     titles = [map_title(name) for name in founding]
-    undefined = "Gain compares with a class and is not defined where a number is predicted." * run.task.is_number
+    undefined = "Gain compares with a class and is not defined where a number is predicted." * (not run.task.classes)
     lrp = next((name for name in founding if name in run.lrp_names), None)
     return {
         "evidence": evidence_block(material) if run.leads_with_evidence else None,
@@ -105,7 +104,7 @@ def _boxes(
     run, title, regions = material.run, map_title(name), found.regions
     values = run.region_values
     values = values[values["map"] == name]
-    labels = (ALL,) if run.task.is_number else tuple(reversed(run.task.outputs))
+    labels = run.task.groups[::-1]
     figure, axis = draw_regions(values, metric[0], regions, labels, quantity)
     scans, people = values["scan_id"].nunique(), values["participant_id"].nunique()
     return material.gallery.add(
@@ -143,7 +142,7 @@ def leading_table(material: Material, names: Sequence[str]) -> PageTable:
         for label, (scans, people) in sizes.items()
     )
     caption = (
-        f"The {LISTED} leading regions of each map by density{'' if run.task.is_number else f' in {run.positive}'} "
+        f"The {LISTED} leading regions of each map by density{f' in {run.positive}' * bool(run.task.classes)} "
         f"and the regions among them that are too small to lead; means over participants, {said}."
     )
     if "share_positive" in linked:
@@ -203,7 +202,7 @@ def _leading_columns(run: RunRecord) -> tuple[Column, ...]:
         numeric("voxel_share", "Share of voxels", lambda x: percent(x, 1)),
         numeric("share_positive", f"Share of the map, {run.positive}", lambda x: percent(x, 1)),
         numeric("share_negative", f"Share of the map, {run.negative}", lambda x: percent(x, 1)),
-        numeric("density", "Density" if run.task.is_number else f"Density, {run.positive}"),
+        numeric("density", f"Density, {run.positive}" if run.task.classes else "Density"),
         numeric("density_place", "Place by density"),
         numeric("gain", "Gain", fixed),
         numeric("n_gain", "Gain, n", hint="participants with a known gain"),
@@ -227,12 +226,12 @@ def build_table(material: Material) -> Mapping[str, Any]:
 def evidence_block(material: Material) -> dict[str, Any]:
     """What evidence is, the figure of the leading regions, and the table of all of them."""
     run, name = material.run, material.run.leading_map
-    what = f"the predicted {run.task.column}" if run.task.is_number else f"{run.task.explained}"
     missed = sum_error(run, name)
     off = "" if missed is None else f": {missed.in_words}"
     meaning = (
-        f"{regions_that_differ(run)} Evidence is what a region adds to the evidence for {what}, compared with controls "
-        f"of the training part of the scan's network, in {run.evidence_unit}: the sum of {map_title(name)} over the "
+        f"{regions_that_differ(run)} Evidence is what a region adds to the evidence for "
+        f"{run.task.words.explained}, compared with controls of the training part of the scan's network, in "
+        f"{run.evidence_unit}: the sum of {map_title(name)} over the "
         "region. It is signed, and all regions and the unlabelled rest add up to the evidence of the scan less that of "
         f"its reference, up to the error that group/evidence.tsv has of each scan{off}."
     )

@@ -163,8 +163,7 @@ def _demographics(run: RunRecord) -> PageTable | None:
     if not run.has("demographics"):
         return None
     table = run.tables["demographics"]
-    classes = () if run.task.is_number else reversed(run.task.outputs)
-    labels = [label for label in (*classes, "all") if label in set(table["label"])]
+    labels = [label for label in (*reversed(run.task.classes), "all") if label in set(table["label"])]
     tests = run.tables["demographic_tests"].set_index("variable") if run.has("demographic_tests") else pd.DataFrame()
     rows = []
     for variable in dict.fromkeys(table["variable"]):
@@ -228,10 +227,10 @@ def build_participants(material: Material) -> Mapping[str, Any]:
             "age": scans["age"].iloc[0], "sex": scans["sex"].iloc[0], "site": scans["site"].iloc[0],
             "fold": ", ".join(folds) or None, "probability": pd.to_numeric(scans["probability"]).mean(),
             "outcome": ", ".join(outcomes) or None,
-            "predicted": fixed(pd.to_numeric(scans["predicted"]).mean(), 1) if run.task.is_number else None,
+            "predicted": None if run.task.classes else fixed(pd.to_numeric(scans["predicted"]).mean(), 1),
         })  # fmt: skip
     title, hint = f"Probability of {run.positive}", "mean over scans"
-    probability = [] if run.task.is_number else [numeric("probability", title, lambda x: fixed(x, 3), hint)]
+    probability = [numeric("probability", title, lambda x: fixed(x, 3), hint)] * bool(run.task.classes)
     columns = (
         Column("participant_id", "Participant", link="page"),
         Column("diagnosis", "Diagnosis"),
@@ -329,7 +328,7 @@ def _few(run: RunRecord) -> Caution | None:
     return Caution(
         "serious" if smallest < VERY_FEW_PARTICIPANTS else "note",
         "Few participants.",
-        f"The {'prediction' if run.task.is_number else 'contrast'} rests on {counts}. With so few, another sample "
+        f"The {run.task.words.answer} rests on {counts}. With so few, another sample "
         "could give another ranking of regions.",
         "cohort",
     )
@@ -359,7 +358,7 @@ def _people_by_class(run: RunRecord, scans: pd.DataFrame | None = None) -> dict[
     if scans is None:
         every = run.tables["scans"]
         scans = every[every["kept"].astype(bool)]
-    if run.task.is_number:
+    if not run.task.classes:
         return {"participants": scans.loc[scans["label"].notna(), "participant_id"].nunique()}
     labels = reversed(run.task.outputs)
     return {label: scans.loc[scans["label"] == label, "participant_id"].nunique() for label in labels}

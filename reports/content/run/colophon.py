@@ -293,7 +293,7 @@ def model_card(run: RunRecord, controls: int) -> str:
     config, task = run.config, run.task
     shape = configured_input(config).shape
     parameters = parameter_count(config.model, shape, len(task.outputs))
-    told = task.column if task.is_number else listing(list(task.outputs))
+    told = listing(list(task.outputs))
     return "\n".join([
         f"# {told} from {config.cohort.kind.images}",
         "",
@@ -354,7 +354,7 @@ def _cohort(run: RunRecord) -> Iterator[str]:
     scans = run.tables["scans"]
     kept = scans[scans["kept"].astype(bool) & scans["label"].notna()]
     people = kept.drop_duplicates("participant_id")
-    groups = [("all", people)] if run.task.is_number else [*people.groupby("label", sort=True)]
+    groups = [*people.groupby("label", sort=True)] if run.task.classes else [("all", people)]
     rows = [
         {
             "class": name, "people": len(group),

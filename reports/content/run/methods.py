@@ -88,9 +88,9 @@ def _balanced(run: RunRecord) -> str:
 
 def _task(run: RunRecord) -> str:
     task = run.task
-    if task.is_number:
-        return f"The networks predicted {task.column}"
-    return f"The contrast was {task.column}, {' against '.join(reversed(task.outputs))}"
+    if task.classes:
+        return f"The contrast was {task.column}, {' against '.join(reversed(task.classes))}"
+    return f"The networks predicted {task.column}"
 
 
 _LOSSES = {
@@ -109,7 +109,7 @@ def loss_in_words(run: RunRecord) -> str:
 def _loss(run: RunRecord) -> str:
     """The loss of the training."""
     training = run.config.training
-    if not run.task.is_number:
+    if run.task.classes:
         return (
             loss_in_words(run)
             + (" weighted by class" if training.balance_classes else "")
@@ -215,7 +215,7 @@ def _fitting(run: RunRecord) -> str:
         known = "may" if run.may_have_seen else "did not"
         return f" Its training was not part of this study; the people of this study {known} take part in it."
     if is_solved(run.config.model):
-        weighted = ", weighted by class" if training.balance_classes and not run.task.is_number else ""
+        weighted = ", weighted by class" if training.balance_classes and run.task.classes else ""
         return (
             " Its weights were solved exactly from the training and validation parts of each fold, of voxels "
             f"standardised over their scans{weighted}, by scikit-learn{version_of(run, 'scikit-learn')} [@sklearn]; "
@@ -229,7 +229,7 @@ def _fitting(run: RunRecord) -> str:
     if training.from_run:
         before = next(iter(run.models.values())).get("backbone_participants", ())
         text += f", from the weights of a network that had been trained with {count(len(before), 'participant')}"
-    best = "lowest validation mean absolute error" if run.task.is_number else "highest validation balanced accuracy"
+    best = "highest validation balanced accuracy" if run.task.classes else "lowest validation mean absolute error"
     text += (
         f", batches of {training.batch_size}, left-right flips with probability {training.flip_probability:g} and "
         f"shifts up to {count(training.max_shift_voxels, 'voxel')}, in PyTorch{version_of(run, 'torch')} [@torch]. It "
@@ -237,7 +237,7 @@ def _fitting(run: RunRecord) -> str:
         f"{training.min_epochs}, at most after {training.max_epochs}; the epoch with the {best} "
         "was kept, among equals the one with the lowest validation loss, then the first."
     )
-    if not run.task.is_number:
+    if run.task.classes:
         text += " With few validation participants many epochs have the same accuracy, and then the loss decides."
     if training.augmentation.is_on:
         text += " Images were augmented further with MONAI (settings in config.toml)."
@@ -295,7 +295,7 @@ def _attribution(run: RunRecord) -> str:
             f" {listing([map_title(name) for name in run.evidence_maps])} {_verb(len(run.evidence_maps))} each scan "
             f"with {_reference(run)}; the values of such a map are evidence in {run.evidence_unit} and add up to the "
             "evidence of the scan"
-            f"{'' if run.task.is_number else ' (the difference of the logits)'} less that of these controls, up to an "
+            f"{' (the difference of the logits)' * bool(run.task.classes)} less that of these controls, up to an "
             "error that is reported."
         )
     if any(name.startswith("inherent") for name in run.map_names):

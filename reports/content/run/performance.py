@@ -161,7 +161,7 @@ def build_training(material: Material) -> Mapping[str, Any]:
         rows.append({"fold": fold, **people, **{c.key: model.get(c.key) for c in _TRAINING_COLUMNS[4:]}, **score})
     score_name = SCORES[run.task.kind.score]
     figure = draw_training_curves(run.histories, run.task.kind.score, score_name)
-    loss = run.config.training.regression_loss if run.task.is_number else loss_in_words(run).partition(" with ")[0]
+    loss = loss_in_words(run).partition(" with ")[0] if run.task.classes else run.config.training.regression_loss
     picture = material.gallery.add(
         figure,
         "training_curves",

@@ -193,7 +193,7 @@ def build_brain(material: Material) -> Mapping[str, Any]:
     groups: tuple[str, ...] = ()
     figures: list[Picture] = []
     missing = what = ""
-    if run.has("group_comparisons") and not run.task.is_number:
+    if run.has("group_comparisons") and run.task.classes:
         rows, measure = effects(run)
         groups = () if rows.empty else leaders(run, rows["hedges_g"], run.leading_map, measure, OUTLINED).regions
     if run.keeps_mean_maps:
@@ -329,7 +329,7 @@ def _asked(run: RunRecord) -> str:
     """The question of the study."""
     task = run.task
     names = [_SPELLED.get(name, name) for name in reversed(task.outputs)]
-    goal = f"predict {task.column}" if task.is_number else f"tell {listing(names)} apart"
+    goal = f"tell {listing(names)} apart" if task.classes else f"predict {task.column}"
     whose = " of synthetic people" if run.is_synthetic else ""
     images = all_images(run.config.cohort.kinds)
     if run.config.training.networks_of:
@@ -382,9 +382,7 @@ def _trust(run: RunRecord) -> str:
 def task_in_words(run: RunRecord) -> str:
     """What is told apart or predicted."""
     task = run.task
-    if task.is_number:
-        return f"{task.column} predicted"
-    return " against ".join(reversed(task.outputs))
+    return " against ".join(reversed(task.classes)) or f"{task.column} predicted"
 
 
 _OF_TWO_CLASSES = (PRIMARY, PERFORMANCE, BRAIN, VOLUME_AND_RELEVANCE)
