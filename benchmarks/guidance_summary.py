@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from sections import arguments_of, line, listed, over_people, table, within
 
-from heatlas.studies.before_after.training import chosen, pareto_front
+from heatlas.studies.before_after.stage import chosen, pareto_front
 from heatlas.studies.marker.marker_groups import GroupAnswers
 from heatlas.studies.marker.worst_group import chance_of_worst, mean_of_classes
 

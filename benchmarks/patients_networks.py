@@ -48,7 +48,7 @@ from heatlas.pipeline.models.inputs import read_network_volume
 from heatlas.pipeline.models.storage import load_model
 from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.executors import open_executor
-from heatlas.studies.consensus.networks import Networks
+from heatlas.studies.consensus.stage import Networks
 from heatlas.studies.grids.directions import by_participant
 from heatlas.studies.grids.stage import read_scores
 

@@ -13,9 +13,12 @@ import numpy as np
 import pandas as pd
 
 from heatlas.pipeline.evaluation.bench.judging import Extent, Judge
+from heatlas.pipeline.evaluation.bench.part import Bench, Part, Shown, methods_of, with_methods
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.nulls import REAL
 from heatlas.pipeline.explaining.explanation import Explanation
+from heatlas.pipeline.explaining.requested import explanations_of_run
+from heatlas.pipeline.models.families.registry import family_of
 from heatlas.pipeline.models.storage import load_model
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import BadInputError, UsageError
@@ -40,6 +43,7 @@ from heatlas.studies.grids.studies import smoothing_kernels
 from heatlas.studies.grids.tables import (
     AGREEMENT_TABLE,
     ALL_METHODS,
+    GRID_TABLES,
     INVARIANCE_TABLE,
     agreement_table,
     invariance_table,
@@ -240,3 +244,25 @@ def _notes(cohort: JudgedCohort, planned: Sequence[Planned]) -> pd.DataFrame:
         for setting, kind, note in sorted(rows)
     ]  # fmt: skip
     return GRIDS_TABLE.frame(made)
+
+
+def _grids(bench: Bench, cohort: JudgedCohort) -> list[Outcome]:
+    """Judge the usual methods and those of `GRID_METHODS`."""
+    methods = methods_of(bench.request, cohort.config)
+    if not bench.request.methods:
+        refused = family_of(cohort.config.model).refused
+        methods = tuple(dict.fromkeys((*methods, *(name for name in GRID_METHODS if name not in refused))))
+    explanations = explanations_of_run(with_methods(cohort.config, methods))
+    return evaluate_grids(cohort, explanations, bench.request.quick, bench.executor, bench.digests)
+
+
+PART = Part(
+    "grids", "several scans side by side: which of them every map marks", tables=GRID_TABLES, run=_grids,
+    require=lambda _, config: require_single(config), last=True,  # since a weak network may allow no grid at all
+    at_stages=True,
+    shown=(
+        Shown("Of several scans, does a map mark the right one?", "grids"),
+        Shown("Does what is known of grids hold here?", "grid_directions"),
+        Shown("Does a map depend on how a function is written?", "invariance"),
+    ),
+)  # fmt: skip

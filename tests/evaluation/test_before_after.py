@@ -22,6 +22,14 @@ from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.studies.bcos.records import BcosSimpleConfig
+from heatlas.studies.before_after.stage import (
+    OBJECTIVE_WEIGHTS_TABLE,
+    before_and_after,
+    measures_of_weights,
+    objective_weights_table,
+    require_maps,
+    trained_weights,
+)
 from heatlas.studies.before_after.table import (
     AFTER,
     BEFORE,
@@ -30,14 +38,6 @@ from heatlas.studies.before_after.table import (
     TEST,
     VALIDATION,
     before_after_table,
-)
-from heatlas.studies.before_after.training import (
-    OBJECTIVE_WEIGHTS_TABLE,
-    before_and_after,
-    measures_of_weights,
-    objective_weights_table,
-    require_maps,
-    trained_weights,
 )
 from heatlas.studies.before_after.unit import measured
 from heatlas.studies.marker.marker_groups import MarkerMasks

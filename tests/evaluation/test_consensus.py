@@ -33,7 +33,7 @@ from heatlas.studies.consensus.agreement import (
     shared_first,
     trend,
 )
-from heatlas.studies.consensus.networks import (
+from heatlas.studies.consensus.stage import (
     family_settings,
     powers_of_two,
     require_different,

@@ -26,13 +26,8 @@ from heatlas.studies.objectives.explanations import facts_of
 from heatlas.studies.pretraining.stage import COLUMNS, PRETRAINING_TABLE
 from heatlas.studies.probes.body import knows_labels
 from heatlas.studies.probes.kept_backbone import on_kept_backbone
-from heatlas.studies.representations.table import (
-    REPRESENTATIONS_TABLE,
-    SITE,
-    diagnosed,
-    features,
-    require_frozen,
-)
+from heatlas.studies.representations.stage import diagnosed, require_frozen
+from heatlas.studies.representations.table import REPRESENTATIONS_TABLE, SITE, features
 from heatlas.workflows.command_line import main
 from tests.declared_tables import require_as_declared
 from tests.workflows.template_cohort import write_config, write_template_cohort
