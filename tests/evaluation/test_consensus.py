@@ -21,7 +21,6 @@ from heatlas.studies.consensus.agreement import (
     NETWORKS_TABLE,
     REGIONS_TABLE,
     Evidence,
-    agree,
     agreement,
     better_line,
     consensus,
@@ -34,6 +33,7 @@ from heatlas.studies.consensus.agreement import (
     trend,
 )
 from heatlas.studies.consensus.stage import (
+    agree,
     family_settings,
     powers_of_two,
     require_different,
