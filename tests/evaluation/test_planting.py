@@ -19,12 +19,14 @@ from heatlas.pipeline.evaluation.planting.copies import (
     SEVERITIES,
     UNTOUCHED,
     WITH_LOSS,
+    PlantingSite,
     paired_folds,
     people_to_plant,
     planted_changes,
+    planted_copy,
+    planting_site,
     truth_of,
 )
-from heatlas.pipeline.evaluation.planting.loss import PlantingSite, planted_copy, planting_site
 from heatlas.pipeline.run.errors import BadInputError
 
 ATLAS = "neuromorphometrics-cat12"
