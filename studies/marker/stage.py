@@ -21,8 +21,8 @@ from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.evaluation.bench.part import Part
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
-from heatlas.pipeline.evaluation.marker import MARKER_OFFSET
 from heatlas.pipeline.evaluation.planting.copies import require_masks_of_copies
+from heatlas.pipeline.evaluation.scores.map_scores import MARKER_OFFSET
 from heatlas.pipeline.evaluation.variants import Variant, trained, wrapped
 from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.run.config.objectives import ObjectiveConfig

@@ -42,7 +42,7 @@ from heatlas.pipeline.cohort.people.persons import name_of_person
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.evaluation.cohorts import PLANTED, Distractor, Truth
-from heatlas.pipeline.evaluation.marker import marker, with_marker
+from heatlas.pipeline.evaluation.scores.map_scores import marker, with_marker
 from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.regions.audit import read_brain
 from heatlas.pipeline.run.config.settings import Config

@@ -8,7 +8,8 @@ at or above the mean of S (see `pipeline.evaluation.scores.overlap`). Parts are 
 corners (26 neighbours). The IoU of boxes falls fast in three dimensions: a box that is 10 % too short on each side has
 lost half of it.
 
-The row of a map of a scan says where it lies, and how much it is like the map of the true network.
+The row of a map of a scan says where it lies, and how much it is like the map of the true network. One of the places
+where it should not lie is a marker: a bright cube outside the brain, which a network can learn instead of the disease.
 
 Sources: Choe et al. 2020 (BA); Dabkowski & Gal 2017 (SM); Zhang et al. 2024 (the set).
 """
@@ -25,6 +26,7 @@ import scipy.ndimage
 from numpy.typing import NDArray
 from skimage.metrics import structural_similarity
 
+from heatlas.pipeline.cohort.demo.anatomy import Array
 from heatlas.pipeline.evaluation.scores.overlap import (
     IOU_THRESHOLDS,
     Bools,
@@ -346,3 +348,28 @@ def similarity(a: Values, b: Values) -> float:
     if min(a.shape) < 7:
         return float("nan")
     return float(structural_similarity(*scaled, data_range=2.0))  # type: ignore[no-untyped-call]
+
+
+MARKER_VOXELS = 3
+MARKER_OFFSET = 2
+"""A cube of bright voxels this far from the corner of what networks see."""
+
+
+def marker(shape: tuple[int, ...], start: tuple[int, int, int]) -> NDArray[np.bool_]:
+    """A cube near the first corner of what networks see.
+
+    `shape`: shape of the grid. `start`: first voxel that networks see.
+    """
+    cube = np.zeros(shape, bool)
+    cube[tuple(slice(first + MARKER_OFFSET, first + MARKER_OFFSET + MARKER_VOXELS) for first in start)] = True
+    return cube
+
+
+def with_marker(volume: Array, brain: NDArray[np.bool_], cube: NDArray[np.bool_]) -> tuple[Array, NDArray[np.bool_]]:
+    """Volume and mask with a marker as bright as the brightest voxel of the brain.
+
+    Raises BadInputError if the brain reaches into it.
+    """
+    if (cube & brain).any():
+        raise BadInputError("the corner of what the networks see lies inside the brain: no marker can be put there.")
+    return np.where(cube, volume[brain].max(), volume).astype(np.float32), brain | cube
