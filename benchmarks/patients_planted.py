@@ -30,8 +30,8 @@ from heatlas.pipeline.attribution.registry import METHODS
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.evaluation.bench.scan_job import boxed, located
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
+from heatlas.pipeline.evaluation.scores.accuracy import DRAWS, participant_interval
 from heatlas.pipeline.evaluation.scores.faithfulness import Faithfulness
-from heatlas.pipeline.evaluation.scores.intervals import DRAWS, participant_interval
 from heatlas.pipeline.evaluation.scores.map_scores import (
     BOX_COLUMNS,
     ScanMasks,

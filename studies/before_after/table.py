@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from heatlas.pipeline.evaluation.scores.intervals import DRAWS, participant_interval
+from heatlas.pipeline.evaluation.scores.accuracy import DRAWS, participant_interval
 from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.declared import Table
 

@@ -18,7 +18,7 @@ from scipy import stats
 from heatlas.pipeline.evaluation.bench.judging import (
     class_difference,
 )
-from heatlas.pipeline.evaluation.scores.intervals import DRAWS, Floats, participant_interval
+from heatlas.pipeline.evaluation.scores.accuracy import DRAWS, Floats, participant_interval
 from heatlas.pipeline.evaluation.scores.rankings import (
     FIRST,
     LEVEL,

@@ -18,7 +18,7 @@ from torch import nn
 
 from heatlas.pipeline.cohort.people.long_tail import LongTailedParts
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.evaluation.scores.intervals import DRAWS
+from heatlas.pipeline.evaluation.scores.accuracy import DRAWS
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.models.inputs import NetworkInput, read_network_volume
 from heatlas.pipeline.models.storage import load_model

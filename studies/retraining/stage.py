@@ -38,8 +38,7 @@ from heatlas.pipeline.evaluation.bench.judging import (
 from heatlas.pipeline.evaluation.bench.part import Bench, Part, Shown, few_methods
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.nulls import DIFFERENCE, NO_NETWORK, REAL
-from heatlas.pipeline.evaluation.scores.accuracy import SCORES, HeldOutPeople, Scored, rank_p, scored
-from heatlas.pipeline.evaluation.scores.intervals import DRAWS
+from heatlas.pipeline.evaluation.scores.accuracy import DRAWS, SCORES, HeldOutPeople, Scored, rank_p, scored
 from heatlas.pipeline.evaluation.variants import Variant, trained, wrapped
 from heatlas.pipeline.explaining.controls import ReferencePool, controls_of
 from heatlas.pipeline.explaining.explanation import Explanation

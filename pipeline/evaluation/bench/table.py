@@ -30,9 +30,8 @@ from heatlas.pipeline.evaluation.bench.judging import (
 from heatlas.pipeline.evaluation.bench.scan_job import BOXED, FAITHFUL, SEEN, SHIFTED
 from heatlas.pipeline.evaluation.cohorts import PLANTED, JudgedCohort
 from heatlas.pipeline.evaluation.nulls import NO_NETWORK, REAL
-from heatlas.pipeline.evaluation.scores.accuracy import HeldOutPeople, balanced_accuracy
+from heatlas.pipeline.evaluation.scores.accuracy import DRAWS, HeldOutPeople, balanced_accuracy, participant_interval
 from heatlas.pipeline.evaluation.scores.faithfulness import FAITHFULNESS_SCORES, LOST
-from heatlas.pipeline.evaluation.scores.intervals import DRAWS, participant_interval
 from heatlas.pipeline.evaluation.scores.map_scores import (
     BOX_COLUMNS,
     IOU_COLUMNS,

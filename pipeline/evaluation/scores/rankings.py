@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from heatlas.pipeline.evaluation.scores.intervals import Floats, participant_interval
+from heatlas.pipeline.evaluation.scores.accuracy import Floats, participant_interval
 from heatlas.pipeline.run.errors import BadInputError
 
 Bools = NDArray[np.bool_]
