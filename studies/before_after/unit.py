@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.evaluation.scores.overlap import HALF, best_threshold
+from heatlas.pipeline.evaluation.scores.localisation import HALF, best_threshold
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.inputs import read_network_volume
 from heatlas.pipeline.models.storage import load_model

@@ -19,7 +19,7 @@ from heatlas.pipeline.evaluation.bench.judging import (
     class_difference,
 )
 from heatlas.pipeline.evaluation.scores.accuracy import DRAWS, Floats, participant_interval
-from heatlas.pipeline.evaluation.scores.rankings import (
+from heatlas.pipeline.evaluation.scores.localisation import (
     FIRST,
     LEVEL,
     NO,

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from heatlas.atlases.images import write_template_image
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.evaluation.planting.copies import read_registered
+from heatlas.pipeline.evaluation.scores.localisation import best_threshold
 from heatlas.pipeline.evaluation.scores.map_scores import MARKER_OFFSET, with_marker
-from heatlas.pipeline.evaluation.scores.overlap import best_threshold
 from heatlas.pipeline.models.inputs import NetworkInput, read_network_volume
 from heatlas.pipeline.models.storage import load_model
 from heatlas.pipeline.run.config.objectives import ObjectiveConfig

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from heatlas.pipeline.evaluation.scores.overlap import HALF, energy_share, intersection_over_union, positive
+from heatlas.pipeline.evaluation.scores.localisation import HALF, energy_share, intersection_over_union, positive
 from heatlas.pipeline.run.work.seeds import generator
 
 Bools = NDArray[np.bool_]
@@ -121,7 +121,7 @@ def map_measures(values: NDArray[np.floating], places: MarkerMasks, threshold: f
     """How well a map keeps to a mask; NaN where nothing is positive.
 
     ``epg``: share of the positive attribution inside it; ``iou``: of the mask and the voxels above a share of the
-    maximum, which is chosen on the maps of other people (`pipeline.evaluation.scores.overlap.best_threshold`);
+    maximum, which is chosen on the maps of other people (`pipeline.evaluation.scores.localisation.best_threshold`);
     ``on_object_epg``: share inside the mask of what lies in its bounding boxes, whatever lies elsewhere; NaN of
     nothing; ``on_marker``: share on the marker.
 

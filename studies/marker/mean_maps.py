@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heatlas.atlases.images import write_template_image
-from heatlas.pipeline.evaluation.scores.overlap import energy
+from heatlas.pipeline.evaluation.scores.localisation import energy
 from heatlas.pipeline.models.inputs import NetworkInput, from_network
 from heatlas.pipeline.regions.maps import read_map
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heatlas.pipeline.evaluation.scores.rankings import ranked
+from heatlas.pipeline.evaluation.scores.localisation import ranked
 from heatlas.pipeline.explaining.networks import ReferenceScan
 from heatlas.pipeline.models.inputs import read_network_volume
 from heatlas.pipeline.models.replaced_tissue import write_tissue

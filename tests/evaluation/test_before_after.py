@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from heatlas.atlases.spaces import template_grid
-from heatlas.pipeline.evaluation.scores.overlap import energy_share
+from heatlas.pipeline.evaluation.scores.localisation import energy_share
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.models.inputs import configured_input

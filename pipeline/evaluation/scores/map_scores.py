@@ -4,7 +4,7 @@ A score that needs positive values is n/a for a map without any.
 
 *Box scores* are those of weakly supervised localisation in three dimensions: LE, OM, BA, SP, EP, SM. True boxes are the
 bounding boxes of the connected parts of the mask. The box of a map is that of the largest connected part of the voxels
-at or above the mean of S (see `pipeline.evaluation.scores.overlap`). Parts are connected through faces, edges and
+at or above the mean of S (see `pipeline.evaluation.scores.localisation`). Parts are connected through faces, edges and
 corners (26 neighbours). The IoU of boxes falls fast in three dimensions: a box that is 10 % too short on each side has
 lost half of it.
 
@@ -27,24 +27,22 @@ from numpy.typing import NDArray
 from skimage.metrics import structural_similarity
 
 from heatlas.pipeline.cohort.demo.anatomy import Array
-from heatlas.pipeline.evaluation.scores.overlap import (
+from heatlas.pipeline.evaluation.scores.localisation import (
     IOU_THRESHOLDS,
     Bools,
     Floats,
+    auprc,
+    auroc,
     energy_share,
     f1,
     held_out_ious,
     iou_curve,
-    ratio_of,
-    scaled,
-)
-from heatlas.pipeline.evaluation.scores.rankings import (
-    auprc,
-    auroc,
     is_undefined,
     pointing,
     rank_correlation,
+    ratio_of,
     require_two_kinds,
+    scaled,
 )
 from heatlas.pipeline.regions.audit import RIM_MM, within_reach
 from heatlas.pipeline.run.errors import BadInputError
