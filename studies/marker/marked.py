@@ -28,10 +28,10 @@ from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE
 from heatlas.pipeline.training.stage import FoldTask, train_fold
 from heatlas.studies.marker.marker_groups import (
+    MEASURES_TABLE,
     MarkerMasks,
     map_measures,
 )
-from heatlas.studies.marker.marker_table import MEASURES_TABLE
 from heatlas.studies.marker.mean_maps import MeanEnergyMap
 from heatlas.studies.objectives.explanations import context_of
 from heatlas.studies.objectives.maps_in_training import explained_batch

@@ -41,8 +41,7 @@ from heatlas.studies.marker.marked import (
     mark_scan,
     train_and_measure,
 )
-from heatlas.studies.marker.marker_groups import DIAGNOSIS, REVERSED, tied_marks
-from heatlas.studies.marker.marker_table import MARKER_TABLE, marker_row, read_answers
+from heatlas.studies.marker.marker_groups import DIAGNOSIS, MARKER_TABLE, REVERSED, marker_row, read_answers, tied_marks
 from heatlas.studies.marker.mean_maps import write_pooled
 from heatlas.studies.objectives.explanations import context_of
 from heatlas.studies.objectives.map_settings import map_settings

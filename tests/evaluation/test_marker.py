@@ -19,8 +19,16 @@ from heatlas.pipeline.run.config.objectives import ObjectiveConfig
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout, FoldFiles
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.studies.marker.marked import MARKED, PLAIN, block, mark_scan, places_of
-from heatlas.studies.marker.marker_groups import DIAGNOSIS, GROUPS, REVERSED, map_measures, tied_marks
-from heatlas.studies.marker.marker_table import MARKER_TABLE, MEASURES_TABLE, marker_row
+from heatlas.studies.marker.marker_groups import (
+    DIAGNOSIS,
+    GROUPS,
+    MARKER_TABLE,
+    MEASURES_TABLE,
+    REVERSED,
+    map_measures,
+    marker_row,
+    tied_marks,
+)
 from heatlas.studies.marker.stage import (
     CONTROL,
     GUIDED,

@@ -19,7 +19,7 @@ from heatlas.studies.before_after.stage import OBJECTIVE_WEIGHTS_TABLE
 from heatlas.studies.before_after.table import BEFORE_AFTER_TABLE
 from heatlas.studies.consensus.agreement import NETWORKS_TABLE
 from heatlas.studies.grids.tables import GRID_TABLES
-from heatlas.studies.marker.marker_table import MARKER_TABLE
+from heatlas.studies.marker.marker_groups import MARKER_TABLE
 from heatlas.studies.representations.table import REPRESENTATIONS_TABLE
 from heatlas.studies.retraining.stage import RETRAINING_TABLE
 from heatlas.workflows.command_line import main
