@@ -43,7 +43,7 @@ from heatlas.studies.before_after.table import (
     before_after_table,
 )
 from heatlas.studies.before_after.unit import trained_and_measured
-from heatlas.studies.marker.mean_maps import write_pooled
+from heatlas.studies.marker.marked import write_pooled
 from heatlas.studies.objectives.explanations import facts_of
 from heatlas.studies.objectives.map_settings import map_settings
 

@@ -23,9 +23,8 @@ from heatlas.pipeline.models.storage import load_model
 from heatlas.pipeline.run.layout.run_layout import FoldFiles
 from heatlas.pipeline.training.stage import FoldTask, load_part, train_fold
 from heatlas.studies.before_after.table import AFTER, MEASURED_TABLE, TEST, VALIDATION
-from heatlas.studies.marker.marked import own_places, places_of
+from heatlas.studies.marker.marked import MeanEnergyMap, own_places, places_of
 from heatlas.studies.marker.marker_groups import MarkerMasks, map_measures
-from heatlas.studies.marker.mean_maps import MeanEnergyMap
 from heatlas.studies.objectives.explanations import context_of, mean_control
 from heatlas.studies.objectives.map_settings import MapSettings, map_settings
 from heatlas.studies.objectives.maps_in_training import explained_batch

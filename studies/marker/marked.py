@@ -1,13 +1,14 @@
 """Copies of scans with and without a bright block, and networks that could use it: the units of work.
 
-Each network is trained, and the maps of its test people are measured. What decides on units stands apart
-(`studies.marker.stage`), so that a change of that trains nothing again.
+Each network is trained, its maps of test people are measured, and their mean is kept, so that it can be seen where the
+positive attribution of trainings that are compared lies. What decides on units stands apart (`studies.marker.stage`),
+so that a change of that trains nothing again.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,11 @@ from numpy.typing import NDArray
 from heatlas.atlases.images import write_template_image
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.evaluation.planting.copies import read_registered
-from heatlas.pipeline.evaluation.scores.localisation import best_threshold
+from heatlas.pipeline.evaluation.scores.localisation import best_threshold, energy
 from heatlas.pipeline.evaluation.scores.map_scores import MARKER_OFFSET, with_marker
-from heatlas.pipeline.models.inputs import NetworkInput, read_network_volume
+from heatlas.pipeline.models.inputs import NetworkInput, from_network, read_network_volume
 from heatlas.pipeline.models.storage import load_model
+from heatlas.pipeline.regions.maps import read_map
 from heatlas.pipeline.run.config.objectives import ObjectiveConfig
 from heatlas.pipeline.run.layout.run_layout import FoldFiles
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
@@ -32,10 +34,44 @@ from heatlas.studies.marker.marker_groups import (
     MarkerMasks,
     map_measures,
 )
-from heatlas.studies.marker.mean_maps import MeanEnergyMap
 from heatlas.studies.objectives.explanations import context_of
 from heatlas.studies.objectives.maps_in_training import explained_batch
 from heatlas.studies.objectives.masks import mask_of, own_mask
+
+
+class MeanEnergyMap:
+    """Mean of the `energy` of maps that have positive values: its sum over a mask is the mean EPG.
+
+    `spec`: input of the networks, whose maps have its shape.
+    """
+
+    def __init__(self, spec: NetworkInput) -> None:
+        self._spec, self._sum, self._count = spec, np.zeros(spec.shape), 0
+
+    def add(self, values: NDArray[np.floating]) -> None:
+        """Add one map, of shape ``spec.shape``."""
+        share = energy(values)
+        self._sum += share
+        self._count += bool(share.any())
+
+    def write(self, path: Path, title: str) -> None:
+        """Write the mean on the template grid."""
+        mean = from_network(self._sum / max(self._count, 1), self._spec)
+        write_template_image(path, mean, self._spec.template_grid, title)
+
+
+def write_pooled(path: Path, folds: Sequence[tuple[Path, int]], spec: NetworkInput, title: str) -> None:
+    """Write the mean over people of several folds, each a mean map and its number of people.
+
+    Raises BadInputError if a map cannot be read.
+    """
+    grid, people = spec.template_grid, max(sum(count for _, count in folds), 1)
+    mean = np.zeros(grid.shape)
+    for file, count in folds:
+        mean += read_map(file, grid).astype(np.float64) * count / people
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_template_image(path, mean, grid, title)
+
 
 STAGE = NAME = "marker"
 PLAIN, MARKED = "plain", "marked"

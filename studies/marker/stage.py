@@ -40,9 +40,9 @@ from heatlas.studies.marker.marked import (
     STAGE,
     mark_scan,
     train_and_measure,
+    write_pooled,
 )
 from heatlas.studies.marker.marker_groups import DIAGNOSIS, MARKER_TABLE, REVERSED, marker_row, read_answers, tied_marks
-from heatlas.studies.marker.mean_maps import write_pooled
 from heatlas.studies.objectives.explanations import context_of
 from heatlas.studies.objectives.map_settings import map_settings
 from heatlas.studies.objectives.masks import BRAIN

@@ -40,8 +40,8 @@ from heatlas.studies.before_after.table import (
     before_after_table,
 )
 from heatlas.studies.before_after.unit import measured
+from heatlas.studies.marker.marked import MeanEnergyMap, write_pooled
 from heatlas.studies.marker.marker_groups import MarkerMasks
-from heatlas.studies.marker.mean_maps import MeanEnergyMap, write_pooled
 from heatlas.studies.objectives.map_settings import MapSettings
 from heatlas.studies.objectives.maps_in_training import explained_batch
 from tests.evaluation.block_run import CONFIG, block_cohort, split, train_run
