@@ -33,7 +33,7 @@ from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.jobs import Job, Outcome
-from heatlas.studies.before_after.table import (
+from heatlas.studies.before_after.measures import (
     AFTER,
     BEFORE,
     BEFORE_AFTER_TABLE,
@@ -41,8 +41,8 @@ from heatlas.studies.before_after.table import (
     TEST,
     VALIDATION,
     before_after_table,
+    trained_and_measured,
 )
-from heatlas.studies.before_after.unit import trained_and_measured
 from heatlas.studies.marker.marked import write_pooled
 from heatlas.studies.objectives.explanations import facts_of
 from heatlas.studies.objectives.map_settings import map_settings

@@ -19,9 +19,9 @@ from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table
 from heatlas.reports.questions.question import ANY_TASK, Question
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import count, fixed, listing, mid_sentence, number, percent, signed
+from heatlas.studies.before_after.measures import AFTER, BEFORE
 from heatlas.studies.before_after.stage import LARGEST_DROP, OF_MAPS
 from heatlas.studies.before_after.stage import NAME as OBJECTIVE
-from heatlas.studies.before_after.table import AFTER, BEFORE
 from heatlas.studies.marker.marked import NAME
 from heatlas.studies.marker.marker_groups import DIAGNOSIS, GROUPS, REVERSED
 from heatlas.studies.marker.stage import CONTROL, GUIDED, TAUGHT, recipe_of

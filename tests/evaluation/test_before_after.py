@@ -22,6 +22,16 @@ from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.studies.bcos.records import BcosSimpleConfig
+from heatlas.studies.before_after.measures import (
+    AFTER,
+    BEFORE,
+    BEFORE_AFTER_TABLE,
+    MEASURED_TABLE,
+    TEST,
+    VALIDATION,
+    before_after_table,
+    measured,
+)
 from heatlas.studies.before_after.stage import (
     OBJECTIVE_WEIGHTS_TABLE,
     before_and_after,
@@ -30,16 +40,6 @@ from heatlas.studies.before_after.stage import (
     require_maps,
     trained_weights,
 )
-from heatlas.studies.before_after.table import (
-    AFTER,
-    BEFORE,
-    BEFORE_AFTER_TABLE,
-    MEASURED_TABLE,
-    TEST,
-    VALIDATION,
-    before_after_table,
-)
-from heatlas.studies.before_after.unit import measured
 from heatlas.studies.marker.marked import MeanEnergyMap, write_pooled
 from heatlas.studies.marker.marker_groups import MarkerMasks
 from heatlas.studies.objectives.map_settings import MapSettings
