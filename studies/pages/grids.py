@@ -37,8 +37,8 @@ from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import count, fixed, listing, number, shortened, signed
 from heatlas.studies.grids.directions import BY_CONSTRUCTION, KIND_OF
 from heatlas.studies.grids.grid_scores import CONSTRUCTED
+from heatlas.studies.grids.stage import ALL_METHODS, EDGES
 from heatlas.studies.grids.studies import IN_STEM
-from heatlas.studies.grids.tables import ALL_METHODS, EDGES
 from heatlas.studies.pages.networks import ROWS, named
 
 LONGEST = 40
@@ -220,7 +220,7 @@ MIDDLE = 2
 
 
 def draw_aggregated(arrays: Path, folder: Path) -> None:
-    """Draw one figure per setting from `studies.grids.tables`; files ``aggregated_<setting>``.
+    """Draw one figure per setting from `studies.grids.stage`; files ``aggregated_<setting>``.
 
     Each picture is a grid seen along its last axis, the explained cell at the lower left; positive values summed. All
     pictures of a method share one scale.

@@ -14,7 +14,7 @@ from heatlas.reports.content.relevance.evaluation import EvaluationPart, _part, 
 from heatlas.reports.figures import gallery
 from heatlas.studies.consensus.agreement import CONSENSUS_TABLE, REGIONS_TABLE
 from heatlas.studies.grids.directions import DIRECTIONS_TABLE, GRIDS_TABLE
-from heatlas.studies.grids.tables import INVARIANCE_TABLE
+from heatlas.studies.grids.stage import INVARIANCE_TABLE
 from heatlas.studies.interactions.sides import INTERACTIONS_TABLE
 from heatlas.studies.interactions.stage import SOURCES_TABLE
 from heatlas.studies.pages.grids import draw_shift_curves, draw_shifts

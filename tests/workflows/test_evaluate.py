@@ -18,7 +18,7 @@ from heatlas.pipeline.run.tables import read_table
 from heatlas.studies.before_after.measures import BEFORE_AFTER_TABLE
 from heatlas.studies.before_after.stage import OBJECTIVE_WEIGHTS_TABLE
 from heatlas.studies.consensus.agreement import NETWORKS_TABLE
-from heatlas.studies.grids.tables import GRID_TABLES
+from heatlas.studies.grids.stage import GRID_TABLES
 from heatlas.studies.marker.marker_groups import MARKER_TABLE
 from heatlas.studies.representations.table import REPRESENTATIONS_TABLE
 from heatlas.studies.retraining.stage import RETRAINING_TABLE
