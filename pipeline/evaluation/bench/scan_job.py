@@ -94,9 +94,9 @@ class ScanToJudge:
 
     `networks`: the true one first. `training`: for the device. `truth`: label numbers of the regions in which the scan
     differs from controls; empty where nobody knows, or nothing is. `marked`: whether the scan has the bright spot
-    outside the brain (`pipeline.evaluation.scores.map_scores`). `seen`: whether the scan is recognised through its maps (two
-    forward passes each). `faithful`: whether all of faithfulness is measured (many forward passes). `seed`: seed of
-    random maps.
+    outside the brain (`pipeline.evaluation.scores.map_scores`). `seen`: whether the scan is recognised through its maps
+    (two forward passes each). `faithful`: whether all of faithfulness is measured (many forward passes). `seed`: seed
+    of random maps.
     """
 
     scan: Scan
