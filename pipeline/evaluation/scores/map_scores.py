@@ -27,10 +27,10 @@ from numpy.typing import NDArray
 from skimage.metrics import structural_similarity
 
 from heatlas.pipeline.cohort.demo.anatomy import Array
+from heatlas.pipeline.evaluation.scores.accuracy import Floats
 from heatlas.pipeline.evaluation.scores.localisation import (
     IOU_THRESHOLDS,
     Bools,
-    Floats,
     auprc,
     auroc,
     energy_share,
