@@ -27,8 +27,7 @@ from heatlas.studies.grids.directions import (
     by_participant,
     directions,
 )
-from heatlas.studies.grids.stage import claims_about, read_scores
-from heatlas.studies.grids.tables import INVARIANCE_TABLE
+from heatlas.studies.grids.stage import INVARIANCE_TABLE, claims_about, read_scores
 
 TITLE = "Grids"
 OF_MEAN, OF_DIFFERENCE = (("", "people", "seeds", f"{what} (95 %)") for what in ("mean", "difference"))

@@ -35,7 +35,7 @@ from torch.nn import functional
 
 from heatlas.pipeline.cohort.people.splits import Fold, few_people
 from heatlas.pipeline.cohort.people.tasks import task_of
-from heatlas.pipeline.evaluation.scores.overlap import iou_curve
+from heatlas.pipeline.evaluation.scores.localisation import iou_curve
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.registry import build_network, family_of
 from heatlas.pipeline.run.config.settings import CohortConfig, TrainingConfig

@@ -3,7 +3,7 @@
     python benchmarks/guidance_summary.py docs/benchmarks/guidance_study.tsv   # of kept answers; nothing is trained
 
 Intervals are over people, of values averaged over seeds. The worst group has none: it is the mean over seeds of a least
-value, which no bootstrap of so few people holds (`studies.marker.worst_group`).
+value, which no bootstrap of so few people holds (`studies.marker.marker_groups`).
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ import numpy as np
 import pandas as pd
 from sections import arguments_of, line, listed, over_people, table, within
 
-from heatlas.studies.before_after.training import chosen, pareto_front
-from heatlas.studies.marker.marker_groups import GroupAnswers
-from heatlas.studies.marker.worst_group import chance_of_worst, mean_of_classes
+from heatlas.studies.before_after.stage import chosen, pareto_front
+from heatlas.studies.marker.marker_groups import GroupAnswers, chance_of_worst, mean_of_classes
 
 if TYPE_CHECKING:
     from guidance_conditions import Condition

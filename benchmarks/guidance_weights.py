@@ -11,8 +11,8 @@ from guidance_conditions import Condition, conditions, further
 from guidance_summary import Pairs, plain_summary, summary
 from sections import line, table
 
-from heatlas.pipeline.evaluation.scores.overlap import IOU_THRESHOLDS, best_place
-from heatlas.studies.before_after.training import EQUAL, LARGEST_DROP
+from heatlas.pipeline.evaluation.scores.localisation import IOU_THRESHOLDS, best_place
+from heatlas.studies.before_after.stage import EQUAL, LARGEST_DROP
 
 WEIGHTS = {"energy": (1.0, 3.0, 10.0), "l1": (1.0, 10.0, 100.0), "ppce": (0.1, 1.0, 10.0), "rrr": (10.0, 100.0, 1e3)}
 """Of each loss, mildest first."""

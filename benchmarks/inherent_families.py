@@ -27,7 +27,7 @@ from heatlas.pipeline.cohort.people.splits import Split
 from heatlas.pipeline.cohort.reading import PLANTED
 from heatlas.pipeline.evaluation.bench.judging import class_difference
 from heatlas.pipeline.evaluation.planted import read_planted
-from heatlas.pipeline.evaluation.scores.rankings import region_scores
+from heatlas.pipeline.evaluation.scores.localisation import region_scores
 from heatlas.pipeline.run.config.files import toml_value
 from heatlas.pipeline.run.layout.folder import read_run_input
 from heatlas.pipeline.run.layout.run_layout import RunLayout

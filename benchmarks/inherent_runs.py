@@ -24,6 +24,7 @@ from heatlas.atlases.templates import configured_grid
 from heatlas.pipeline.cohort.people.splits import Split, make_split
 from heatlas.pipeline.cohort.reading import PLANTED
 from heatlas.pipeline.cohort.records import Scan, ScanTable
+from heatlas.pipeline.evaluation import variants
 from heatlas.pipeline.evaluation.bench.judging import Extent, Judge, map_jobs, maps_of
 from heatlas.pipeline.evaluation.bench.part import Bench, BenchRequest, with_methods
 from heatlas.pipeline.evaluation.bench.table import evaluation_table
@@ -41,8 +42,7 @@ from heatlas.pipeline.run.layout.run_layout import EvaluationLayout, RunLayout
 from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.jobs import run_jobs
-from heatlas.pipeline.training.stage import remove_checkpoints
-from heatlas.studies.consensus.networks import FAMILY, Networks, training_jobs
+from heatlas.studies.consensus.stage import FAMILY, Networks
 
 REGISTERED = "registered"
 POSTHOC = ("deeplift", "lrp", "input-x-gradient")
@@ -135,15 +135,10 @@ def trained(work: Workplace, found: Networks, cohort: JudgedCohort) -> float:
     RuntimeError
         With what the first failed training says.
     """
-    digests = work.digests
-    jobs = training_jobs(cohort, found, digests)
-    digests.save()
     started = time.perf_counter()
-    outcomes = run_jobs(work.layout, jobs, work.executor, found.name)
-    for one in outcomes:
+    for one in variants.trained(cohort, [found.variant], work.executor, work.digests, found.name).outcomes:
         if not one.ok:
             raise RuntimeError(f"{one.job.unit}: {one.message}")
-        remove_checkpoints(one.job.arguments[0])
     return (time.perf_counter() - started) / 60
 
 

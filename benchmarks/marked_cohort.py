@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.evaluation.marker import MARKER_OFFSET
+from heatlas.pipeline.evaluation.scores.map_scores import MARKER_OFFSET
 from heatlas.pipeline.models.inputs import configured_input, read_network_volume
 from heatlas.pipeline.run.config.networks import ObjectiveConfig
 from heatlas.pipeline.run.layout.folder import read_run_config

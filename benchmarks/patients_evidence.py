@@ -44,7 +44,7 @@ from heatlas.pipeline.run.work.seeds import derived_seed
 from heatlas.pipeline.training.baselines import ridge
 from heatlas.pipeline.training.baselines.images import image_features
 from heatlas.studies.consensus.agreement import agreement, consensus, places, trend
-from heatlas.studies.consensus.networks import OWN, Networks
+from heatlas.studies.consensus.stage import OWN, Networks
 
 Floats = NDArray[np.float64]
 REGION = "Hippocampus"

@@ -42,13 +42,13 @@ from torch import Tensor
 from heatlas.pipeline.attribution.entry import RunContext
 from heatlas.pipeline.attribution.methods import attribute_all
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
+from heatlas.pipeline.evaluation.scores.localisation import entropy, gini
 from heatlas.pipeline.evaluation.scores.masking import part_numbers, removal_curve
-from heatlas.pipeline.evaluation.scores.overlap import entropy, gini
 from heatlas.pipeline.models.inputs import read_network_volume
 from heatlas.pipeline.models.storage import load_model
 from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.executors import open_executor
-from heatlas.studies.consensus.networks import Networks
+from heatlas.studies.consensus.stage import Networks
 from heatlas.studies.grids.directions import by_participant
 from heatlas.studies.grids.stage import read_scores
 

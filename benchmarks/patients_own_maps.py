@@ -17,8 +17,8 @@ from torch import Tensor
 from heatlas.pipeline.attribution.methods import attribute
 from heatlas.pipeline.attribution.registry import METHODS
 from heatlas.pipeline.evaluation.nulls import layers_with_parameters, randomised
+from heatlas.pipeline.evaluation.scores.localisation import rank_correlation
 from heatlas.pipeline.evaluation.scores.masking import part_numbers, part_order
-from heatlas.pipeline.evaluation.scores.rankings import rank_correlation
 from heatlas.pipeline.models.storage import LoadedModel
 from heatlas.studies.grids.studies import fitted
 from heatlas.studies.inherent import Inherent

@@ -31,10 +31,16 @@ from heatlas.pipeline.attribution.registry import METHODS
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.evaluation.bench.scan_job import boxed, located
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
-from heatlas.pipeline.evaluation.marker import marker
+from heatlas.pipeline.evaluation.scores.accuracy import DRAWS, participant_interval
 from heatlas.pipeline.evaluation.scores.faithfulness import Faithfulness
-from heatlas.pipeline.evaluation.scores.intervals import DRAWS, participant_interval
-from heatlas.pipeline.evaluation.scores.map_scores import BOX_COLUMNS, ScanMasks, box_accuracy, boxes_of, union_of
+from heatlas.pipeline.evaluation.scores.map_scores import (
+    BOX_COLUMNS,
+    ScanMasks,
+    box_accuracy,
+    boxes_of,
+    marker,
+    union_of,
+)
 from heatlas.pipeline.models.inputs import read_channels
 from heatlas.pipeline.models.storage import LoadedModel, load_model
 from heatlas.pipeline.run.work.executors import open_executor

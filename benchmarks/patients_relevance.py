@@ -25,7 +25,7 @@ from patients import call
 from scipy.stats import rankdata, spearmanr
 from sections import HEADING, arguments_of, line, listed, show, table
 
-from heatlas.pipeline.evaluation.scores.overlap import entropy, gini
+from heatlas.pipeline.evaluation.scores.localisation import entropy, gini
 from heatlas.pipeline.run.layout.folder import read_run_config
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 

@@ -25,7 +25,7 @@ from sections import arguments_of
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.run.work.executors import open_executor
 from heatlas.pipeline.run.work.jobs import Outcome
-from heatlas.studies.consensus.networks import Networks
+from heatlas.studies.consensus.stage import Networks
 from heatlas.studies.grids.directions import GRIDS_TABLE
 from heatlas.studies.grids.stage import evaluate_grids
 from heatlas.studies.probes.records import ProbeConfig, with_body

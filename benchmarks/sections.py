@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from heatlas.pipeline.evaluation.scores.intervals import DRAWS, participant_interval
+from heatlas.pipeline.evaluation.scores.accuracy import DRAWS, participant_interval
 
 HEADING = "Claims asked of patients"
 STATISTICS = "Statistics: speed, error rates, power"

@@ -16,8 +16,12 @@ from heatlas.pipeline.cohort.people.tasks import TWO_CLASSES, task_of
 from heatlas.pipeline.cohort.reading import PLANTED
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.cohort.work import Work
-from heatlas.pipeline.evaluation.planted import PLANTED_RECOVERY_TABLE, evaluate_planted
-from heatlas.pipeline.evaluation.planted_effects import PLANTED_EFFECTS_TABLE, evaluate_effects
+from heatlas.pipeline.evaluation.planted import (
+    PLANTED_EFFECTS_TABLE,
+    PLANTED_RECOVERY_TABLE,
+    evaluate_effects,
+    evaluate_planted,
+)
 from heatlas.pipeline.explaining.own_regions import add_own_regions
 from heatlas.pipeline.explaining.stage import APPLIED_STAGE, explain_applied, explain_scans
 from heatlas.pipeline.models.inputs import configured_input

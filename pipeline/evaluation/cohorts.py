@@ -12,8 +12,7 @@ import pandas as pd
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.people.tasks import Task, task_of
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.evaluation.planted import read_planted
-from heatlas.pipeline.evaluation.planted_effects import read_effects
+from heatlas.pipeline.evaluation.planted import read_effects, read_planted
 from heatlas.pipeline.evaluation.scores.accuracy import HeldOutPeople
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 from heatlas.pipeline.run.config.settings import Config

@@ -15,6 +15,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -27,18 +28,15 @@ from heatlas.pipeline.cohort.people.splits import Fold
 from heatlas.pipeline.cohort.people.tasks import TWO_CLASSES, Task, task_of
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
+from heatlas.pipeline.evaluation.variants import Variant
 from heatlas.pipeline.models.contract import members_of
 from heatlas.pipeline.models.families.registry import build_network, on_backbone
-from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.models.storage import LoadedModel
 from heatlas.pipeline.run.config.settings import CohortConfig, Config
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
-from heatlas.pipeline.run.work.digests import DigestCache
-from heatlas.pipeline.run.work.jobs import Job
 from heatlas.pipeline.run.work.seeds import derived_seed, generator
 from heatlas.pipeline.training.objectives.known_networks import without_other_runs
-from heatlas.pipeline.training.stage import fold_job, registered_versions
 from heatlas.pipeline.training.steps import take_constants
 
 Volume = NDArray[np.float32]
@@ -213,29 +211,23 @@ def networks_of(cohort: JudgedCohort, name: str) -> EvaluationLayout:
     return dataclasses.replace(cohort.layout, networks=f"{cohort.name}_{name}")
 
 
-def shuffled_jobs(cohort: JudgedCohort, numbers: Sequence[int], digests: DigestCache) -> list[Job]:
-    """Trainings on swapped labels, with the recipe of the run; one per swap and fold that has a true network.
+def shuffled_variants(cohort: JudgedCohort, numbers: Sequence[int]) -> list[Variant]:
+    """Networks on swapped labels, with the recipe of the run: one variant per swap.
 
-    `numbers`: numbers of the swaps, from 1. Raises BadInputError if a training part has too few people of a class to
-    exchange labels.
+    `numbers`: numbers of the swaps, from 1. A fold whose training part has too few people of a class to exchange labels
+    raises BadInputError when its scans are asked for.
     """
-    jobs, scans = [], cohort.labelled
-    versions = registered_versions(cohort.layout, scans, cohort.config, digests)
-    for number in numbers:
-        name = shuffled_name(number)
+
+    def scans(seed: int, fold: Fold) -> Sequence[Scan]:
+        members = {*fold.train, *fold.validation, *fold.test}
+        of_fold = [scan for scan in cohort.labelled if scan.participant_id in members]
+        return with_swapped_labels(of_fold, fold, cohort.config.cohort, seed)
+
+    variants = []
+    for name in map(shuffled_name, numbers):
         seed = derived_seed(cohort.config.seed, "evaluation", name)
-        config = shuffled_config(cohort.config, seed)
-        for fold in cohort.tested_folds:
-            members = {*fold.train, *fold.validation, *fold.test}
-            own = [scan for scan in scans if scan.participant_id in members]
-            changed = with_swapped_labels(own, fold, config.cohort, seed)
-            jobs.append(
-                fold_job(
-                    networks_of(cohort, name), fold, changed, configured_input(config), config, versions,
-                    prefix=f"{cohort.name}_{name}_",
-                )
-            )  # fmt: skip
-    return jobs
+        variants.append(Variant(f"{cohort.name}_{name}", shuffled_config(cohort.config, seed), partial(scans, seed)))
+    return variants
 
 
 def shuffled_config(config: Config, seed: int) -> Config:

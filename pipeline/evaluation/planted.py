@@ -1,20 +1,27 @@
-"""Whether heatmaps of a cohort with planted disease find the regions where it is.
+"""Whether a cohort with planted disease and planted effects shows them: its heatmaps where, its analyses that.
 
-Two questions per map, both over the true positives (patients recognised as patients):
+*Recovery* of a map: how many planted bilateral groups are among the first ten by sum, density or gain, against the
+number that a random ranking puts there (hypergeometric). *Localisation*: how much of the positive relevance lies in
+planted regions, against the share of the volume they take up (1 = no better than a map that is even everywhere). Both
+over the true positives (patients recognised as patients); participants count once: their scans are averaged before.
 
-*recovery*: how many planted bilateral groups are among the first ten by sum, density or gain, against the number that a
-random ranking puts there (hypergeometric); *localisation*: how much of the positive relevance lies in planted regions,
-against the share of the volume they take up (1 = no better than a map that is even everywhere).
-
-Participants count once: their scans are averaged before participants are.
+Each *effect* has one analysis that should show it, named before any result (`QUESTIONS`): table, rows, p, direction. An
+effect that lives in one named group is one question and is judged by its own p; one that may show in several groups is
+judged by the smallest family-wise p. The first relevance map of the run is asked. An effect counts as found if that p
+is below `ALPHA` and the sign is the planted one; a null is as planted if its p is not below it. One in twenty true
+nulls is a false alarm by construction. What a cohort has too few people to show is no miss: its expectation is open,
+and it is not tested. And where an effect was not found before ComBat, that it is not found after is no success.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pandas as pd
 from scipy import stats
 
@@ -24,6 +31,7 @@ from heatlas.pipeline.run.declared import Table, described
 from heatlas.pipeline.run.documents import read_json
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.training.prediction import PREDICTIONS_TABLE
 
 log = logging.getLogger("heatlas")
@@ -168,3 +176,220 @@ def _groups_with_planted(bilateral: pd.DataFrame, planted: Sequence[str]) -> lis
             "(neuromorphometrics-cat12)."
         )
     return groups
+
+
+ALPHA = 0.05
+FEWEST_EVENTS = 10
+"""Conversions that one predictor needs (Peduzzi et al. 1995): with fewer, even a strong one is likely to be missed."""
+VOLUME = "volume"
+
+PLANTED_EFFECTS_TABLE = Table(
+    "planted_effects",
+    {
+        "effect": "Short name of what was planted, or of a null",
+        "planted": "What was done to the data",
+        "magnitude": "Size of what was planted; n/a for a null",
+        "magnitude_unit": "In which unit",
+        "expected": "found; not found; or open, if the cohort is too small to tell",
+        "analysis": "Table of group/statistics that should show it",
+        "rows": "Which of its rows were looked at",
+        "n_tests": "How many tests that is",
+        "where": "Row with the smallest p",
+        "estimate": "What the analysis found there",
+        "estimate_is": "Column that the estimate comes from",
+        "ci_low": "Lower bound of its interval; n/a where the table gives none",
+        "ci_high": "Upper bound",
+        "p": "The p it is judged by",
+        "p_is": "Column that the p comes from: uncorrected for one named group, family-wise for several",
+        "result": "found, not found, not tested or no answer",
+        "verdict": "as planted; missed (planted and not found); false alarm (found and not planted); nothing to remove "
+        "(by ComBat: not found before it either); not tested: too few; or no answer (no such table or value)",
+        "note": "Why there is no answer, or what to know of it",
+    },
+    "planted effect or null", "Are planted effects found, and nulls not?", stage="evaluation",
+    file="group/statistics/planted_effects.tsv", filled=("effect", "verdict"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Question:
+    """Where an effect should show.
+
+    `table`: name of a table of ``group/statistics``. `rows`: column and value of the rows to look at; ``{map}`` stands
+    for the first map, ``{variable}`` for the effect's, ``{positive}`` and ``{negative}`` for the classes. `groups`:
+    only the groups that the effect names. `p`: column with the p. `estimate`: column with the estimate; its sign is
+    compared with the planted one, if there is one. `neutral`: estimate without any effect. `interval`: columns with its
+    interval; empty for none. `expected`: what to expect here; None for what the effect says. `fewest_events`: events
+    (``n_events`` of the row) below which the question is open.
+    """
+
+    table: str
+    rows: Mapping[str, str]
+    p: str
+    estimate: str
+    groups: bool = True
+    neutral: float = 0.0
+    interval: tuple[str, ...] = ()
+    expected: bool | None = None
+    fewest_events: int = 0
+    note: str = ""
+
+
+_BETWEEN_CLASSES = Question(
+    "group_comparisons",
+    {"comparison": "{positive}/{negative}", "metric": "density", "map": "{map}"},
+    "p_fwe", "difference", interval=("ci_low", "ci_high"),
+    note="density goes with the prediction: alone no evidence of place",
+)  # fmt: skip
+_WITH_SCORE = Question(
+    "associations",
+    {"biomarker": "{variable}", "scan_group": "all", "estimator": "pearson", "metric": "density", "map": "{map}"},
+    "p_fwe", "r", interval=("ci_low", "ci_high"),
+    note="over both classes, whose scores differ; density goes with the prediction: alone no evidence of place",
+)  # fmt: skip
+_ON_VOLUME = Question("main_effects", {"source": VOLUME, "variable": "{variable}"}, "p", "estimate")
+_ON_RELEVANCE = Question(
+    "main_effects", {"source": "{map}", "variable": "{variable}"}, "p_fwe", "partial_r", groups=False
+)
+_SITE_IN_VOLUME = {"source": VOLUME, "effect": "location"}
+_SITE_IN_RELEVANCE = {"source": "{map}", "effect": "location"}
+
+QUESTIONS: Mapping[str, Mapping[str, Question]] = {
+    "disease": {"": _BETWEEN_CLASSES},
+    "severity_cdrsb": {"": _WITH_SCORE},
+    "severity_adas13": {"": _WITH_SCORE},
+    "severity_mmse": {"": _WITH_SCORE},
+    "sex_difference": {"": _ON_VOLUME},
+    "site_effect": {
+        "_before_combat": Question("site_effects", _SITE_IN_VOLUME, "p_fwe_before", "r2_before", groups=False),
+        "_after_combat": Question(
+            "site_effects", _SITE_IN_VOLUME, "p_fwe_after", "r2_after", groups=False, expected=False
+        ),
+        "_in_relevance_before_combat": Question(
+            "site_effects", _SITE_IN_RELEVANCE, "p_fwe_before", "r2_before", groups=False,
+            note="planted in the image; missed if the networks do not go by it",
+        ),
+        "_in_relevance_after_combat": Question(
+            "site_effects", _SITE_IN_RELEVANCE, "p_fwe_after", "r2_after", groups=False, expected=False
+        ),
+    },
+    "conversion": {
+        "": Question(
+            "progression", {"predictor": "model", "measure": "concordance"}, "p", "estimate", groups=False,
+            neutral=0.5, interval=("ci_low", "ci_high"), fewest_events=FEWEST_EVENTS,
+        ),
+    },
+    "null_education": {"": _ON_RELEVANCE},
+    "null_field_strength": {"": _ON_RELEVANCE},
+    "null_sex_difference": {"": _ON_VOLUME},
+}  # fmt: skip
+"""By effect: suffix of the row's name, and where to look. An effect may be looked at twice."""
+
+
+def evaluate_effects(
+    layout: RunLayout, truth_json: Path, map_name: str, classes: tuple[str, str] = ("CN", "AD")
+) -> pd.DataFrame:
+    """Compare the statistics of a run with what was planted, and write ``group/statistics/planted_effects.tsv``.
+
+    `layout`: with the tables of the statistics stage; one that is missing gives rows that say so. `truth_json`:
+    ``truth/effects.json`` of the cohort. `map_name`: relevance map that is asked. `classes`: negative, positive.
+    Returns the table written. Raises BadInputError if the truth is not readable, names an effect that no analysis is
+    known for, or a table of statistics lacks a column.
+    """
+    rows: list[dict[str, object]] = []
+    words = {"map": map_name, "negative": classes[0], "positive": classes[1]}
+    for effect in read_effects(truth_json):
+        questions = QUESTIONS.get(str(effect["effect"]))
+        if questions is None:
+            raise BadInputError(f"{truth_json}: effect {effect['effect']!r}; known are {', '.join(QUESTIONS)}.")
+        own = {suffix: _answer(layout, effect, suffix, question, words) for suffix, question in questions.items()}
+        for suffix, row in own.items():
+            before = own.get(suffix.replace("_after_", "_before_"), row)
+            if (before["result"], row["result"]) == ("not found", "not found") and before is not row:
+                row["verdict"] = "nothing to remove"
+        rows += own.values()
+    frame = PLANTED_EFFECTS_TABLE.frame(rows)
+    PLANTED_EFFECTS_TABLE.write(layout, frame)
+    return frame
+
+
+def read_effects(path: Path) -> list[dict[str, Any]]:
+    """What was planted; see `pipeline.cohort.demo.people.PlantedEffect`.
+
+    Raises BadInputError if the file is missing or an effect lacks an entry.
+    """
+    needed = ("effect", "planted", "variable", "groups", "direction", "magnitude", "magnitude_unit", "expected")
+    remedy = f'It must hold {{"effects": [...]}}, each with {", ".join(needed)}.'
+    try:
+        return [{name: effect[name] for name in needed} for effect in read_json(path, remedy)["effects"]]
+    except (KeyError, TypeError) as error:
+        raise BadInputError(f"{path}: not a truth. {remedy}") from error
+
+
+def _answer(
+    layout: RunLayout, effect: Mapping[str, Any], suffix: str, question: Question, words: Mapping[str, str]
+) -> dict[str, object]:
+    expected = bool(effect["expected"] if question.expected is None else question.expected)
+    wanted = {column: value.format(**words, variable=effect["variable"]) for column, value in question.rows.items()}
+    groups = [str(name) for name in effect["groups"]] if question.groups else []
+    p = "p" if question.p == "p_fwe" and len(groups) == 1 else question.p
+    row: dict[str, object] = dict.fromkeys(PLANTED_EFFECTS_TABLE.meanings) | {
+        "effect": str(effect["effect"]) + suffix,
+        "planted": effect["planted"],
+        "magnitude": effect["magnitude"],
+        "magnitude_unit": effect["magnitude_unit"],
+        "expected": "found" if expected else "not found",
+        "analysis": f"{question.table}.tsv",
+        "rows": ", ".join([*(f"{column} {value}" for column, value in wanted.items()), *groups]),
+        "n_tests": 0,
+        "estimate_is": question.estimate,
+        "p_is": p,
+        "result": "no answer",
+        "verdict": "no answer",
+        "note": question.note or None,
+    }
+    path = layout.statistics(question.table)
+    if not path.is_file():
+        return row | {"note": f"{path.name} is missing: statistics/notes.tsv may say why"}
+    needed = [*wanted, question.estimate, p, *question.interval, *(["group"] if groups else [])]
+    needed += ["n_events"] if question.fewest_events else []
+    table = read_table(path, needed, text_columns=[*wanted, "group", "note"])
+    chosen = table[np.logical_and.reduce([table[column] == value for column, value in wanted.items()])]
+    if groups:
+        chosen = chosen[chosen["group"].isin(groups)]
+    few = chosen["n_events"].max() if question.fewest_events and len(chosen) else question.fewest_events
+    if few < question.fewest_events:
+        note = f"{few:g} events; {question.fewest_events} are needed"
+        return row | {"expected": "open", "result": "not tested", "verdict": "not tested: too few", "note": note}
+    judged = chosen[chosen[p].notna()]
+    if not len(judged):
+        said = chosen["note"].dropna().unique() if "note" in chosen else []
+        why = "; ".join(said) or "the table has no such row with a value"
+        return row | {"note": why}
+    return row | _judged(judged, question, p, int(effect["direction"]), expected)
+
+
+def _judged(judged: pd.DataFrame, question: Question, p: str, direction: int, expected: bool) -> dict[str, object]:
+    """The row with the smallest p in the planted direction, or of all if none points there, and what it says."""
+    signs = np.sign(judged[question.estimate].to_numpy(float) - question.neutral)
+    fitting = judged[signs == direction] if direction else judged
+    pool = fitting if len(fitting) else judged
+    best = pool.sort_values(p, kind="stable").iloc[0]
+    is_right = bool(len(fitting))
+    below = bool(best[p] < ALPHA)
+    found = is_right and below
+    verdicts: Mapping[tuple[bool, bool], str] = {
+        (True, True): "as planted", (False, False): "as planted", (True, False): "missed", (False, True): "false alarm",
+    }  # fmt: skip
+    named = best["group"] if "group" in judged.columns and isinstance(best["group"], str) else None
+    low, high = (best[name] for name in question.interval) if question.interval else (None, None)
+    return {
+        "n_tests": len(judged),
+        "where": named,
+        "estimate": best[question.estimate],
+        "ci_low": low,
+        "ci_high": high,
+        "p": best[p],
+        "result": "found" if found else "not found",
+        "verdict": verdicts[expected, found],
+    }

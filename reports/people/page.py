@@ -275,10 +275,10 @@ def _fingerprint(
     if controls is None:
         alone = pd.DataFrame({"group": person.index, "value": person.to_numpy()}).dropna()
         alone = alone.sort_values("value", ascending=False, kind="stable")
-        text = f"Too few participants of {material.run.negative} with heatmaps to compare with."
+        why = f"Too few participants of {material.run.negative} with heatmaps to compare with."
         if not material.run.task.classes:
-            text = "Not compared with controls: this run predicts a number and has no class of controls."
-        return {"title": title, "chart": chart, "table": _region_table(material, measure, alone), "text": text}
+            why = "Not compared with controls: this run predicts a number and has no class of controls."
+        return {"title": title, "chart": chart, "table": _region_table(material, measure, alone), "text": why}
     scores = controls.scores(person)
     table = pd.DataFrame({
         "value": person, "mean": controls.mean, "score": scores, "above": controls.share_below(person),

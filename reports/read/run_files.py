@@ -25,8 +25,7 @@ from heatlas.pipeline.cohort.people.tasks import NUMBER, SEVERAL_CLASSES, TWO_CL
 from heatlas.pipeline.cohort.records import CLINICAL_TABLE, SCANS_TABLE
 from heatlas.pipeline.cohort.sharing import MANIFEST_COMPARISON_TABLE
 from heatlas.pipeline.evaluation.parts import BENCH_TABLES
-from heatlas.pipeline.evaluation.planted import PLANTED_RECOVERY_TABLE
-from heatlas.pipeline.evaluation.planted_effects import PLANTED_EFFECTS_TABLE
+from heatlas.pipeline.evaluation.planted import PLANTED_EFFECTS_TABLE, PLANTED_RECOVERY_TABLE
 from heatlas.pipeline.explaining.own_regions import OWN_REGIONS_TABLE
 from heatlas.pipeline.explaining.stage import (
     CONSERVATION_APPLIED_TABLE,

@@ -1,15 +1,12 @@
-"""Consensus: whether networks of other seeds, epochs and families show the same regions, and better ones more.
+"""How far networks agree: formulas, and the tables of the consensus.
 
 First come the formulas: how far rankings of regions agree, and whether a score rises with accuracy. Then the tables:
-pairs of sets of networks, the sets themselves, and regions over all sets. Last the part that trains the networks, sums
-their maps and writes the tables.
+pairs of sets of networks, the sets themselves, and regions over all sets.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, permutations
 
@@ -19,19 +16,10 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from heatlas.pipeline.evaluation.bench.judging import (
-    CohortMaps,
     class_difference,
-    is_paired,
-    map_jobs,
-    maps_of,
-    participant_densities,
 )
-from heatlas.pipeline.evaluation.bench.trainings import trained
-from heatlas.pipeline.evaluation.cohorts import JudgedCohort
-from heatlas.pipeline.evaluation.nulls import REAL
-from heatlas.pipeline.evaluation.scores.accuracy import scored
-from heatlas.pipeline.evaluation.scores.intervals import DRAWS, Floats, participant_interval
-from heatlas.pipeline.evaluation.scores.rankings import (
+from heatlas.pipeline.evaluation.scores.accuracy import DRAWS, Floats, participant_interval
+from heatlas.pipeline.evaluation.scores.localisation import (
     FIRST,
     LEVEL,
     NO,
@@ -41,13 +29,8 @@ from heatlas.pipeline.evaluation.scores.rankings import (
     ranked,
     region_scores,
 )
-from heatlas.pipeline.explaining.explained_scan import Explanation
-from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.declared import Form, Table, described
-from heatlas.pipeline.run.work.digests import DigestCache
-from heatlas.pipeline.run.work.jobs import Outcome, run_jobs
 from heatlas.pipeline.run.work.seeds import generator
-from heatlas.studies.consensus.networks import EPOCHS, OWN, Networks, sets_of_networks, training_jobs
 
 MOST_EXACT = 8
 """Networks up to which every order is tried; 40320."""
@@ -150,6 +133,8 @@ def trend(accuracy: Floats, score: Floats, seed: int) -> Trend:
     return Trend(n, rho, float(extreme.mean() if exact else (extreme.sum() + 1) / (ORDERS + 1)))
 
 
+OWN, SEED, EPOCHS, FAMILY = "own", "seed", "epochs", "family"
+"""Kinds of sets: the run's own networks, and in what the others differ from them."""
 FOLDS, SEVERAL = "folds", "several"
 _NETWORKS = (
     "Set of networks, one per fold. run: its own; repeat-n: other seeds; epochs-n: trained for n epochs at most; "
@@ -219,7 +204,7 @@ CONSENSUS_TABLES = (CONSENSUS_TABLE, NETWORKS_TABLE, REGIONS_TABLE)
 class Evidence:
     """One map by one set of networks.
 
-    `networks`, `kind`: as of `studies.consensus.networks.Networks`. `densities`: per participant and class
+    `networks`, `kind`: as of `studies.consensus.stage.Networks`. `densities`: per participant and class
     (`pipeline.evaluation.bench.judging.participant_densities`). `paired`: whether everyone has a copy of either class.
     `accuracy`: ``balanced_accuracy`` and ``auc``.
     """
@@ -336,74 +321,3 @@ def trends(rows: pd.DataFrame, seed: int) -> dict[str, Trend]:
     """How the truth score and the agreement go with balanced accuracy over sets of networks."""
     accuracy = rows["balanced_accuracy"].to_numpy(float)
     return {name: trend(accuracy, rows[name].to_numpy(float), seed) for name in ("auroc_difference", "agreement")}
-
-
-log = logging.getLogger("heatlas")
-STAGE = "consensus-maps"
-
-
-def agree(
-    cohort: JudgedCohort,
-    explanations_of: Callable[[Config], tuple[Explanation, ...]],
-    seeds: int,
-    families: Sequence[str],
-    quick: bool,
-    executor: Executor,
-    digests: DigestCache,
-) -> list[Outcome]:
-    """Train the networks that are missing, explain every scan by every set, and write the tables.
-
-    `explanations_of`: what is asked of networks with a recipe; methods not defined for its family are left out.
-    `seeds`, `families`, `quick`: as of `studies.consensus.networks.sets_of_networks`. Raises UsageError,
-    BadInputError before any training: for an unknown family or setting, or a fold without controls.
-    """
-    found = sets_of_networks(cohort, seeds, families, quick)
-    map_jobs(found[0].explaining(cohort), explanations_of(cohort.config), digests, STAGE)  # refuses a lack of controls
-    jobs = [training_jobs(cohort, one, digests) for one in found]
-    digests.save()
-    outcomes = trained(cohort.layout, [job for own in jobs for job in own], executor, "training further networks")
-    failed = {one.job.unit for one in outcomes if not one.ok}
-    whole = [one for one, own in zip(found, jobs, strict=True) if not any(job.unit in failed for job in own)]
-    for one in found:
-        if one not in whole:
-            log.warning("Consensus: %s is left out, since a training failed; see %s", one.name, cohort.layout.failures)
-    asked = {one.name: explanations_of(one.config) for one in whole}
-    maps = [map_jobs(one.explaining(cohort), asked[one.name], digests, STAGE) for one in whole]
-    explained = run_jobs(cohort.layout, [job for own in maps for job in own], executor, "maps of all networks")
-    evidence: dict[str, list[Evidence]] = {}
-    rest: Sequence[Outcome] = explained
-    for one, own in zip(whole, maps, strict=True):
-        now, rest = rest[: len(own)], rest[len(own) :]
-        left, rows = maps_of(one.explaining(cohort), asked[one.name], now)
-        for name in rows.methods:
-            evidence.setdefault(name, []).append(_evidence(one, left, rows, name))
-    _write(cohort, evidence)
-    return outcomes + explained
-
-
-def _evidence(networks: Networks, cohort: JudgedCohort, rows: CohortMaps, name: str) -> Evidence:
-    """One map by one set of networks."""
-    own = rows.scores[(rows.scores["network"] == REAL) & (rows.scores["map"] == name)].set_index("scan_id")
-    margin = own.loc[[scan.scan_id for scan in cohort.scans], "logit"].to_numpy(float)
-    once = scored(margin, cohort.people, np.ones((1, len(margin))))
-    accuracy = {key: value.value for key, value in once.items()}
-    table = participant_densities(cohort, rows, name)
-    return Evidence(networks.name, networks.kind, table, is_paired(cohort), accuracy, int(own["undefined"].sum()))
-
-
-def _write(cohort: JudgedCohort, evidence: dict[str, list[Evidence]]) -> None:
-    """Write the tables, and print whether better classifiers give better evidence."""
-    planted, seed = cohort.truth.groups if cohort.truth else (), cohort.config.seed
-    pairs, networks, regions = [], [], []
-    log.info("Do better classifiers give better evidence?")
-    for name, found in evidence.items():
-        identity = {"cohort": cohort.name, "map": name}
-        pairs += [identity | row for row in pair_rows(found, seed)]
-        own = [identity | row for row in network_rows(found, planted)]
-        networks += own
-        regions += [identity | row for row in region_rows(found, planted)]
-        log.info("%s", better_line(name, NETWORKS_TABLE.frame(own), seed))
-    counts = {"n_participants": "Int64", "n_planted": "Int64"}
-    CONSENSUS_TABLE.write(cohort.layout, CONSENSUS_TABLE.frame(pairs).astype({"n_participants": "Int64"}))
-    NETWORKS_TABLE.write(cohort.layout, NETWORKS_TABLE.frame(networks).astype(counts))
-    REGIONS_TABLE.write(cohort.layout, REGIONS_TABLE.frame(regions).astype({"is_planted": "boolean"}))

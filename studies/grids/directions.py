@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from heatlas.pipeline.attribution.titles import method_title
-from heatlas.pipeline.evaluation.scores.intervals import DRAWS, participant_interval
+from heatlas.pipeline.evaluation.scores.accuracy import DRAWS, participant_interval
 from heatlas.pipeline.run.declared import Form, Table, described
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.studies.grids.grid_scores import GRID_COLUMNS, LARGEST, Setting

@@ -262,7 +262,7 @@ def grid_scores(
     """Scores of all methods on all grids.
 
     `model`: `StagedModel` or `nn.Sequential` in evaluation mode. `read`: scan number (as in `Grid.scans`) to its volume
-    (1, D, H, W), as the network sees it. `keep`: receives every map, for `studies.grids.tables`. Returns
+    (1, D, H, W), as the network sees it. `keep`: receives every map, for `studies.grids.stage`. Returns
     `GRID_COLUMNS`; a row per setting, method, stage and grid. Where a setting or method is not defined for the network,
     one row that says so.
     """

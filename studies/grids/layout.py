@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heatlas.pipeline.evaluation.scores.rankings import is_undefined
+from heatlas.pipeline.evaluation.scores.localisation import is_undefined
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 
 Shape = tuple[int, int, int]

@@ -17,7 +17,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from heatlas.pipeline.evaluation.bench.judging import CohortMaps, Extent, Judge, density_of
-from heatlas.pipeline.evaluation.bench.part import Bench
+from heatlas.pipeline.evaluation.bench.part import Bench, Part, Shown
 from heatlas.pipeline.evaluation.cohorts import RUN, JudgedCohort
 from heatlas.pipeline.evaluation.nulls import REAL
 from heatlas.pipeline.models.families.registry import code_of
@@ -31,6 +31,7 @@ from heatlas.studies.interactions.sides import (
     INTERACTIONS_TABLE,
     ScanOfSides,
     interaction_table,
+    require_pairs,
     score_sides,
 )
 
@@ -220,3 +221,16 @@ def interactions(bench: Bench, cohort: JudgedCohort, rows: CohortMaps) -> list[O
     maps = [name for asked in explanations if asked.entry.needs_reference for name in asked.names]
     SOURCES_TABLE.write(layout, source_table(cohort, rows, maps, volumes))
     return outcomes
+
+
+PART = Part(
+    "interactions", "the two sides of each region alone and together", extent={"controls"}, after=interactions,
+    require=lambda _, config: require_pairs(config), tables=(INTERACTIONS_TABLE, SOURCES_TABLE),
+    shown=(
+        Shown("Does the network need both sides of a region?", "interactions_of_sides", "--parts nulls interactions"),
+        Shown(
+            "Is evidence related to size or to brightness?", "evidence_sources",
+            "--parts nulls interactions --methods expected-gradients",
+        ),
+    ),
+)  # fmt: skip

@@ -1,16 +1,14 @@
-"""The marker cohort: every scan with and without a bright block, and networks that could use it as a shortcut.
+"""Copies of scans with and without a bright block, and networks that could use it: the units of work.
 
-The people and folds are those of the run. Whoever trains or selects a network has one copy, with the marker nearly
-always in the positive class; whoever is tested has both. Networks learn the diagnosis, and in the reversed task the
-marker; each with guidance, and without it for as long. (Rao et al. 2023, after Waterbirds-100 of Petryk et al. 2022.)
-Where a run is distilled, its teacher teaches the diagnosis, with its maps and without; nobody can teach the marker.
+Each network is trained, its maps of test people are measured, and their mean is kept, so that it can be seen where the
+positive attribution of trainings that are compared lies. What decides on units stands apart (`studies.marker.stage`),
+so that a change of that trains nothing again.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
@@ -19,134 +17,65 @@ import torch
 from numpy.typing import NDArray
 
 from heatlas.atlases.spaces import write_template_image
-from heatlas.pipeline.cohort.people.splits import Fold
-from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.evaluation.bench.trainings import trained
-from heatlas.pipeline.evaluation.cohorts import JudgedCohort
-from heatlas.pipeline.evaluation.marker import MARKER_OFFSET, with_marker
-from heatlas.pipeline.evaluation.planting.copies import read_registered, require_masks_of_copies
-from heatlas.pipeline.evaluation.scores.overlap import best_threshold
-from heatlas.pipeline.models.inputs import NetworkInput, configured_input, read_network_volume
+from heatlas.pipeline.evaluation.planting.copies import read_registered
+from heatlas.pipeline.evaluation.scores.localisation import best_threshold, energy
+from heatlas.pipeline.evaluation.scores.map_scores import MARKER_OFFSET, with_marker
+from heatlas.pipeline.models.inputs import NetworkInput, from_network, read_network_volume
 from heatlas.pipeline.models.storage import load_model
+from heatlas.pipeline.regions.maps import read_map
 from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE
 from heatlas.pipeline.run.config.networks import ObjectiveConfig
-from heatlas.pipeline.run.config.settings import Config
-from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.run.layout.run_layout import EvaluationLayout, FoldFiles
+from heatlas.pipeline.run.layout.run_layout import FoldFiles
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
-from heatlas.pipeline.run.work.digests import DigestCache, unit_key
-from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
-from heatlas.pipeline.training.objectives.known_networks import without_other_runs
-from heatlas.pipeline.training.objectives.records import kind_of
-from heatlas.pipeline.training.stage import FoldTask, fold_job, registered_versions, train_fold
+from heatlas.pipeline.training.stage import FoldTask, train_fold
 from heatlas.studies.marker.marker_groups import (
-    DIAGNOSIS,
-    REVERSED,
+    MEASURES_TABLE,
     MarkerMasks,
     map_measures,
-    tied_marks,
 )
-from heatlas.studies.marker.marker_table import MARKER_TABLE, MEASURES_TABLE, marker_row, read_answers
-from heatlas.studies.marker.mean_maps import MeanEnergyMap, write_pooled
-from heatlas.studies.objectives.guidance import BRAIN, mask_of, own_mask
-from heatlas.studies.objectives.maps_in_training import explained_batch, map_settings
+from heatlas.studies.objectives.guidance import mask_of, own_mask
+from heatlas.studies.objectives.maps_in_training import explained_batch
+
+
+class MeanEnergyMap:
+    """Mean of the `energy` of maps that have positive values: its sum over a mask is the mean EPG.
+
+    `spec`: input of the networks, whose maps have its shape.
+    """
+
+    def __init__(self, spec: NetworkInput) -> None:
+        self._spec, self._sum, self._count = spec, np.zeros(spec.shape), 0
+
+    def add(self, values: NDArray[np.floating]) -> None:
+        """Add one map, of shape ``spec.shape``."""
+        share = energy(values)
+        self._sum += share
+        self._count += bool(share.any())
+
+    def write(self, path: Path, title: str) -> None:
+        """Write the mean on the template grid."""
+        mean = from_network(self._sum / max(self._count, 1), self._spec)
+        write_template_image(path, mean, self._spec.template_grid, title)
+
+
+def write_pooled(path: Path, folds: Sequence[tuple[Path, int]], spec: NetworkInput, title: str) -> None:
+    """Write the mean over people of several folds, each a mean map and its number of people.
+
+    Raises BadInputError if a map cannot be read.
+    """
+    grid, people = spec.template_grid, max(sum(count for _, count in folds), 1)
+    mean = np.zeros(grid.shape)
+    for file, count in folds:
+        mean += read_map(file, grid).astype(np.float64) * count / people
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_template_image(path, mean, grid, title)
+
 
 STAGE = NAME = "marker"
 PLAIN, MARKED = "plain", "marked"
 MARKER_MM = 24.0
 """Edge of the block, as a vitamin capsule or a coil artefact; small networks did not use a block of half this edge."""
-CONTROL, GUIDED, TAUGHT = "control", "guided", "distilled"
-
-
-def marker_cohort(cohort: JudgedCohort, executor: Executor, digests: DigestCache) -> list[Outcome]:
-    """Write the copies, train and test all networks, and write ``marker_groups.tsv`` and the mean maps.
-
-    Raises UsageError before any work: for an objective whose mask does not fit. Raises BadInputError if a copy could
-    not be written, or no network of a task was trained.
-    """
-    require_masks_of_copies(cohort.config)
-    spec = configured_input(cohort.config)
-    with_maps = training_with_maps(cohort.config)
-    tasks = (DIAGNOSIS,) if with_maps == TAUGHT else (DIAGNOSIS, REVERSED)
-    recipes = {(task, kind): recipe_of(cohort.config, task, kind) for task in tasks for kind in (CONTROL, with_maps)}
-    for config in recipes.values():
-        for fold in cohort.tested_folds:
-            kind_of(config).context(config, task_of(config.cohort), spec, fold, (), torch.device("cpu"), None)
-    copies = dataclasses.replace(cohort.layout, images=NAME)
-    people = _people(cohort)
-    made = run_jobs(cohort.layout, copying_jobs(cohort, copies, people, digests), executor, "planting the marker")
-    if not all(one.ok for one in made):
-        raise BadInputError(f"the marker could not be planted in every scan; see {cohort.layout.failures}.")
-    positive = np.array([scan.label == cohort.config.cohort.positive for scan in people])
-    marks = tied_marks(positive, cohort.config.seed)
-    tied = {scan.participant_id: bool(mark) for scan, mark in zip(people, marks, strict=True)}
-    jobs: dict[tuple[str, str], list[Job]] = {}
-    for (task, kind), config in recipes.items():
-        layout = dataclasses.replace(copies, networks=f"{NAME}_{task}_{kind}")
-        guidance = recipes[task, with_maps].objective
-        scans = tuple(copy_of(scan, which, task) for scan in people for which in (PLAIN, MARKED))
-        versions = registered_versions(copies, scans, config, digests)
-        jobs[task, kind] = [
-            _training(layout, fold, _seen(scans, fold, tied), spec, config, versions, guidance)
-            for fold in cohort.tested_folds
-        ]
-    digests.save()
-    outcomes = trained(cohort.layout, [job for own in jobs.values() for job in own], executor, "training with a marker")
-    done = {one.job.unit for one in outcomes if one.ok}
-    diagnosis = {scan.participant_id: bool(one) for scan, one in zip(people, positive, strict=True)}
-    rows = []
-    for task in tasks:
-        finished = {kind: [job for job in jobs[task, kind] if job.unit in done] for kind in (CONTROL, with_maps)}
-        answers = {kind: read_answers([job.outputs["measures"] for job in own]) for kind, own in finished.items()}
-        for kind, own in finished.items():
-            folds = [(job.outputs["mean_map"], len(read_answers([job.outputs["measures"]])) // 2) for job in own]
-            path = cohort.layout.compared_map(f"{NAME}_{task}", kind)
-            write_pooled(path, folds, spec, f"Heatlas evaluation: mean map, {kind}")
-        rows += [
-            marker_row(task, kind, answers[kind], answers[CONTROL], map_settings(recipes[task, kind]).weight, diagnosis)
-            for kind in (CONTROL, with_maps)
-            if len(answers[kind])
-        ]
-    if not rows:
-        raise BadInputError(f"training with a marker: every network failed; see {cohort.layout.failures}.")
-    MARKER_TABLE.write(cohort.layout, rows)
-    return made + outcomes
-
-
-def training_with_maps(config: Config) -> str:
-    """What is compared with the control: networks taught by the teacher of the run where it has one, else guided."""
-    return TAUGHT if config.objective.kind == "distilled" and config.objective.uses_maps else GUIDED
-
-
-def recipe_of(config: Config, task: str, kind: str) -> Config:
-    """Settings of one of the trainings: those of the run, or usual guidance where it has no maps; weight 0 without."""
-    objective = config.objective
-    if objective.kind not in ("guided", "distilled") or objective.weight == 0:
-        objective = ObjectiveConfig(kind="guided")
-    if task == REVERSED:
-        background: dict[str, Any] = {
-            "mask": "",
-            "regions": (BRAIN,),
-            "outside": True,
-            "boxes": False,
-            "dilate_voxels": 0,
-        }
-        objective = dataclasses.replace(objective, classes=(), **background)
-    if kind == CONTROL:
-        objective = dataclasses.replace(objective, weight=0.0)
-    cohort = dataclasses.replace(config.cohort, classes=(), target="", shuffle_labels=False)
-    if task == REVERSED:
-        cohort = dataclasses.replace(cohort, contrast_column=NAME, negative=PLAIN, positive=MARKED)
-    return dataclasses.replace(without_other_runs(config), objective=objective, cohort=cohort)
-
-
-def copy_of(scan: Scan, which: str, task: str) -> Scan:
-    """The scan record of a copy, with the label of the task."""
-    return dataclasses.replace(
-        scan, session_id=f"ses-{which}", scan_id=f"{scan.participant_id}_{which}", image=None,
-        label=which if task == REVERSED else scan.label,
-    )  # fmt: skip
 
 
 def block(spec: NetworkInput) -> NDArray[np.bool_]:
@@ -157,43 +86,6 @@ def block(spec: NetworkInput) -> NDArray[np.bool_]:
     found = np.zeros(grid.shape, bool)
     found[tuple(slice(first + MARKER_OFFSET, first + MARKER_OFFSET + edge) for first in start)] = True
     return found
-
-
-def _people(cohort: JudgedCohort) -> tuple[Scan, ...]:
-    """The first labelled scan of everybody in a fold, in the order of their names."""
-    firsts: dict[str, Scan] = {}
-    members = {who for fold in cohort.tested_folds for who in (*fold.train, *fold.validation, *fold.test)}
-    for scan in sorted(cohort.labelled, key=lambda one: one.place):
-        if scan.participant_id in members and scan.label in cohort.config.cohort.labels:
-            firsts.setdefault(scan.participant_id, scan)
-    return tuple(firsts[name] for name in sorted(firsts))
-
-
-def _seen(scans: Sequence[Scan], fold: Fold, tied: Mapping[str, bool]) -> tuple[Scan, ...]:
-    """One copy of each person a fold trains or selects with, both copies of each person it tests."""
-    return tuple(
-        scan
-        for scan in scans
-        if scan.participant_id in fold.test or (scan.session_id == f"ses-{MARKED}") == tied[scan.participant_id]
-    )
-
-
-def copying_jobs(
-    cohort: JudgedCohort, copies: EvaluationLayout, people: Sequence[Scan], digests: DigestCache
-) -> list[Job]:
-    """One unit per person, which writes both copies and their masks."""
-    spec, jobs = configured_input(cohort.config), []
-    for scan in people:
-        source = cohort.layout.scan(scan.participant_id, scan.session_id, spec.resolution_mm)
-        outputs: dict[str, Path] = {}
-        for which in (PLAIN, MARKED):
-            files = copies.scan(scan.participant_id, f"ses-{which}", spec.resolution_mm)
-            outputs |= {f"{which}_t1w": files.image, f"{which}_mask": files.brain_mask}
-        inputs = {"seen": digests.joined(source.seen)}
-        start = None if spec.box is None else spec.box.start
-        key = unit_key(inputs, [start, spec.resolution_mm, MARKER_MM, MARKER_OFFSET], mark_scan)
-        jobs.append(Job(STAGE, f"{NAME}_{scan.participant_id}", key, outputs, mark_scan, (source, spec)))
-    return jobs
 
 
 def mark_scan(outputs: Mapping[str, Path], source: ScanFiles, spec: NetworkInput) -> Mapping[str, Any]:
@@ -208,20 +100,6 @@ def mark_scan(outputs: Mapping[str, Path], source: ScanFiles, spec: NetworkInput
         write_template_image(outputs[f"{which}_t1w"], copied, grid, title)
         write_template_image(outputs[f"{which}_mask"], mask, grid, title)
     return {"marker_mm": MARKER_MM}
-
-
-def _training(
-    layout: EvaluationLayout, fold: Fold, scans: Sequence[Scan], spec: NetworkInput, config: Config,
-    versions: Mapping[str, str], guidance: ObjectiveConfig,
-) -> Job:  # fmt: skip
-    """The training of a fold, followed by measures of the maps of its test part."""
-    base = fold_job(layout, fold, scans, spec, config, versions, prefix=f"{layout.networks}_")
-    measures = layout.fold(fold.index).measures
-    outputs = {**base.outputs, "measures": measures, "measures_columns": measures.with_suffix(".json")}
-    outputs["mean_map"] = layout.fold(fold.index).mean_map("marked")
-    places = dataclasses.replace(guidance, teacher="", scans="")
-    key = unit_key({"training": base.key}, [places, config.regions.atlas], train_and_measure)
-    return Job(STAGE, base.unit, key, outputs, train_and_measure, (base.arguments[0], key, guidance), on_gpu=True)
 
 
 def train_and_measure(

@@ -37,8 +37,11 @@ from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import count, fixed, listing, number, shortened, signed
 from heatlas.studies.grids.directions import BY_CONSTRUCTION, KIND_OF
 from heatlas.studies.grids.grid_scores import CONSTRUCTED
+from heatlas.studies.grids.stage import ALL_METHODS, EDGES
 from heatlas.studies.grids.studies import IN_STEM
-from heatlas.studies.grids.tables import ALL_METHODS, EDGES
+
+LONGEST = 40
+"""Letters of a method's name in a figure."""
 
 
 def grids(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable, ...]]:
@@ -189,7 +192,7 @@ MIDDLE = 2
 
 
 def draw_aggregated(layout: EvaluationLayout) -> None:
-    """Draw one figure per setting from `studies.grids.tables`, where it was made; files ``aggregated_<setting>``.
+    """Draw one figure per setting from `studies.grids.stage`, where it was made; files ``aggregated_<setting>``.
 
     Each picture is a grid seen along its last axis, the explained cell at the lower left; positive values summed. All
     pictures of a method share one scale.
@@ -243,7 +246,7 @@ def draw_depth_curves(curves: pd.DataFrame) -> Figure:
     """
     panels = list(curves.groupby("method", sort=False))
     figure, axes = new_panels(len(panels))
-    legend = {}
+    legend: dict[str, Any] = {}
     for ax, (_, of_method) in zip(axes, panels, strict=True):
         for chance in of_method["chance"].unique():
             ax.axhline(chance, color=GREY, lw=1, ls="--")

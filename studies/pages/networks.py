@@ -24,13 +24,14 @@ from heatlas.reports.questions.question import ANY_TASK, ROWS, PartView, Questio
 from heatlas.reports.questions.trust import title_of
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import count, fixed, listing, mid_sentence, number, p_cell, p_value, percent, signed
-from heatlas.studies.before_after.table import AFTER, BEFORE
-from heatlas.studies.before_after.training import LARGEST_DROP, OF_MAPS
-from heatlas.studies.before_after.training import NAME as OBJECTIVE
+from heatlas.studies.before_after.measures import AFTER, BEFORE
+from heatlas.studies.before_after.stage import LARGEST_DROP, OF_MAPS
+from heatlas.studies.before_after.stage import NAME as OBJECTIVE
 from heatlas.studies.consensus.agreement import FOLDS, SEVERAL
 from heatlas.studies.long_tail import TAIL
-from heatlas.studies.marker.marked import CONTROL, GUIDED, NAME, TAUGHT, recipe_of
+from heatlas.studies.marker.marked import NAME
 from heatlas.studies.marker.marker_groups import DIAGNOSIS, GROUPS, REVERSED
+from heatlas.studies.marker.stage import CONTROL, GUIDED, TAUGHT, recipe_of
 from heatlas.studies.objectives.guidance import BRAIN
 from heatlas.studies.objectives.maps_in_training import ATTENTION
 from heatlas.studies.representations.probes import ALL, PROBES

@@ -29,8 +29,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from heatlas.pipeline.evaluation.scores.accuracy import HeldOutPeople, Scored, rank_p
-from heatlas.pipeline.evaluation.scores.intervals import FEWEST
+from heatlas.pipeline.evaluation.scores.accuracy import FEWEST, HeldOutPeople, Scored, rank_p
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.plain_text import counted, listed
 from heatlas.pipeline.run.work.seeds import derived_seed, generator

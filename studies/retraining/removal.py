@@ -1,122 +1,29 @@
-"""Which regions are removed, and the trainings without them: one per fold and set of regions.
+"""Regions that are removed from every scan of a fold, and the training without them: the unit of work.
 
-Removed are the first regions of a ranking up to a share of the volume, and random ones of that volume. What is removed
-must not be chosen by those who are tested afterwards. So each method ranks regions in the training part of a fold
-alone: the network of the fold explains people it was trained with, each compared with other controls of that part.
+Removed are the first regions of a ranking up to a share of the volume, and random ones of that volume: they hold the
+same tissue in every scan, and only the predictions of the network are kept. What decides on units stands apart
+(`studies.retraining.stage`), so that a change of that trains nothing again.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from heatlas.pipeline.cohort.people.splits import Fold, Split
-from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.evaluation.bench.judging import (
-    class_difference,
-    is_paired,
-    map_jobs,
-    maps_of,
-    participant_densities,
-)
-from heatlas.pipeline.evaluation.cohorts import JudgedCohort
-from heatlas.pipeline.evaluation.nulls import DIFFERENCE, NO_NETWORK, REAL
-from heatlas.pipeline.evaluation.scores.rankings import ranked
-from heatlas.pipeline.explaining.controls import controls_of
-from heatlas.pipeline.explaining.explained_scan import Explanation
+from heatlas.pipeline.evaluation.scores.localisation import ranked
 from heatlas.pipeline.explaining.networks import ReferenceScan
-from heatlas.pipeline.models.inputs import configured_input
+from heatlas.pipeline.models.inputs import read_network_volume, write_tissue
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.run.work.digests import DigestCache, unit_key
-from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
+from heatlas.pipeline.run.layout.run_layout import EvaluationLayout, FoldFiles
 from heatlas.pipeline.run.work.seeds import generator
-from heatlas.pipeline.training.objectives.known_networks import without_other_runs
-from heatlas.pipeline.training.stage import FoldTask, fold_job, registered_versions
-from heatlas.studies.retraining.unit import Removal, retrain_fold
-
-Floats = NDArray[np.float64]
-RANKING = "training-maps"
-MOST = 40
-"""How many people of each class are explained in a fold: enough to rank regions."""
-FEWEST = 2
-"""Controls and patients of a training part; a control is compared with another one."""
-
-
-class TrainingPart(JudgedCohort):
-    """People that a network explains although it was trained with them."""
-
-    def fold_of(self, scan: Scan) -> int:
-        return self.split.folds[0].index
-
-
-def require_controls(cohort: JudgedCohort) -> None:
-    """Refuse a fold whose training part is too small to rank regions and to replace them.
-
-    Raises BadInputError before any training; names the fold and its class.
-    """
-    controls = controls_of(cohort.compared_with, cohort.split, cohort.config)
-    names = cohort.config.cohort
-    for fold in cohort.tested_folds:
-        patients = {
-            scan.participant_id
-            for scan in cohort.labelled
-            if scan.participant_id in fold.train and scan.label == names.positive
-        }
-        for label, count in ((names.negative, len(controls.by_fold[fold.index])), (names.positive, len(patients))):
-            if count < FEWEST:
-                raise BadInputError(
-                    f"remove and retrain: fold {fold.index} has {count} of {label} in its training part, and "
-                    f"{FEWEST} are needed to rank regions and to take tissue from. Use fewer folds, add participants, "
-                    "or leave this part out (--parts)."
-                )
-
-
-def training_part(cohort: JudgedCohort, fold: Fold) -> TrainingPart:
-    """Training people of a fold as a cohort that its network explains; the first scan of each class.
-
-    If a class has more than `MOST`, so many of them are drawn.
-    """
-    firsts: dict[tuple[str, str | None], Scan] = {}
-    for scan in cohort.labelled:
-        if scan.participant_id in set(fold.train):
-            firsts.setdefault((scan.participant_id, scan.label), scan)
-    chosen: list[Scan] = []
-    for label in cohort.config.cohort.labels:
-        own = [scan for (_, of), scan in firsts.items() if of == label]
-        order = generator(cohort.config.seed, "training-maps", fold.index).permutation(len(own))[:MOST]
-        chosen += [own[place] for place in sorted(order)]
-    given = {one.name: getattr(cohort, one.name) for one in dataclasses.fields(JudgedCohort)}
-    given |= {"name": f"{cohort.name}_training-{fold.index}", "scans": tuple(chosen)}
-    return TrainingPart(**given | {"split": Split((Fold(fold.index, fold.train, (), ()),))})
-
-
-def training_rankings(
-    cohort: JudgedCohort, explanations: tuple[Explanation, ...], executor: Executor, digests: DigestCache
-) -> tuple[Mapping[str, Mapping[int, Floats | None]], list[Outcome]]:
-    """Class difference of every group, by map and fold.
-
-    Returns None where a map says nothing in the training part of the fold.
-    """
-    parts = [training_part(cohort, fold) for fold in cohort.tested_folds]
-    jobs = [map_jobs(part, explanations, digests, RANKING) for part in parts]
-    outcomes = run_jobs(cohort.layout, [job for own in jobs for job in own], executor, "maps of the training parts")
-    found: dict[str, dict[int, Floats | None]] = {}
-    rest: Sequence[Outcome] = outcomes
-    for part, own in zip(parts, jobs, strict=True):
-        now, rest = rest[: len(own)], rest[len(own) :]
-        left, rows = maps_of(part, explanations, now)
-        for name, network in [(name, REAL) for name in rows.methods] + [(DIFFERENCE, NO_NETWORK)]:
-            values = class_difference(participant_densities(left, rows, name, network), is_paired(cohort))
-            said = np.isfinite(values).any()
-            found.setdefault(name, {})[part.split.folds[0].index] = values if said else None
-    return found, outcomes
-
+from heatlas.pipeline.training.stage import FoldTask, train_fold
 
 SHARES = (0.05, 0.15)
 """Shares of the labelled volume that networks see."""
@@ -186,42 +93,28 @@ def require_fillable(sizes: Mapping[str, int], shares: Sequence[float]) -> None:
         removed(sorted(sizes, key=lambda name: sizes[name]), sizes, share)
 
 
-STAGE = "retraining"
+@dataclass(frozen=True)
+class Removal:
+    """What is removed from every scan of a fold.
+
+    `numbers`: labels of the regions. `controls`: controls of the training part; their mean tissue takes the place of
+    the regions.
+    """
+
+    numbers: tuple[int, ...]
+    controls: tuple[ReferenceScan, ...]
+    atlas: PackedAtlas
 
 
-class Retraining:
-    """Makes the jobs of a cohort: one per fold and set of regions, whichever methods and draws ask for the set."""
-
-    def __init__(self, cohort: JudgedCohort, digests: DigestCache) -> None:
-        self._cohort, self._scans = cohort, cohort.labelled
-        self._versions = registered_versions(cohort.layout, self._scans, cohort.config, digests)
-        self._controls = controls_of(cohort.compared_with, cohort.split, cohort.config)
-        self._spec = configured_input(cohort.config)
-
-    def job(self, fold: Fold, groups: Sequence[str]) -> Job:
-        cohort = self._cohort
-        members = cohort.atlas.regions.groups
-        numbers = tuple(sorted(number for name in groups for number in members[name]))
-        token = hashlib.sha256(repr(numbers).encode()).hexdigest()[:10]
-        layout = dataclasses.replace(cohort.layout, networks=f"{cohort.name}_without-{token}")
-        base = fold_job(
-            layout,
-            fold,
-            self._scans,
-            self._spec,
-            without_other_runs(cohort.config),
-            self._versions,
-            prefix=f"{layout.networks}_",
-        )
-        chosen = self._controls.by_fold[fold.index][: self._controls.size]
-        resolution = cohort.config.registration.resolution_mm
-        controls = tuple(
-            ReferenceScan(cohort.layout.scan(one.participant_id, one.session_id, resolution), self._versions[one.name])
-            for one in chosen
-        )
-        inputs = {"training": base.key} | {f"control {place}": one.digest for place, one in enumerate(controls)}
-        key = unit_key(inputs, [numbers, cohort.atlas.version], retrain_fold)
-        task: FoldTask = base.arguments[0]
-        outputs = {name: base.outputs[name] for name in ("predictions", "predictions_columns")}
-        removal = Removal(numbers, controls, cohort.atlas)
-        return Job(STAGE, base.unit, key, outputs, retrain_fold, (task, key, removal), on_gpu=True)
+def retrain_fold(outputs: dict[str, Path], task: FoldTask, key: str, removal: Removal) -> Mapping[str, Any]:
+    """Train one fold without the regions and predict its test part; the function of a `Job`."""
+    folder = outputs["predictions"].parent
+    volumes = np.stack([read_network_volume(one.files, task.spec) for one in removal.controls])
+    tissue = folder / "tissue.npz"
+    labels = removal.atlas.labels_in(task.spec.box)
+    write_tissue(tissue, np.isin(labels, removal.numbers), volumes.mean(axis=0, dtype=np.float64))
+    assert isinstance(task.layout, EvaluationLayout)
+    files = FoldFiles(folder)
+    written = {name: getattr(files, name) for name in ("weights", "description", "history", "predictions")}
+    layout = dataclasses.replace(task.layout, tissue=tissue)
+    return train_fold(written, dataclasses.replace(task, layout=layout), key)

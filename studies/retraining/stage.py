@@ -1,47 +1,78 @@
-"""Remove and retrain: whether networks need the regions that a map ranks first.
+"""``--parts retrain``: whether networks need the regions that a map ranks first.
 
 For each map and share of the volume, and for random rankings: the first regions, ranked in the training part of each
 fold alone, take the mean tissue of training controls in every scan, and the fold is trained again with the recipe of
 the run. If networks need these regions, accuracy drops by more than without random regions of the same volume. No drop
 does not show that the map is wrong: other regions can carry the same information. ``retraining.tsv`` says how well the
 networks do.
+
+What is removed must not be chosen by those who are tested afterwards. So each method ranks regions in the training part
+of a fold alone: the network of the fold explains people it was trained with, each compared with other controls of that
+part.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
-from heatlas.pipeline.evaluation.bench.trainings import trained
+from heatlas.pipeline.cohort.people.splits import Fold, Split
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.evaluation.bench.judging import (
+    class_difference,
+    is_paired,
+    map_jobs,
+    maps_of,
+    participant_densities,
+)
+from heatlas.pipeline.evaluation.bench.part import Bench, Part, Shown, few_methods
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
-from heatlas.pipeline.evaluation.scores.accuracy import SCORES, HeldOutPeople, Scored, rank_p, scored
-from heatlas.pipeline.evaluation.scores.intervals import DRAWS
+from heatlas.pipeline.evaluation.nulls import DIFFERENCE, NO_NETWORK, REAL
+from heatlas.pipeline.evaluation.scores.accuracy import DRAWS, SCORES, HeldOutPeople, Scored, rank_p, scored
+from heatlas.pipeline.evaluation.variants import Variant, trained, wrapped
+from heatlas.pipeline.explaining.controls import ReferencePool, controls_of
 from heatlas.pipeline.explaining.explained_scan import Explanation
+from heatlas.pipeline.explaining.networks import ReferenceScan
 from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.run.declared import Form, Table, described
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.digests import DigestCache
-from heatlas.pipeline.run.work.jobs import Outcome
+from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
+from heatlas.pipeline.run.work.seeds import generator
+from heatlas.pipeline.training.objectives.known_networks import without_other_runs
+from heatlas.pipeline.training.stage import registered_versions
 from heatlas.studies.retraining.removal import (
     SHARES,
-    Retraining,
+    Removal,
     by_value,
     group_sizes,
     random_orders,
     removed,
-    require_controls,
     require_fillable,
-    training_rankings,
+    retrain_fold,
 )
 
+log = logging.getLogger("heatlas")
+Sets = Mapping[int, tuple[str, ...]]
+Floats = NDArray[np.float64]
+STAGE = "retraining"
+RANDOM_DRAWS, QUICK_DRAWS = 19, 4  # of fewer than 19 no p can be .05
+RANKING = "training-maps"
+MOST = 40
+"""How many people of each class are explained in a fold: enough to rank regions."""
+FEWEST = 2
+"""Controls and patients of a training part; a control is compared with another one."""
 NOTHING, AT_RANDOM = "nothing", "random"
 _NAMES = {"balanced_accuracy": "balanced accuracy", "auc": "area under the ROC (pairs of people tested by one network)"}
 
@@ -206,8 +237,74 @@ def _compared_text(row: pd.Series, whole: pd.Series, score: str) -> str:
     return f"{said}, {random:.2f} without random ones, p = {row[f'p_{score}']:.2g})"
 
 
-log = logging.getLogger("heatlas")
-Sets = Mapping[int, tuple[str, ...]]
+class TrainingPart(JudgedCohort):
+    """People that a network explains although it was trained with them."""
+
+    def fold_of(self, scan: Scan) -> int:
+        return self.split.folds[0].index
+
+
+def require_controls(cohort: JudgedCohort) -> None:
+    """Refuse a fold whose training part is too small to rank regions and to replace them.
+
+    Raises BadInputError before any training; names the fold and its class.
+    """
+    controls = controls_of(cohort.compared_with, cohort.split, cohort.config)
+    names = cohort.config.cohort
+    for fold in cohort.tested_folds:
+        patients = {
+            scan.participant_id
+            for scan in cohort.labelled
+            if scan.participant_id in fold.train and scan.label == names.positive
+        }
+        for label, count in ((names.negative, len(controls.by_fold[fold.index])), (names.positive, len(patients))):
+            if count < FEWEST:
+                raise BadInputError(
+                    f"remove and retrain: fold {fold.index} has {count} of {label} in its training part, and "
+                    f"{FEWEST} are needed to rank regions and to take tissue from. Use fewer folds, add participants, "
+                    "or leave this part out (--parts)."
+                )
+
+
+def training_part(cohort: JudgedCohort, fold: Fold) -> TrainingPart:
+    """Training people of a fold as a cohort that its network explains; the first scan of each class.
+
+    If a class has more than `MOST`, so many of them are drawn.
+    """
+    firsts: dict[tuple[str, str | None], Scan] = {}
+    for scan in cohort.labelled:
+        if scan.participant_id in set(fold.train):
+            firsts.setdefault((scan.participant_id, scan.label), scan)
+    chosen: list[Scan] = []
+    for label in cohort.config.cohort.labels:
+        own = [scan for (_, of), scan in firsts.items() if of == label]
+        order = generator(cohort.config.seed, "training-maps", fold.index).permutation(len(own))[:MOST]
+        chosen += [own[place] for place in sorted(order)]
+    given = {one.name: getattr(cohort, one.name) for one in dataclasses.fields(JudgedCohort)}
+    given |= {"name": f"{cohort.name}_training-{fold.index}", "scans": tuple(chosen)}
+    return TrainingPart(**given | {"split": Split((Fold(fold.index, fold.train, (), ()),))})
+
+
+def training_rankings(
+    cohort: JudgedCohort, explanations: tuple[Explanation, ...], executor: Executor, digests: DigestCache
+) -> tuple[Mapping[str, Mapping[int, Floats | None]], list[Outcome]]:
+    """Class difference of every group, by map and fold.
+
+    Returns None where a map says nothing in the training part of the fold.
+    """
+    parts = [training_part(cohort, fold) for fold in cohort.tested_folds]
+    jobs = [map_jobs(part, explanations, digests, RANKING) for part in parts]
+    outcomes = run_jobs(cohort.layout, [job for own in jobs for job in own], executor, "maps of the training parts")
+    found: dict[str, dict[int, Floats | None]] = {}
+    rest: Sequence[Outcome] = outcomes
+    for part, own in zip(parts, jobs, strict=True):
+        now, rest = rest[: len(own)], rest[len(own) :]
+        left, rows = maps_of(part, explanations, now)
+        for name, network in [(name, REAL) for name in rows.methods] + [(DIFFERENCE, NO_NETWORK)]:
+            values = class_difference(participant_densities(left, rows, name, network), is_paired(cohort))
+            said = np.isfinite(values).any()
+            found.setdefault(name, {})[part.split.folds[0].index] = values if said else None
+    return found, outcomes
 
 
 def remove_and_retrain(
@@ -260,19 +357,44 @@ def remove_and_retrain(
 def _train(
     cohort: JudgedCohort, wanted: Sequence[tuple[str, float, Sets]], executor: Executor, digests: DigestCache
 ) -> tuple[list[Outcome], list[dict[int, Path]]]:
-    """Train every set of regions once; predictions by fold, empty where one is missing."""
-    folds = {fold.index: fold for fold in cohort.tested_folds}
-    makes = Retraining(cohort, digests)
-    asked = dict.fromkeys((fold, frozenset(groups)) for _, _, sets in wanted for fold, groups in sets.items())
-    jobs = {(fold, groups): makes.job(folds[fold], sorted(groups)) for fold, groups in asked}
-    digests.save()
-    outcomes = trained(cohort.layout, list(jobs.values()), executor, "training without regions")
-    made = {key: job.outputs["predictions"] for (key, job), one in zip(jobs.items(), outcomes, strict=True) if one.ok}
+    """Train every set of regions once, whichever maps and draws ask for it; predictions by fold, empty if one lacks."""
+    folds: dict[frozenset[str], set[int]] = {}
+    for _, _, sets in wanted:
+        for fold, groups in sets.items():
+            folds.setdefault(frozenset(groups), set()).add(fold)
+    controls = controls_of(cohort.compared_with, cohort.split, cohort.config)
+    variants = {groups: _without(cohort, groups, of_set, controls, digests) for groups, of_set in folds.items()}
+    networks = trained(cohort, list(variants.values()), executor, digests, "training without regions")
     tables = []
     for _, _, sets in wanted:
-        own = {fold: made.get((fold, frozenset(groups))) for fold, groups in sets.items()}
-        tables.append({fold: path for fold, path in own.items() if path is not None} if all(own.values()) else {})
-    return outcomes, tables
+        jobs = {fold: networks.jobs[variants[frozenset(groups)].name].get(fold) for fold, groups in sets.items()}
+        predictions = {fold: job.outputs["predictions"] for fold, job in jobs.items() if job is not None}
+        tables.append(predictions if len(predictions) == len(jobs) else {})
+    return networks.outcomes, tables
+
+
+def _without(
+    cohort: JudgedCohort, groups: Collection[str], folds: Collection[int], pool: ReferencePool, digests: DigestCache
+) -> Variant:
+    """Networks that never see some regions; only their predictions are kept."""
+    numbers = tuple(sorted(number for name in groups for number in cohort.atlas.regions.groups[name]))
+    token = hashlib.sha256(repr(numbers).encode()).hexdigest()[:10]
+    resolution = cohort.config.registration.resolution_mm
+
+    def removing(training: Job, fold: Fold) -> Job:
+        chosen = pool.by_fold[fold.index][: pool.size]
+        versions = registered_versions(cohort.layout, chosen, cohort.config, digests)
+        controls = tuple(
+            ReferenceScan(cohort.layout.scan(scan.participant_id, scan.session_id, resolution), versions[scan.name])
+            for scan in chosen
+        )
+        inputs = {f"control {place}": control.digest for place, control in enumerate(controls)}
+        outputs = {name: training.outputs[name] for name in ("predictions", "predictions_columns")}
+        removal, facts = Removal(numbers, controls, cohort.atlas), [numbers, cohort.atlas.version]
+        return wrapped(training, STAGE, retrain_fold, outputs, (removal,), facts, inputs)
+
+    recipe = without_other_runs(cohort.config)
+    return Variant(f"{cohort.name}_without-{token}", recipe, wrap=removing, folds=folds)
 
 
 def _scored(
@@ -293,3 +415,18 @@ def _scored(
             "predictions of the run."
         ) from error
     return scored(values, people, weights)
+
+
+def _retrain(bench: Bench, cohort: JudgedCohort) -> list[Outcome]:
+    request = bench.request
+    draws = (QUICK_DRAWS if request.quick else RANDOM_DRAWS) if request.draws is None else request.draws
+    shares = SHARES[:1] if request.quick else SHARES
+    methods = few_methods(request, cohort.config)
+    return remove_and_retrain(cohort, methods, draws, bench.executor, bench.digests, shares)
+
+
+PART = Part(
+    "retrain", "networks trained without the regions that a map ranks first", tables=(RETRAINING_TABLE,),
+    run=_retrain, trains=True, shown=(Shown("Do networks need the regions ranked first?", "retraining"),),
+    options={"draws": "only remove and retrain draws regions"},
+)  # fmt: skip

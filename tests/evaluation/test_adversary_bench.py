@@ -33,8 +33,14 @@ from heatlas.pipeline.evaluation.bench.verdicts import (
 from heatlas.pipeline.evaluation.cohorts import RUN, JudgedCohort, Truth
 from heatlas.pipeline.evaluation.nulls import shuffled_name, with_swapped_labels
 from heatlas.pipeline.evaluation.planting.copies import paired_folds, people_to_plant
+from heatlas.pipeline.evaluation.scores.localisation import (
+    LEVEL,
+    UNKNOWN,
+    at_least,
+    chance_of_order,
+    wins_in_random_order,
+)
 from heatlas.pipeline.evaluation.scores.map_scores import ScanMasks, map_row
-from heatlas.pipeline.evaluation.scores.rankings import LEVEL, UNKNOWN, at_least, chance_of_order, wins_in_random_order
 from heatlas.pipeline.explaining.scan_jobs import explanations_of_run
 from heatlas.pipeline.regions.effect_size import hedges_g
 from heatlas.pipeline.run.config.files import load_config

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from heatlas.atlases.spaces import template_grid
-from heatlas.pipeline.evaluation.scores.overlap import energy_share
+from heatlas.pipeline.evaluation.scores.localisation import energy_share
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.models.inputs import configured_input
@@ -22,7 +22,7 @@ from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.studies.bcos.records import BcosSimpleConfig
-from heatlas.studies.before_after.table import (
+from heatlas.studies.before_after.measures import (
     AFTER,
     BEFORE,
     BEFORE_AFTER_TABLE,
@@ -30,8 +30,9 @@ from heatlas.studies.before_after.table import (
     TEST,
     VALIDATION,
     before_after_table,
+    measured,
 )
-from heatlas.studies.before_after.training import (
+from heatlas.studies.before_after.stage import (
     OBJECTIVE_WEIGHTS_TABLE,
     before_and_after,
     measures_of_weights,
@@ -39,9 +40,8 @@ from heatlas.studies.before_after.training import (
     require_maps,
     trained_weights,
 )
-from heatlas.studies.before_after.unit import measured
+from heatlas.studies.marker.marked import MeanEnergyMap, write_pooled
 from heatlas.studies.marker.marker_groups import MarkerMasks
-from heatlas.studies.marker.mean_maps import MeanEnergyMap, write_pooled
 from heatlas.studies.objectives.maps_in_training import MapSettings, explained_batch
 from tests.evaluation.block_run import CONFIG, block_cohort, split, train_run
 from tests.training.run_of_folds import Inline

@@ -19,8 +19,8 @@ from heatlas.pipeline.evaluation.bench.table import evaluation_table, shift_curv
 from heatlas.pipeline.evaluation.bench.verdicts import distractor_table, verdict_table
 from heatlas.pipeline.evaluation.cohorts import PLANTED as COPIES
 from heatlas.pipeline.evaluation.cohorts import Distractor, JudgedCohort, Truth
+from heatlas.pipeline.evaluation.scores.localisation import rank_correlation
 from heatlas.pipeline.evaluation.scores.map_scores import ScanMasks, map_row, score_map, set_scores
-from heatlas.pipeline.evaluation.scores.rankings import rank_correlation
 from heatlas.pipeline.regions.effect_size import hedges_g
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.config.statistics import EvaluationConfig

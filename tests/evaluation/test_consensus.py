@@ -21,7 +21,6 @@ from heatlas.studies.consensus.agreement import (
     NETWORKS_TABLE,
     REGIONS_TABLE,
     Evidence,
-    agree,
     agreement,
     better_line,
     consensus,
@@ -33,7 +32,8 @@ from heatlas.studies.consensus.agreement import (
     shared_first,
     trend,
 )
-from heatlas.studies.consensus.networks import (
+from heatlas.studies.consensus.stage import (
+    agree,
     family_settings,
     powers_of_two,
     require_different,

@@ -47,6 +47,7 @@ from heatlas.studies.grids.directions import GRIDS_TABLE, summary_of_grids
 from heatlas.studies.grids.grid_scores import GRID_COLUMNS, LARGEST, GridMethod, grid_scores, network_of
 from heatlas.studies.grids.job import picture
 from heatlas.studies.grids.layout import Grid
+from heatlas.studies.grids.stage import EDGES, aggregated, bin_edges, invariance_table
 from heatlas.studies.grids.studies import (
     KERNEL_SHARES,
     asked_in_grids,
@@ -60,7 +61,6 @@ from heatlas.studies.grids.studies import (
     spearman_matrix,
     stem_depths,
 )
-from heatlas.studies.grids.tables import EDGES, aggregated, bin_edges, invariance_table
 from heatlas.studies.inherent import Inherent
 from heatlas.studies.probes.network import build as build_probe
 from heatlas.studies.probes.records import ProbeConfig

@@ -13,6 +13,21 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
+from heatlas.pipeline.evaluation.scores.localisation import (
+    IOU_THRESHOLDS,
+    auprc,
+    auroc,
+    best_threshold,
+    energy_share,
+    entropy,
+    f1,
+    gini,
+    held_out_ious,
+    hits_in_first,
+    intersection_over_union,
+    iou_curve,
+    pointing,
+)
 from heatlas.pipeline.evaluation.scores.map_scores import (
     BOX_COLUMNS,
     DELTAS,
@@ -30,18 +45,6 @@ from heatlas.pipeline.evaluation.scores.map_scores import (
     set_scores,
     threshold_ious,
 )
-from heatlas.pipeline.evaluation.scores.overlap import (
-    IOU_THRESHOLDS,
-    best_threshold,
-    energy_share,
-    entropy,
-    f1,
-    gini,
-    held_out_ious,
-    intersection_over_union,
-    iou_curve,
-)
-from heatlas.pipeline.evaluation.scores.rankings import auprc, auroc, hits_in_first, pointing
 from heatlas.pipeline.run.errors import BadInputError
 
 SHAPE = (5, 7, 4)

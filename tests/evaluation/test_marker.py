@@ -18,24 +18,28 @@ from heatlas.pipeline.models.storage import load_model
 from heatlas.pipeline.run.config.networks import ObjectiveConfig
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout, FoldFiles
 from heatlas.pipeline.run.work.digests import DigestCache
-from heatlas.studies.marker.marked import (
+from heatlas.studies.marker.marked import MARKED, PLAIN, block, mark_scan, places_of
+from heatlas.studies.marker.marker_groups import (
+    DIAGNOSIS,
+    GROUPS,
+    MARKER_TABLE,
+    MEASURES_TABLE,
+    REVERSED,
+    map_measures,
+    marker_row,
+    tied_marks,
+)
+from heatlas.studies.marker.stage import (
     CONTROL,
     GUIDED,
-    MARKED,
-    PLAIN,
     TAUGHT,
     _people,
     _seen,
-    block,
     copy_of,
-    mark_scan,
     marker_cohort,
-    places_of,
     recipe_of,
     training_with_maps,
 )
-from heatlas.studies.marker.marker_groups import DIAGNOSIS, GROUPS, REVERSED, map_measures, tied_marks
-from heatlas.studies.marker.marker_table import MARKER_TABLE, MEASURES_TABLE, marker_row
 from heatlas.studies.objectives.guidance import mask_of
 from heatlas.studies.objectives.maps_in_training import MapSettings, map_settings
 from tests.evaluation.block_run import CONFIG, block_cohort, scans, split, train_run

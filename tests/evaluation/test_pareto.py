@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from heatlas.studies.before_after.training import chosen, pareto_front
+from heatlas.studies.before_after.stage import chosen, pareto_front
 
 
 def test_no_member_dominates_another_and_every_other_candidate_is_dominated() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from heatlas.pipeline.evaluation.scores.intervals import participant_interval
+from heatlas.pipeline.evaluation.scores.accuracy import participant_interval
 
 
 def mean_of_few(values: np.ndarray, has: np.ndarray) -> float:

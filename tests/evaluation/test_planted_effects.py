@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from heatlas.pipeline.cohort.demo.people import EFFECTS
-from heatlas.pipeline.evaluation.planted_effects import (
+from heatlas.pipeline.evaluation.planted import (
     PLANTED_EFFECTS_TABLE,
     QUESTIONS,
     evaluate_effects,

@@ -11,7 +11,6 @@ from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.spaces import template_grid
 from heatlas.atlases.templates import load_template
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.evaluation.marker import marker, with_marker
 from heatlas.pipeline.evaluation.planting.cohort import strongest
 from heatlas.pipeline.evaluation.planting.copies import (
     BOTH_CLASSES,
@@ -19,12 +18,15 @@ from heatlas.pipeline.evaluation.planting.copies import (
     SEVERITIES,
     UNTOUCHED,
     WITH_LOSS,
+    PlantingSite,
     paired_folds,
     people_to_plant,
     planted_changes,
+    planted_copy,
+    planting_site,
     truth_of,
 )
-from heatlas.pipeline.evaluation.planting.loss import PlantingSite, planted_copy, planting_site
+from heatlas.pipeline.evaluation.scores.map_scores import marker, with_marker
 from heatlas.pipeline.run.errors import BadInputError
 
 ATLAS = "neuromorphometrics-cat12"

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from heatlas.pipeline.evaluation.scores.rankings import dose_response, hits_in_first, region_scores
+from heatlas.pipeline.evaluation.scores.localisation import dose_response, hits_in_first, region_scores
 from heatlas.pipeline.run.errors import BadInputError
 
 REGIONS = 67

@@ -24,23 +24,17 @@ from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
 from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.digests import DigestCache
-from heatlas.studies.retraining import removal
-from heatlas.studies.retraining.removal import (
-    FULL,
-    by_value,
-    random_orders,
-    removed,
-    require_controls,
-    require_fillable,
-    training_part,
-)
+from heatlas.studies.retraining import stage
+from heatlas.studies.retraining.removal import FULL, by_value, random_orders, removed, require_fillable
 from heatlas.studies.retraining.stage import (
     AT_RANDOM,
     RETRAINING_TABLE,
     Removed,
     removal_lines,
     remove_and_retrain,
+    require_controls,
     retraining_table,
+    training_part,
 )
 from tests.evaluation.block_run import CONFIG, INFORMATIVE, block_cohort, scans, split, train_run
 from tests.training.run_of_folds import Inline
@@ -175,7 +169,7 @@ def test_rankings_see_the_training_part_alone(monkeypatch: pytest.MonkeyPatch) -
         reference = {one.participant_id for one in controls.of(3, scan)}
         assert reference <= set(fold.train) - {scan.participant_id}  # nobody is compared with themselves
         assert reference
-    monkeypatch.setattr(removal, "MOST", 4)
+    monkeypatch.setattr(stage, "MOST", 4)
     few = training_part(cohort, fold)
     assert pd.Series([scan.label for scan in few.scans]).value_counts().to_dict() == {"CN": 4, "AD": 4}
     assert few.scans == training_part(cohort, fold).scans
@@ -229,7 +223,7 @@ def block_run(tmp_path_factory) -> Iterator[JudgedCohort]:
     cohort = block_cohort(EvaluationLayout(tmp_path_factory.mktemp("blocks")))
     train_run(cohort)
     with pytest.MonkeyPatch.context() as few:
-        few.setattr(removal, "MOST", 3)
+        few.setattr(stage, "MOST", 3)
         yield cohort
 
 

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from heatlas.pipeline.evaluation.scores.faithfulness import infidelity, max_sensitivity
-from heatlas.pipeline.evaluation.scores.overlap import energy_share, entropy, gini
-from heatlas.pipeline.evaluation.scores.rankings import auroc, hits_in_first, pointing
+from heatlas.pipeline.evaluation.scores.localisation import auroc, energy_share, entropy, gini, hits_in_first, pointing
 
 pytestmark = pytest.mark.oracle
 

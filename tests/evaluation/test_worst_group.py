@@ -8,8 +8,7 @@ from math import comb
 import numpy as np
 import pytest
 
-from heatlas.studies.marker.marker_groups import GroupAnswers
-from heatlas.studies.marker.worst_group import Chance, chance_of_worst, mean_of_classes, worst_interval
+from heatlas.studies.marker.marker_groups import Chance, GroupAnswers, chance_of_worst, mean_of_classes, worst_interval
 
 
 def tossed(people: tuple[int, ...], opposite: bool) -> dict[float, float]:

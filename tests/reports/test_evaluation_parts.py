@@ -25,7 +25,7 @@ from heatlas.reports.page.sections import PART_VIEWS
 from heatlas.reports.questions.question import NAMED, ROWS
 from heatlas.studies.consensus.agreement import CONSENSUS_TABLE, REGIONS_TABLE
 from heatlas.studies.grids.directions import DIRECTIONS_TABLE, GRIDS_TABLE
-from heatlas.studies.grids.tables import INVARIANCE_TABLE
+from heatlas.studies.grids.stage import INVARIANCE_TABLE
 from heatlas.studies.interactions.sides import INTERACTIONS_TABLE
 from heatlas.studies.interactions.stage import SOURCES_TABLE
 from heatlas.studies.representations.table import REPRESENTATIONS_TABLE

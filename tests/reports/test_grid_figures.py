@@ -15,7 +15,7 @@ from heatlas.reports.frame.pages import render_part
 from heatlas.reports.page.sections import QUESTIONS, BuiltSection
 from heatlas.studies.grids.directions import GRIDS_TABLE
 from heatlas.studies.grids.grid_scores import CONSTRUCTED
-from heatlas.studies.grids.tables import agreement_table
+from heatlas.studies.grids.stage import agreement_table
 from heatlas.studies.pages.grids import (
     LOOKS,
     agreement,

@@ -9,9 +9,9 @@ import pandas as pd
 
 from heatlas.pipeline.run.config.networks import ObjectiveConfig
 from heatlas.pipeline.run.config.settings import Config
-from heatlas.studies.before_after.table import BEFORE_AFTER_TABLE
-from heatlas.studies.before_after.training import OBJECTIVE_WEIGHTS_TABLE
-from heatlas.studies.marker.marker_table import MARKER_TABLE
+from heatlas.studies.before_after.measures import BEFORE_AFTER_TABLE
+from heatlas.studies.before_after.stage import OBJECTIVE_WEIGHTS_TABLE
+from heatlas.studies.marker.marker_groups import MARKER_TABLE
 from heatlas.studies.pages.networks import applies, build
 
 

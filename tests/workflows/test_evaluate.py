@@ -15,11 +15,11 @@ from heatlas.pipeline.evaluation.parts import BENCH_TABLES
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
 from heatlas.pipeline.run.tables import read_table
-from heatlas.studies.before_after.table import BEFORE_AFTER_TABLE
-from heatlas.studies.before_after.training import OBJECTIVE_WEIGHTS_TABLE
+from heatlas.studies.before_after.measures import BEFORE_AFTER_TABLE
+from heatlas.studies.before_after.stage import OBJECTIVE_WEIGHTS_TABLE
 from heatlas.studies.consensus.agreement import NETWORKS_TABLE
-from heatlas.studies.grids.tables import GRID_TABLES
-from heatlas.studies.marker.marker_table import MARKER_TABLE
+from heatlas.studies.grids.stage import GRID_TABLES
+from heatlas.studies.marker.marker_groups import MARKER_TABLE
 from heatlas.studies.representations.table import REPRESENTATIONS_TABLE
 from heatlas.studies.retraining.stage import RETRAINING_TABLE
 from heatlas.workflows.command_line import main

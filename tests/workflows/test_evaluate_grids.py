@@ -10,7 +10,7 @@ import pytest
 
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
 from heatlas.studies.grids.directions import DIRECTIONS_TABLE, GRIDS_TABLE
-from heatlas.studies.grids.tables import AGREEMENT_TABLE, GRID_TABLES, INVARIANCE_TABLE
+from heatlas.studies.grids.stage import AGREEMENT_TABLE, GRID_TABLES, INVARIANCE_TABLE
 from heatlas.workflows.command_line import main
 from tests.declared_tables import require_as_declared
 from tests.workflows.template_cohort import write_config, write_template_cohort

@@ -25,13 +25,8 @@ from heatlas.pipeline.training.objectives.known_networks import weights_to_start
 from heatlas.pipeline.training.stage import facts_of
 from heatlas.studies.pretraining.stage import COLUMNS, PRETRAINING_TABLE
 from heatlas.studies.probes.records import knows_labels, on_kept_backbone
-from heatlas.studies.representations.table import (
-    REPRESENTATIONS_TABLE,
-    SITE,
-    diagnosed,
-    features,
-    require_frozen,
-)
+from heatlas.studies.representations.stage import diagnosed, require_frozen
+from heatlas.studies.representations.table import REPRESENTATIONS_TABLE, SITE, features
 from heatlas.workflows.command_line import main
 from tests.declared_tables import require_as_declared
 from tests.workflows.template_cohort import write_config, write_template_cohort

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from heatlas.pipeline.cohort.images.conversion import convert_one
-from heatlas.pipeline.evaluation.planted import evaluate_planted
-from heatlas.pipeline.evaluation.planted_effects import evaluate_effects
+from heatlas.pipeline.evaluation.planted import evaluate_effects, evaluate_planted
 from heatlas.pipeline.explaining.explained_scan import explain_scan
 from heatlas.pipeline.models.families.founding import FoundingCNN
 from heatlas.pipeline.models.inputs import read_network_volume

@@ -26,7 +26,7 @@ from heatlas.pipeline.evaluation.nulls import (
     networks_of,
     shuffled_name,
 )
-from heatlas.pipeline.evaluation.scores.overlap import ratio_of
+from heatlas.pipeline.evaluation.scores.localisation import ratio_of
 from heatlas.pipeline.explaining.controls import ReferencePool, controls_of
 from heatlas.pipeline.explaining.explained_scan import Explanation
 from heatlas.pipeline.explaining.networks import Network

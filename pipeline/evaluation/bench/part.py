@@ -23,7 +23,6 @@ from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.evaluation.bench.judging import CohortMaps, Extent, Judge, judged_rows
 from heatlas.pipeline.evaluation.bench.table import EVALUATION_TABLE, evaluation_table
-from heatlas.pipeline.evaluation.bench.trainings import trained
 from heatlas.pipeline.evaluation.bench.verdicts import (
     DISTRACTORS_TABLE,
     VERDICTS_TABLE,
@@ -31,7 +30,8 @@ from heatlas.pipeline.evaluation.bench.verdicts import (
     verdict_table,
 )
 from heatlas.pipeline.evaluation.cohorts import RUN, JudgedCohort, truth_of_input
-from heatlas.pipeline.evaluation.nulls import shuffled_jobs
+from heatlas.pipeline.evaluation.nulls import shuffled_variants
+from heatlas.pipeline.evaluation.variants import trained
 from heatlas.pipeline.explaining.explained_scan import Explanation
 from heatlas.pipeline.explaining.scan_jobs import explanations_of_run, require_all_defined
 from heatlas.pipeline.models.families.registry import build_network, family_of, is_given
@@ -337,11 +337,10 @@ class Bench:
         labels.
         """
         Judge(cohort, self.explanations(cohort.config), extent, self.digests).require_controls()
-        jobs = shuffled_jobs(cohort, range(1, extent.shuffles + 1), self.digests)
-        self.digests.save()
-        outcomes = trained(self.layout, jobs, self.executor, "training on shuffled labels")
-        failed = frozenset(outcome.job.outputs["weights"] for outcome in outcomes if not outcome.ok)
-        return dataclasses.replace(cohort, untrained=failed), outcomes
+        variants = shuffled_variants(cohort, range(1, extent.shuffles + 1))
+        networks = trained(cohort, variants, self.executor, self.digests, "training on shuffled labels")
+        failed = frozenset(outcome.job.outputs["weights"] for outcome in networks.outcomes if not outcome.ok)
+        return dataclasses.replace(cohort, untrained=failed), networks.outcomes
 
 
 def with_shifts_of_first(cohorts: Sequence[tuple[JudgedCohort, Extent]]) -> list[tuple[JudgedCohort, Extent]]:

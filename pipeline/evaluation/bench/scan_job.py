@@ -24,7 +24,6 @@ from heatlas.pipeline.attribution.network_view import exact_float32, start_value
 from heatlas.pipeline.attribution.perturbation.masking import AIR
 from heatlas.pipeline.attribution.records import Attribution
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.evaluation.marker import marker
 from heatlas.pipeline.evaluation.nulls import NO_NETWORK, REAL, image_maps, randomised
 from heatlas.pipeline.evaluation.scores.faithfulness import (
     FAITHFULNESS_SCORES,
@@ -35,7 +34,7 @@ from heatlas.pipeline.evaluation.scores.faithfulness import (
     shift_correlation,
     shift_likeness,
 )
-from heatlas.pipeline.evaluation.scores.map_scores import ScanMasks, attended_box, boxes_of, map_row, score_map
+from heatlas.pipeline.evaluation.scores.map_scores import ScanMasks, attended_box, boxes_of, map_row, marker, score_map
 from heatlas.pipeline.explaining.explained_scan import Explanation
 from heatlas.pipeline.explaining.networks import Network
 from heatlas.pipeline.models.device import chosen_device
@@ -94,9 +93,9 @@ class ScanToJudge:
 
     `networks`: the true one first. `training`: for the device. `truth`: label numbers of the regions in which the scan
     differs from controls; empty where nobody knows, or nothing is. `marked`: whether the scan has the bright spot
-    outside the brain (`pipeline.evaluation.marker`). `seen`: whether the scan is recognised through its maps (two
-    forward passes each). `faithful`: whether all of faithfulness is measured (many forward passes). `seed`: seed of
-    random maps.
+    outside the brain (`pipeline.evaluation.scores.map_scores`). `seen`: whether the scan is recognised through its maps
+    (two forward passes each). `faithful`: whether all of faithfulness is measured (many forward passes). `seed`: seed
+    of random maps.
     """
 
     scan: Scan

@@ -30,9 +30,15 @@ from heatlas.pipeline.evaluation.bench.judging import (
 from heatlas.pipeline.evaluation.bench.scan_job import BOXED, FAITHFUL, SEEN, SHIFTED
 from heatlas.pipeline.evaluation.cohorts import PLANTED, JudgedCohort
 from heatlas.pipeline.evaluation.nulls import NO_NETWORK, REAL
-from heatlas.pipeline.evaluation.scores.accuracy import HeldOutPeople, balanced_accuracy
+from heatlas.pipeline.evaluation.scores.accuracy import DRAWS, HeldOutPeople, balanced_accuracy, participant_interval
 from heatlas.pipeline.evaluation.scores.faithfulness import FAITHFULNESS_SCORES, LOST
-from heatlas.pipeline.evaluation.scores.intervals import DRAWS, participant_interval
+from heatlas.pipeline.evaluation.scores.localisation import (
+    DRAWS_OF_RANKS,
+    FIRST,
+    dose_response,
+    ranked,
+    region_scores,
+)
 from heatlas.pipeline.evaluation.scores.map_scores import (
     BOX_COLUMNS,
     IOU_COLUMNS,
@@ -40,13 +46,6 @@ from heatlas.pipeline.evaluation.scores.map_scores import (
     MAP_SCORES,
     SET_SCORES,
     set_scores,
-)
-from heatlas.pipeline.evaluation.scores.rankings import (
-    DRAWS_OF_RANKS,
-    FIRST,
-    dose_response,
-    ranked,
-    region_scores,
 )
 from heatlas.pipeline.run.declared import Form, Table, described
 from heatlas.pipeline.run.work.jobs import Outcome

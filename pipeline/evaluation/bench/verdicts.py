@@ -16,7 +16,7 @@ from heatlas.pipeline.evaluation.bench.judging import CohortMaps, density_of, de
 from heatlas.pipeline.evaluation.bench.table import ALL
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.nulls import CASCADE, NO_NETWORK, REAL, SHUFFLED, UNTRAINED
-from heatlas.pipeline.evaluation.scores.rankings import FIRST, LEVEL, NO, PARTLY, UNKNOWN, YES, chance_of_order
+from heatlas.pipeline.evaluation.scores.localisation import FIRST, LEVEL, NO, PARTLY, UNKNOWN, YES, chance_of_order
 from heatlas.pipeline.run.declared import Form, Table, described
 
 MOST_UNUSED = 0.5

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from heatlas.atlases.labels import Atlas
 from heatlas.pipeline.evaluation.bench.part import Bench
-from heatlas.pipeline.evaluation.bench.trainings import trained
 from heatlas.pipeline.evaluation.cohorts import PLANTED, JudgedCohort
 from heatlas.pipeline.evaluation.planting.copies import (
     FEWEST,
@@ -26,7 +25,7 @@ from heatlas.pipeline.evaluation.planting.copies import (
     truth_of,
     unused_changes,
 )
-from heatlas.pipeline.models.inputs import configured_input
+from heatlas.pipeline.evaluation.variants import Variant, trained
 from heatlas.pipeline.regions.audit import FLUID, VESSEL
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 from heatlas.pipeline.run.config.settings import Config
@@ -34,7 +33,6 @@ from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.run.work.jobs import Outcome, run_jobs
-from heatlas.pipeline.training.stage import fold_job, registered_versions
 
 log = logging.getLogger("heatlas")
 
@@ -56,19 +54,15 @@ def planted_cohort(bench: Bench, only: int = 0) -> tuple[JudgedCohort, list[Outc
     made = _copied(layout, people, outcomes)
     split = paired_folds(made, recipe.cohort.folds, recipe.cohort.validation_fraction, recipe.seed, only)
     labelled = tuple(scan for person in made for scan in person.copies)
-    versions = registered_versions(copies, labelled, recipe, digests)
-    spec = configured_input(recipe)
-    jobs = [fold_job(copies, fold, labelled, spec, recipe, versions, prefix="planted_") for fold in split.folds]
-    digests.save()
-    networks = trained(layout, jobs, bench.executor, "training on planted copies")
-    tested = {who for fold, one in zip(split.folds, networks, strict=True) if one.ok for who in fold.test}
-    if not tested:
-        raise BadInputError(f"training on planted copies: every network failed; see {layout.failures}.")
-    judged = tuple(scan for scan in labelled if scan.participant_id in tested)
+    judged = tuple(scan for scan in labelled if split.fold_of_test(scan.participant_id) is not None)
     untouched = tuple(scan for scan in labelled if scan.label == recipe.cohort.negative)
+    cohort = JudgedCohort(PLANTED, copies, judged, split, recipe, PackedAtlas.of(atlas), None, untouched, labelled)
+    networks = trained(cohort, [Variant(PLANTED, recipe)], bench.executor, digests, "training on planted copies")
+    if not networks.jobs[PLANTED]:
+        raise BadInputError(f"training on planted copies: every network failed; see {layout.failures}.")
+    tested = tuple(scan for scan in judged if cohort.fold_of(scan) in networks.jobs[PLANTED])
     truth = truth_of(made, atlas, _correlated(layout, made, config, atlas))
-    cohort = JudgedCohort(PLANTED, copies, judged, split, recipe, PackedAtlas.of(atlas), truth, untouched, labelled)
-    return cohort, outcomes + networks
+    return dataclasses.replace(cohort, scans=tested, truth=truth), outcomes + networks.outcomes
 
 
 def _copied(

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from heatlas.pipeline.attribution.perturbation.masking import AIR, mixed
+from heatlas.pipeline.evaluation.scores.localisation import entropy, gini, is_undefined
 from heatlas.pipeline.evaluation.scores.masking import (
     SMALLEST,
     Score,
@@ -29,8 +30,6 @@ from heatlas.pipeline.evaluation.scores.masking import (
     part_numbers,
     removal_curve,
 )
-from heatlas.pipeline.evaluation.scores.overlap import entropy, gini
-from heatlas.pipeline.evaluation.scores.rankings import is_undefined
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.work.seeds import derived_seed
 

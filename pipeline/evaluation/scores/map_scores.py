@@ -4,11 +4,12 @@ A score that needs positive values is n/a for a map without any.
 
 *Box scores* are those of weakly supervised localisation in three dimensions: LE, OM, BA, SP, EP, SM. True boxes are the
 bounding boxes of the connected parts of the mask. The box of a map is that of the largest connected part of the voxels
-at or above the mean of S (see `pipeline.evaluation.scores.overlap`). Parts are connected through faces, edges and
+at or above the mean of S (see `pipeline.evaluation.scores.localisation`). Parts are connected through faces, edges and
 corners (26 neighbours). The IoU of boxes falls fast in three dimensions: a box that is 10 % too short on each side has
 lost half of it.
 
-The row of a map of a scan says where it lies, and how much it is like the map of the true network.
+The row of a map of a scan says where it lies, and how much it is like the map of the true network. One of the places
+where it should not lie is a marker: a bright cube outside the brain, which a network can learn instead of the disease.
 
 Sources: Choe et al. 2020 (BA); Dabkowski & Gal 2017 (SM); Zhang et al. 2024 (the set).
 """
@@ -25,24 +26,23 @@ import scipy.ndimage
 from numpy.typing import NDArray
 from skimage.metrics import structural_similarity
 
-from heatlas.pipeline.evaluation.scores.overlap import (
+from heatlas.pipeline.cohort.demo.anatomy import Array
+from heatlas.pipeline.evaluation.scores.accuracy import Floats
+from heatlas.pipeline.evaluation.scores.localisation import (
     IOU_THRESHOLDS,
     Bools,
-    Floats,
+    auprc,
+    auroc,
     energy_share,
     f1,
     held_out_ious,
     iou_curve,
-    ratio_of,
-    scaled,
-)
-from heatlas.pipeline.evaluation.scores.rankings import (
-    auprc,
-    auroc,
     is_undefined,
     pointing,
     rank_correlation,
+    ratio_of,
     require_two_kinds,
+    scaled,
 )
 from heatlas.pipeline.regions.audit import RIM_MM, within_reach
 from heatlas.pipeline.run.errors import BadInputError
@@ -346,3 +346,28 @@ def similarity(a: Values, b: Values) -> float:
     if min(a.shape) < 7:
         return float("nan")
     return float(structural_similarity(*scaled, data_range=2.0))  # type: ignore[no-untyped-call]
+
+
+MARKER_VOXELS = 3
+MARKER_OFFSET = 2
+"""A cube of bright voxels this far from the corner of what networks see."""
+
+
+def marker(shape: tuple[int, ...], start: tuple[int, int, int]) -> NDArray[np.bool_]:
+    """A cube near the first corner of what networks see.
+
+    `shape`: shape of the grid. `start`: first voxel that networks see.
+    """
+    cube = np.zeros(shape, bool)
+    cube[tuple(slice(first + MARKER_OFFSET, first + MARKER_OFFSET + MARKER_VOXELS) for first in start)] = True
+    return cube
+
+
+def with_marker(volume: Array, brain: NDArray[np.bool_], cube: NDArray[np.bool_]) -> tuple[Array, NDArray[np.bool_]]:
+    """Volume and mask with a marker as bright as the brightest voxel of the brain.
+
+    Raises BadInputError if the brain reaches into it.
+    """
+    if (cube & brain).any():
+        raise BadInputError("the corner of what the networks see lies inside the brain: no marker can be put there.")
+    return np.where(cube, volume[brain].max(), volume).astype(np.float32), brain | cube

@@ -29,7 +29,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from heatlas.pipeline.attribution.perturbation.masking import mixed
-from heatlas.pipeline.evaluation.scores.overlap import Floats, positive
+from heatlas.pipeline.evaluation.scores.accuracy import Floats
+from heatlas.pipeline.evaluation.scores.localisation import positive
 from heatlas.pipeline.run.work.seeds import generator
 
 ROUNDINGS = 64

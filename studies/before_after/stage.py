@@ -22,16 +22,18 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from heatlas.pipeline.evaluation.bench.trainings import trained
+from heatlas.pipeline.cohort.people.splits import Fold
+from heatlas.pipeline.evaluation.bench.part import Part
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
+from heatlas.pipeline.evaluation.variants import Variant, trained, wrapped
 from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.declared import Form, Table
 from heatlas.pipeline.run.errors import BadInputError, UsageError
-from heatlas.pipeline.run.work.digests import DigestCache, unit_key
+from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.jobs import Job, Outcome
-from heatlas.pipeline.training.stage import facts_of, fold_job, registered_versions
-from heatlas.studies.before_after.table import (
+from heatlas.pipeline.training.stage import facts_of
+from heatlas.studies.before_after.measures import (
     AFTER,
     BEFORE,
     BEFORE_AFTER_TABLE,
@@ -39,9 +41,9 @@ from heatlas.studies.before_after.table import (
     TEST,
     VALIDATION,
     before_after_table,
+    trained_and_measured,
 )
-from heatlas.studies.before_after.unit import trained_and_measured
-from heatlas.studies.marker.mean_maps import write_pooled
+from heatlas.studies.marker.marked import write_pooled
 from heatlas.studies.objectives.maps_in_training import map_settings
 
 LARGEST_DROP = 0.05
@@ -181,20 +183,18 @@ def before_and_after(cohort: JudgedCohort, executor: Executor, digests: DigestCa
     """
     require_maps(cohort.config)
     config, layout, spec = cohort.config, cohort.layout, configured_input(cohort.config)
-    jobs = {weight: _jobs(cohort, weight, digests) for weight in trained_weights(config)}
-    digests.save()
-    described = "training with other weights of maps" if len(jobs) > 1 else "training without maps"
-    outcomes = trained(layout, [job for own in jobs.values() for job in own], executor, described)
-    finished = {one.job.unit for one in outcomes if one.ok}
-    done = {weight: [job for job in own if job.unit in finished] for weight, own in jobs.items()}
-    if not done[0.0]:
+    variants = {weight: _variant(cohort, weight, digests) for weight in trained_weights(config)}
+    described = "training with other weights of maps" if len(variants) > 1 else "training without maps"
+    networks = trained(cohort, list(variants.values()), executor, digests, described)
+    jobs = {weight: list(networks.jobs[variant.name].values()) for weight, variant in variants.items()}
+    if not jobs[0.0]:
         raise BadInputError(f"training without maps: every network failed; see {layout.failures}.")
-    measured = {weight: [MEASURED_TABLE.read(job.outputs["measures"]) for job in own] for weight, own in done.items()}
+    measured = {weight: [MEASURED_TABLE.read(job.outputs["measures"]) for job in own] for weight, own in jobs.items()}
     table = before_after_table(config.objective.kind, measured[0.0])
     BEFORE_AFTER_TABLE.write(layout, table)
     counts = [frame.loc[frame["part"] == TEST, "participant_id"].nunique() for frame in measured[0.0]]
     for training in (BEFORE, AFTER):
-        folds = [(job.outputs[training], count) for job, count in zip(done[0.0], counts, strict=True)]
+        folds = [(job.outputs[training], count) for job, count in zip(jobs[0.0], counts, strict=True)]
         write_pooled(layout.compared_map(NAME, training), folds, spec, f"Heatlas evaluation: mean map {training}")
     log.info("Before and after training with maps (%s):", config.objective.kind)
     for row in table.to_dict("records"):
@@ -202,7 +202,7 @@ def before_and_after(cohort: JudgedCohort, executor: Executor, digests: DigestCa
             "  %s %.3f, then %.3f (%+.3f [%+.3f, %+.3f])",
             *(row[name] for name in ("measure", "before", "after", "change", "change_low", "change_high")),
         )
-    whole = {weight: measured[weight] for weight, own in jobs.items() if len(done[weight]) == len(own)}
+    whole = {weight: measured[weight] for weight, variant in variants.items() if variant.name in networks.whole}
     OBJECTIVE_WEIGHTS_TABLE.remove(layout)  # of an earlier call, with other weights
     if config.evaluation.objective_weights and 0.0 in whole:  # of other folds a mean is of other people
         labels = {scan.participant_id: str(scan.label) for scan in reversed(cohort.labelled)}
@@ -210,7 +210,7 @@ def before_and_after(cohort: JudgedCohort, executor: Executor, digests: DigestCa
         weights = objective_weights_table(config.objective.kind, by_weight, labels)
         OBJECTIVE_WEIGHTS_TABLE.write(layout, weights)
         log.info("Weight chosen on the validation parts: %g", weights.loc[weights["chosen"], "weight"].iloc[0])
-    return outcomes
+    return networks.outcomes
 
 
 def trained_weights(config: Config) -> list[float]:
@@ -218,26 +218,22 @@ def trained_weights(config: Config) -> list[float]:
     return sorted({0.0, *config.evaluation.objective_weights} - {map_settings(config).weight})
 
 
-def _jobs(cohort: JudgedCohort, weight: float, digests: DigestCache) -> list[Job]:
-    """One training and its measures per fold; with weight 0 the network of the run is measured as well."""
-    spec, layout, scans = configured_input(cohort.config), cohort.layout, cohort.labelled
-    name, networks = (str(weight), f"objective-weight-{weight}") if weight else (BEFORE, NETWORKS)
+def _variant(cohort: JudgedCohort, weight: float, digests: DigestCache) -> Variant:
+    """Networks with a weight, and their measures; with weight 0 the network of the run is measured as well."""
+    training, networks = (str(weight), f"objective-weight-{weight}") if weight else (BEFORE, NETWORKS)
     config = dataclasses.replace(cohort.config, objective=dataclasses.replace(cohort.config.objective, weight=weight))
-    others = dataclasses.replace(layout, networks=networks)
-    versions = registered_versions(layout, scans, config, digests)
-    jobs = []
-    for fold in cohort.tested_folds:
-        base = fold_job(others, fold, scans, spec, config, versions, prefix=f"{networks}_")
-        own = None if weight else layout.fold(fold.index)
-        files = others.fold(fold.index)
-        outputs = {**base.outputs, "measures": files.measures, "measures_columns": files.measures.with_suffix(".json")}
-        outputs |= {training: files.mean_map(training) for training in (name, *([AFTER] if own else []))}
-        inputs = {"training": base.key} | ({"run": digests.digest(own.weights)} if own else {})
+
+    def measured(job: Job, fold: Fold) -> Job:
+        of_run = None if weight else cohort.layout.fold(fold.index)
+        files = job.arguments[0].layout.fold(fold.index)
+        outputs = {**job.outputs, "measures": files.measures, "measures_columns": files.measures.with_suffix(".json")}
+        outputs |= {name: files.mean_map(name) for name in (training, *([AFTER] if of_run else []))}
         facts, digests_of_files = facts_of(config, fold)
-        key = unit_key({**inputs, **digests_of_files}, [facts, config.regions.atlas], trained_and_measured)
-        arguments = (base.arguments[0], key, name, own)
-        jobs.append(Job(STAGE, base.unit, key, outputs, trained_and_measured, arguments, on_gpu=True))
-    return jobs
+        inputs = ({"run": digests.digest(of_run.weights)} if of_run else {}) | dict(digests_of_files)
+        facts_of_key = [facts, config.regions.atlas]
+        return wrapped(job, STAGE, trained_and_measured, outputs, (training, of_run), facts_of_key, inputs)
+
+    return Variant(networks, config, wrap=measured)
 
 
 def require_maps(config: Config) -> None:
@@ -252,3 +248,10 @@ def require_maps(config: Config) -> None:
             "evaluation.objective_weights: networks that learn by guided gradients alone (objective.guided_alone) have "
             "no weight of maps. Leave the weights out."
         )
+
+
+PART = Part(
+    "objective", "networks trained with maps and without", tables=(BEFORE_AFTER_TABLE, OBJECTIVE_WEIGHTS_TABLE),
+    trains=True, require=lambda _, config: require_maps(config),
+    run=lambda bench, cohort: before_and_after(cohort, bench.executor, bench.digests),
+)  # fmt: skip
