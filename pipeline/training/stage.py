@@ -277,8 +277,8 @@ def _train_fold(ranks: Ranks, outputs: dict[str, Path], task: FoldTask, key: str
     device = device_of_rank(chosen_device(config), ranks)
     with kept_memory(), repeatable(device, task.seed, config.threads):
         validation = load_part(task, "validation", task.fold.validation, device)
-        part, besides = task.part(task.fold.train), task.besides
-        context = besides.context(task.config, kind, task.spec, task.fold, part, device, task.layout)
+        learned, besides = task.part(task.fold.train), task.besides
+        context = besides.context(task.config, kind, task.spec, task.fold, learned, device, task.layout)
         if others := [scan for scans in task.unlabelled.values() for scan in scans]:
             unknown = torch.zeros(len(others), dtype=torch.int64)
             training = load_volumes(others, unknown, task.spec, task.layout.kept_volumes, device, config.threads)
