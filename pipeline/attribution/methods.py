@@ -145,7 +145,7 @@ def attribute_all(
     model : nn.Module
         In evaluation mode; not changed.
     volumes : Tensor
-        (B, 1, D, H, W), in the precision and on the device of the model.
+        (B, C, D, H, W), a channel per image, in the precision and on the device of the model.
     target : int
         Output unit to explain.
     method : Method

@@ -207,7 +207,7 @@ def read_channels(files: ScanFiles, spec: NetworkInput) -> np.ndarray:
 
 
 def read_network_volume(files: ScanFiles, spec: NetworkInput) -> np.ndarray:
-    """The same of the first image alone; float32, shape ``spec.shape``."""
+    """Read the first image of a registered scan, scaled as a network sees it; float32, shape ``spec.shape``."""
     first: np.ndarray = _read(files, files.images[:1], spec)[0]
     return first
 

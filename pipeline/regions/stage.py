@@ -74,7 +74,7 @@ def aggregate_relevance(
     """Write the relevance tables, fingerprints, overlap between betas, and mean maps.
 
     `scans`: scans that have been explained and predicted. `predictions`: ``predictions.tsv``. `grid`: grid of the maps.
-    Returns whether tables were written; False if they were still valid. one per map whose means are kept. Raises
+    Returns whether tables were written (False if they were still valid), and one outcome per mean map. Raises
     BadInputError if there is no scan, a scan has no prediction or two, or its region table is missing or lacks a map.
     """
     if not scans or not map_names:

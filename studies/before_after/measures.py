@@ -1,8 +1,8 @@
 """``before_after.tsv``: what training with ``[objective]`` changed, on the same people; and the unit that measures it.
 
 A fold is trained as long with another weight of ``[objective]``, and its maps and those of the run's network are
-measured. What decides on units stands apart (`studies.before_after.stage`), so that a change of that trains nothing
-again.
+measured. Which units are made is decided in `studies.before_after.stage`, so that a change there repeats no
+training.
 """
 
 from __future__ import annotations

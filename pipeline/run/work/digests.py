@@ -200,7 +200,7 @@ Stamp = list[Any]
 
 
 def stamp_of(path: Path, before: Any = None) -> Stamp | None:
-    """Stamp of a file, which is read only if `known` is not its stamp; None if unreadable.
+    """Stamp of a file, which is read again only if its size or times are not those in `before`; None if unreadable.
 
     An editor may reset the time of modification, but not that of the status.
     """

@@ -1,4 +1,6 @@
-"""Which permutations are allowed under the null hypothesis, the p they give, and its correction over a family of tests.
+"""Which permutations are allowed under the null hypothesis, the p they give, and the false discovery rate.
+
+Family-wise p are made in `freedman_lane`.
 
 Participants may have repeated scans. They are exchanged as
 
