@@ -61,11 +61,11 @@ def pretrain_command(options: Pretrain) -> int:
     config = settings_of(run)
     if options.without is not None:
         config = replace(config, pretraining=replace(config.pretraining, without=str(options.without.resolve())))
-    last = Stage("pretraining", _pretrain, _require_settings, parts_of)
+    last = Stage("pretraining", _pretrain, require_settings, parts_of)
     return run_pipeline(RunInput(run.input, run.preset), run.out, config, run, ("cohort", "registration"), last)
 
 
-def _require_settings(config: Config, elsewhere: bool) -> None:
+def require_settings(config: Config, elsewhere: bool) -> None:
     """Refuse settings that no backbone can be trained with; `elsewhere` as of `require_settings`."""
     from heatlas.pipeline.run.errors import UsageError
     from heatlas.workflows.preflight import require_network

@@ -36,13 +36,13 @@ from tests.other_device import CPU, ON_HOST, OTHER, MixedDevicesError, Waits, la
 from tests.training.run_of_folds import Inline
 
 SIZES = {
-    "gradient/integrated_gradients.py:require_complete": "which volumes of a batch miss: only they are looked at",
-    "cam/opti_cam.py:optimised_weights": "volumes whose weights no longer move leave the search",
-    "cam/opti_cam.py:_remember": "the same",
-    "perturbation/occlusion.py:region_drops": "numbers of the regions there are",
+    "gradient/paths.py:require_complete": "which volumes of a batch miss: only they are looked at",
+    "cam/masked_volumes.py:optimised_weights": "volumes whose weights no longer move leave the search",
+    "cam/masked_volumes.py:_remember": "the same",
+    "perturbation/masking.py:region_drops": "numbers of the regions there are",
     "reference/region_swap.py:_of": "the same",
     "reference/region_swap.py:players": "the same",
-    "reference/rescale.py:backward": "where a multiplier is not 0, which is rare behind max-pooling",
+    "reference/deeplift.py:backward": "where a multiplier is not 0, which is rare behind max-pooling",
 }
 """Where a method must know how large a result is, and waits for it; why."""
 
@@ -94,7 +94,7 @@ def test_a_listed_wait_is_one_that_happens() -> None:
     for family, methods in {"founding": ("region-occlusion", "opti-cam", "region-swap", "deeplift")}.items():
         found = {place for method in methods for place in agree(family, method).sizes}
     assert {place.removeprefix("pipeline/attribution/") for place in found} == set(SIZES) - {
-        "gradient/integrated_gradients.py:require_complete"
+        "gradient/paths.py:require_complete"
     }
 
 

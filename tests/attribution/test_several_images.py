@@ -127,6 +127,7 @@ def test_a_family_takes_them_and_is_stored_with_them(family: str, tmp_path: Path
 
 
 def test_a_family_of_one_image_refuses_them_before_work() -> None:
+    from heatlas.studies.pretraining.command import require_settings as of_pretraining
     from heatlas.workflows.preflight import require_settings
 
     config = load_config(overrides={"cohort": {"further_suffixes": ["FLAIR"]}})
@@ -140,7 +141,7 @@ def test_a_family_of_one_image_refuses_them_before_work() -> None:
         with pytest.raises(UsageError, match=f"of the family {name} see one image, not 2 as channels"):
             require_settings(one, ("training",), False)
     with pytest.raises(UsageError, match="a backbone is trained on images of one kind"):
-        require_settings(config, ("pretraining",), False)
+        of_pretraining(config, False)
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,7 @@ def test_works_that_the_paper_cites_are_listed_as_in_methods_texts() -> None:
 def test_numbers_of_the_study_of_patients_are_the_same_on_every_page() -> None:
     patients = text("docs/patients.md")
     found = re.search(
-        r"hippocampus \(g ([\d.]+)\), their area is (\.\d+), ridge has (\.\d+)",
+        r"hippocampus \(g ([\d.]+)\), their AUC is (\.\d+), ridge has (\.\d+)",
         text("README.md").replace("\n", " "),
     )
     assert found

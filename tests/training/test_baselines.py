@@ -13,8 +13,10 @@ from torch import nn
 
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.cohort.work import Work
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.training.baselines import stage
 from heatlas.pipeline.training.baselines.images import (
     CHANNELS,
@@ -192,7 +194,8 @@ def predictions_of_run(tmp_path, monkeypatch, several: bool, **facts: object) ->
     monkeypatch.setattr(stage, "image_features", lambda *_: images.pop())
     config = load_config(overrides={"cohort": {"classes": classes} if several else {}})
     files = [None] * len(scans)
-    return stage._predictions(layout, scans, files, Split(folds), config, None, Here(), None)
+    work = Work(layout, tmp_path, config, (), Split(folds), Here(), DigestCache(layout.digests))
+    return stage._predictions(work, scans, files, None, None)
 
 
 def test_baselines_of_several_classes_know_what_can_be_known(tmp_path, monkeypatch) -> None:
