@@ -116,10 +116,18 @@ CODES = Path(__file__).parents[1] / "pipeline" / "run" / "work" / "same_code.tsv
 FOLDERS = ("cohort", "run", "applied")
 BENCH = ["--plant", "--quick", "--parts", "faithfulness", "interactions"]
 TIMES = {"seconds"}  # columns that no two runs share
-LEFT_OUT = {"run.log", "digests.json", "receipts", "provenance.json"}  # when, where and with what a run was made
+LEFT_OUT = {
+    "run.log",
+    "evaluation.log",
+    "digests.json",
+    "receipts",
+    "provenance.json",
+}  # when, where and with what a run was made
 MASKED = {
     r"\b20(2[5-9]|[3-9]\d)-\d\d-\d\d(T[\d:.+Z]+)?": "DATE",
     r"\b(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{7,64}\b": "DIGEST",
+    r'"seconds": [\d.e-]+': '"seconds": TIME',
+    r'(?<=networks_of = ")[^"]+': "FOLDER",
 }
 TEXTS = (".json", ".html", ".toml", ".md", ".bib", ".txt", ".csv", "")
 
@@ -265,6 +273,8 @@ def compare(old: Path, new: Path, expected: Path, most: int) -> int:
 
 def write_codes(old: Path, new: Path, path: Path) -> int:
     """Write a row for code that did in `new` what other code did in `old`."""
+    from heatlas.pipeline.run.work import digests
+
     columns = ["work", "modules", "digest", "in_keys"]
     before, after = (pd.read_json(root / "codes.jsonl", lines=True).set_axis(columns, axis=1) for root in (old, new))
     after["modules"] = after["modules"].map(" ".join)
@@ -272,6 +282,10 @@ def write_codes(old: Path, new: Path, path: Path) -> int:
     rows = both[["modules", "digest", "in_keys_earlier"]].set_axis(["modules", "digest", "earlier"], axis=1)
     rows = rows.drop_duplicates().query("digest != earlier").sort_values(["modules", "earlier"])
     certain = rows[~rows.duplicated("digest", keep=False)]  # else two earlier codes did it: which one, nobody knows
+    is_now = [
+        digests._modules_digest(tuple(modules.split())) == digest for _, modules, digest, _ in certain.itertuples()
+    ]
+    certain = certain[is_now]  # the tree may have changed since it was recorded
     certain.to_csv(path, sep="\t", index=False)
     print(f"{len(certain)} rows in {path}")
     return 0

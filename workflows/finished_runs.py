@@ -178,7 +178,7 @@ PAIRS = (
 def comparison_page(runs: pd.DataFrame, maps: pd.DataFrame, regions: pd.DataFrame, pairs: pd.DataFrame) -> str:
     """The page as HTML, from the tables of a comparison.
 
-    `runs`, `maps`, `regions`: of `pipeline.statistics.comparison.families`. `pairs`: ``mcnemar.tsv``.
+    `runs`, `maps`, `regions`: of `pipeline.statistics.comparison.runs`. `pairs`: ``mcnemar.tsv``.
     """
     known = runs[runs["balanced_accuracy"].notna()]
     rows = [

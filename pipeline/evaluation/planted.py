@@ -1,4 +1,4 @@
-"""Whether a cohort with planted disease and planted effects shows them: its heatmaps where, its analyses that.
+"""Whether heatmaps find the regions of planted disease, and analyses the planted effects.
 
 *Recovery* of a map: how many planted bilateral groups are among the first ten by sum, density or gain, against the
 number that a random ranking puts there (hypergeometric). *Localisation*: how much of the positive relevance lies in

@@ -161,12 +161,12 @@ def require_backbone(settings: ProbeConfig, shuffled: bool) -> None:
 
 
 def on_shuffled_labels(settings: ProbeConfig) -> ProbeConfig:
-    """The recipe for shuffled labels: on networks that know the true ones a probe is trained as a whole."""
+    """The recipe for shuffled labels: where the backbone learned from true labels, the whole network is trained."""
     return replace(settings, train_backbone=True) if knows_labels(settings) else settings
 
 
 def files_of(settings: ProbeConfig, fold: int) -> FoldFiles | None:
-    """Files of the backbone of a fold, as `backbone_files`; None for a file of weights, which says no people."""
+    """Files of the backbone of a fold, as `backbone_files`; None for a file of weights, which lists no people."""
     return None if Path(settings.backbone).is_file() else backbone_files(settings.backbone, fold)
 
 

@@ -125,7 +125,7 @@ def test_a_method_is_one_file_and_a_line(tmp_path) -> None:
     line = "from heatlas.pipeline.attribution.gradient.toy import ToyMap"
     added(tmp_path, "pipeline/attribution/gradient/toy.py", "method", {
         "pipeline/attribution/registry.py": {
-            "from heatlas.pipeline.attribution.gradient.paths import IntegratedGradients": line,
+            "from heatlas.pipeline.attribution.lrp.relevance import Lrp": line,
             "ENTRIES: Sequence[Entry] = (": '    Entry(ToyMap, "a power of the gradient", spelling="TOY map"),',
         },
     })  # fmt: skip

@@ -43,7 +43,7 @@ MOST_STRATA = 5
 class Words:
     """How sentences speak of a task.
 
-    Of what the networks explain: its name, what maps show of it, and what blue and red in a map do to it. Then the unit
+    Of what the networks explain: its name, what maps show of it, and what red and blue mean in a map. Then the unit
     of evidence, someone to compare with, and the answer of the networks.
     """
 
@@ -114,7 +114,7 @@ class Task:
 
     @property
     def units(self) -> tuple[int, ...]:
-        """Outputs whose class is told from all others: each of several, the one explained of two, none of a number."""
+        """Outputs that stand for a class against the rest: all of several, the explained of two, none of a number."""
         return tuple(range(len(self.outputs))) if len(self.classes) > 2 else (self.unit,) * bool(self.classes)
 
     @property
@@ -125,11 +125,11 @@ class Task:
         return ["probability"] if self.classes else ["prediction"]
 
     def is_control(self, label: str | None) -> bool:
-        """Whether a scan with this label may be one to compare with: of the first class; any, for a number."""
+        """Whether a scan with this label can serve as a control: the first class; for a number, every scan."""
         return self.is_number or label == self.outputs[0]
 
     def explains(self, label: str | None) -> bool:
-        """Whether maps of a scan with this label show what is explained: of that class; any, for a number."""
+        """Whether a scan with this label is of the class that is explained; for a number, every scan is."""
         return self.is_number or label == self.explained
 
     def ranks_by(self, labels: Sequence[str | None], scans: Sequence[str]) -> list[float]:

@@ -43,7 +43,7 @@ def matrices(overlap: pd.DataFrame) -> dict[str, pd.DataFrame]:
 def build_beta(material: Material) -> Mapping[str, Any]:
     """One matrix per metric that is known."""
     overlap = material.run.tables["beta_overlap"]
-    notes = sorted(set(overlap["note"].dropna()))
+    notes = sorted(set(overlap["note"].dropna())) if "note" in overlap else []
     known = matrices(overlap)
     picture = None
     if known:

@@ -117,7 +117,7 @@ window.heatlas ??= (() => {
 
   const millimetres = ({ origin, voxel }, at) => at.map((n, axis) => origin[axis] + n * voxel[axis]);
 
-  // A number as the rest of the page writes it (reports/numbers.py), with a true minus sign.
+  // A number as the rest of the page writes it (reports/words/numbers.py), with a true minus sign.
   function number(value, digits = 3) {
     if (!Number.isFinite(value)) return Number.isNaN(value) ? "n/a" : value > 0 ? "∞" : "−∞";
     const size = Math.abs(value);
