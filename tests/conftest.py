@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib.util
 import multiprocessing
 import os
+import re
 import sys
+from functools import cache
 from pathlib import Path
 
 import hypothesis
@@ -33,6 +35,7 @@ LONGEST = (
 )  # fmt: skip
 """Files whose tests begin first when processes share the work, so that none is left with a long file at the end."""
 
+ROOT = Path(__file__).parents[1]
 REAL_DATA = Path(os.environ.get("HEATLAS_TEST_DATA", Path(__file__).parents[2] / "shared" / "data"))
 
 
@@ -40,10 +43,34 @@ STUDIES = importlib.util.find_spec("heatlas.studies") is not None
 """Whether the program stands with its studies; without them it is the core (`make test-core`)."""
 
 
+@cache
+def imported_texts(path: Path) -> tuple[str, frozenset[Path]]:
+    """A file's text, and the helpers of the tests and benchmarks that it imports."""
+    text = path.read_text(encoding="utf-8")
+    names = re.findall(r"^\s*(?:from|import) (?!heatlas)([\w.]+)", text, re.MULTILINE)
+    names = [name.replace(".", "/") for name in names]
+    places = {
+        folder / f"{name}.py" for name in names for folder in (ROOT, ROOT / "tests", ROOT / "benchmarks", path.parent)
+    }
+    return text, frozenset(place for place in places if place.is_file())
+
+
+def needs_studies(path: Path) -> bool:
+    """Whether a file, or a helper that it imports directly or indirectly, imports a study."""
+    waiting, seen = [path], set[Path]()
+    while waiting:
+        text, imported = imported_texts(waiting.pop())
+        if "heatlas.studies" in text:
+            return True
+        waiting += imported - seen
+        seen |= imported
+    return False
+
+
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
     """Leave out the test files of studies where there are none."""
-    of_studies = collection_path.suffix == ".py" and "heatlas.studies" in collection_path.read_text(encoding="utf-8")
-    return True if of_studies and not STUDIES and collection_path != Path(__file__) else None
+    is_file = collection_path.suffix == ".py" and collection_path != Path(__file__)
+    return True if not STUDIES and is_file and needs_studies(collection_path) else None
 
 
 @pytest.fixture(scope="session")
