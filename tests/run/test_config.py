@@ -177,6 +177,7 @@ def test_file_wins_over_preset_and_option_over_file(tmp_path):
         ("seed = " + "9" * 6000 + "\n", "not valid TOML"),
     ],
 )
+@pytest.mark.studies
 def test_wrong_settings_are_named(tmp_path, text, message):
     path = tmp_path / "mine.toml"
     path.write_text(text)
@@ -388,6 +389,7 @@ def test_records_are_frozen():
         Config().seed = 1  # type: ignore[misc]
 
 
+@pytest.mark.studies
 def test_an_architecture_brings_its_usual_settings_and_every_setting_of_the_file_stays(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text('[model]\narchitecture = "bcos-simple"\n[training]\nlearning_rate = 0.5\n')

@@ -6,11 +6,14 @@ import re
 import tomllib
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 DOCKER = (ROOT / ".ci" / "container" / "Dockerfile").read_text(encoding="utf-8")
 APPTAINER = (ROOT / ".ci" / "container" / "heatlas.def").read_text(encoding="utf-8")
 
 
+@pytest.mark.studies
 def test_all_that_the_package_holds_is_copied() -> None:
     copied = {name for line in re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKER, re.MULTILINE) for name in line.split()}
     files = APPTAINER.split("%files\n")[1].split("\n\n")[0]

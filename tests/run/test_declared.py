@@ -119,6 +119,7 @@ def test_a_layout_repeats_no_path_that_a_table_has() -> None:
     assert {name for name in members if getattr(layout, name) in tables} == {"failures"}  # another for each command
 
 
+@pytest.mark.studies
 def test_a_dictionary_is_written_by_the_record_of_a_table_alone() -> None:
     """The others are rows that one unit of work leaves for the command that started it."""
     callers = {

@@ -101,6 +101,7 @@ def test_code_shown_to_be_the_same_keeps_the_digest_of_the_earlier_code(package,
 
 
 @pytest.mark.parametrize("row", digests.SAME_CODE.read_text().splitlines()[1:], ids=lambda row: row.split("\t")[0])
+@pytest.mark.studies
 def test_rows_of_code_that_is_the_same_are_of_the_code_now(row):
     modules, digest, earlier = row.split("\t")
     assert digests._modules_digest(tuple(sorted(modules.split()))) == digest != earlier, (

@@ -24,6 +24,7 @@ def records(record: type) -> Iterator[type]:
             yield from records(kinds[field.name])
 
 
+@pytest.mark.studies
 def test_the_page_is_made_from_the_declarations() -> None:
     assert PAGE.read_text(encoding="utf-8") == settings_page(), REMEDY
 
@@ -36,6 +37,7 @@ def test_every_setting_is_explained(record: type) -> None:
     assert not missing
 
 
+@pytest.mark.studies
 def test_rows_say_kind_default_and_meaning() -> None:
     page = settings_page()
     assert page.count("## `[statistics.primary]`") == 1
@@ -52,6 +54,7 @@ def test_rows_say_kind_default_and_meaning() -> None:
         assert row in page
 
 
+@pytest.mark.studies
 def test_help_of_a_base_is_inherited() -> None:
     texts = help_texts(NETWORKS["bcos-vgg11"])
     assert texts["b"].startswith("Exponent of all layers.")
