@@ -71,8 +71,7 @@ def find_atlas(name: str) -> AtlasSource:
     """Find an atlas by its name in the catalogue or by the path of its label image.
 
     `name`: a name of `atlas_names`, or the path of a ``.nii`` or ``.nii.gz`` label image with its table beside it (same
-    name, ``.tsv``, columns ``index`` and ``name``). Raises UsageError for an unknown name, or a path without image or
-    table. Raises MissingDataError if a carrying package lacks a file.
+    name, ``.tsv``, columns ``index`` and ``name``).
     """
     entry = _catalogue().get(name.lower())
     if entry is not None:

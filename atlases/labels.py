@@ -68,8 +68,8 @@ class Atlas:
 def load_atlas(name: str, grid: Grid) -> Atlas:
     """Load an atlas and bring its labels to a grid in template space.
 
-    Labels move by nearest neighbour through both affines. Atlases of the catalogue are masked by the template
-    brain, as the images are; labels given by path are taken as they are.
+    Labels move by nearest neighbour through both affines. Atlases of the catalogue are masked by the template brain, as
+    the images are; labels given by path are taken as they are.
 
     Parameters
     ----------
@@ -78,16 +78,6 @@ def load_atlas(name: str, grid: Grid) -> Atlas:
         `atlases.catalogue.atlas_names`, or the path of a label image with its ``.tsv`` beside it.
     grid : Grid
         In template space.
-
-    Raises
-    ------
-    UsageError
-        For an unknown name or a missing file.
-    BadInputError
-        For an image that is not a label image, labels without a name, a region that its table puts on one side
-        and its image on the other, or labels outside the field of view.
-    MissingDataError
-        If a carrying package lacks a file.
     """
     source = find_atlas(name)
     return _carried_on(source.name, grid) if source.carried else _placed(source, grid)

@@ -64,9 +64,6 @@ COLUMNS = tuple(field.name for field in dataclasses.fields(Region))
 class RegionTable:
     """The regions of an atlas, in the order of their numbers.
 
-    Raises BadInputError if a number or name occurs twice, a number is not positive, or a hemisphere or tissue is not a
-    known word.
-
     Examples
     --------
     >>> table = neuromorphometrics()

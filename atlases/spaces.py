@@ -67,8 +67,7 @@ class Grid:
     """Where the voxels of an array lie.
 
     `shape`: three sides, in voxels. `affine`: (4, 4), voxel indices to world millimetres (RAS+); kept as a read-only
-    copy in double precision. Raises BadInputError if the shape is not three positive sides or the affine cannot be
-    inverted.
+    copy in double precision.
     """
 
     shape: tuple[int, int, int]
@@ -167,8 +166,7 @@ class Grid:
 def require_same_grid(a: Grid, b: Grid, what: str) -> None:
     """Refuse two grids that differ.
 
-    `what`: which two things were to be put together, e.g. ``"relevance map and atlas"``. Raises BadInputError with both
-    grids in the message.
+    `what`: which two things were to be put together, e.g. ``"relevance map and atlas"``.
     """
     if not a.same_as(b):
         raise BadInputError(f"{what} lie on different grids: {a} against {b}. Resample one of them through its affine.")
@@ -270,12 +268,10 @@ def read_brain(path: Path, grid: Grid) -> NDArray[np.bool_]:
 def resample_labels(labels: NDArray[np.integer], source: Grid, target: Grid) -> NDArray[np.int32]:
     """Carry a label image to another grid by nearest neighbour.
 
-    Each target voxel takes the label of the source voxel that holds its centre, so no number arises that was not
-    there, and volumes are kept up to sampling error. Structures thinner than the target's voxels may fall between.
+    Each target voxel takes the label of the source voxel that holds its centre, so no number arises that was not there,
+    and volumes are kept up to sampling error. Structures thinner than the target's voxels may fall between.
 
-    `source`, `target`: any orientation, also oblique; the same world space. Raises BadInputError if the target's field
-    of view misses a label altogether, which means that the two are not in one space or the target is cropped too
-    tightly.
+    `source`, `target`: any orientation, also oblique; the same world space.
     """
     if labels.shape != source.shape:
         raise BadInputError(f"labels of shape {labels.shape} cannot lie on the grid {source}.")
@@ -321,12 +317,12 @@ UNREADABLE = (
 def write_template_image(path: Path, values: np.ndarray, grid: Grid, title: str = "") -> None:
     """Write an image on a grid of template space as ``.nii.gz``.
 
-    The gzip stream has the lowest compression level (several times faster than the default, about a tenth larger)
-    and neither time nor name, so that equal values give equal bytes.
+    The gzip stream has the lowest compression level (several times faster than the default, about a tenth larger) and
+    neither time nor name, so that equal values give equal bytes.
 
     `values`: shape of `grid`; booleans are stored as uint8, all else as float32. `grid`: its affine is stored as sform
     and qform with code 4 (MNI152). `title`: for the description field of the header: cut at its 79 characters, each
-    that is not ASCII written as ``?``. Raises ValueError if the values do not lie on the grid.
+    that is not ASCII written as ``?``.
     """
     if values.shape != tuple(grid.shape):
         raise ValueError(f"{path.name}: image has shape {values.shape}, the template grid {tuple(grid.shape)}.")

@@ -161,9 +161,7 @@ def template_on(grid: Grid, template: str = DEFAULT_TEMPLATE) -> Template:
 def find_template(template: str) -> TemplateSource:
     """Find and read a template.
 
-    `template`: a name, or the path of a folder ``tpl-NAME`` (`pipeline.run.config.images`). Raises MissingDataError if
-    no source has it, or a carried file is altered. Raises BadInputError if its files cannot be read or do not fit
-    together.
+    `template`: a name, or the path of a folder ``tpl-NAME`` (`pipeline.run.config.images`).
     """
     name = template_name(template)
     if name != template:

@@ -54,10 +54,7 @@ def require_tokens(view: NetworkView, method: str) -> None:
 
 @torch.no_grad()
 def attention_after(view: NetworkView, method: str) -> tuple[Tensor, ...]:
-    """Attention weights of each layer behind the boundary, (B, heads, N, N); rows sum to 1.
-
-    Raises UsageError without attention there, or where the features of the boundary are not the tokens.
-    """
+    """Attention weights of each layer behind the boundary, (B, heads, N, N); rows sum to 1."""
     require_tokens(view, method)
     with kept_attention(view.model) as kept:
         view.rest(view.features)
@@ -298,10 +295,7 @@ class Cgw1:
         return mean_token(matrix, view).to(view.features.dtype)
 
     def _layers(self, view: NetworkView) -> list[nn.Module]:
-        """Blocks, norm and linear layer behind the boundary.
-
-        Raises UsageError if anything else follows, or not the logit is explained.
-        """
+        """Blocks, norm and linear layer behind the boundary."""
         require_tokens(view, self.name)
         if view.start != "logit":
             raise UsageError(f"{self.name}: defined for start = 'logit' only, not {view.start!r}.")

@@ -37,8 +37,7 @@ def read_settings(method: str, record: type, texts: Sequence[str], where: str = 
     """Settings by name, each of the type of its field, only those that differ from the default.
 
     `method`: for messages. `record`: a dataclass. `texts`: ``key=value``. `where`: option or setting that they come
-    from, for messages. Raises UsageError for a text without ``=``, an unknown or repeated setting, or a value of
-    another type or outside of its range.
+    from, for messages.
     """
     given: dict[str, Any] = {}
     for text in texts:
@@ -87,10 +86,7 @@ def settable(record: type, prefix: str = "") -> Iterator[tuple[str, Field]]:
 
 
 def build_record(record: type, settings: Mapping[str, Setting], given: Mapping[str, Any]) -> Any:
-    """Create a record from its settings and from values provided by the run.
-
-    Raises UsageError for a value that the record refuses.
-    """
+    """Create a record from its settings and from values provided by the run."""
     kinds, values = kinds_of(record), dict(given)
     for name, value in settings.items():
         head, point, _ = name.partition(".")

@@ -104,8 +104,7 @@ def require_defined(
 ) -> None:
     """Refuse a method that is not defined for a network, using an empty volume; before any scan is read.
 
-    `shape`: voxels of its input. `stage`, `start`: as for `attribute`. `channels`: of its input. Raises UsageError from
-    the method, with the layers it found and the remedy.
+    `shape`: voxels of its input. `stage`, `start`: as for `attribute`. `channels`: of its input.
     """
     if isinstance(method, Conditional):
         model, member_method = members_of(model)[0], for_member(method, 0)
@@ -160,13 +159,6 @@ def attribute_all(
     -------
     tuple of Attribution
         One, or one per map of a method that makes several.
-
-    Raises
-    ------
-    UsageError
-        For an unsupported stage, target, mode or setting.
-    BadInputError
-        For volumes that do not fit the model or are not finite, and for maps that are not finite.
     """
     if isinstance(model, Ensemble):
         return _of_ensemble(answers_of_members(model, volumes, target, method, stage, start, at_input_grid))
@@ -283,8 +275,6 @@ Centres = tuple[tuple[float, float], ...]
 def receptive_centres(layers: Sequence[tuple[str, nn.Module]]) -> Centres:
     """Offset and step, per axis, so that feature i has its receptive field's centre at voxel ``offset + step i``.
 
-    Raises UsageError for a layer with unknown geometry; the message names it.
-
     Examples
     --------
     >>> receptive_centres([("conv", nn.Conv3d(1, 1, 3)), ("pool", nn.MaxPool3d(2))])
@@ -359,10 +349,7 @@ class OwnGeometry(Protocol):
 
 
 def to_input_grid(maps: Tensor, view: NetworkView) -> Tensor:
-    """Bring maps (B, 1, d, h, w) of a boundary to the grid of the volumes, (B, 1, D, H, W).
-
-    Raises UsageError as `receptive_centres`.
-    """
+    """Bring maps (B, 1, d, h, w) of a boundary to the grid of the volumes, (B, 1, D, H, W)."""
     return interpolated(maps, view.before, view.volumes.shape[-3:])
 
 

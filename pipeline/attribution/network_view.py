@@ -48,12 +48,6 @@ def start_values(logits: Tensor, target: int, start: StartValue) -> Tensor:
     start : {"logit", "probability", "evidence"}
         ``evidence`` is the logit minus the mean of all other logits; for a single output, the output itself.
 
-    Raises
-    ------
-    UsageError
-        If the target does not exist, `start` is unknown or a probability of one output, or the output is not one row of
-        logits per volume.
-
     Examples
     --------
     >>> start_values(torch.tensor([[0.0, -2.0]]), 1, "logit").tolist()
@@ -83,11 +77,7 @@ def start_values(logits: Tensor, target: int, start: StartValue) -> Tensor:
 
 
 def require_explainable(model: nn.Module, volumes: Tensor) -> None:
-    """Refuse volumes that the model cannot take or that are not finite.
-
-    Raises BadInputError for a wrong number of axes, a precision or device other than the model's, or values that are
-    not finite.
-    """
+    """Refuse volumes that the model cannot take or that are not finite."""
     if volumes.dim() != 5 or not len(volumes):
         raise BadInputError(f"volumes must be (batch, channel, D, H, W) and are {tuple(volumes.shape)}.")
     if volumes.dtype not in (torch.float32, torch.float64):
@@ -181,8 +171,6 @@ def explaining(
     `model`: in evaluation mode. Boundaries other than 0 need a `StagedModel` or an `nn.Sequential`. `volumes`: (B, 1,
     D, H, W), in the precision and on the device of the model. `target`: output unit. `stage`: boundary: a number of
     stages (of a `StagedModel`) or children (of an `nn.Sequential`), or the name of a layer, meaning right after it.
-    Raises UsageError for a boundary or target that does not exist, or a layer that is in training mode or works in
-    place. Raises BadInputError for volumes that do not fit the model or are not finite.
     """
     require_unchanging(model)
     require_explainable(model, volumes)
@@ -213,10 +201,7 @@ def placed_layers(layers: Layers) -> Layers:
 
 
 def require_unchanging(model: nn.Module) -> None:
-    """Refuse a model whose forward pass depends on the batch or changes its own activations.
-
-    Raises UsageError, naming the first module in training mode, working in place, or normalising by the current batch.
-    """
+    """Refuse a model whose forward pass depends on the batch or changes its own activations."""
     for name, module in model.named_modules():
         where = f"layer {name or 'model'} ({type(module).__name__})"
         if module.training:

@@ -33,11 +33,6 @@ class StagedModel(nn.Module):
         Applied in order. No module may appear twice, so that a hook on a module means one place of the network,
         and none may work in place, so that the activation a hook saw stays what it was.
 
-    Raises
-    ------
-    ValueError
-        If there is no stage, a module is shared between places, or a module works in place.
-
     Attributes
     ----------
     architecture : Architecture or None

@@ -22,10 +22,7 @@ def chosen_device(config: TrainingConfig) -> torch.device:
 
 
 def require_device(config: TrainingConfig) -> None:
-    """Refuse a configured GPU that this machine does not have, or that PyTorch cannot use.
-
-    Raises UsageError with the reason: PyTorch without CUDA, a driver that is too old, or no GPU.
-    """
+    """Refuse a configured GPU that this machine does not have, or that PyTorch cannot use."""
     if config.device != "cuda":
         return
     with warnings.catch_warnings(record=True) as told:

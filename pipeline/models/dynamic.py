@@ -90,8 +90,6 @@ def explanation_mode(model: nn.Module, mode: Mode = "detached") -> Iterator[None
     """Set the mode of all dynamic linear modules of a network; restored afterwards, also after an exception.
 
     It must be open during the backward pass too where activations are computed again there (checkpointing).
-
-    Raises UsageError if a module is not linear as it is: dropout while training, or a norm that subtracts batch means.
     """
     if mode != "off":
         _require_linear(model)
@@ -131,11 +129,6 @@ def bias_of_chance(outputs: int, prior: float | None = None) -> float:
         C classes: ``log(1 / (C - 1))``, which for two classes is 0.
     prior : float, optional
         Needed for a single class: ``logit(prior)``, its probability where nothing speaks for or against it.
-
-    Raises
-    ------
-    UsageError
-        For a single class without a prior between 0 and 1.
 
     Examples
     --------
@@ -288,8 +281,7 @@ def calibrate(model: nn.Module, volumes: Tensor) -> None:
 
     One pass; each layer sees the signals of layers that are already calibrated.
 
-    `model`: with fresh weights. `volumes`: (B, 1, D, H, W), of the training part. Raises UsageError, naming the layer
-    that gives nothing, or nothing finite.
+    `model`: with fresh weights. `volumes`: (B, 1, D, H, W), of the training part.
     """
     with ExitStack() as hooks:
         for name, module in _fresh(model):

@@ -41,10 +41,7 @@ def write_tissue(path: Path, replaced: NDArray[np.bool_], tissue: NDArray[np.flo
 
 
 def with_tissue(volume: NDArray[np.float32], path: Path) -> NDArray[np.float32]:
-    """A volume in which the voxels of a file from `write_tissue` are replaced.
-
-    Raises BadInputError if the file is of another grid.
-    """
+    """A volume in which the voxels of a file from `write_tissue` are replaced."""
     with np.load(path, allow_pickle=False) as file:
         shape = tuple(file["shape"].tolist())
         if shape != volume.shape:
@@ -134,7 +131,6 @@ def scale_in_mask(
     """Map two percentiles inside the mask, usually minimum and maximum, to 0 and 1, and everything outside to 0.
 
     `volume`: intensities, any scale. `mask`: brain voxels, of the same shape. `percentiles`: values beyond are cut off.
-    Raises BadInputError if shapes differ, the mask is empty, or the intensities inside are not finite or all the same.
     """
     if volume.shape != mask.shape:
         raise BadInputError(f"image has shape {volume.shape} but its brain mask {mask.shape}; register the scan again.")
@@ -155,7 +151,7 @@ def to_network(volume: np.ndarray, mask: np.ndarray, spec: NetworkInput) -> np.n
     """What the network sees of one scan.
 
     `volume`: intensities of one image in template space. `mask`: the scan's brain mask in template space; voxels > 0.5
-    are brain. Raises BadInputError if the volume is not on the template grid or cannot be scaled; see `scale_in_mask`.
+    are brain.
     """
     if volume.shape != spec.template_grid.shape:
         raise BadInputError(
@@ -192,9 +188,6 @@ def read_channels(files: ScanFiles, spec: NetworkInput) -> np.ndarray:
 
     Each image is scaled by itself, inside the one brain mask. Voxels of ``files.tissue``, if there is such a file, are
     replaced last, on the network's own scale.
-
-    Raises BadInputError if a file is missing or unreadable, lies on another grid, cannot be scaled, or is not the one
-    that was registered; names the file.
     """
     there = (files.suffix, *files.further)
     if len(there) != spec.channels or (spec.images and there != spec.images):

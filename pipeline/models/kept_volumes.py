@@ -63,8 +63,7 @@ def keep_volumes(
     """Write the volumes that are not yet in a folder.
 
     `files`: registered scans; only read. `folder`: made if absent. Several processes may use it at a time. `device`:
-    where batches are put. `threads`: files read at a time. Raises BadInputError if a scan cannot be read; the message
-    names the file. Raises OSError if the disk is full; no partial file is left.
+    where batches are put. `threads`: files read at a time.
     """
     folder.mkdir(parents=True, exist_ok=True)
     paths = tuple(folder / f"{_key(one, spec)}.npy" for one in files)

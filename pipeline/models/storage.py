@@ -94,13 +94,7 @@ def save_model(
 
 
 def load_model(files: FoldFiles, device: torch.device | str = "cpu") -> LoadedModel:
-    """Read a network that `save_model` wrote; in evaluation mode, float32, on `device`.
-
-    Raises
-    ------
-    BadInputError
-        If a file is missing or unreadable, of an unknown format, or the weights are not those described.
-    """
+    """Read a network that `save_model` wrote; in evaluation mode, float32, on `device`."""
     description = read_json(files.description, RETRAIN)
     if description.get("format") != FORMAT:
         raise BadInputError(f"{files.description}: not a model description of format {FORMAT}. Train the model again.")
@@ -224,10 +218,7 @@ def names_in(network: nn.Module, model: StagedModel) -> dict[str, str]:
 
 
 def to_monai(model: StagedModel) -> dict[str, Tensor]:
-    """Weights for ``load_state_dict`` of the network of MONAI that a model was made of.
-
-    Raises UsageError for a network that is not MONAI's.
-    """
+    """Weights for ``load_state_dict`` of the network of MONAI that a model was made of."""
     if not model.monai_names:
         raise UsageError("this network is none of MONAI's, so MONAI has no names for its weights.")
     state = model.state_dict()
@@ -237,8 +228,7 @@ def to_monai(model: StagedModel) -> dict[str, Tensor]:
 def from_file(path: Path, model: StagedModel) -> dict[str, Tensor]:
     """Weights of a file by our names, all but those of the last stage, which belongs to another task.
 
-    `path`: with our names or MONAI's. Raises BadInputError if the file cannot be read, or holds anything but tensors.
-    Raises UsageError if a weight is missing or has another shape.
+    `path`: with our names or MONAI's.
     """
     given = {name.removeprefix(PARALLEL): value for name, value in read_weights(path).items()}
     last = f"_stages.{len(model.stages) - 1}."

@@ -166,8 +166,6 @@ def write_audit_table(
 
     Maps (D, H, W, by name) and the volume that the network saw are on the grid of `box`, the part of the template grid
     `grid` that the network sees (None for all of it); the scan's own brain mask is on `grid`.
-
-    Raises BadInputError if the mask cannot be read or lies on another grid.
     """
     brain = read_brain(brain_mask, grid)
     brain = brain if box is None else box.crop(brain)

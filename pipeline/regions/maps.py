@@ -33,8 +33,7 @@ def load_whole(path: Path) -> Any:
 def read_map(path: Path, grid: Grid) -> NDArray[np.float32]:
     """Values of a map that must lie on a grid.
 
-    `grid`: grid of the atlas. Raises BadInputError if the file is missing, damaged, on another grid, or holds NaN or
-    infinite values.
+    `grid`: grid of the atlas.
     """
     try:
         image = load_whole(path)
@@ -83,10 +82,7 @@ def write_sums(path: Path, sums: Mapping[str, NDArray[np.float64]], box: Box | N
 
 
 def add_part(into: NDArray[np.float64], path: Path, map_name: str, grid: Grid) -> None:
-    """Add a part to a sum on the template grid: a partial sum, or the map of one scan.
-
-    Raises BadInputError if the file is missing, damaged, on another grid, or holds NaN or infinite values.
-    """
+    """Add a part to a sum on the template grid: a partial sum, or the map of one scan."""
     if path.suffix != ".npz":
         into += read_map(path, grid)
         return

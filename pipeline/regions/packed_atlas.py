@@ -62,10 +62,8 @@ def write_region_table(
     """Sum the maps of one scan over all regions, on the device they are on, and write the table and its dictionary.
 
     Maps (D, H, W, by name) are on the grid of `box`, the part of the template grid `grid` that they cover (None for all
-    of it). Sums of those named in `evidence` are evidence; sums of `errors` are the standard errors of a map.
-    The standard deviation of sums is written for `members`, the maps (M, D, H, W) of the members of an ensemble.
-
-    Raises BadInputError if the grids differ or a map holds NaN or infinite values.
+    of it). Sums of those named in `evidence` are evidence; sums of `errors` are the standard errors of a map. The
+    standard deviation of sums is written for `members`, the maps (M, D, H, W) of the members of an ensemble.
     """
     require_same_grid(grid, atlas.grid, "the network's template grid and the atlas")
     errors = errors or {}
@@ -129,7 +127,7 @@ def write_channel_table(
     """Sum the map of each kind of image of one scan over all regions, and write the table and its dictionary.
 
     `maps`: (C, D, H, W) by name, on the grid of `box`, the part of the template grid that they cover. `images`: suffix
-    of each channel. Raises BadInputError if the grids differ, or a map holds NaN or infinite values.
+    of each channel.
     """
     require_same_grid(grid, atlas.grid, "the network's template grid and the atlas")
     identity = {"participant_id": scan.participant_id, "session_id": scan.session_id, "scan_id": scan.scan_id}

@@ -43,7 +43,6 @@ def pack_labels(labels: NDArray[np.integer], numbers: Sequence[int]) -> PackedLa
     """Compress a label volume.
 
     `labels`: 0 = unlabelled. `numbers`: all regions of the table, in the order wanted, whether they have voxels or not.
-    Raises BadInputError if a voxel has a label that no region of the table has.
     """
     listed = np.array([REST, *numbers])
     unknown = np.setdiff1d(np.unique(labels), listed)
@@ -97,8 +96,7 @@ class DeviceLabels:
 def lay_out_labels(packed: PackedLabels, box: Box | None, device: torch.device) -> DeviceLabels:
     """Labels of a box, on a device.
 
-    `packed`: on the template grid. `box`: part of that grid that maps cover; None for all of it. Raises BadInputError
-    if the box reaches beyond the labels.
+    `packed`: on the template grid. `box`: part of that grid that maps cover; None for all of it.
     """
     whole = unpack_rows(packed)
     inside = whole if box is None else box.crop(whole)
@@ -135,7 +133,6 @@ def device_region_sums(maps: Tensor, labels: DeviceLabels) -> Tensor:
 
     `maps`: (M, D, H, W) or (M, V), on the device and the box of `labels`; V counts in C order. Float32 or float64.
     Returns (M, numbers). In the order of ``labels.numbers``; they add to the total of each map. The same on every call.
-    Raises BadInputError if a map holds NaN or infinite values.
 
     Examples
     --------

@@ -74,8 +74,7 @@ def aggregate_relevance(
     """Write the relevance tables, fingerprints, overlap between betas, and mean maps.
 
     `scans`: scans that have been explained and predicted. `predictions`: ``predictions.tsv``. `grid`: grid of the maps.
-    Returns whether tables were written (False if they were still valid), and one outcome per mean map. Raises
-    BadInputError if there is no scan, a scan has no prediction or two, or its region table is missing or lacks a map.
+    Returns whether tables were written (False if they were still valid), and one outcome per mean map.
     """
     if not scans or not map_names:
         raise BadInputError("regions: no scan with relevance and a prediction. Run training and attribution first.")
@@ -333,8 +332,7 @@ def aggregate_applied(
     `scans`: scans that have been explained and are in ``predictions_applied.tsv``. `predictions`: ``predictions.tsv``
     of the labelled scans, and ``predictions_applied.tsv``. `run`: run whose networks are applied, with tables of
     labelled scans; by default that of `work`. Returns whether tables were written or removed; False if they were still
-    valid. Raises BadInputError if a scan has no row in ``predictions_applied.tsv``, or its region table is missing or
-    lacks a map.
+    valid.
     """
     layout = work.layout
     of_stage = (RELEVANCE_APPLIED_TABLE, RELEVANCE_APPLIED_BILATERAL_TABLE)

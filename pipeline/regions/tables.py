@@ -227,10 +227,7 @@ def with_outcomes(predictions: pd.DataFrame) -> pd.DataFrame:
 
 
 def predictions_of(scan_ids: Sequence[str], predictions: pd.DataFrame) -> pd.DataFrame:
-    """Rows of some scans.
-
-    Raises BadInputError if a column is missing, a scan has no row, or two, or an outcome is not one of the four.
-    """
+    """Rows of some scans."""
     predictions = with_outcomes(predictions)
     missing = [name for name in PREDICTION_COLUMNS if name not in predictions.columns]
     if missing:

@@ -181,9 +181,7 @@ def require_own_labels(
     """Refuse label images that cannot guide maps, by their headers and tables, before any work starts.
 
     `scans`: with a label. `kept`: all kept scans of the input, as of `labels_of_scans`. Returns notes: how many have
-    labels of their own, and what was left out. Raises UsageError for an unknown region, or a fold in which no map would
-    be guided. Raises BadInputError if no scan has labels, a table is missing, or an image cannot be read or lies on
-    another grid than its scan.
+    labels of their own, and what was left out.
     """
     labels, longitudinal = labels_of_scans(input_root, scans, config, kept), n_longitudinal(config)
     left_out = [

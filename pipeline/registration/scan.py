@@ -82,9 +82,8 @@ def register_image(
     `path`: t1-weighted NIfTI image; only read. `template`: on the grid of the result. `prefix`: start of the names of
     the transform files, in a folder that exists. `entry`: ``brain`` for an image that is declared brain-extracted
     (`pipeline.cohort.records.Scan.entry`). `mask_path`: path of a mask of this scan, existing or not
-    (`pipeline.registration.images.brain_extraction`). `others`: images that are registered through the scan
-    (`carry`); only read. Raises BadInputError if the image or its mask cannot be used.
-    Raises RegistrationError if no transform is found.
+    (`pipeline.registration.images.brain_extraction`). `others`: images that are registered through the scan (`carry`);
+    only read.
     """
     image = load_t1w(path)
     model = Path(config.synthstrip_model) if config.synthstrip_model else None
@@ -171,8 +170,6 @@ def carry(
     `path`: the image; only read. `head`, `brain`: the T1-weighted image of the session and its brain mask, on one grid.
     `transforms`: from template to the T1-weighted image. `grid`: of the result. `correct`: whether intensities of MRI
     are corrected. `seed`: for ANTs. `prefix`: start of the names of the transform files, in a folder that exists.
-    Raises BadInputError if the image cannot be read or misses a part of the brain. Raises RegistrationError if no rigid
-    map is found.
     """
     image = load_t1w(path)
     whole = closest_ras(Volume(image.data, image.affine))

@@ -214,10 +214,9 @@ def region_volumes(
     """Volume of each region in the scan.
 
     `log_jacobian`: (X, Y, Z), natural logarithm of the Jacobian determinant of the whole map template -> scan, affine
-    part included (`pipeline.registration.scan.log_jacobian`). `labels`: whole numbers >= 0 on the same grid
-    of template space. `numbers`: regions; the result keeps their order. `voxel_mm3`: volume of a voxel of that grid in
-    mm³. Returns mm³ in the scan; NaN for a region without a voxel on this grid. Raises ValueError if the two images
-    differ in shape.
+    part included (`pipeline.registration.scan.log_jacobian`). `labels`: whole numbers >= 0 on the same grid of template
+    space. `numbers`: regions; the result keeps their order. `voxel_mm3`: volume of a voxel of that grid in mm³. Returns
+    mm³ in the scan; NaN for a region without a voxel on this grid.
 
     Examples
     --------

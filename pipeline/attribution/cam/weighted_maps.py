@@ -27,10 +27,7 @@ SHOWN = 3
 
 
 def class_weights(view: NetworkView, method: str) -> Tensor:
-    """Row ``W_c`` of the linear head behind the boundary, (K,).
-
-    Raises UsageError if anything other than global average pooling and one linear layer follows; the message names it.
-    """
+    """Row ``W_c`` of the linear head behind the boundary, (K,)."""
     layers = [(name, layer) for name, layer in view.after if not isinstance(layer, TRANSPARENT)]
     if len(layers) == 2:
         (_, first), (_, second) = layers

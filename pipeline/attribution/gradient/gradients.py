@@ -50,8 +50,6 @@ def score_gradient(score: Score, features: Tensor) -> Tensor:
 
     Works within `torch.no_grad` and `torch.inference_mode`, and leaves no ``.grad`` behind.
 
-    Raises UsageError if the score does not depend on the features in a way that PyTorch can differentiate.
-
     Examples
     --------
     >>> score_gradient(lambda a: (a**2).flatten(1).sum(1), torch.tensor([[3.0, -1.0]])).tolist()

@@ -64,13 +64,6 @@ def guided_backprop(
     -------
     Attribution
         Non-negative map; the absolute gradient if the network has no ReLU.
-
-    Raises
-    ------
-    UsageError
-        For an unsupported layer, option, target or mode, before any computation.
-    BadInputError
-        For volumes that do not fit the model or are not finite.
     """
     program = plan_forward(model)
     require_explainable(model, volumes)

@@ -64,10 +64,7 @@ class IntegratedGradients(CheckedSettings):
     tolerance: Annotated[float, between(0, math.inf)] = 0.05
 
     def maps(self, view: NetworkView) -> Tensor:
-        """Maps (B, 1, d, h, w) that sum to ``score(features) - score(baseline)``.
-
-        Raises UsageError if the completeness error of a volume exceeds `tolerance`.
-        """
+        """Maps (B, 1, d, h, w) that sum to ``score(features) - score(baseline)``."""
         baseline = self.masking.hidden_features(view)
         path = path_integral(view.score, view.features, baseline, self.steps, self.batch)
         with torch.no_grad():
@@ -125,8 +122,6 @@ def require_complete(
     """Refuse maps whose completeness error exceeds `tolerance`, as a share of the score's variation on the path.
 
     The variation is at least the difference between the ends of the path, and does not vanish with it.
-
-    Raises UsageError with the error of the first such volume and the remedy.
     """
     error = completeness_delta(path.attributions, score, score_of_baseline).abs()
     # allow for rounding of the scores, which is the only error if the score does not change
@@ -293,8 +288,6 @@ class ExpectedGradients(CheckedSettings):
         """Maps (B, C, d, h, w) that sum to ``score(features)`` less the mean score of the reference.
 
         Where the points stand for too little of the paths to be weighted, more are taken, up to `MOST` times as many.
-
-        Raises UsageError if the completeness error of a volume still exceeds `tolerance`.
         """
         reference = fitting(self.reference, view.volumes, self.name)
         baselines, base = features_of(reference.volumes, view), mean_value(reference, view)
@@ -343,10 +336,7 @@ class IntegratedGradientsFromMean(CheckedSettings):
         return {"reference": surroundings.reference}
 
     def maps(self, view: NetworkView) -> Tensor:
-        """Maps (B, C, d, h, w) that sum to ``score(features)`` less the score of the mean control, about.
-
-        Raises UsageError if the completeness error of a volume exceeds `tolerance`.
-        """
+        """Maps (B, C, d, h, w) that sum to ``score(features)`` less the score of the mean control, about."""
         mean = fitting(self.reference, view.volumes, self.name).mean
         baseline = features_of(mean, view)
         with torch.no_grad():

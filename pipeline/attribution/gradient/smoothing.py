@@ -158,8 +158,6 @@ def gaussian_smooth(maps: Tensor, kernel: int) -> Tensor:
 def gaussian_weights(kernel: int) -> list[float]:
     """Weights of `kernel` voxels, sigma = `kernel` / 4, sum 1.
 
-    Raises UsageError if `kernel` is not a positive odd number.
-
     Examples
     --------
     >>> gaussian_weights(1)

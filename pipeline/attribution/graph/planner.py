@@ -119,8 +119,7 @@ class RelevancePlan:
 def plan_forward(model: nn.Module, others: tuple[type[nn.Module], ...] = ()) -> Program:
     """Operations of a model, checked to be supported where they can carry relevance or a gradient.
 
-    `others`: modules that the method supports besides those that all do. Raises UsageError for a model that cannot be
-    traced, an unknown operation or option, or a layer in training mode; the message names it.
+    `others`: modules that the method supports besides those that all do.
     """
     program, carrying = traced(model)
     for operation in carrying.values():
@@ -145,8 +144,7 @@ def plan_relevance(model: nn.Module, batch_norm: BatchNormMode, stage: int | str
     """Plan LRP through a model.
 
     `model`: with logits as output. `stage`: where relevance is wanted; see
-    `pipeline.attribution.network_view.explaining`. Raises UsageError as `plan_forward`; if folding is requested but a
-    batch normalisation does not follow a convolution; and for a stage that does not exist.
+    `pipeline.attribution.network_view.explaining`.
     """
     if batch_norm not in get_args(BatchNormMode):
         raise UsageError(f"batch_norm = {batch_norm!r}: allowed are 'auto', 'fold' and 'identity'.")
@@ -254,10 +252,7 @@ def _norm_to_fold(chain: Sequence[Operation]) -> nn.BatchNorm3d | None:
 
 
 def boundary_value(model: nn.Module, program: Program, stage: int | str) -> str:
-    """Name of the value that crosses the boundary of a stage.
-
-    Raises UsageError for a stage that does not exist or is the output.
-    """
+    """Name of the value that crosses the boundary of a stage."""
     if stage == 0:
         return program.source
     name = stage
@@ -335,7 +330,7 @@ def is_linear(operation: Operation) -> bool:
 def require_known(operation: Operation, others: tuple[type[nn.Module], ...] = ()) -> None:
     """Refuse an operation that relevance cannot be propagated through correctly.
 
-    `others`: modules that the method supports besides `KNOWN`. Raises UsageError, naming the operation.
+    `others`: modules that the method supports besides `KNOWN`.
     """
     module = operation.module
     supported: tuple[type[nn.Module], ...] = (*KNOWN, *(kind for kind in others if kind not in KNOWN))
@@ -360,8 +355,7 @@ def require_known(operation: Operation, others: tuple[type[nn.Module], ...] = ()
 def require_private_in_place(operation: Operation, program: Program) -> None:
     """Refuse in-place operations on values that other layers read, since these then see the changed values.
 
-    `operation`: any, including those without relevance: ``out.add_(x)`` changes `out` for all later readers. Raises
-    UsageError, naming the operation.
+    `operation`: any, including those without relevance: ``out.add_(x)`` changes `out` for all later readers.
     """
     if not _works_in_place(operation):
         return

@@ -57,7 +57,7 @@ class Tape:
 def record_forward(plan: RelevancePlan, volumes: Tensor) -> Tape:
     """Run the model's forward pass and keep what LRP needs.
 
-    `volumes`: (B, C, D, H, W). Raises BadInputError if the volumes do not fit a layer; the message names it.
+    `volumes`: (B, C, D, H, W).
     """
     values = Values(plan.program, volumes)
     records = []

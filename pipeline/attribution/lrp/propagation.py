@@ -80,7 +80,7 @@ def propagate(
 
     `seed`: (B, K), relevance of the outputs. Returns, for each composite, relevance at the boundary, the balance of
     each step that redistributes relevance, and the sign (B,) of the relevance that speaks for the output
-    (`pipeline.attribution.lrp.rules`). Raises UsageError if relevance bypasses the boundary on another path.
+    (`pipeline.attribution.lrp.rules`).
     """
     at: dict[str, Relevance] = {plan.program.result: [seed] * len(composites)}
     entries: list[list[LedgerEntry]] = [[] for _ in composites]

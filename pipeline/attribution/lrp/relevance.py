@@ -71,14 +71,6 @@ def lrp(
     tuple of Attribution
         One per composite. In each, start value = sum of the map + losses of the ledger. At a later stage the values are
         (B, C, d, h, w), relevance per feature. `sign` says which relevance speaks for the target.
-
-    Raises
-    ------
-    UsageError
-        For an unsupported layer, option, target or mode, a stage that relevance bypasses, or evidence of a network
-        whose logits are not those of a linear layer.
-    BadInputError
-        For volumes that do not fit the model or are not finite.
     """
     if not composites:
         raise UsageError("composites: name at least one.")
@@ -102,10 +94,7 @@ def lrp(
 
 
 def last_layer(plan: RelevancePlan) -> Weights:
-    """The linear layer that gives the logits, which relevance from the evidence starts at.
-
-    Raises UsageError if something else gives them: a sum or a mean, or an activation after the layer.
-    """
+    """The linear layer that gives the logits, which relevance from the evidence starts at."""
     last = plan.steps[-1]
     unchanged = all(
         isinstance(operation.module, (nn.Dropout, nn.Dropout3d, nn.Identity)) for operation in last.operations[1:]

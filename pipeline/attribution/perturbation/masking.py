@@ -80,10 +80,7 @@ class Masking(CheckedSettings):
 
 
 def mixed(x: Tensor, keep: Tensor, hidden: Tensor) -> Tensor:
-    """``hidden + keep (x - hidden)``, exact at both ends; all three broadcast.
-
-    Raises BadInputError if `keep` leaves [0, 1] or is NaN.
-    """
+    """``hidden + keep (x - hidden)``, exact at both ends; all three broadcast."""
     low, high = on_host(torch.stack(torch.aminmax(keep.detach()))).tolist()
     if not (low >= -ROUNDING and high <= 1 + ROUNDING):
         raise BadInputError(f"a mask must lie in [0, 1], but ranges from {low} to {high}; normalise it first.")
@@ -274,10 +271,7 @@ class RegionOcclusion(CheckedSettings):
         return {"regions": RegionLabels.of_run(surroundings)}
 
     def drops(self, view: NetworkView) -> RegionDrops:
-        """Drop of every region.
-
-        Raises UsageError at a stage other than the input. Raises BadInputError for labels on another grid.
-        """
+        """Drop of every region."""
         if not view.at_input:
             raise UsageError("region-occlusion hides regions of the volume; explain at stage 0.")
         return region_drops(view, self.regions.beside(view.volumes), self.masking, self.batch)

@@ -236,10 +236,7 @@ class Lime(CheckedSettings):
     batch: Count = 8
 
     def fits(self, view: NetworkView) -> tuple[LocalFit, ...]:
-        """The linear model of every volume.
-
-        Raises UsageError at a stage other than the input. Raises BadInputError for a volume without a voxel of brain.
-        """
+        """The linear model of every volume."""
         if not view.at_input:
             raise UsageError("lime hides supervoxels of the volume; explain at stage 0.")
         brains = on_host((view.volumes != self.air).any(dim=1)).numpy()

@@ -254,10 +254,7 @@ OTHERS = (*ACTIVATIONS, *NORMALISATIONS, Product, Scaled, Shifted, MatrixProduct
 
 
 def plan_deeplift(model: nn.Module) -> Program:
-    """Operations of a model, each checked to be one that the rescale rule is defined for.
-
-    Raises UsageError, naming the operation.
-    """
+    """Operations of a model, each checked to be one that the rescale rule is defined for."""
     require_unchanging(model)
     program = traced(model)[0]
     needed = {program.result}
@@ -297,11 +294,6 @@ def deeplift(
     -------
     Tensor, Tensor, Tensor
         Contributions (B, C, d, h, w), the values of the volumes (B,), and that of the reference (1,).
-
-    Raises
-    ------
-    UsageError
-        For an operation, option, target, start value or mode that is not supported, before any work.
     """
     if start == "probability":
         raise UsageError("deeplift explains the logit or the evidence; the softmax has no rescale rule here.")

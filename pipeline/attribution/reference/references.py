@@ -40,11 +40,6 @@ class Reference:
         That each volume stands for: above 1 where it is a mean of controls.
     members : tuple of Reference
         Of an ensemble, the same volumes with what each of its members answers.
-
-    Raises
-    ------
-    BadInputError
-        If there is no volume, one is not finite, or their number is not that of the participants or logits.
     """
 
     volumes: Tensor
@@ -95,10 +90,7 @@ class Reference:
 
 
 def fitting(reference: Reference | None, volumes: Tensor, method: str) -> Reference:
-    """The reference of a method in the precision and on the device of the volumes that it explains.
-
-    Raises UsageError if there is none. Raises BadInputError if it lies on another grid.
-    """
+    """The reference of a method in the precision and on the device of the volumes that it explains."""
     if reference is None:
         raise UsageError(
             f"{method} compares with controls and was given none; give images of controls as reference=[control], or "
@@ -120,10 +112,7 @@ def fitting(reference: Reference | None, volumes: Tensor, method: str) -> Refere
 
 
 def features_of(volumes: Tensor, view: NetworkView) -> Tensor:
-    """Features (R, C, d, h, w) of reference volumes at the boundary of a view; one pass each.
-
-    Raises UsageError: right before a pooling by attention, where what follows depends on the volume as well.
-    """
+    """Features (R, C, d, h, w) of reference volumes at the boundary of a view; one pass each."""
     if view.at_input:
         return volumes
     if view.pooling is not None:

@@ -182,11 +182,7 @@ class RegionShapley(OfRegions):
 def _prepared(
     name: str, reference: Reference | None, regions: RegionLabels | None, view: NetworkView
 ) -> tuple[Tensor, Tensor]:
-    """The mean control (1, 1, D, H, W) and the labels, both on the grid and device of the volumes.
-
-    Raises UsageError at a stage other than the input, or without regions or reference. Raises BadInputError for regions
-    or a reference on another grid.
-    """
+    """The mean control (1, 1, D, H, W) and the labels, both on the grid and device of the volumes."""
     if not view.at_input:
         raise UsageError(f"{name} replaces regions of the volume; explain at stage 0.")
     if regions is None:

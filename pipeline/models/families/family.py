@@ -195,10 +195,7 @@ class Family:
             )
 
     def require_method(self, method: str) -> None:
-        """Refuse an attribution method that is not defined for this family.
-
-        Raises UsageError, naming the method, the family and the reason.
-        """
+        """Refuse an attribution method that is not defined for this family."""
         if method in self.refused:
             raise UsageError(f"{method} is not defined for networks of the family {self.name}: {self.refused[method]}")
 

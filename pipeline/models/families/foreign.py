@@ -69,10 +69,7 @@ class ForeignConfig(ModelConfig):
 
 @contextmanager
 def code_of_others(sentence: str) -> Iterator[None]:
-    """Let code that is not ours raise one line: ``{}`` in the sentence is what it raised, be it an exit.
-
-    Raises BadInputError for anything but an interruption, or an error of ours.
-    """
+    """Let code that is not ours raise one line: ``{}`` in the sentence is what it raised, be it an exit."""
     try:
         yield
     except (KeyboardInterrupt, HeatlasError):
@@ -90,10 +87,7 @@ def _is_object(text: str) -> bool:
 
 
 def made(settings: ForeignConfig) -> nn.Module:
-    """The network of a description, with the weights that its code gives it.
-
-    Raises UsageError if the code cannot be found. Raises BadInputError if it raises, or gives no network.
-    """
+    """The network of a description, with the weights that its code gives it."""
     from torch import nn
 
     place, _, name = settings.network.rpartition(":")
@@ -125,11 +119,7 @@ def made(settings: ForeignConfig) -> nn.Module:
 
 
 def with_weights(network: nn.Module, path: Path) -> nn.Module:
-    """A network with the weights of a file.
-
-    Raises BadInputError if the file cannot be read safely, or its weights are not those of the network; lists what
-    differs.
-    """
+    """A network with the weights of a file."""
     from heatlas.pipeline.models.storage import PARALLEL, read_weights
 
     given = {name.removeprefix(PARALLEL): value for name, value in read_weights(path).items()}

@@ -85,8 +85,6 @@ def require_fits(shape: tuple[int, int, int], settings: FoundingConfig) -> None:
 def output_shape(input_shape: Sequence[int], pools: Sequence[int]) -> tuple[int, ...]:
     """Voxels per axis after the blocks: each takes ``KERNEL - 1`` voxels, then divides by its pool, rounding down.
 
-    Raises BadInputError if nothing is left along an axis.
-
     Examples
     --------
     >>> output_shape((193, 229, 193), (2, 3, 2, 3))
@@ -110,8 +108,6 @@ def weight_count(
     input_shape: Sequence[int], channels: Sequence[int], pools: Sequence[int], hidden_units: int, classes: int
 ) -> int:
     """Weights and biases of the founding network, those of batch normalisation among them.
-
-    Raises as `output_shape`.
 
     Examples
     --------

@@ -79,11 +79,7 @@ def is_given(config: Config) -> bool:
 
 
 def build_network(settings: ModelConfig, shape: Shape, outputs: int, images: int = 1) -> StagedModel:
-    """A network with fresh weights, drawn by torch's generator, that takes `images` as channels.
-
-    Raises BadInputError if the grid is too small for the family. Raises UsageError if the settings make more weights
-    than can be trained, or the family takes one image.
-    """
+    """A network with fresh weights, drawn by torch's generator, that takes `images` as channels."""
     family = family_of(settings)
     family.require_fits(shape, settings)
     family.require_images(images)

@@ -100,9 +100,7 @@ def adapted(
     """A copy of any network that can be explained.
 
     `network`: not changed. `volume`: (1, C, D, H, W), one that it takes; on the device of the network. `outputs`:
-    classes that are told apart. For 2, a network with one logit gets 0 as the other. Raises BadInputError if the
-    network cannot be copied or does not take the volume, or answers with what is not finite. Raises UsageError if it is
-    random in evaluation mode, changes its input, or answers with anything but one row of numbers.
+    classes that are told apart. For 2, a network with one logit gets 0 as the other.
 
     Warns
     -----
@@ -178,11 +176,7 @@ def adapted(
 
 
 def weights_of(network: nn.Module) -> Tensor:
-    """A tensor with the precision and on the device of a network's weights.
-
-    Raises UsageError if they have no values yet, are no float32 or float64, or not all the same, or are those of
-    TorchScript.
-    """
+    """A tensor with the precision and on the device of a network's weights."""
     if any(isinstance(module, torch.jit.ScriptModule) for module in network.modules()):
         raise UsageError(
             f"network ({type(network).__name__}): TorchScript cannot be taken apart; give the network in Python that "

@@ -94,8 +94,7 @@ class LayerTracer(fx.Tracer):
 def trace(model: nn.Module) -> Program:
     """Record the operations of a model.
 
-    `model`: takes one tensor of volumes and returns logits. Raises UsageError if its forward depends on values (Python
-    control flow on tensors), takes other arguments, or returns more than one tensor.
+    `model`: takes one tensor of volumes and returns logits.
     """
     if isinstance(model, KNOWN):
         model = nn.Sequential(model)
@@ -180,8 +179,6 @@ def split_at(model: nn.Module, name: str) -> tuple[Layers, Layers]:
     """The layers before and after a named layer of any network that can be traced.
 
     `name`: a module as in ``named_modules()``, or an operation as attribution names it; the boundary is right after it.
-    Raises UsageError if the network cannot be traced, there is no such layer, it is the output, or a connection passes
-    it by.
     """
     program = _needed(trace(model))
     places = [place for place, operation in enumerate(program.operations) if is_in(operation, name)]

@@ -70,10 +70,7 @@ def decide(
 
 
 def require_decisions(decisions: Mapping[str, str], file: Path) -> None:
-    """Stop, resumably, unless a person has decided on every flagged scan.
-
-    Raises ResumableError if a decision is missing.
-    """
+    """Stop, resumably, unless a person has decided on every flagged scan."""
     open_ones = [name for name, decision in decisions.items() if not decision]
     if open_ones:
         shown = ", ".join(open_ones[:5]) + (", ..." if len(open_ones) > 5 else "")
