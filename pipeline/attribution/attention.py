@@ -44,7 +44,6 @@ from heatlas.pipeline.run.work.host import on_host
 
 
 def require_tokens(view: NetworkView, method: str) -> None:
-    """Refuse a network without attention behind the boundary."""
     if not any(attention_layers(layer) for _, layer in view.after):
         raise UsageError(
             f"{method} explains vision transformers, and there is no attention between tokens after stage "
@@ -255,8 +254,8 @@ def followed(layers: Sequence[Tensor]) -> Tensor:
 def relevant_attention(layers: Sequence[nn.Module], features: Tensor, target: int) -> list[Tensor]:
     """``mean over heads of (gradient * relevance)^+`` of the attention of each block, first to last, (B, N, N).
 
-    `layers`: blocks, the last norm and the linear layer. `features`: (B, N, C). `target`: class whose logit is
-    explained; relevance starts from 1.
+    `layers`: blocks, the last norm and the linear layer. `features`: (B, N, C). Relevance starts from 1 at the logit of
+    `target`.
     """
     *blocks, norm, linear = layers
     assert isinstance(linear, nn.Linear)
@@ -319,10 +318,9 @@ def cosine_distances(masks: Tensor) -> Tensor:
 
 
 def merged_masks(features: Tensor, threshold: float) -> Tensor:
-    """Masks of one volume: its channels in [0, 1], those within `threshold` of each other summed and scaled again.
+    """Masks (M, d, h, w) of one volume: channels (K, d, h, w) in [0, 1], those alike summed and scaled again.
 
-    `features`: (K, d, h, w). `threshold`: largest cosine distance of two channels in one mask (complete linkage).
-    Returns (M, d, h, w), M at most K.
+    Two channels of one mask are no further apart than `threshold` in cosine distance (complete linkage).
     """
     masks = by_range(features.unsqueeze(1))
     if len(masks) == 1:
@@ -342,9 +340,8 @@ def causal_scores(
 
     The second and third term take away what the noise e alone does to the score; without noise they cancel.
 
-    `volume`: index of the volume. `masks`: (M, d, h, w) on the grid of the boundary. `masking`: the value b of hidden
-    voxels. `noise`: standard deviation of e, drawn per mask, in units of intensity. `seed`, `batch`: of the noise;
-    volumes evaluated at once.
+    `masks`: (M, d, h, w) on the grid of the boundary. `masking`: the value b of hidden voxels. `noise`: standard
+    deviation of e, drawn per mask, in units of intensity.
     """
     generator = torch.Generator().manual_seed(seed)
     x = view.volumes[volume : volume + 1]
@@ -367,9 +364,9 @@ class ViTCX(CheckedSettings):
     """Mean worth of the masks that show a place; see `causal_scores`.
 
     `threshold`: largest cosine distance of channels that make one mask, as published. `noise`: standard deviation of
-    the noise in hidden voxels. Published is a tenth of the spread of intensities, and scans scaled to [0, 1] have a
-    spread of about 0.2. 0 for none. `score`: softmax probability of the target, as published, or the value explained by
-    `attribute`. `masking`: value of hidden voxels. `batch`: volumes evaluated at once; affects memory, not the map.
+    the noise in hidden voxels; published is a tenth of the spread of intensities, which is about 0.2 in scans scaled to
+    [0, 1]. `score`: softmax probability of the target, as published, or the value explained. `batch`: affects memory,
+    not the map.
     """
 
     name: ClassVar[str] = "vit-cx"

@@ -19,11 +19,7 @@ from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 
 @dataclass(frozen=True)
 class RunContext:
-    """What a run provides to a method.
-
-    `atlas`: atlas regions. `box`: the part of the template grid that the network sees. `reference`: training controls
-    of the network; None if no method needs them.
-    """
+    """What a run provides: its atlas, the part of the template grid that networks see, and training controls."""
 
     atlas: PackedAtlas
     box: Box | None
@@ -74,7 +70,6 @@ class Entry:
 
     @property
     def title(self) -> str:
-        """Name as readers see it."""
         return self.spelling or title_of(self.name)
 
     @property
@@ -97,7 +92,6 @@ class Entry:
         return any(field.name in ("labels", "regions") for field in fields(self.record))
 
     def build(self, settings: Mapping[str, Setting], surroundings: RunContext) -> Method:
-        """Create the method; raises `UsageError` for an invalid setting."""
         given = self.record.from_run(surroundings) if hasattr(self.record, "from_run") else {}
         method: Method = build_record(self.record, settings, given)
         return method

@@ -36,8 +36,8 @@ class CheckedSettings:
 def read_settings(method: str, record: type, texts: Sequence[str], where: str = "--setting") -> dict[str, Setting]:
     """Settings by name, each of the type of its field, only those that differ from the default.
 
-    `method`: for messages. `record`: a dataclass. `texts`: ``key=value``. `where`: option or setting that they come
-    from, for messages.
+    `texts`: ``key=value``, for the fields of the dataclass `record`. `where`: option or setting that they come from,
+    for messages.
     """
     given: dict[str, Any] = {}
     for text in texts:
@@ -86,7 +86,6 @@ def settable(record: type, prefix: str = "") -> Iterator[tuple[str, Field]]:
 
 
 def build_record(record: type, settings: Mapping[str, Setting], given: Mapping[str, Any]) -> Any:
-    """Create a record from its settings and from values provided by the run."""
     kinds, values = kinds_of(record), dict(given)
     for name, value in settings.items():
         head, point, _ = name.partition(".")

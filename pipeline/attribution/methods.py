@@ -102,10 +102,7 @@ def require_defined(
     start: StartValue,
     channels: int = 1,
 ) -> None:
-    """Refuse a method that is not defined for a network, using an empty volume; before any scan is read.
-
-    `shape`: voxels of its input. `stage`, `start`: as for `attribute`. `channels`: of its input.
-    """
+    """Refuse a method that is not defined for a network with an input of this shape, before any scan is read."""
     if isinstance(method, Conditional):
         model, member_method = members_of(model)[0], for_member(method, 0)
         assert isinstance(member_method, Conditional)
@@ -139,26 +136,10 @@ def attribute_all(
 ) -> tuple[Attribution, ...]:
     """Explain one output of a model for a batch of volumes; of an ensemble, the means over its members.
 
-    Parameters
-    ----------
-    model : nn.Module
-        In evaluation mode; not changed.
-    volumes : Tensor
-        (B, C, D, H, W), a channel per image, in the precision and on the device of the model.
-    target : int
-        Output unit to explain.
-    method : Method
-    stage : int or str
-        Boundary at which to explain; 0 is the input. See `explaining`.
-    start : {"logit", "probability", "evidence"}
-        Value of the target that is explained.
-    at_input_grid : bool
-        Upsample the map of a later stage to the grid of the input; see `to_input_grid`.
-
-    Returns
-    -------
-    tuple of Attribution
-        One, or one per map of a method that makes several.
+    `model`: in evaluation mode; not changed. `volumes`: (B, C, D, H, W), a channel per image, in its precision and on
+    its device. `stage`: boundary at which to explain; 0 is the input (`explaining`). `start`: value of the target that
+    is explained. `at_input_grid`: upsample the map of a later stage (`to_input_grid`). Gives one answer per map of the
+    method.
     """
     if isinstance(model, Ensemble):
         return _of_ensemble(answers_of_members(model, volumes, target, method, stage, start, at_input_grid))
@@ -230,7 +211,6 @@ def for_member(method: Method, number: int) -> Method:
 
 
 def _joined(answers: Sequence[Attribution]) -> Attribution:
-    """One answer of several volumes, from those of each alone."""
     values, starts = (torch.cat([getattr(answer, name) for answer in answers]) for name in ("values", "start_value"))
     return replace(answers[0], values=values, start_value=starts, channels=None)
 

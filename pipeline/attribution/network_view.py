@@ -95,10 +95,7 @@ def require_explainable(model: nn.Module, volumes: Tensor) -> None:
 
 @contextmanager
 def exact_float32(device: torch.device) -> Iterator[None]:
-    """Context with full float32 precision and deterministic convolutions; settings are restored afterwards.
-
-    `device`: device of the computation; autocast is disabled there.
-    """
+    """Context with full float32 precision, deterministic convolutions and no autocast; restored afterwards."""
     matmul = torch.backends.cuda.matmul
     allowed = matmul.allow_tf32
     with (
@@ -121,11 +118,11 @@ BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 class NetworkView:
     """One output of a network as a function of the features at a boundary.
 
-    `volumes`: (B, 1, D, H, W). `features`: (B, C, d, h, w), values at the boundary; detached. `target`: output unit.
-    `start`: value of the target that is explained. `before`, `after`: the layers on either side of the boundary, by
-    name. `before` is empty at the input. `model`: the whole network, which LRP needs. `stage`: the boundary as
-    requested. `own_score`: (B,), the value of the target for the volumes themselves. `pooling`: the stage whose
-    attention is right behind the boundary; None for all other boundaries.
+    `volumes`: (B, 1, D, H, W). `features`: (B, C, d, h, w), values at the boundary; detached. `start`: value of the
+    target that is explained. `before`, `after`: the layers on either side of the boundary, by name; at the input
+    nothing is before it. `model`: the whole network, which LRP needs. `stage`: the boundary as requested. `own_score`:
+    (B,), the value of the target for the volumes themselves. `pooling`: the stage whose attention is right behind the
+    boundary, if there is one.
     """
 
     volumes: Tensor
@@ -169,8 +166,8 @@ def explaining(
     """Open a network at a boundary: exact float32, deterministic, restored afterwards.
 
     `model`: in evaluation mode. Boundaries other than 0 need a `StagedModel` or an `nn.Sequential`. `volumes`: (B, 1,
-    D, H, W), in the precision and on the device of the model. `target`: output unit. `stage`: boundary: a number of
-    stages (of a `StagedModel`) or children (of an `nn.Sequential`), or the name of a layer, meaning right after it.
+    D, H, W), in its precision and on its device. `stage`: a number of stages (of a `StagedModel`) or children (of an
+    `nn.Sequential`), or the name of a layer, meaning right after it.
     """
     require_unchanging(model)
     require_explainable(model, volumes)

@@ -69,7 +69,6 @@ class LedgerEntry:
 
     @property
     def residual(self) -> Tensor:
-        """relevance_in minus relevance_out and all losses."""
         lost = self.absorbed_by_bias + self.lost_no_contribution + self.stabiliser
         return self.relevance_in - self.relevance_out - lost
 
@@ -204,7 +203,7 @@ class RunningMean:
             self._channels = channels if self._channels is None else self._channels + channels
 
     def result(self) -> Attribution:
-        """The mean, in the precision of the maps; of one network its own answer."""
+        """In the precision of the maps; of one network its own answer."""
         assert self._first is not None
         if self._total is None:
             return self._first

@@ -64,9 +64,7 @@ ROUNDINGS = 64
 
 
 def by_range(maps: Tensor) -> Tensor:
-    """``(A - min A) / (max A - min A)`` of each map, 0 for a constant one; ties share the gradient of min and max.
-
-    `maps`: (B, 1, D, H, W). Returns same shape.
+    """``(A - min A) / (max A - min A)`` of maps (B, 1, D, H, W), 0 for a constant one; ties share the gradient.
 
     Examples
     --------

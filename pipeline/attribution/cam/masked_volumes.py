@@ -39,11 +39,9 @@ from heatlas.pipeline.run.config.ranges import Count, above, at_least
 
 @torch.no_grad()
 def increase_of_score(view: NetworkView, masking: Masking, batch: int) -> Tensor:
-    """Score of the volume shown where channel k is active, minus that of the baseline (Wang et al. 2020, eq. 5).
+    """Score of the volume shown where channel k is active, less that of the baseline, (B, K) (Wang et al. 2020, eq. 5).
 
     ``u_k = f(b + n(up(A^k)) (x - b)) - f(b)``; a constant channel shows nothing and has u = 0.
-
-    `masking`: value of hidden voxels. `batch`: masked volumes evaluated at once. Returns (B, K).
     """
     features, volumes = view.features, view.volumes
     hidden = masking.hidden(volumes).expand_as(volumes)
@@ -59,10 +57,8 @@ def increase_of_score(view: NetworkView, masking: Masking, batch: int) -> Tensor
 def drop_of_score(view: NetworkView, batch: int) -> Tensor:
     """Relative drop of the score without channel k, ``(y - y^(-k)) / |y|``, (B, K) (Desai & Ramaswamy 2020).
 
-    Divided by the absolute score: the published division by y inverts the map where the logit is negative, as it is for
-    the patient class in most controls. The absolute score is at least the numerical precision.
-
-    `batch`: ablated feature volumes evaluated at once.
+    Divided by the absolute score, at least the numerical precision: the published division by y inverts the map where
+    the logit is negative, as it is for the patient class in most controls.
     """
     features = view.features
     score = view.score(features)
@@ -80,8 +76,7 @@ class ScoreCam(CheckedSettings):
     """Score-CAM (Wang et al. 2020): channels weighted by the score of the volume masked with them, then ReLU.
 
     `channel_softmax`: use the softmax of the increases over channels (as published: all positive, possibly dominated by
-    one channel) or the increases themselves. `masking`: value of hidden voxels; air by default. `batch`: volumes
-    evaluated at once; affects memory, not the map.
+    one channel) or the increases themselves. `batch`: affects memory, not the map.
     """
 
     name: ClassVar[str] = "score-cam"
@@ -102,9 +97,7 @@ class AblationCam(CheckedSettings):
     """Ablation-CAM (Desai & Ramaswamy 2020): channels weighted by the relative drop without them, then ReLU.
 
     The relative drop makes the scale of a map depend on how close its logit is to 0: compare the shapes of maps between
-    volumes, not their magnitudes.
-
-    `batch`: ablated feature volumes evaluated at once; affects memory, not the map.
+    volumes, not their magnitudes. `batch`: affects memory, not the map.
     """
 
     name: ClassVar[str] = "ablation-cam"
@@ -127,7 +120,7 @@ def mixture(u: Tensor, features: Tensor) -> Tensor:
 
 
 def objective_of(score: Tensor, masked_score: Tensor, objective: Objective) -> Tensor:
-    """Objective: the score of the masked volume (``mask``), or minus its distance to the full score (``diff``).
+    """The score of the masked volume (``mask``), or minus its distance to the full score (``diff``).
 
     Examples
     --------
@@ -145,11 +138,9 @@ class OptiCam(CheckedSettings):
 
     Maps are the mixtures of features; the mask that is optimised is their upsampled, normalised form.
 
-    `normalisation`: how a map becomes a mask; `sigmoid` hides little, since all values are above 0.5. `objective`: see
-    `objective_of`. `learning_rate`: of Adam. `iterations`: maximum number of steps. `tolerance`: a volume stops when
-    its objective changes by less than this in one step. `keep`: return the best weights found, or the last (as
-    published). `masking`: value of hidden voxels; air by default. `batch`: volumes optimised at once; affects memory,
-    not the map.
+    `normalisation`: how a map becomes a mask; `sigmoid` hides little, since all values are above 0.5. `iterations`:
+    most steps of Adam. `tolerance`: a volume stops when its objective changes by less than this in one step. `keep`:
+    the best weights found, or the last (as published). `batch`: affects memory, not the map.
     """
 
     name: ClassVar[str] = "opti-cam"

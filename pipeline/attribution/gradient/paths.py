@@ -48,12 +48,11 @@ from heatlas.pipeline.run.work.seeds import derived_seed
 class IntegratedGradients(CheckedSettings):
     """Integrated gradients, signed, summed over channels.
 
-    `masking`: baseline: the volume with everything hidden (air by default). At a later stage the baseline is the
-    features of the baseline volume, so that the map sums to the same difference at every stage and is exactly 0 where
-    the features are those of air. ``Masking(inner="zero")`` uses zero features instead, as Rao, Böhle & Schiele (2022)
-    do. `steps`: points on the path. `batch`: volumes evaluated at once; affects memory, not the map. `tolerance`:
-    largest completeness error accepted, as a share of the total variation of the score along the path; ``math.inf``
-    accepts any.
+    `masking`: the baseline is the volume with everything hidden (air by default), and at a later stage its features, so
+    that the map sums to the same difference at every stage and is exactly 0 where the features are those of air.
+    ``Masking(inner="zero")`` uses zero features instead, as Rao, Böhle & Schiele (2022) do. `steps`: points on the
+    path. `batch`: affects memory, not the map. `tolerance`: largest completeness error accepted, as a share of the
+    total variation of the score along the path; ``math.inf`` accepts any.
     """
 
     name: ClassVar[str] = "integrated-gradients"
@@ -77,11 +76,7 @@ class IntegratedGradients(CheckedSettings):
 
 @dataclass(frozen=True)
 class PathIntegral:
-    """Integral of the gradient along the path.
-
-    `attributions`: (B, C, d, h, w). `variation`: (B,), total variation of the score along the path; at least the
-    absolute difference between its ends.
-    """
+    """Integral of the gradient along the path, (B, C, d, h, w), and the total variation of the score on it, (B,)."""
 
     attributions: Tensor
     variation: Tensor
@@ -250,21 +245,9 @@ def sample_paths(score: Score, volume: Tensor, references: Tensor, alphas: Tenso
 class ExpectedGradients(CheckedSettings):
     """Expected gradients from controls, signed, summed over channels.
 
-    Parameters
-    ----------
-    reference : Reference or None
-        Given by the run.
-    alphas : int
-        Points on the path from each reference volume.
-    seed : int
-        Deals the points out; the same for every volume.
-    batch : int
-        Volumes evaluated at once. Does not change the map; memory grows with it.
-    control_variate : bool
-        Whether points are weighted so that the map adds up; if not, it misses by the sampling error.
-    tolerance : float
-        Largest completeness error accepted, as a share of the total variation of the score along the paths;
-        ``math.inf`` accepts any.
+    `alphas`: points on the path from each control. `seed`: deals the points out; the same for every volume. `batch`:
+    affects memory, not the map. `control_variate`: whether points are weighted so that the map adds up; if not, it
+    misses by the sampling error. `tolerance`: as of `IntegratedGradients`.
     """
 
     name: ClassVar[str] = "expected-gradients"
@@ -278,7 +261,6 @@ class ExpectedGradients(CheckedSettings):
 
     @staticmethod
     def from_run(surroundings: RunContext) -> dict[str, Reference | None]:
-        """The controls of the network."""
         return {"reference": surroundings.reference}
 
     def maps(self, view: NetworkView) -> Tensor:
@@ -311,17 +293,12 @@ class ExpectedGradients(CheckedSettings):
         return Drawn(torch.cat(maps), sampling_error=torch.cat(missed))
 
     def reference_value(self, view: NetworkView) -> Tensor:
-        """Mean score of the reference volumes, (B,)."""
         return mean_value(fitting(self.reference, view.volumes, self.name), view)
 
 
 @dataclass(frozen=True)
 class IntegratedGradientsFromMean(CheckedSettings):
-    """Integrated gradients on the straight path from the mean of the controls, signed, summed over channels.
-
-    `reference`: given by the run. `steps`: points on the path. `batch`: volumes evaluated at once. Does not change the
-    map; memory grows with it. `tolerance`: as of `ExpectedGradients`.
-    """
+    """Integrated gradients on the straight path from the mean of the controls, signed, summed over channels."""
 
     name: ClassVar[str] = "integrated-gradients-from-mean"
 
@@ -332,7 +309,6 @@ class IntegratedGradientsFromMean(CheckedSettings):
 
     @staticmethod
     def from_run(surroundings: RunContext) -> dict[str, Reference | None]:
-        """The controls of the network."""
         return {"reference": surroundings.reference}
 
     def maps(self, view: NetworkView) -> Tensor:
@@ -346,5 +322,4 @@ class IntegratedGradientsFromMean(CheckedSettings):
         return path.attributions
 
     def reference_value(self, view: NetworkView) -> Tensor:
-        """Score of the mean control, (B,)."""
         return value_of_mean(fitting(self.reference, view.volumes, self.name), view)

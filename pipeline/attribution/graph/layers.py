@@ -43,11 +43,11 @@ def paired(first: Tensor, second: Tensor, axis: int, groups: int) -> Tensor:
 
 
 class LinearMap(Protocol):
-    """A linear map of an input, given its weights."""
+    """A linear map of an input, given its weights; `groups` blocks of the channels do not mix."""
 
     @property
     def channel_axis(self) -> int:
-        """Axis of the channels, of inputs and of units."""
+        """Of inputs and of units."""
         ...
 
     @property
@@ -66,10 +66,7 @@ class LinearMap(Protocol):
 
 @dataclass(frozen=True)
 class Convolution:
-    """The linear map of a 3D convolution; input (B, C, D, H, W), zero padding.
-
-    `stride`, `padding`, `dilation`: per axis.
-    """
+    """The linear map of a 3D convolution; input (B, C, D, H, W), zero padding."""
 
     stride: tuple[int, ...] = (1, 1, 1)
     padding: tuple[int, ...] = (0, 0, 0)
@@ -151,12 +148,7 @@ class InputGradient(torch.autograd.Function):
 
 
 def folded(weight: Tensor, bias: Tensor | None, norm: nn.BatchNorm3d) -> tuple[Tensor, Tensor]:
-    """Weights and bias of the convolution equivalent to convolution followed by batch normalisation.
-
-    The modules are not changed.
-
-    `weight`: (C_out, C_in / groups, k, k, k). `bias`: (C_out,). `norm`: with running statistics.
-    """
+    """Weights and bias of the convolution equivalent to a convolution and the batch normalisation after it."""
     if norm.running_var is None or norm.running_mean is None:
         raise ValueError("batch normalisation without running statistics cannot be folded.")
     scale = torch.rsqrt(norm.running_var + norm.eps)
@@ -197,7 +189,6 @@ class AdaptiveMaxPool:
     output_size: Any
 
     def apply(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """As `MaxPool.apply`."""
         pooled, winners = F.adaptive_max_pool3d(x, self.output_size, return_indices=True)
         return pooled, winners
 
@@ -210,7 +201,7 @@ def gather(x: Tensor, winners: Tensor) -> Tensor:
 def scatter(values: Tensor, winners: Tensor, shape: Sequence[int]) -> Tensor:
     """Return values to the winning voxels; a voxel that won several overlapping windows gets their sum.
 
-    `values`, `winners`: (B, C, d, h, w). `shape`: of the tensor that was pooled, (B, C, D, H, W).
+    `values`, `winners`: (B, C, d, h, w). `shape`: of the tensor that was pooled.
 
     Examples
     --------

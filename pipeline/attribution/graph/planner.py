@@ -67,10 +67,9 @@ FOLLOWERS = (
 
 @dataclass(frozen=True)
 class Weights:
-    """A layer with weights as used by the rules.
+    """A layer with weights as used by the rules: batch normalisation folded in if so planned.
 
-    `weight`: batch normalisation folded in if so planned. `bias`: broadcastable to the units; likewise. `first`:
-    whether its input is the volume.
+    `bias`: broadcastable to the units. `first`: whether its input is the volume.
     """
 
     linear: LinearMap
@@ -83,9 +82,9 @@ class Weights:
 class PlannedStep:
     """Part of the network that redistributes relevance once.
 
-    `name`: of the layer that redistributes relevance; otherwise of the last operation. `operations`: operations of the
-    forward pass, in order, before the max-pooling. `inputs`: values that relevance is passed to; empty for operations
-    without relevance. `value`: name of the output value. `pool`: max-pooling at the end of the step.
+    `name`: of the layer that redistributes relevance; otherwise of the last operation. `operations`: before the
+    max-pooling `pool` at its end. `inputs`: values that relevance is passed to; empty for operations without relevance.
+    `value`: name of the output.
     """
 
     name: str
@@ -98,7 +97,7 @@ class PlannedStep:
 
     @property
     def head(self) -> nn.Module | None:
-        """First module of the step; None for a max-pooling alone or an operation without relevance."""
+        """First module; None for a max-pooling alone or an operation without relevance."""
         return self.operations[0].module if self.operations and self.inputs else None
 
 
@@ -106,8 +105,7 @@ class PlannedStep:
 class RelevancePlan:
     """All steps of a model, in order of computation.
 
-    `boundary`: the value at which relevance is wanted: the volumes, or the features of a stage. `batch_norm`: what is
-    done with batch normalisation.
+    `boundary`: the value at which relevance is wanted: the volumes, or the features of a stage.
     """
 
     steps: tuple[PlannedStep, ...]
@@ -141,11 +139,7 @@ def traced(model: nn.Module) -> tuple[Program, dict[str, Operation]]:
 
 
 def plan_relevance(model: nn.Module, batch_norm: BatchNormMode, stage: int | str = 0) -> RelevancePlan:
-    """Plan LRP through a model.
-
-    `model`: with logits as output. `stage`: where relevance is wanted; see
-    `pipeline.attribution.network_view.explaining`.
-    """
+    """Plan LRP through a model with logits as output, down to a stage (see `network_view.explaining`)."""
     if batch_norm not in get_args(BatchNormMode):
         raise UsageError(f"batch_norm = {batch_norm!r}: allowed are 'auto', 'fold' and 'identity'.")
     if batch_norm == "auto":
@@ -328,7 +322,7 @@ def is_linear(operation: Operation) -> bool:
 
 
 def require_known(operation: Operation, others: tuple[type[nn.Module], ...] = ()) -> None:
-    """Refuse an operation that relevance cannot be propagated through correctly.
+    """Refuse an operation that relevance cannot be propagated through correctly, by name.
 
     `others`: modules that the method supports besides `KNOWN`.
     """
@@ -355,7 +349,7 @@ def require_known(operation: Operation, others: tuple[type[nn.Module], ...] = ()
 def require_private_in_place(operation: Operation, program: Program) -> None:
     """Refuse in-place operations on values that other layers read, since these then see the changed values.
 
-    `operation`: any, including those without relevance: ``out.add_(x)`` changes `out` for all later readers.
+    Operations without relevance count too: ``out.add_(x)`` changes `out` for all later readers.
     """
     if not _works_in_place(operation):
         return

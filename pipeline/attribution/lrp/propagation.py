@@ -55,8 +55,8 @@ def product_relevance(product: Tensor, factors: Sequence[Tensor], message: Tenso
 
     Source: Achtibat et al. 2024, proposition 3.3.
 
-    `product`: ``f(a, b)``, linear in both, with its graph. `factors`: a and b, leaves of that graph. `message`: s,
-    relevance per unit of the product.
+    `product`: ``f(a, b)``, linear in both factors, which are leaves of its graph. `message`: s, relevance per unit of
+    the product.
     """
     halves = back(product, factors, message / 2)
     return [factor.detach() * half for factor, half in zip(factors, halves, strict=True)]
@@ -139,7 +139,6 @@ def _step_back(
 
 
 def _rule_of(weights: Weights, composite: Composite) -> Rule:
-    """The rule of a layer with weights."""
     if weights.first:
         return composite.first
     return composite.convolution if isinstance(weights.linear, Convolution) else composite.linear
@@ -322,7 +321,6 @@ def _back_unweighted(averaging: Averaging | None, message: Tensor, a: Tensor) ->
 
 
 def _accounts(record: Record, relevance: Relevance, below: Relevance, losses: Sequence[Losses]) -> list[LedgerEntry]:
-    """One balance per rule."""
     return [
         LedgerEntry.of(record.step.name, above, under, lost)
         for above, under, lost in zip(relevance, below, losses, strict=True)
@@ -330,7 +328,6 @@ def _accounts(record: Record, relevance: Relevance, below: Relevance, losses: Se
 
 
 def _losses(message: Messages) -> Losses:
-    """Losses of a message, summed over units."""
     bias, lost, stabiliser = (
         None if part is None else sum_per_volume(part) for part in (message.bias, message.lost, message.stabiliser)
     )

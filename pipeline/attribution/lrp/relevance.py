@@ -50,27 +50,12 @@ def lrp(
 ) -> tuple[Attribution, ...]:
     """Explain one output of a model with LRP, by several composites of rules in one call.
 
-    Parameters
-    ----------
-    model : nn.Module
-        In evaluation mode; not changed.
-    volumes : Tensor
-        (B, 1, D, H, W), in the precision and on the device of the model.
-    target : int
-        Output unit to explain.
-    composites : sequence of Composite
-        See `pipeline.attribution.lrp.rules`.
-    start : {"logit", "probability", "evidence"}
-        Value that relevance starts from; a negative one gives a negated map.
-    batch_norm : {"auto", "fold", "identity"}
-    stage : int or str
-        Where relevance is wanted; 0 is the input. See `pipeline.attribution.network_view.explaining`.
+    `model`: in evaluation mode; not changed. `volumes`: (B, 1, D, H, W), in its precision and on its device. `start`:
+    value that relevance starts from; a negative one gives a negated map. `stage`: where relevance is wanted; 0 is the
+    input (`pipeline.attribution.network_view.explaining`).
 
-    Returns
-    -------
-    tuple of Attribution
-        One per composite. In each, start value = sum of the map + losses of the ledger. At a later stage the values are
-        (B, C, d, h, w), relevance per feature. `sign` says which relevance speaks for the target.
+    Gives one answer per composite, in which start value = sum of the map + losses of the ledger. At a later stage the
+    values are (B, C, d, h, w), relevance per feature. `sign` says which relevance speaks for the target.
     """
     if not composites:
         raise UsageError("composites: name at least one.")
@@ -129,10 +114,9 @@ class Lrp(CheckedSettings):
     """Layer-wise relevance propagation; relevance summed over the channels of the stage.
 
     `rules`: see `pipeline.attribution.lrp.rules`. Bounds of zB are [0, 1] inside the brain and 0 outside, voxel by
-    voxel. `beta`: of the β-rule (*founding*); one map per value. `gamma`, `epsilon`: for the rules that have them.
-    `bias`: whether biases stand in the denominators and absorb relevance, as in the literature (not for *founding*).
-    `batch_norm`: folded into the convolution before it, or passed; ``auto`` folds where the network allows it. Maps
-    name what was done.
+    voxel. `beta`: of the β-rule (*founding*); one map per value. `bias`: whether biases stand in the denominators and
+    absorb relevance, as in the literature (not for *founding*). `batch_norm`: folded into the convolution before it, or
+    passed; ``auto`` folds where the network allows it. Maps name what was done.
     """
 
     rules: Literal["founding", "focus", "composite"] = "founding"

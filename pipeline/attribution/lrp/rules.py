@@ -50,10 +50,10 @@ from heatlas.pipeline.run.work.host import on_host
 
 @dataclass(frozen=True)
 class Contributors:
-    """Inputs of a layer arranged so that its contributions are the products of `x` and `weight`.
+    """Inputs of a layer arranged so that its contributions are the products of `x`, at least 0, and `weight`.
 
-    `x`: non-negative. Has `copies` times the channels of the layer's input, side by side within each group. `weight`:
-    weights that go with `x`. `copies`: 1 or 2; the relevance of the copies of an input is added (`merge_copies`).
+    `x` has `copies` (1 or 2) times the channels of the layer's input, side by side within each group; the relevance of
+    the copies of an input is added (`merge_copies`).
     """
 
     x: Tensor
@@ -146,17 +146,14 @@ def proportional(positive: Tensor, negative: Tensor | None, relevance: Tensor) -
 
 @dataclass(frozen=True)
 class BetaRule:
-    """The β-rule: ``R_ij = ((1 + β) z+_ij / z+_j - β z-_ij / z-_j) R_j``; biases are ignored.
+    """The β-rule: ``R_ij = ((1 + β) z+_ij / z+_j - β z-_ij / z-_j) R_j``; biases are ignored, β is any real number.
 
-    - *One-signed units* pass all relevance to the sign they have (share 1 instead of 1 + β or -β), as in the code of
-    the
+    - *One-signed units* pass all relevance to the sign they have (share 1 instead of 1 + β or -β), as in the code of the
       founding study. With β = 0 the negative sign has no share, so a unit with negative contributions only loses its
       relevance (β = 0 is the z+ rule); with β = -1 the converse holds.
     - *Units without contribution* (a receptive field of zeros, as in stripped background, but active through the
       bias) lose their relevance, since no input can receive it.
     - *No stabiliser.* The two sums have no cancellation, so each is either zero or a sound denominator.
-
-    `beta`: any real number.
 
     Examples
     --------
@@ -227,8 +224,7 @@ class ZPlusRule:
 class EpsilonRule:
     """The ε-rule: ``R_ij = z_ij R_j / (z_j + ε sign(z_j))``; LRP-0 for ε = 0.
 
-    `epsilon`: >= 0; the relevance it absorbs is reported in the ledger. `bias`: whether the bias is part of ``z_j`` and
-    absorbs relevance, as in the literature; reported in the ledger.
+    `bias`: whether the bias is part of ``z_j`` and absorbs relevance, as in the literature.
     """
 
     epsilon: float = 1e-6
@@ -347,10 +343,9 @@ UNWEIGHTED = EpsilonRule(1e-6, bias=False)
 
 @dataclass(frozen=True)
 class Composite:
-    """Rules by kind of layer.
+    """Rules by kind of layer: `first` sees the volume, `unweighted` are average poolings and sums.
 
-    `name`: for sidecars; with its settings. `first`: for layers with weights whose input is the volume. `convolution`,
-    `linear`: for all other convolutions, and for fully connected layers. `unweighted`: for average poolings and sums.
+    `name`: for sidecars; with its settings.
     """
 
     name: str
@@ -371,13 +366,8 @@ def focus(
 ) -> Composite:
     """ε on linear layers, z+ on convolutions, zB on the first: the main configuration of Rao et al. 2022.
 
-    Parameters
-    ----------
-    epsilon : float
-    low, high : float or Tensor
-        Bounds of the input; see `ZBoxRule`.
-    bias : bool
-        Whether biases stand in the denominators and absorb relevance, as in the literature.
+    `low`, `high`: bounds of the input; see `ZBoxRule`. `bias`: whether biases stand in the denominators and absorb
+    relevance, as in the literature.
     """
     first = ZBoxRule(low, high)
     return Composite(f"focus,epsilon={epsilon:g}", first, ZPlusRule(bias), EpsilonRule(epsilon, bias), UNWEIGHTED)

@@ -44,11 +44,10 @@ def sparse_pays(linear: LinearMap, pool: MaxPool | None, x: Tensor) -> bool:
 def winner_sums(
     x: Tensor, weight: Tensor, linear: Convolution, winners: Tensor, units: Sequence[int]
 ) -> tuple[Tensor, Tensor]:
-    """Sums of positive and of negative contributions, ``z+`` and ``z-``, at the winners.
+    """Sums of positive and of negative contributions, ``z+`` and ``z-``, at the winners, each of their shape.
 
     `x`: (B, C_in, D, H, W), >= 0. `weight`: (C_out, C_in, k, k, k). `linear`: without groups or dilation. `winners`:
-    (B, C_out, d, h, w), flat indices into the units. `units`: spatial shape of the units (of what was pooled). Returns
-    both of the shape of `winners`.
+    (B, C_out, d, h, w), flat indices into the units. `units`: spatial shape of the units (of what was pooled).
     """
     rows, positive, negative = _rows(x, linear), *_row_weights(weight)
     sums = [torch.zeros(winners.shape, dtype=x.dtype) for _ in range(2)]
@@ -75,12 +74,10 @@ def winner_messages(
     units: Sequence[int],
     input_shape: Sequence[int],
 ) -> list[Tensor]:
-    """Messages of the winners at the inputs, ``W+^T s+ + W-^T s-``, for several rules at once.
+    """Messages of the winners at the inputs, ``W+^T s+ + W-^T s-``, for `count` rules at once: views of one tensor.
 
-    `messages`: (Tensor, Tensor or None), ``s+`` and ``s-`` per rule, each of the shape of `winners`; None is 0.
-    `count`: number of rules. `weight`, `linear`, `winners`, `units`: as for `winner_sums`. `pool`: pooling that
-    determined the winners. `input_shape`: (B, C_in, D, H, W). Returns a tensor of `input_shape` for each rule; views of
-    one tensor.
+    `messages`: ``s+`` and ``s-`` per rule, each of the shape of `winners`; None is 0. `weight`, `linear`, `winners`,
+    `units`: as for `winner_sums`. `input_shape`: (B, C_in, D, H, W).
     """
     run = input_shape[1]
     positive, negative = _row_weights(weight)

@@ -179,14 +179,11 @@ class Sloped(torch.autograd.Function):
 
 
 def normalised(module: nn.Module, x: Tensor, r: Tensor) -> tuple[Tensor, Tensor]:
-    """A normalisation by the mean and spread of the values themselves, of x and of the reference r.
+    """A normalisation by the mean and spread of the values themselves, of x (B, C, ...) and its reference r.
 
     Subtracting the mean is linear; the variance is a mean of squares, whose chord has the slope ``c + c_r``; the chord
     of ``1 / sqrt(v)`` has ``-1 / (sqrt(v) sqrt(v_r) (sqrt(v) + sqrt(v_r)))``; and the result is a product
-    (`Multiplied`). So multipliers of x add up to the difference of the results.
-
-    `module`: without running statistics. `x`, `r`: (B, C, ...) and (1, C, ...). Returns tensors shaped like x and r;
-    derivatives of the first are those multipliers.
+    (`Multiplied`). So multipliers of x, the derivatives of its result, add up to the difference of the results.
     """
     (centred, centred_r), eps = (_centred(module, values) for values in (x, r)), float(module.eps)  # type: ignore[arg-type]
     squares = Multiplied.apply(centred, centred, centred_r, centred_r)  # type: ignore[no-untyped-call]
@@ -276,24 +273,11 @@ def deeplift(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """DeepLIFT by the rescale rule, from one reference volume.
 
-    Parameters
-    ----------
-    model : nn.Module
-        In evaluation mode; not changed in any way.
-    volumes : Tensor
-        (B, 1, D, H, W), in the precision and on the device of the model.
-    reference : Tensor
-        (1, 1, D, H, W).
-    target : int
-    start : {"logit", "evidence"}
-        The probability is no linear function of the last layer, and is refused.
-    stage : int or str
-        Boundary; see `pipeline.attribution.network_view.explaining`.
+    `model`: in evaluation mode; not changed. `volumes`: (B, 1, D, H, W), in its precision and on its device.
+    `reference`: (1, 1, D, H, W). `start`: the probability is no linear function of the last layer, and is refused.
+    `stage`: see `pipeline.attribution.network_view.explaining`.
 
-    Returns
-    -------
-    Tensor, Tensor, Tensor
-        Contributions (B, C, d, h, w), the values of the volumes (B,), and that of the reference (1,).
+    Gives contributions (B, C, d, h, w), the values of the volumes (B,), and that of the reference (1,).
     """
     if start == "probability":
         raise UsageError("deeplift explains the logit or the evidence; the softmax has no rescale rule here.")
@@ -369,12 +353,7 @@ def _given(operation: Operation, at_x: Values, at_r: Values, value: Tensor, s: T
 class DeepLift(CheckedSettings):
     """DeepLIFT by the rescale rule, signed, summed over channels.
 
-    Parameters
-    ----------
-    reference : Reference or None
-        Given by the run.
-    compare : {"mean", "each"}
-        With the mean of the controls, or with each of them, of whose maps it takes the mean.
+    `compare`: with the mean of the controls, or with each of them, of whose maps it takes the mean.
     """
 
     name: ClassVar[str] = "deeplift"
@@ -384,11 +363,9 @@ class DeepLift(CheckedSettings):
 
     @staticmethod
     def from_run(surroundings: RunContext) -> dict[str, Reference | None]:
-        """The controls of the network."""
         return {"reference": surroundings.reference}
 
     def require(self, view: NetworkView) -> None:
-        """Refuse a network with an operation that the rule is not defined for."""
         plan_deeplift(view.model)
 
     def answers(

@@ -26,20 +26,10 @@ Memory = dict[Hashable, tuple[object, Tensor]]
 class Reference:
     """Controls that a volume is compared with.
 
-    Parameters
-    ----------
-    volumes : Tensor
-        (R, 1, D, H, W), as the network sees them.
-    people : tuple of str
-        Participants, one per volume.
-    logits : Tensor or None
-        (R, K), what the network answers to them, where that is known; saves R forward passes per volume explained.
-    memory : dict
-        Of `remembered`; may be shared by references to the same volumes.
-    controls : int
-        That each volume stands for: above 1 where it is a mean of controls.
-    members : tuple of Reference
-        Of an ensemble, the same volumes with what each of its members answers.
+    `volumes`: (R, 1, D, H, W), as the network sees them. `people`: one per volume. `logits`: (R, K), what the network
+    answers to them, where that is known; saves R forward passes per volume explained. `memory`: of `remembered`; may be
+    shared by references to the same volumes. `members`: of an ensemble, the same volumes with what each of its members
+    answers. `controls`: that each volume stands for: above 1 where it is a mean of controls.
     """
 
     volumes: Tensor
@@ -85,7 +75,6 @@ class Reference:
 
     @cached_property
     def mean(self) -> Tensor:
-        """The mean volume, (1, 1, D, H, W)."""
         return self.volumes.mean(0, keepdim=True)
 
 

@@ -37,12 +37,11 @@ REST = -1
 
 @dataclass(frozen=True, eq=False)
 class RegionEvidence:
-    """Evidence of the regions of one volume.
+    """Evidence of the regions of one volume, (N,), in units of the score, and its standard error over random orders.
 
     `numbers`: labels in which the volume differs from the mean control, ascending; `REST` first where there is a rest.
-    `voxels`: (N,), voxels of each. `evidence`: (N,), in units of the score. `standard_error`: (N,), of the evidence
-    over random orders; 0 where nothing is drawn, NaN for a single pair of orders. `labels`: (D, H, W), the regions of
-    this volume, `REST` included.
+    `voxels`: (N,). `standard_error`: 0 where nothing is drawn, NaN for a single pair of orders. `labels`: (D, H, W),
+    the regions of this volume, `REST` included.
     """
 
     numbers: tuple[int, ...]
@@ -76,10 +75,7 @@ def shapley_orders(count: int, pairs: int, seed: int) -> Tensor:
 
 @dataclass(frozen=True)
 class OfRegions(CheckedSettings):
-    """What both methods share: regions, a reference, and maps painted from the evidence of regions.
-
-    `regions`: both given by the run.
-    """
+    """What both methods share: regions, a reference, and maps painted from the evidence of regions."""
 
     name: ClassVar[str]
 
@@ -88,11 +84,9 @@ class OfRegions(CheckedSettings):
 
     @staticmethod
     def from_run(surroundings: RunContext) -> dict[str, Reference | RegionLabels | None]:
-        """The controls of the network, and the atlas of the run."""
         return {"reference": surroundings.reference, "regions": RegionLabels.of_run(surroundings)}
 
     def evidence(self, view: NetworkView) -> tuple[RegionEvidence, ...]:
-        """Evidence, and its standard error, of every region of every volume; raises as `_prepared`."""
         mean, labels = _prepared(self.name, self.reference, self.regions, view)
         return tuple(
             self._of(view, place, players(labels, view.features[place], mean), mean)
@@ -103,7 +97,6 @@ class OfRegions(CheckedSettings):
         return torch.cat([_painted(evidence, evidence.evidence) for evidence in self.evidence(view)]).to(view.features)
 
     def reference_value(self, view: NetworkView) -> Tensor:
-        """Score of the mean control, (B,)."""
         return value_of_mean(fitting(self.reference, view.volumes, self.name), view)
 
     def _of(self, view: NetworkView, place: int, labels: Tensor, mean: Tensor) -> RegionEvidence:
@@ -115,8 +108,6 @@ class RegionSwap(OfRegions):
     """What the score loses when a region takes the controls' mean tissue, shared out evenly over its voxels.
 
     At the input only. Positive where the person's own tissue speaks for the target.
-
-    `reference`, `regions`: as of `OfRegions`. `batch`: volumes evaluated at once.
     """
 
     name: ClassVar[str] = "region-swap"
@@ -139,8 +130,8 @@ class RegionShapley(OfRegions):
 
     At the input only. Sums to the score less that of the mean control, whatever the number of orders.
 
-    `reference`, `regions`: as of `OfRegions`. `pairs`: antithetic pairs of orders; each costs two forward passes per
-    region. `seed`: draws the orders; the same for every volume. `batch`: volumes evaluated at once.
+    `pairs`: antithetic pairs of orders; each costs two forward passes per region. `seed`: draws the orders; the same
+    for every volume.
     """
 
     name: ClassVar[str] = "region-shapley"
