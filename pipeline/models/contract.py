@@ -27,18 +27,10 @@ from heatlas.pipeline.models.families.family import Architecture
 class StagedModel(nn.Module):
     """A network that is the composition of its stages.
 
-    Parameters
-    ----------
-    stages : sequence of nn.Module
-        Applied in order. No module may appear twice, so that a hook on a module means one place of the network,
-        and none may work in place, so that the activation a hook saw stays what it was.
-
-    Attributes
-    ----------
-    architecture : Architecture or None
-        Family, settings and grid that it was built from; None for a network of no family, which cannot be stored.
-    monai_names : mapping of str to str
-        Of a network of MONAI, its names of weights by ours.
+    No module may appear twice, so that a hook on a module means one place of the network, and none may work in place,
+    so that the activation a hook saw stays what it was. `architecture`: family, settings and grid that it was built
+    from; None for a network of no family, which cannot be stored. `monai_names`: of a network of MONAI, its names of
+    weights by ours.
     """
 
     architecture: Architecture | None = None
@@ -51,7 +43,6 @@ class StagedModel(nn.Module):
 
     @property
     def stages(self) -> Sequence[nn.Module]:
-        """The stages, first to last."""
         return tuple(self._stages)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -87,10 +78,7 @@ class MeanOfNetworks(nn.Module):
 
 
 class Ensemble(StagedModel):
-    """Networks of the same architecture, whose logits are averaged.
-
-    `members`: at least two.
-    """
+    """At least two networks of the same architecture, whose logits are averaged."""
 
     def __init__(self, members: Sequence[StagedModel]) -> None:
         super().__init__([MeanOfNetworks(members)])
@@ -138,10 +126,7 @@ class PoolsByAttention(Protocol):
 
 @contextmanager
 def kept_attention(network: nn.Module) -> Iterator[list[Tensor]]:
-    """Keep the weights of all passes, in the order of computation and with their graph; hooks are removed on exit.
-
-    Yields filled by each pass: (B, heads, queries, keys) of each layer.
-    """
+    """Keep the weights (B, heads, queries, keys) of all passes, in order and with their graph; hooks go on exit."""
     kept: list[Tensor] = []
 
     def keep(_: nn.Module, given: tuple[Any, ...]) -> None:

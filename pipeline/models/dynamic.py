@@ -121,14 +121,9 @@ def _require_linear(model: nn.Module) -> None:
 
 
 def bias_of_chance(outputs: int, prior: float | None = None) -> float:
-    """Logit bias of a network with so many outputs.
+    """Logit bias of C classes, ``log(1 / (C - 1))``, which for two is 0; of one class, ``logit(prior)``.
 
-    Parameters
-    ----------
-    outputs : int
-        C classes: ``log(1 / (C - 1))``, which for two classes is 0.
-    prior : float, optional
-        Needed for a single class: ``logit(prior)``, its probability where nothing speaks for or against it.
+    `prior`: the probability of a single class where nothing speaks for or against it.
 
     Examples
     --------
@@ -145,9 +140,8 @@ def bias_of_chance(outputs: int, prior: float | None = None) -> float:
 class LogitLayer(nn.Module):
     """``x / temperature + bias``; both are buffers, so that they are stored with the weights.
 
-    `temperature`: above 0. `bias`: from `bias_of_chance` for classes; 0 for a number. `initial_size`: root mean square
-    that ``x / temperature`` is to have before training: the temperature is then set from data by
-    `calibrate`. None: it stays as given.
+    `bias`: from `bias_of_chance` for classes; 0 for a number. `initial_size`: root mean square that ``x / temperature``
+    is to have before training: `calibrate` then sets the temperature from data. None: it stays as given.
 
     Examples
     --------
@@ -186,11 +180,9 @@ Value = Callable[[Tensor], Tensor]
 
 
 def dynamic_weights(model: nn.Module, value: Value, features: Tensor) -> Tensor:
-    """Rows of W(a), one per volume, of the shape of the features; detached.
+    """Rows of W(a), one per volume, of the shape of the features (B, ...); detached, also in inference mode.
 
-    Works within `torch.no_grad` and `torch.inference_mode`.
-
-    `model`: holds all dynamic linear modules that `value` runs through. `features`: (B, ...).
+    `model`: holds all dynamic linear modules that `value` runs through.
     """
     with torch.inference_mode(False), torch.enable_grad(), explanation_mode(model):
         leaf = _leaf(features)
@@ -204,8 +196,6 @@ def differentiable_weights(model: nn.Module, value: Value, features: Tensor) -> 
     Detached factors would lose the dependence of W on the parameters. So a first pass keeps every factor with its
     graph, which may reach beyond the features, and a second one, on a leaf of its own, uses those factors: it is linear
     in the leaf, its gradient is W.
-
-    `model`, `value`, `features`: as of `dynamic_weights`.
     """
     with torch.inference_mode(False), torch.enable_grad():
         leaf = _leaf(features)
@@ -248,7 +238,6 @@ class Scaled(nn.Sequential):
 
     @property
     def gain(self) -> Tensor:
-        """The factor."""
         return torch.as_tensor(self[1].gain)
 
 
@@ -279,9 +268,8 @@ def _is_open(module: nn.Module) -> bool:
 def calibrate(model: nn.Module, volumes: Tensor) -> None:
     """Set gains so that a layer gives the root mean square it gets, and the temperature for logits of `initial_size`.
 
-    One pass; each layer sees the signals of layers that are already calibrated.
-
-    `model`: with fresh weights. `volumes`: (B, 1, D, H, W), of the training part.
+    One pass of training volumes (B, 1, D, H, W) through fresh weights; each layer sees the signals of layers that are
+    already calibrated.
     """
     with ExitStack() as hooks:
         for name, module in _fresh(model):

@@ -29,11 +29,7 @@ from heatlas.pipeline.run.work.jobs import require_registered
 
 
 def write_tissue(path: Path, replaced: NDArray[np.bool_], tissue: NDArray[np.floating]) -> None:
-    """Write the voxels to be replaced and what replaces them.
-
-    `path`: NPZ. `replaced`: (D, H, W), on the grid that the network sees. `tissue`: (D, H, W), intensities as the
-    network sees them.
-    """
+    """Write (NPZ) the voxels to be replaced and what replaces them, (D, H, W) as the network sees them."""
     with path.open("wb") as handle:
         np.savez(
             handle, shape=replaced.shape, voxels=np.flatnonzero(replaced), values=tissue[replaced].astype(np.float32)
@@ -95,7 +91,6 @@ class NetworkInput:
 
 
 def configured_input(config: Config) -> NetworkInput:
-    """The input that a configuration asks for."""
     settings = config.registration
     whole = config.model.field_of_view == "template"
     box = None if whole else covering_box(configured_template(settings), config.model)
@@ -128,10 +123,7 @@ def covering_box(template: Template, network: ModelConfig) -> Box:
 def scale_in_mask(
     volume: np.ndarray, mask: np.ndarray, percentiles: tuple[float, float] = (0.0, 100.0)
 ) -> np.ndarray:  # fmt: skip
-    """Map two percentiles inside the mask, usually minimum and maximum, to 0 and 1, and everything outside to 0.
-
-    `volume`: intensities, any scale. `mask`: brain voxels, of the same shape. `percentiles`: values beyond are cut off.
-    """
+    """Map two percentiles inside the mask, usually minimum and maximum, to 0 and 1, and everything outside to 0."""
     if volume.shape != mask.shape:
         raise BadInputError(f"image has shape {volume.shape} but its brain mask {mask.shape}; register the scan again.")
     inside = volume[mask].astype(np.float32)
@@ -148,11 +140,7 @@ def scale_in_mask(
 
 
 def to_network(volume: np.ndarray, mask: np.ndarray, spec: NetworkInput) -> np.ndarray:
-    """What the network sees of one scan.
-
-    `volume`: intensities of one image in template space. `mask`: the scan's brain mask in template space; voxels > 0.5
-    are brain.
-    """
+    """What the network sees of one image in template space; voxels of the mask above 0.5 are brain."""
     if volume.shape != spec.template_grid.shape:
         raise BadInputError(
             f"image has shape {volume.shape} but the template grid at {spec.resolution_mm:g} mm "
@@ -166,18 +154,7 @@ def to_network(volume: np.ndarray, mask: np.ndarray, spec: NetworkInput) -> np.n
 
 
 def from_network(values: np.ndarray, spec: NetworkInput) -> np.ndarray:
-    """Put a map over the network's input back on the template grid; 0 where the network sees nothing.
-
-    Parameters
-    ----------
-    values : array
-        (..., D, H, W); the last three axes are those of the network's input.
-
-    Returns
-    -------
-    array of the same type
-        The last three axes are those of the template grid.
-    """
+    """Put a map (..., D, H, W) over the network's input on the template grid; 0 where the network sees nothing."""
     if values.shape[-3:] != tuple(spec.shape):
         raise ValueError(f"map has shape {values.shape[-3:]} but the network's input {tuple(spec.shape)}.")
     return values if spec.box is None else spec.box.paste(values, spec.template_grid.shape)

@@ -57,7 +57,6 @@ class LoadedModel:
 
     @property
     def settings(self) -> ModelConfig:
-        """Family by name, and its settings."""
         assert self.model.architecture is not None
         return self.model.architecture.settings
 
@@ -65,11 +64,10 @@ class LoadedModel:
 def save_model(
     files: FoldFiles, model: StagedModel, spec: NetworkInput, classes: tuple[str, ...], extra: Mapping[str, Any]
 ) -> None:
-    """Write weights and description.
+    """Write weights and description of a network of a family.
 
-    `files`: its ``weights`` and ``description`` are written. `model`: of a family. `spec`: what the network was trained
-    on. `classes`: names of the output units; of two classes the negative one first. `extra`: further entries of the
-    description, such as participants and seeds.
+    `spec`: what the network was trained on. `classes`: names of the output units; of two classes the negative one
+    first. `extra`: further entries of the description, such as participants and seeds.
     """
     files.folder.mkdir(parents=True, exist_ok=True)
     state = {name: on_host(value).contiguous() for name, value in model.state_dict().items()}
@@ -226,10 +224,7 @@ def to_monai(model: StagedModel) -> dict[str, Tensor]:
 
 
 def from_file(path: Path, model: StagedModel) -> dict[str, Tensor]:
-    """Weights of a file by our names, all but those of the last stage, which belongs to another task.
-
-    `path`: with our names or MONAI's.
-    """
+    """Weights of a file, under our names or MONAI's, by ours: all but the last stage, which belongs to another task."""
     given = {name.removeprefix(PARALLEL): value for name, value in read_weights(path).items()}
     last = f"_stages.{len(model.stages) - 1}."
     weights = {}

@@ -64,10 +64,7 @@ RELEVANCE_AUDIT_TABLE = Table(
 
 @dataclass(frozen=True, eq=False)
 class Compartments:
-    """Parts of a scan, all of one shape.
-
-    `masks`: reference and voxels of each compartment.
-    """
+    """Parts of a scan, all of one shape: the reference and the voxels of each."""
 
     masks: Mapping[str, tuple[str, Mask]]
     references: Mapping[str, Mask]

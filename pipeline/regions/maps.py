@@ -31,10 +31,7 @@ def load_whole(path: Path) -> Any:
 
 
 def read_map(path: Path, grid: Grid) -> NDArray[np.float32]:
-    """Values of a map that must lie on a grid.
-
-    `grid`: grid of the atlas.
-    """
+    """Values of a map, finite, that must lie on the grid of the atlas."""
     try:
         image = load_whole(path)
         require_same_grid(_grid_of(image, path), grid, f"{path} and the atlas")
@@ -68,10 +65,7 @@ PARTIAL_TABLE = Table(
 
 
 def write_sums(path: Path, sums: Mapping[str, NDArray[np.float64]], box: Box | None) -> None:
-    """Write sums by map name.
-
-    `path`: ends in ``.npz``. `box`: part of the template grid that the sums cover; None for all of it.
-    """
+    """Write sums (``.npz``) by map name, over a part of the template grid; None for all of it."""
     place = [] if box is None else [box.start, box.shape]
     arrays: dict[str, Any] = {"box": np.array(place, np.int64)}
     for name, values in sums.items():

@@ -26,10 +26,7 @@ from heatlas.pipeline.run.work.host import on_host
 
 @dataclass(frozen=True)
 class PackedAtlas:
-    """An atlas, under 1 MB pickled.
-
-    `version`: digest of the other three.
-    """
+    """An atlas, under 1 MB pickled. `version`: digest of the other three."""
 
     labels: PackedLabels
     regions: RegionTable
@@ -146,10 +143,7 @@ def shares_of_kinds(table: pd.DataFrame, labels: Mapping[str, str]) -> pd.DataFr
     """Sums of the maps of each kind of image, and its share of the magnitude of all, by class.
 
     The share of a scan is the sum over regions of the absolute sums of one kind, divided by that of all kinds, so that
-    relevance for and against does not cancel between regions.
-
-    `table`: as `RELEVANCE_CHANNELS_TABLE`. `labels`: class by ``scan_id``; other scans are left out. Returns with the
-    columns of `SHARES`.
+    relevance for and against does not cancel between regions. `labels`: class by ``scan_id``; other scans are left out.
 
     Examples
     --------

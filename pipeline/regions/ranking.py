@@ -40,11 +40,7 @@ def least_voxels(resolution_mm: float) -> int:
 
 
 def mean_over_participants(table: pd.DataFrame, metric: str) -> pd.Series:
-    """Mean of a metric per map and bilateral group.
-
-    `table`: with ``participant_id``, ``map``, ``group`` and the metric; a row per scan, map and group. Missing values
-    are left out; a group without any value has NaN. Returns indexed by map and group, in the order of `table`.
-    """
+    """Mean of a metric per map and bilateral group, over the means of each participant's known values."""
     per_participant = table.groupby(["participant_id", "map", "group"], sort=False)[metric].mean()
     return per_participant.groupby(level=["map", "group"], sort=False).mean()
 
@@ -94,10 +90,9 @@ def top_overlap(a: Sequence[str], b: Sequence[str]) -> float:
 
 
 def overlap_table(table: pd.DataFrame, map_names: Sequence[str], top: int = TOP) -> pd.DataFrame:
-    """Overlap matrices, one row per metric and ordered pair of maps.
+    """Overlap matrices, one row per metric and ordered pair of LRP maps, which are in the order of beta.
 
     `table`: a row per scan, map and group, with ``target`` and ``outcome`` of the scan and the three metrics.
-    `map_names`: LRP maps, in the order of beta. Returns columns of `BETA_OVERLAP_TABLE`.
     """
     rows = [row for metric in METRICS for row in _matrix(table, metric, map_names, top)]
     return BETA_OVERLAP_TABLE.frame(rows)
@@ -140,10 +135,9 @@ FINGERPRINTS_TABLE = Table(
 
 
 def most_different_pair(vectors: NDArray[np.float64], participants: Sequence[str]) -> tuple[int, int, float] | None:
-    """Rows of two different participants with the largest cosine distance.
+    """Rows of two different participants with the largest cosine distance (the first such pair on a tie), and that.
 
-    `vectors`: (scans, groups), a row of zeros has no direction and is in no pair. Returns two rows (the first such pair
-    on a tie) and their distance; None if no pair can be formed.
+    `vectors`: (scans, groups); a row of zeros has no direction and is in no pair.
     """
     names = np.asarray(participants)
     has_direction = np.linalg.norm(vectors, axis=1) > 0
@@ -161,8 +155,7 @@ def fingerprint_table(table: pd.DataFrame, map_names: Sequence[str], least_voxel
 
     `table`: a row per scan, map and group, with ``target`` and ``probability`` of the scan and ``density``.
     `least_voxels`: regions of fewer voxels (``n_voxels``) are left out, unless there is no other: a slight
-    misregistration moves their relevance, so that two people would differ in registration. Returns columns of
-    `FINGERPRINTS_TABLE`.
+    misregistration moves their relevance, so that two people would differ in registration.
     """
     rows = [row for name in map_names for row in _pair_rows(table[table["map"] == name], name, least_voxels)]
     return FINGERPRINTS_TABLE.frame(rows)

@@ -73,8 +73,8 @@ def aggregate_relevance(
 ) -> tuple[bool, list[Outcome]]:
     """Write the relevance tables, fingerprints, overlap between betas, and mean maps.
 
-    `scans`: scans that have been explained and predicted. `predictions`: ``predictions.tsv``. `grid`: grid of the maps.
-    Returns whether tables were written (False if they were still valid), and one outcome per mean map.
+    `scans`: that have been explained and predicted (``predictions.tsv``). Returns whether tables were written (False if
+    they were still valid), and one outcome per mean map.
     """
     if not scans or not map_names:
         raise BadInputError("regions: no scan with relevance and a prediction. Run training and attribution first.")
@@ -232,9 +232,8 @@ def _remove_stale_maps(layout: RunLayout, jobs: Sequence[Job]) -> None:
 
 @dataclass(frozen=True)
 class MapSum:
-    """A file that holds the sum of the maps of its scans.
+    """A file that holds the sum of the maps of its scans, be it one or several, all of one outcome.
 
-    `path`: the map of one scan, or a partial sum of several. `outcome`: outcome of the predictions of its scans.
     `sources`: for sidecars: one file of the run per scan. `participants`: one per scan.
     """
 
@@ -270,10 +269,7 @@ def groups_of(outcomes: Sequence[str], negative: str, positive: str) -> dict[str
 
 
 def average_maps(outputs: Mapping[str, Path], task: MapsToAverage) -> Mapping[str, Any]:
-    """Write the mean map of each group and its sidecar; the function of a job.
-
-    `outputs`: ``GROUP`` and ``GROUP_sidecar`` of every group.
-    """
+    """Write the mean map of each group and its sidecar (``GROUP_sidecar``); the function of a job."""
     sums: dict[str, NDArray[np.float64]] = {}
     for part in task.parts:
         if part.outcome not in sums:
@@ -329,10 +325,9 @@ def aggregate_applied(
 ) -> bool:
     """Write ``relevance_applied.tsv`` and ``relevance_applied_bilateral.tsv``; remove them where there is no such scan.
 
-    `scans`: scans that have been explained and are in ``predictions_applied.tsv``. `predictions`: ``predictions.tsv``
-    of the labelled scans, and ``predictions_applied.tsv``. `run`: run whose networks are applied, with tables of
-    labelled scans; by default that of `work`. Returns whether tables were written or removed; False if they were still
-    valid.
+    `predictions`: ``predictions.tsv`` of the labelled scans, and ``predictions_applied.tsv``. `run`: whose networks are
+    applied, with tables of labelled scans; by default that of `work`. Returns whether tables were written or removed;
+    False if they were still valid.
     """
     layout = work.layout
     of_stage = (RELEVANCE_APPLIED_TABLE, RELEVANCE_APPLIED_BILATERAL_TABLE)
@@ -372,8 +367,7 @@ def network_references(layout: RunLayout, predictions: Path) -> pd.DataFrame:
 def applied_bilateral(relevance: pd.DataFrame, networks: pd.DataFrame, references: pd.DataFrame) -> pd.DataFrame:
     """Regions pooled over hemispheres, with gain.
 
-    `relevance`: `RELEVANCE_TABLE` of the scans outside the contrast. `networks`: ``scan_id`` and ``fold``: a row per
-    scan and network that explains it. `references`: ``fold``, ``map``, ``group`` and ``reference_sum``.
+    `networks`: a row per scan and network (``fold``) that explains it. `references`: of `network_references`.
     """
     identity = ["participant_id", "session_id", "scan_id", "map"]
     table = bilateral_sums(relevance, identity)

@@ -46,14 +46,11 @@ def gain(sums: NDArray[np.float64], reference: NDArray[np.float64]) -> NDArray[n
 
 
 def negative_class_reference(table: pd.DataFrame, over: GainReference) -> pd.Series:
-    """Mean sum of the negative class in the same test fold: the denominator of gain.
+    """Mean sum of the negative class in the test fold of each row: the denominator of gain; NaN without such scans.
 
-    Only scans of one fold were explained by one network, so only they are on one scale.
-
-    `table`: with ``participant_id``, ``fold``, ``target`` (0 = negative class), ``map``, ``group`` and ``sum``; a row
-    per scan, map and group. `over`: mean over participants, each by the mean of their scans, so that a control with
-    five scans counts once; or over scans, as in the founding study. Returns aligned with `table`; NaN in a fold without
-    such a scan.
+    Only scans of one fold were explained by one network, so only they are on one scale. The mean is over participants,
+    each by the mean of their scans, so that a control with five scans counts once; or over scans, as in the founding
+    study.
     """
     keys = ["fold", "map", "group"]
     controls = table[table["target"] == 0]
@@ -153,10 +150,9 @@ def scan_rows(
 ) -> pd.DataFrame:
     """Rows of one scan: every map, the unlabelled rest and every region of the table.
 
-    `identity`: ``participant_id``, ``session_id`` and ``scan_id``. `sums`: region sums by map name, in the order of
-    ``index.numbers``. `regions`: joined by label number. `evidence`: names of those maps whose sums are evidence.
-    `errors`: standard errors of the sums by map name, of maps that have some. `members`: (M, regions), sums of the
-    members of an ensemble by map name.
+    `sums`: by map name, in the order of ``index.numbers``. `evidence`: names of those maps whose sums are evidence.
+    `errors`: standard errors of the sums, of maps that have some. `members`: (M, regions), sums of the members of an
+    ensemble.
     """
     names = regions.frame().set_index("number")[["name", "hemisphere", "group"]]
     names.loc[REST] = [REST_NAME, None, None]
@@ -196,12 +192,7 @@ def bilateral_sums(relevance: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame
 
 
 def bilateral_rows(relevance: pd.DataFrame, predictions: pd.DataFrame, gain_reference: GainReference) -> pd.DataFrame:
-    """Regions pooled over hemispheres, with gain.
-
-    `relevance`: `RELEVANCE_TABLE`. `predictions`: one row per scan, at least `PREDICTION_COLUMNS`. `gain_reference`:
-    what gain divides by; see `negative_class_reference`. Returns columns of `RELEVANCE_BILATERAL_TABLE` and then
-    `PREDICTION_COLUMNS`, for use by the rankings.
-    """
+    """Regions pooled over hemispheres, with gain, and `PREDICTION_COLUMNS` last, for the rankings."""
     table = bilateral_sums(relevance, [*_SCAN_COLUMNS])
     table = table.merge(predictions[list(PREDICTION_COLUMNS)], on="scan_id", how="left")
     reference = negative_class_reference(table, gain_reference)
@@ -227,7 +218,7 @@ def with_outcomes(predictions: pd.DataFrame) -> pd.DataFrame:
 
 
 def predictions_of(scan_ids: Sequence[str], predictions: pd.DataFrame) -> pd.DataFrame:
-    """Rows of some scans."""
+    """The one row of each of these scans."""
     predictions = with_outcomes(predictions)
     missing = [name for name in PREDICTION_COLUMNS if name not in predictions.columns]
     if missing:

@@ -65,7 +65,7 @@ class Volume:
 
     @property
     def voxel_sizes(self) -> np.ndarray:
-        """Edge lengths of a voxel in mm along the array axes."""
+        """Edge lengths in mm along the array axes."""
         return np.asarray(np.linalg.norm(self.affine[:3, :3], axis=0))
 
 
@@ -85,7 +85,6 @@ class Transforms:
 
     @property
     def template_to_scan(self) -> list[str]:
-        """Transform list that resamples a scan on a template grid."""
         return [str(path) for path in (self.warp, self.affine, self.rigid) if path is not None]
 
 
@@ -124,7 +123,6 @@ def register_rigidly(
     """The file of a rigid map from `fixed` to `moving`, by mutual information inside a mask of `fixed`.
 
     `start` is `CENTRES`, `HEADERS` or the file of a map. With one thread the result is repeatable to the bit.
-    RegistrationError if ANTs finds no map.
     """
     require_one_thread()
     import ants
@@ -250,12 +248,11 @@ def resample(
     affine: np.ndarray,
     interpolation: Interpolation = "linear",
 ) -> np.ndarray:
-    """Resample a scan, or an image in its space, on a grid of template space in one interpolation.
+    """Resample a scan, or an image in its space, on a grid of template space in one interpolation: float32, 0 outside.
 
-    `moving`: in any orientation. `shape`, `affine`: the grid. `interpolation`: the others for label images: each voxel
-    takes the label with the largest share (ITK's ``LabelImageGenericInterpolateImageFunction``), or that of the voxel
-    in which its centre lies. Returns float32; 0 outside the scan. Voxels are computed independently, so the number of
-    threads does not matter.
+    `interpolation`: the others for label images: each voxel takes the label with the largest share (ITK's
+    ``LabelImageGenericInterpolateImageFunction``), or that of the voxel in which its centre lies. Voxels are computed
+    independently, so the number of threads does not matter.
     """
     import ants
 
@@ -271,7 +268,7 @@ def resample(
 
 
 def to_ants(volume: Volume) -> Any:
-    """Convert a volume to an ANTs image at the same world position."""
+    """A volume as an ANTs image at the same world position."""
     import ants
 
     lps = LPS_FROM_RAS @ volume.affine

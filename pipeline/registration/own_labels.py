@@ -136,8 +136,7 @@ def share_inside(marked: NDArray[np.bool_], brain_mask: Path, grid: Grid) -> flo
 def carry_labels(work: Work, scans: Sequence[Scan], seen: Box | None = None) -> list[Outcome]:
     """Write the regions of ``[objective]`` of all scans that have labels of their own; remove those of others.
 
-    `scans`: registered, with the paths of their images. `seen`: what the network sees; None for everything. Returns one
-    per scan with labels; nothing where the settings do not ask for them.
+    `scans`: registered, with the paths of their images. `seen`: what the network sees; None for everything.
     """
     layout, input_root, config, digests = work.layout, work.input_root, work.config, work.digests
     if not config.objective.own_anatomy:

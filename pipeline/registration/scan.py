@@ -79,11 +79,9 @@ def register_image(
 ) -> RegisteredScan:
     """Bring one scan to template space, and with it images of other kinds of the same session.
 
-    `path`: t1-weighted NIfTI image; only read. `template`: on the grid of the result. `prefix`: start of the names of
-    the transform files, in a folder that exists. `entry`: ``brain`` for an image that is declared brain-extracted
-    (`pipeline.cohort.records.Scan.entry`). `mask_path`: path of a mask of this scan, existing or not
-    (`pipeline.registration.images.brain_extraction`). `others`: images that are registered through the scan (`carry`);
-    only read.
+    `prefix`: start of the names of the transform files, in a folder that exists. `entry`: ``brain`` for an image that
+    is declared brain-extracted (`pipeline.cohort.records.Scan.entry`). `mask_path`: of this scan, existing or not.
+    `others`: images that are registered through the scan (`carry`).
     """
     image = load_t1w(path)
     model = Path(config.synthstrip_model) if config.synthstrip_model else None
@@ -167,9 +165,9 @@ def carry(
 ) -> CarriedImage:
     """Bring one image to template space.
 
-    `path`: the image; only read. `head`, `brain`: the T1-weighted image of the session and its brain mask, on one grid.
-    `transforms`: from template to the T1-weighted image. `grid`: of the result. `correct`: whether intensities of MRI
-    are corrected. `seed`: for ANTs. `prefix`: start of the names of the transform files, in a folder that exists.
+    `head`, `brain`: the T1-weighted image of the session and its brain mask, on one grid. `transforms`: from template
+    to the T1-weighted image. `correct`: whether intensities of MRI are corrected. `prefix`: start of the names of the
+    transform files, in a folder that exists.
     """
     image = load_t1w(path)
     whole = closest_ras(Volume(image.data, image.affine))

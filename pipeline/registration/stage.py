@@ -61,10 +61,9 @@ def register_scans(
 
     The tables are updated with finished scans while others are still being registered.
 
-    `scans`: dropped scans are passed over. `followers`: units that the worker does right after each registration;
-    picklable. `on_tables`: called with the scans registered so far whenever the tables are updated before the end.
-    Returns `registrations`: one per kept scan, in their order; a failed scan does not affect the others. `regions`:
-    outcomes of the quality per region, one per registered scan.
+    `followers`: units that the worker does right after each registration; picklable. `on_tables`: called with the scans
+    registered so far whenever the tables are updated before the end. Gives the outcomes of the kept scans, and those of
+    the quality per region of the registered ones.
     """
     layout, config, atlas = work.layout, work.config.registration, work.config.regions.atlas
     kept = [scan for scan in scans if scan.kept]

@@ -77,10 +77,10 @@ TEST_RETEST_TABLE = Table(
 
 
 def measure_volumes(work: Work, scans: Sequence[Scan]) -> tuple[bool, list[Outcome]]:
-    """Write the volumes of every registered scan and the tables of the group.
+    """Write the volumes of every scan that was registered here and the tables of the group.
 
-    `scans`: scans registered here; an image that came in template space has no volume change. Returns whether the
-    tables of the group were written, False if they were still valid, and one outcome per scan.
+    An image that came in template space has no volume change. Returns whether the tables of the group were written,
+    False if they were still valid, and one outcome per scan.
     """
     layout, atlas_name, resolution_mm = work.layout, work.config.regions.atlas, work.config.registration.resolution_mm
     atlas_digest = find_atlas(atlas_name).digest
@@ -168,11 +168,7 @@ def retest_table(volumes: pd.DataFrame) -> pd.DataFrame:
 
 
 def hippocampal_volumes(volumes: pd.DataFrame) -> dict[str, tuple[float, float]]:
-    """Volumes of the left and the right hippocampus without fluid, by ``scan_id``.
-
-    `volumes`: columns of `VOLUMES_TABLE`; empty if the atlas has no bilateral groups "Hippocampus" and "Lateral
-    ventricle".
-    """
+    """Volumes of the left and the right hippocampus without fluid, by ``scan_id``; empty for atlases without."""
     hippocampi = volumes[(volumes["group"] == HIPPOCAMPUS) & volumes["tissue_mm3"].notna()]
     by_scan = {}
     for scan_id, rows in hippocampi.groupby("scan_id"):

@@ -92,7 +92,7 @@ def _pooled(step: PlannedStep, inputs: tuple[Tensor, ...], a: Tensor, values: Va
 
 
 class Values:
-    """Values of a forward pass by name; each is dropped after its last use. Guided backpropagation gives its own ReLU."""
+    """Values of a forward pass by name, each dropped after its last use; with a ReLU of one's own if wanted."""
 
     def __init__(self, program: Program, volumes: Tensor, relu: Callable[[Tensor], Tensor] = torch.relu) -> None:
         self._values: dict[str, Any] = {program.source: volumes}

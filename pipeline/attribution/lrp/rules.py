@@ -146,7 +146,7 @@ def proportional(positive: Tensor, negative: Tensor | None, relevance: Tensor) -
 
 @dataclass(frozen=True)
 class BetaRule:
-    """The β-rule: ``R_ij = ((1 + β) z+_ij / z+_j - β z-_ij / z-_j) R_j``; biases are ignored, β is any real number.
+    """The β-rule: ``R_ij = ((1 + β) z+_ij / z+_j - β z-_ij / z-_j) R_j``; biases ignored, β any real number.
 
     - *One-signed units* pass all relevance to the sign they have (share 1 instead of 1 + β or -β), as in the code of the
       founding study. With β = 0 the negative sign has no share, so a unit with negative contributions only loses its

@@ -27,17 +27,7 @@ Shape = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Architecture:
-    """What a network was built from; enough to build it again.
-
-    Parameters
-    ----------
-    settings : ModelConfig
-        The family by name, and its settings.
-    input_shape : tuple of int
-        Voxels of the network's input.
-    images : int
-        Images that enter, one channel each.
-    """
+    """What a network was built from; enough to build it again. Each image that enters is a channel."""
 
     settings: ModelConfig
     input_shape: Shape
@@ -187,7 +177,7 @@ class Family:
     backbone: OnBackbone | None = None
 
     def require_images(self, images: int) -> None:
-        """Refuse several images as channels where the family takes one; raises `UsageError`."""
+        """Refuse several images as channels where the family takes one."""
         if images > 1 and not self.several_images:
             raise UsageError(
                 f"cohort.further_suffixes: networks of the family {self.name} see one image, not {images} as channels. "

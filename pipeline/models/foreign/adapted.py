@@ -42,9 +42,8 @@ class OutputForm:
     """What a network answers.
 
     `meaning`: ``auto``: probabilities that sum to 1 are a softmax, their logarithms a log-softmax, all else logits. A
-    sigmoid is never guessed, since a number may lie between 0 and 1 too. `item`: of a tuple or list, the place of the
-    answer; of a dict, its key. `bins`: centres of the bins of a number, as of ages: their expected value under the
-    softmax is explained.
+    sigmoid is never guessed, since a number may lie between 0 and 1 too. `item`: place or key of the answer among
+    several. `bins`: centres of the bins of a number, as of ages: their expected value under the softmax is explained.
     """
 
     meaning: Meaning = "auto"
@@ -55,12 +54,9 @@ class OutputForm:
 class ForeignNetwork(StagedModel):
     """A foreign network as two stages, up to its last value with voxels and from there; it may share layers.
 
-    It is stored under the names of the network it was made of, so that a stored network does not depend on how this or
-    a later version takes it apart.
-
-    `original`: holds the tensors of the stages; what the stages have beside them is constant, and not stored. `answer`:
-    (1, K), its logits of the volume that it was taken apart with. `others`: inputs besides the volume, which are held
-    fixed.
+    It is stored under the names of the `original`, so that a stored network does not depend on how this or a later
+    version takes it apart; what the stages have beside its tensors is constant, and not stored. `answer`: (1, K), its
+    logits of the volume that it was taken apart with. `others`: inputs besides the volume, which are held fixed.
     """
 
     answer: Tensor | None
@@ -97,15 +93,10 @@ class ForeignNetwork(StagedModel):
 def adapted(
     network: nn.Module, volume: Tensor, outputs: int | None = None, form: OutputForm | None = None
 ) -> ForeignNetwork:
-    """A copy of any network that can be explained.
+    """A copy of any network that can be explained; the network is not changed.
 
-    `network`: not changed. `volume`: (1, C, D, H, W), one that it takes; on the device of the network. `outputs`:
-    classes that are told apart. For 2, a network with one logit gets 0 as the other.
-
-    Warns
-    -----
-    UserWarning
-        If it stops the gradient of its input somewhere.
+    `volume`: (1, C, D, H, W), one that it takes; on the device of the network. `outputs`: classes that are told apart.
+    For 2, a network with one logit gets 0 as the other. Warns if the network stops the gradient of its input somewhere.
     """
     form = form or OutputForm()
     network = getattr(network, "_orig_mod", network)  # of torch.compile
@@ -230,7 +221,6 @@ class _OneRow(nn.Module):
         return self.row(self.network(x))
 
     def row(self, found: Any) -> Tensor:
-        """The row of an answer."""
         row: Tensor = found if self.item is None else found[self.item]
         if self.lone:
             return row.unsqueeze(1)

@@ -50,9 +50,9 @@ from heatlas.pipeline.run.errors import UsageError
 class Operation:
     """One call of the forward pass.
 
-    `name`: of the module as in the model, or of the function with its module path. `node`: as traced; its name is the
-    name of the output value. `module`: equivalent module; None if it cannot carry relevance. `inputs`: names of the
-    input values that relevance may be passed to.
+    `name`: of the module as in the model, or of the function with its module path. `node`: its name is that of the
+    output value. `module`: equivalent module; None if it cannot carry relevance. `inputs`: names of the input values
+    that relevance may be passed to.
     """
 
     name: str
@@ -69,9 +69,8 @@ class Operation:
 class Program:
     """All operations of a model, in order of computation.
 
-    `source`: name of the value that holds the volumes. `result`: name of the value that holds the logits. `graph`:
-    keeps the modules that `Operation.node` refers to. `constants`: values that do not depend on the volumes other than
-    by their shape.
+    `source`, `result`: names of the values that hold the volumes and the logits. `graph`: keeps the modules that
+    `Operation.node` refers to. `constants`: values that depend on the volumes by their shape at most.
     """
 
     operations: tuple[Operation, ...]
@@ -92,10 +91,7 @@ class LayerTracer(fx.Tracer):
 
 
 def trace(model: nn.Module) -> Program:
-    """Record the operations of a model.
-
-    `model`: takes one tensor of volumes and returns logits.
-    """
+    """Record the operations of a model that takes one tensor of volumes and returns logits."""
     if isinstance(model, KNOWN):
         model = nn.Sequential(model)
     try:
@@ -176,9 +172,9 @@ Layers = tuple[tuple[str, nn.Module], ...]
 
 
 def split_at(model: nn.Module, name: str) -> tuple[Layers, Layers]:
-    """The layers before and after a named layer of any network that can be traced.
+    """The layers before and after a named layer of any network that can be traced; the boundary is right after it.
 
-    `name`: a module as in ``named_modules()``, or an operation as attribution names it; the boundary is right after it.
+    `name`: a module as in ``named_modules()``, or an operation as attribution names it.
     """
     program = _needed(trace(model))
     places = [place for place, operation in enumerate(program.operations) if is_in(operation, name)]
@@ -214,8 +210,8 @@ def _split_after(program: Program, place: int) -> tuple[Layers, Layers]:
 def staged(model: nn.Module, volume: Tensor) -> tuple[nn.Module, ...]:
     """A network as two stages, up to the last value with several voxels and from there; one if there is no such value.
 
-    `model`: in evaluation mode. `volume`: (1, C, D, H, W), any volume; the network runs once. Returns they share the
-    layers of the network, which are not copied. A network that cannot be traced is one stage.
+    The network, in evaluation mode, runs once on a volume (1, C, D, H, W). Its layers are shared, not copied. A network
+    that cannot be traced is one stage.
     """
     try:
         program = _needed(trace(model))

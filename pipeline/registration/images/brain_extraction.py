@@ -188,12 +188,10 @@ SUFFIXES = (".nii.gz", ".nii")
 
 
 def mask_path(input_root: Path, scan: Scan, pattern: str = "") -> Path:
-    """Path of the mask of a scan, existing or not.
+    """Path of the mask of a scan, or of the T1-weighted image that it is registered through, existing or not.
 
-    `input_root`: folder that the image paths of scans, and patterns, start from. `scan`: with an image; if that is
-    registered through a T1-weighted one, the mask is that of the latter. `pattern`: as
-    `RegistrationConfig.mask_pattern`; empty for the BIDS name beside the scan. Returns the existing file or, without
-    one, the expected path.
+    `input_root`: folder that the image paths of scans, and patterns, start from. `pattern`: as
+    `RegistrationConfig.mask_pattern`; empty for the BIDS name beside the scan.
     """
     if pattern:
         fields = {

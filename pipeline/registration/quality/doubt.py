@@ -81,7 +81,6 @@ def require_decisions(decisions: Mapping[str, str], file: Path) -> None:
 
 
 def dropped_reason(flags: str) -> str:
-    """Reason of a scan that is dropped for its flags, as ``scans.tsv`` gives it."""
     return f"{DROPPED_REASON}: {flags}"
 
 
