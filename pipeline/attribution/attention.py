@@ -21,7 +21,7 @@ the rest; a place is worth the mean over the masks that show it.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar, Literal
 
@@ -175,63 +175,42 @@ def by_sum(a: Tensor, b: Tensor, relevance: Tensor) -> tuple[Tensor, Tensor]:
     return first, second
 
 
-@dataclass(frozen=True)
-class Pass:
-    """What one block computed, each (B, N, C) unless said."""
-
-    block: TransformerBlock
-    x: Tensor
-    normed: Tensor
-    queries: Tensor
-    keys: Tensor
-    values: Tensor
-    attention: Tensor
-    """(B, heads, N, N), with its graph."""
-    read: Tensor
-    """(B, heads, N, C / heads), before the projection."""
-    attended: Tensor
-    middle: Tensor
-    normed_middle: Tensor
-    hidden: Tensor
-    answer: Tensor
+Backward = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""Relevance of a block's attention weights (B, heads, N, N) and of its input, from that of its output."""
 
 
-def forward(block: TransformerBlock, x: Tensor) -> tuple[Pass, Tensor]:
-    """The block's own computation, with all that the rules need, and its output."""
+def forward(block: TransformerBlock, x: Tensor) -> tuple[Tensor, Tensor, Backward]:
+    """A block's own computation of tokens (B, N, C): output, attention with its graph, and the way back."""
     attn, mlp = block.attn, block.mlp
     normed = block.norm1(x)
-    q, k, v = attn.queries_keys_values(normed)
-    attention = torch.softmax(q * attn.scale @ k.transpose(2, 3), dim=3)
-    read = attention @ v
-    attended = attn.out_proj(_joined(read))
+    queries, keys, values = attn.queries_keys_values(normed)
+    attention = torch.softmax(queries * attn.scale @ keys.transpose(2, 3), dim=3)
+    read = _joined(attention @ values)
+    attended = attn.out_proj(read)
     middle = x + attended
     normed_middle = block.norm2(middle)
     hidden = mlp.fn(mlp.linear1(normed_middle))
     answer = mlp.linear2(hidden)
-    return Pass(
-        block, x, normed, q, k, v, attention, read, attended, middle, normed_middle, hidden, answer
-    ), middle + answer
+
+    def backward(relevance: Tensor) -> tuple[Tensor, Tensor]:
+        around, through = by_sum(middle, answer, relevance)
+        through = by_positive_shares(hidden, mlp.linear2.weight, through)
+        through = by_positive_shares(normed_middle, mlp.linear1.weight, through)
+        around, through = by_sum(x, attended, around + through)
+        through = by_positive_shares(read, attn.out_proj.weight, through)
+        of_heads = through.view(*through.shape[:2], attn.heads, -1).transpose(1, 2)
+        of_weights, of_values = by_product(attention, values, of_heads)
+        of_queries, of_keys = by_product(queries, keys.transpose(2, 3), of_weights)
+        parts = torch.stack([of_queries, of_keys.transpose(2, 3), of_values], dim=2)  # (B, heads, 3, N, C / heads)
+        through = by_positive_shares(normed, attn.qkv.weight, parts.permute(0, 3, 2, 1, 4).flatten(2))
+        return of_weights, around + through
+
+    return middle + answer, attention, backward
 
 
 def _joined(heads: Tensor) -> Tensor:
     """(B, N, C) of (B, heads, N, C / heads)."""
     return heads.transpose(1, 2).flatten(2)
-
-
-def backward(steps: Pass, relevance: Tensor) -> tuple[Tensor, Tensor]:
-    """Relevance of a block's attention weights (B, heads, N, N) and of its input, from that of its output."""
-    block, attn = steps.block, steps.block.attn
-    around, through = by_sum(steps.middle, steps.answer, relevance)
-    through = by_positive_shares(steps.hidden, block.mlp.linear2.weight, through)
-    through = by_positive_shares(steps.normed_middle, block.mlp.linear1.weight, through)
-    around, through = by_sum(steps.x, steps.attended, around + through)
-    through = by_positive_shares(_joined(steps.read), attn.out_proj.weight, through)
-    of_heads = through.view(*through.shape[:2], attn.heads, -1).transpose(1, 2)
-    of_weights, of_values = by_product(steps.attention, steps.values, of_heads)
-    of_queries, of_keys = by_product(steps.queries, steps.keys.transpose(2, 3), of_weights)
-    parts = torch.stack([of_queries, of_keys.transpose(2, 3), of_values], dim=2)  # (B, heads, 3, N, C / heads)
-    through = by_positive_shares(steps.normed, attn.qkv.weight, parts.permute(0, 3, 2, 1, 4).flatten(2))
-    return of_weights, around + through
 
 
 def followed(layers: Sequence[Tensor]) -> Tensor:
@@ -260,20 +239,21 @@ def relevant_attention(layers: Sequence[nn.Module], features: Tensor, target: in
     *blocks, norm, linear = layers
     assert isinstance(linear, nn.Linear)
     with torch.enable_grad():
-        x, passes = features.detach().requires_grad_(), []
+        x, attentions, ways_back = features.detach().requires_grad_(), [], []
         for block in blocks:
             assert isinstance(block, TransformerBlock)
-            steps, x = forward(block, x)
-            passes.append(steps)
+            x, attention, backward = forward(block, x)
+            attentions.append(attention)
+            ways_back.append(backward)
         last = norm(x)
-        gradients = torch.autograd.grad(linear(last.mean(1))[:, target].sum(), [steps.attention for steps in passes])
+        gradients = torch.autograd.grad(linear(last.mean(1))[:, target].sum(), attentions)
     with torch.no_grad():
         row = linear.weight[target]
         gained = (last * row).clamp(min=0)  # the mean and the linear layer are one linear map of all tokens
         relevance = divided(gained, gained.sum((1, 2), keepdim=True))
         maps = []
-        for steps, gradient in zip(reversed(passes), reversed(gradients), strict=True):
-            of_weights, relevance = backward(steps, relevance)
+        for backward, gradient in zip(reversed(ways_back), reversed(gradients), strict=True):
+            of_weights, relevance = backward(relevance)
             maps.append((gradient * of_weights).clamp(min=0).mean(1))
     return maps[::-1]
 

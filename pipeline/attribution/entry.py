@@ -35,34 +35,24 @@ class Entry:
     Command line, runs, tables, bench and report find it by its entry; a family for which it is not defined says so
     (`Family.refused`). Tests: a closed form on a linear network, an identity (completeness, conservation), and an
     independent library if there is one.
-
-    Parameters
-    ----------
-    record : type
-        Its settings. A static method ``from_run(surroundings)`` gives those that come from the run, and a static
-        method ``needs_later_stage(network)`` says whether it is defined for a network, but not at its input.
-    help : str
-        What it shows, in one line.
-    usual_stage : {"input", "last", "tokens"}
-        Default stage: the input, the last stage with spatial resolution, or the tokens before the first attention.
-    usual_start : {"run", "logit", "evidence"}
-        Value explained by default: the `start_value` of the run, the logit, or the evidence.
-    slow : {"", "input", "anywhere"}
-        Where it shows the network a hundred changed volumes and more: nowhere; at the input alone, since what it
-        changes as often behind the last stage costs little; or at whatever stage it is asked.
-    spelling : str
-        Title, where it is not the name in words.
-    steps : float or None
-        Forward and backward passes that a map costs; None where that is not known before the run.
     """
 
     record: type[Any]
+    """Its settings. A static method ``from_run(surroundings)`` gives those that come from the run, and a static method
+    ``needs_later_stage(network)`` says whether it is defined for a network, but not at its input."""
     help: str
+    """What it shows, in one line."""
     usual_stage: Literal["input", "last", "tokens"] = "input"
+    """Default stage: the input, the last stage with spatial resolution, or the tokens before the first attention."""
     usual_start: Literal["run", "logit", "evidence"] = "logit"
+    """Value explained by default: the `start_value` of the run, the logit, or the evidence."""
     slow: Literal["", "input", "anywhere"] = ""
+    """Where it shows the network a hundred changed volumes and more: nowhere; at the input alone, since what it changes
+    as often behind the last stage costs little; or at whatever stage it is asked."""
     spelling: str = ""
+    """Title, where it is not the name in words."""
     steps: float | None = None
+    """Forward and backward passes that a map costs; None where that is not known before the run."""
 
     @property
     def name(self) -> str:

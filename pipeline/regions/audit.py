@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -62,9 +62,8 @@ RELEVANCE_AUDIT_TABLE = Table(
 )  # fmt: skip
 
 
-@dataclass(frozen=True, eq=False)
-class Compartments:
-    """Parts of a scan, all of one shape: the reference and the voxels of each."""
+class Compartments(NamedTuple):
+    """Parts of a scan, each with the name of its reference, and the references; all of one shape."""
 
     masks: Mapping[str, tuple[str, Mask]]
     references: Mapping[str, Mask]
@@ -125,16 +124,21 @@ def compartments(volume: NDArray[np.float32], brain: Mask, tissue: Mapping[str, 
 
 def audit_rows(maps: Mapping[str, Tensor], parts: Compartments) -> list[dict[str, object]]:
     """Shares of |relevance| of each map (D, H, W, by name, all on one device) in each compartment."""
-    rows: list[dict[str, object]] = []
     if not maps:
-        return rows
+        return []
+    rows: list[dict[str, object]] = []
     device = next(iter(maps.values())).device
-    whole = {name: _positions(mask, device) for name, mask in parts.references.items()}
-    inside = {name: _positions(mask, device) for name, (_, mask) in parts.masks.items()}
+    masks, references = parts
+
+    def positions(mask: Mask) -> Tensor:
+        return torch.from_numpy(np.flatnonzero(mask)).to(device)
+
+    whole = {name: positions(mask) for name, mask in references.items()}
+    inside = {name: positions(mask) for name, (_, mask) in masks.items()}
     for map_name, values in maps.items():
         magnitude = values.abs().reshape(-1)
         totals = {name: _sum_at(magnitude, voxels) for name, voxels in whole.items()}
-        for name, (reference, _) in parts.masks.items():
+        for name, (reference, _) in masks.items():
             absolute = _sum_at(magnitude, inside[name])
             n_voxels, n_reference = len(inside[name]), len(whole[reference])
             share = _ratio(absolute, totals[reference]) if n_voxels else float("nan")
@@ -178,10 +182,6 @@ def _tissue(labels: PackedLabels, regions: RegionTable, box: Box | None) -> Mapp
     inside = labels_in(labels, box)
     numbers = {kind: [region.number for region in regions.regions if region.tissue == kind] for kind in (FLUID, VESSEL)}
     return {kind: np.isin(inside, labelled) for kind, labelled in numbers.items()} | {NO_REGION: inside == REST}
-
-
-def _positions(mask: Mask, device: torch.device) -> Tensor:
-    return torch.from_numpy(np.flatnonzero(mask)).to(device)
 
 
 def _sum_at(flat: Tensor, voxels: Tensor) -> float:

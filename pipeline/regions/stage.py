@@ -170,7 +170,11 @@ def _map_jobs(
     jobs = []
     for name in map_names:
         if kept == "all":
-            parts = [_own_part(work, scan, outcome_of[scan.scan_id], name) for scan in scans]
+            parts = []
+            for scan in scans:
+                path = work.files(scan).relevance_map(name)
+                source = path.relative_to(layout.root).as_posix()
+                parts.append(MapSum(path, outcome_of[scan.scan_id], (source,), (scan.participant_id,)))
         else:
             parts = _partial_sums(work, scans)
         outputs: dict[str, Path] = {}
@@ -180,14 +184,8 @@ def _map_jobs(
         space = [list(grid.shape), grid.affine.tolist()]
         parameters = [name, [[part.sources, part.outcome] for part in parts], groups, space]
         key = unit_key(versions, parameters, average_maps)
-        task = MapsToAverage(name, tuple(parts), groups, grid)
-        jobs.append(Job(MAPS_STAGE, name, key, outputs, average_maps, (task,)))
+        jobs.append(Job(MAPS_STAGE, name, key, outputs, average_maps, (name, tuple(parts), groups, grid)))
     return jobs
-
-
-def _own_part(work: Work, scan: Scan, outcome: str, map_name: str) -> MapSum:
-    path = work.files(scan).relevance_map(map_name)
-    return MapSum(path, outcome, (path.relative_to(work.layout.root).as_posix(),), (scan.participant_id,))
 
 
 def _partial_sums(work: Work, scans: Sequence[Scan]) -> list[MapSum]:
@@ -243,19 +241,6 @@ class MapSum:
     participants: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class MapsToAverage:
-    """All maps of one method.
-
-    `groups`: outcomes that make up each group, e.g. ``{"AD": ("TP", "FN"), "TP": ("TP",)}``; only groups with scans.
-    """
-
-    map_name: str
-    parts: tuple[MapSum, ...]
-    groups: Mapping[str, tuple[str, ...]]
-    grid: Grid
-
-
 def groups_of(outcomes: Sequence[str], negative: str, positive: str) -> dict[str, tuple[str, ...]]:
     """Groups that have at least one scan, and the outcomes each is made of.
 
@@ -268,32 +253,35 @@ def groups_of(outcomes: Sequence[str], negative: str, positive: str) -> dict[str
     return {name: part for name, part in parts.items() if set(part) & set(outcomes)}
 
 
-def average_maps(outputs: Mapping[str, Path], task: MapsToAverage) -> Mapping[str, Any]:
-    """Write the mean map of each group and its sidecar (``GROUP_sidecar``); the function of a job."""
+def average_maps(
+    outputs: Mapping[str, Path],
+    map_name: str,
+    parts: Sequence[MapSum],
+    groups: Mapping[str, tuple[str, ...]],
+    grid: Grid,
+) -> Mapping[str, Any]:
+    """Write the mean map of each group of `groups_of` and its sidecar (``GROUP_sidecar``); the function of a job."""
     sums: dict[str, NDArray[np.float64]] = {}
-    for part in task.parts:
+    for part in parts:
         if part.outcome not in sums:
-            sums[part.outcome] = np.zeros(task.grid.shape, np.float64, order="F")
-        add_part(sums[part.outcome], part.path, task.map_name, task.grid)
+            sums[part.outcome] = np.zeros(grid.shape, np.float64, order="F")
+        add_part(sums[part.outcome], part.path, map_name, grid)
     counts = {}
-    for group, outcomes in task.groups.items():
-        members = [part for part in task.parts if part.outcome in outcomes]
-        total = sum((sums[outcome] for outcome in outcomes if outcome in sums), start=np.zeros(task.grid.shape))
-        counts[f"scans_{group}"] = sum(len(part.sources) for part in members)
-        write_template_image(outputs[group], total / counts[f"scans_{group}"], task.grid, "mean relevance map")
-        write_json(outputs[f"{group}_sidecar"], _facts(group, task.map_name, members))
+    for group, outcomes in groups.items():
+        members = [part for part in parts if part.outcome in outcomes]
+        total = sum((sums[outcome] for outcome in outcomes if outcome in sums), start=np.zeros(grid.shape))
+        sources = [source for part in members for source in part.sources]
+        counts[f"scans_{group}"] = len(sources)
+        write_template_image(outputs[group], total / len(sources), grid, "mean relevance map")
+        facts = {
+            "Description": f"Mean over scans of {map_name} relevance, group {group}",
+            "Group": group,
+            "NumberOfScans": len(sources),
+            "NumberOfParticipants": len({person for part in members for person in part.participants}),
+            "Sources": [f"bids::{source}" for source in sources],
+        }
+        write_json(outputs[f"{group}_sidecar"], facts)
     return counts
-
-
-def _facts(group: str, map_name: str, members: Sequence[MapSum]) -> dict[str, Any]:
-    sources = [source for part in members for source in part.sources]
-    return {
-        "Description": f"Mean over scans of {map_name} relevance, group {group}",
-        "Group": group,
-        "NumberOfScans": len(sources),
-        "NumberOfParticipants": len({person for part in members for person in part.participants}),
-        "Sources": [f"bids::{source}" for source in sources],
-    }
 
 
 APPLIED_STAGE = "regions-applied"
@@ -336,7 +324,9 @@ def aggregate_applied(
         layout.receipt("steps", APPLIED_STAGE).unlink(missing_ok=True)
         return any(stale)
     tables = [work.files(scan).region_table for scan in scans]
-    networks = _networks(predictions[1], scans)
+    answered = networks_that_answered(predictions[1], [scan.scan_id for scan in scans])
+    pairs = [(scan_id, fold) for scan_id, folds in answered.items() for fold in folds]
+    networks = pd.DataFrame(pairs, columns=["scan_id", "fold"])
     parameters = [text_digest(networks.to_csv(index=False)), list(map_names)]
 
     def write() -> list[Path]:
@@ -378,10 +368,3 @@ def applied_bilateral(relevance: pd.DataFrame, networks: pd.DataFrame, reference
     table["density"] = density(sums, table["n_voxels"].to_numpy())
     table["gain"] = gain(sums, table["reference_sum"].where(table["evidence"].isna()).to_numpy(float))
     return table[list(RELEVANCE_APPLIED_BILATERAL_TABLE.meanings)]
-
-
-def _networks(applied: Path, scans: Sequence[Scan]) -> pd.DataFrame:
-    """A row per scan and network."""
-    answered = networks_that_answered(applied, [scan.scan_id for scan in scans])
-    rows = [(scan_id, fold) for scan_id, folds in answered.items() for fold in folds]
-    return pd.DataFrame(rows, columns=["scan_id", "fold"])

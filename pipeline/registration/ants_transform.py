@@ -96,13 +96,8 @@ def register(fixed: Volume, moving: Volume, transform: str, seed: int, prefix: P
     folder that the caller removes. RegistrationError if ANTs finds no transform.
     """
     require_one_thread()
-    with _random_seed(seed):
-        try:
-            run_ants(
-                to_ants(fixed), to_ants(moving), NAMED.get(transform, transform), str(prefix), singleprecision=True
-            )
-        except RuntimeError as error:
-            raise RegistrationError(f"ANTs stopped: {error}. {_LOOK}") from error
+    with _ants(seed):
+        run_ants(to_ants(fixed), to_ants(moving), NAMED.get(transform, transform), str(prefix), singleprecision=True)
     names = ("0GenericAffine.mat", "1Warp.nii.gz", "1InverseWarp.nii.gz")
     files = Transforms(*[prefix.with_name(prefix.name + name) for name in names])
     if transform == AFFINE and files.affine.is_file():
@@ -127,24 +122,21 @@ def register_rigidly(
     require_one_thread()
     import ants
 
-    with _random_seed(seed):
-        try:
-            ants.registration(
-                to_ants(fixed),
-                to_ants(moving),
-                "Rigid",
-                initial_transform=start,
-                outprefix=str(prefix),
-                mask=to_ants(Volume(where, fixed.affine)),
-                mask_all_stages=True,
-                aff_random_sampling_rate=0.5,
-                aff_iterations=(100, 50),
-                aff_shrink_factors=(2, 1),
-                aff_smoothing_sigmas=(1, 0),
-                singleprecision=True,
-            )
-        except RuntimeError as error:
-            raise RegistrationError(f"ANTs stopped: {error}. {_LOOK}") from error
+    with _ants(seed):
+        ants.registration(
+            to_ants(fixed),
+            to_ants(moving),
+            "Rigid",
+            initial_transform=start,
+            outprefix=str(prefix),
+            mask=to_ants(Volume(where, fixed.affine)),
+            mask_all_stages=True,
+            aff_random_sampling_rate=0.5,
+            aff_iterations=(100, 50),
+            aff_shrink_factors=(2, 1),
+            aff_smoothing_sigmas=(1, 0),
+            singleprecision=True,
+        )
     path = prefix.with_name(f"{prefix.name}0GenericAffine.mat")
     if not path.is_file():
         raise RegistrationError(f"ANTs ended without a rigid map. {_LOOK}")
@@ -281,6 +273,12 @@ def to_ants(volume: Volume) -> Any:
     )
 
 
+def read_values(path: Path) -> np.ndarray:
+    """The voxels of an image that was written here, float32."""
+    image: Any = nib.load(path)
+    return np.asarray(image.dataobj, dtype=np.float32)
+
+
 def read_affine(path: Path) -> np.ndarray:
     """Read ITK's affine (``.mat``) as a 4x4 matrix template -> scan in world RAS+ mm.
 
@@ -299,8 +297,7 @@ def read_affine(path: Path) -> np.ndarray:
 
 def read_displacement(path: Path) -> np.ndarray:
     """Read ITK's displacement field as (X, Y, Z, 3) float32, mm, world RAS+ components, axes as stored."""
-    image: Any = nib.load(path)
-    field = np.asarray(image.dataobj, dtype=np.float32)[..., 0, :]
+    field = read_values(path)[..., 0, :]
     return np.asarray(field * np.array([-1, -1, 1], dtype=np.float32))
 
 
@@ -324,13 +321,15 @@ def require_one_thread() -> None:
 
 
 @contextmanager
-def _random_seed(seed: int) -> Iterator[None]:
-    """ANTsPy takes the seed of ``antsRegistration`` from its own settings; set it there for one call."""
+def _ants(seed: int) -> Iterator[None]:
+    """One call of ``antsRegistration``: ANTsPy takes its seed from settings; RegistrationError if it stops."""
     import ants
 
     ants.config.set_ants_deterministic(on=False, seed_value=seed)  # "on" would reseed numpy and change os.environ
     try:
         yield
+    except RuntimeError as error:
+        raise RegistrationError(f"ANTs stopped: {error}. {_LOOK}") from error
     finally:
         ants.config.set_ants_deterministic(on=False, seed_value=None)
 

@@ -126,7 +126,13 @@ def register_one(
     for image, carried in zip(others, result.carried, strict=True):
         name = image.kind.suffix
         write_template_image(outputs[name], carried.values, result.grid)
-        differences = {"Orientation": carried.orientation, **_through_sidecar(image, anatomy, config)}
+        differences = {
+            "Orientation": carried.orientation,
+            "Sources": _sources(image.source, anatomy.source),
+            "BiasFieldCorrection": "N4" if config.bias_correction and image.kind.uneven else "none",
+            "Registration": "rigid map to the T1-weighted image of the session (mutual information), then the "
+            f"transform of that image: {config.transform}",
+        }
         write_json(outputs[f"{name}_sidecar"], sidecar | differences)
         carried.rigid.replace(outputs[f"{name}_rigid"])
     write_template_image(outputs["brain_mask"], result.brain_mask, result.grid)
@@ -134,7 +140,11 @@ def register_one(
     result.transforms.affine.replace(outputs["affine_transform"])
     result.transforms.warp.replace(outputs["warp"])
     result.transforms.inverse_warp.replace(outputs["inverse_warp"])
-    write_json(outputs["log_jacobian_sidecar"], _jacobian_sidecar(anatomy.source, config))
+    about = {
+        "Description": "Natural logarithm of the Jacobian determinant of the whole map from template to scan, affine "
+        "part included; > 0 where the scan is larger than the template.",
+    }
+    write_json(outputs["log_jacobian_sidecar"], about | _placed_facts(config, anatomy.source))
     numbers = {
         "brain_extraction": result.brain.source,
         "brain_mm3": round(result.brain.litres * 1e6, 1),
@@ -188,13 +198,20 @@ def _sources(*paths: str) -> list[str]:
     return [f"bids:raw:{path}" for path in paths if path]
 
 
-def _sidecar(result: RegisteredScan, source: str, config: RegistrationConfig, seed: int) -> dict[str, Any]:
-    """BIDS sidecar of the image in template space."""
-    versions = package_versions()  # deepbet may be absent: stripped images do not need it
+def _placed_facts(config: RegistrationConfig, source: str) -> dict[str, Any]:
+    """What BIDS sidecars of all images in template space say."""
     return {
         "Sources": _sources(source),
         "SkullStripped": True,
         "Resolution": f"{config.resolution_mm:g} mm isotropic, grid of {template_name(config.template)}",
+    }
+
+
+def _sidecar(result: RegisteredScan, source: str, config: RegistrationConfig, seed: int) -> dict[str, Any]:
+    """BIDS sidecar of the image in template space."""
+    versions = package_versions()  # deepbet may be absent: stripped images do not need it
+    return {
+        **_placed_facts(config, source),
         "BrainExtraction": result.brain.source,
         "BiasFieldCorrection": "N4" if config.bias_correction else "none",
         "Orientation": result.orientation,
@@ -205,32 +222,10 @@ def _sidecar(result: RegisteredScan, source: str, config: RegistrationConfig, se
     }
 
 
-def _through_sidecar(image: SessionImage, anatomy: SessionImage, config: RegistrationConfig) -> dict[str, Any]:
-    """What differs in the sidecar of an image that was registered through a T1-weighted one."""
-    return {
-        "Sources": _sources(image.source, anatomy.source),
-        "BiasFieldCorrection": "N4" if config.bias_correction and image.kind.uneven else "none",
-        "Registration": "rigid map to the T1-weighted image of the session (mutual information), then the transform of "
-        f"that image: {config.transform}",
-    }
-
-
 def _placed_sidecar(result: PlacedScan, source: str, config: RegistrationConfig) -> dict[str, Any]:
     return {
-        "Sources": _sources(source),
-        "SkullStripped": True,
-        "Resolution": f"{config.resolution_mm:g} mm isotropic, grid of {template_name(config.template)}",
+        **_placed_facts(config, source),
         "BrainExtraction": result.brain.source,
         "Registration": f"none here: the image was given in the space of {template_name(config.template)}",
         "Interpolation": f"linear, from {result.source_grid}" if result.resampled else "none",
-    }
-
-
-def _jacobian_sidecar(source: str, config: RegistrationConfig) -> dict[str, Any]:
-    return {
-        "Description": "Natural logarithm of the Jacobian determinant of the whole map from template to scan, affine "
-        "part included; > 0 where the scan is larger than the template.",
-        "Sources": _sources(source),
-        "SkullStripped": True,
-        "Resolution": f"{config.resolution_mm:g} mm isotropic, grid of {template_name(config.template)}",
     }

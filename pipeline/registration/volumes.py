@@ -25,7 +25,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import nibabel as nib
 import numpy as np
 import pandas as pd
 
@@ -35,6 +34,7 @@ from heatlas.atlases.spaces import template_grid
 from heatlas.atlases.templates import span_of
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.cohort.work import Work
+from heatlas.pipeline.registration.ants_transform import read_values
 from heatlas.pipeline.registration.quality.measures import correlation
 from heatlas.pipeline.run.declared import Table, described
 from heatlas.pipeline.run.layout.run_layout import RunLayout
@@ -101,7 +101,7 @@ def measure_one(
 ) -> Mapping[str, Any]:
     """Job: volumes of one scan (volumes, and columns, its data dictionary), from images on the template grid."""
     atlas = _atlas(atlas_name, resolution_mm, template)
-    change, intensities = (_read(path) for path in (log_jacobian, t1w))
+    change, intensities = (read_values(path) for path in (log_jacobian, t1w))
     labels = np.asarray(atlas.labels)
     voxel = atlas.grid.voxel_volume_mm3
     hippocampi, ventricles = (
@@ -120,11 +120,6 @@ def measure_one(
     ]  # fmt: skip
     SCAN_VOLUMES_TABLE.write(outputs["volumes"], rows)
     return {}
-
-
-def _read(path: Path) -> np.ndarray:
-    image: Any = nib.load(path)
-    return np.asarray(image.dataobj, dtype=np.float32)
 
 
 @functools.cache

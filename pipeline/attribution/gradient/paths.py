@@ -31,13 +31,18 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from heatlas.pipeline.attribution.entry import RunContext
 from heatlas.pipeline.attribution.gradient.gradients import Score, score_and_gradient
 from heatlas.pipeline.attribution.method_settings import CheckedSettings
 from heatlas.pipeline.attribution.methods import Drawn
 from heatlas.pipeline.attribution.network_view import NetworkView
 from heatlas.pipeline.attribution.perturbation.masking import Masking, mixed
-from heatlas.pipeline.attribution.reference.references import Reference, features_of, fitting, mean_value, value_of_mean
+from heatlas.pipeline.attribution.reference.references import (
+    ComparesWithControls,
+    features_of,
+    fitting,
+    mean_value,
+    value_of_mean,
+)
 from heatlas.pipeline.run.config.ranges import Count, Seed, between
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.work.host import on_host
@@ -242,7 +247,7 @@ def sample_paths(score: Score, volume: Tensor, references: Tensor, alphas: Tenso
 
 
 @dataclass(frozen=True)
-class ExpectedGradients(CheckedSettings):
+class ExpectedGradients(ComparesWithControls):
     """Expected gradients from controls, signed, summed over channels.
 
     `alphas`: points on the path from each control. `seed`: deals the points out; the same for every volume. `batch`:
@@ -252,16 +257,11 @@ class ExpectedGradients(CheckedSettings):
 
     name: ClassVar[str] = "expected-gradients"
 
-    reference: Reference | None = None
     alphas: Count = 1
     seed: Seed = 0
     batch: Count = 1
     control_variate: bool = True
     tolerance: Annotated[float, between(0, math.inf)] = 0.05
-
-    @staticmethod
-    def from_run(surroundings: RunContext) -> dict[str, Reference | None]:
-        return {"reference": surroundings.reference}
 
     def maps(self, view: NetworkView) -> Tensor:
         return self.drawn(view).values
@@ -297,19 +297,14 @@ class ExpectedGradients(CheckedSettings):
 
 
 @dataclass(frozen=True)
-class IntegratedGradientsFromMean(CheckedSettings):
+class IntegratedGradientsFromMean(ComparesWithControls):
     """Integrated gradients on the straight path from the mean of the controls, signed, summed over channels."""
 
     name: ClassVar[str] = "integrated-gradients-from-mean"
 
-    reference: Reference | None = None
     steps: Count = 14
     batch: Count = 1
     tolerance: Annotated[float, between(0, math.inf)] = 0.05
-
-    @staticmethod
-    def from_run(surroundings: RunContext) -> dict[str, Reference | None]:
-        return {"reference": surroundings.reference}
 
     def maps(self, view: NetworkView) -> Tensor:
         """Maps (B, C, d, h, w) that sum to ``score(features)`` less the score of the mean control, about."""

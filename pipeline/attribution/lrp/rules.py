@@ -148,9 +148,9 @@ def proportional(positive: Tensor, negative: Tensor | None, relevance: Tensor) -
 class BetaRule:
     """The β-rule: ``R_ij = ((1 + β) z+_ij / z+_j - β z-_ij / z-_j) R_j``; biases ignored, β any real number.
 
-    - *One-signed units* pass all relevance to the sign they have (share 1 instead of 1 + β or -β), as in the code of the
-      founding study. With β = 0 the negative sign has no share, so a unit with negative contributions only loses its
-      relevance (β = 0 is the z+ rule); with β = -1 the converse holds.
+    - *One-signed units* pass all relevance to the sign they have (share 1 instead of 1 + β or -β), as in the code of
+      the founding study. With β = 0 the negative sign has no share, so a unit with negative contributions only loses
+      its relevance (β = 0 is the z+ rule); with β = -1 the converse holds.
     - *Units without contribution* (a receptive field of zeros, as in stripped background, but active through the
       bias) lose their relevance, since no input can receive it.
     - *No stabiliser.* The two sums have no cancellation, so each is either zero or a sound denominator.

@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 
 from heatlas.pipeline.attribution.entry import RunContext
+from heatlas.pipeline.attribution.graph.layers import triple
 from heatlas.pipeline.attribution.method_settings import CheckedSettings
 from heatlas.pipeline.attribution.network_view import NetworkView
 from heatlas.pipeline.run.config.ranges import Count, at_least
@@ -130,7 +131,7 @@ def boxes(grid: tuple[int, ...], size: tuple[int, ...], stride: tuple[int, ...])
 
 
 def occlusion(
-    view: NetworkView, size: tuple[int, int, int], stride: tuple[int, int, int], masking: Masking, batch: int
+    view: NetworkView, size: tuple[int, ...], stride: tuple[int, ...], masking: Masking, batch: int
 ) -> Tensor:
     """Mean drop per voxel of the boxes that cover a voxel, (B, 1, d, h, w) on the grid of the features.
 
@@ -170,15 +171,15 @@ class Occlusion(CheckedSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        size, stride = _triple(self.size), _triple(self.stride)
+        size, stride = triple(self.size), triple(self.stride)
         if any(step > width for step, width in zip(stride, size, strict=True)):
             raise UsageError(f"occlusion: stride {stride} above size {size} would leave voxels uncovered; lower it.")
 
     def maps(self, view: NetworkView) -> Tensor:
-        size, grid = _triple(self.size), tuple(view.features.shape[-3:])
+        size, grid = triple(self.size), tuple(view.features.shape[-3:])
         if any(width > length for width, length in zip(size, grid, strict=True)):
             raise UsageError(f"occlusion: boxes of {size} voxels do not fit into the grid {grid}; lower size.")
-        return occlusion(view, size, _triple(self.stride), self.masking, self.batch)
+        return occlusion(view, size, triple(self.stride), self.masking, self.batch)
 
 
 @dataclass(frozen=True, eq=False)
@@ -288,7 +289,3 @@ def _without_box(like: Tensor, box: Box) -> Tensor:
     keep = torch.ones_like(like)
     keep[box] = 0
     return keep
-
-
-def _triple(value: int | tuple[int, int, int]) -> tuple[int, int, int]:
-    return (value, value, value) if isinstance(value, int) else (value[0], value[1], value[2])

@@ -22,7 +22,6 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from heatlas.pipeline.attribution.entry import RunContext
 from heatlas.pipeline.attribution.graph.layers import AdaptiveMaxPool, MaxPool, gather, scatter
 from heatlas.pipeline.attribution.graph.planner import (
     boundary_value,
@@ -33,7 +32,6 @@ from heatlas.pipeline.attribution.graph.planner import (
     traced,
 )
 from heatlas.pipeline.attribution.graph.tape import Values
-from heatlas.pipeline.attribution.method_settings import CheckedSettings
 from heatlas.pipeline.attribution.methods import described
 from heatlas.pipeline.attribution.network_view import (
     NetworkView,
@@ -44,7 +42,7 @@ from heatlas.pipeline.attribution.network_view import (
     start_values,
 )
 from heatlas.pipeline.attribution.records import Attribution
-from heatlas.pipeline.attribution.reference.references import Reference, fitting
+from heatlas.pipeline.attribution.reference.references import ComparesWithControls, fitting
 from heatlas.pipeline.models.graph.operations import (
     ACTIVATIONS,
     NORMALISATIONS,
@@ -350,7 +348,7 @@ def _given(operation: Operation, at_x: Values, at_r: Values, value: Tensor, s: T
 
 
 @dataclass(frozen=True)
-class DeepLift(CheckedSettings):
+class DeepLift(ComparesWithControls):
     """DeepLIFT by the rescale rule, signed, summed over channels.
 
     `compare`: with the mean of the controls, or with each of them, of whose maps it takes the mean.
@@ -358,12 +356,7 @@ class DeepLift(CheckedSettings):
 
     name: ClassVar[str] = "deeplift"
 
-    reference: Reference | None = None
     compare: Literal["mean", "each"] = "mean"
-
-    @staticmethod
-    def from_run(surroundings: RunContext) -> dict[str, Reference | None]:
-        return {"reference": surroundings.reference}
 
     def require(self, view: NetworkView) -> None:
         plan_deeplift(view.model)

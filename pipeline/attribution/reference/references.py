@@ -10,13 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
 
+from heatlas.pipeline.attribution.method_settings import CheckedSettings
 from heatlas.pipeline.attribution.network_view import NetworkView, start_values
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.work.host import on_host
+
+if TYPE_CHECKING:
+    from heatlas.pipeline.attribution.entry import RunContext
 
 Memory = dict[Hashable, tuple[object, Tensor]]
 """What was made of the volumes of a reference, by question, and the network that it was made with."""
@@ -76,6 +81,19 @@ class Reference:
     @cached_property
     def mean(self) -> Tensor:
         return self.volumes.mean(0, keepdim=True)
+
+
+@dataclass(frozen=True)
+class ComparesWithControls(CheckedSettings):
+    """Settings of a method that compares with the controls of a network, which the run gives."""
+
+    name: ClassVar[str]
+
+    reference: Reference | None = None
+
+    @staticmethod
+    def from_run(surroundings: RunContext) -> dict[str, object]:
+        return {"reference": surroundings.reference}
 
 
 def fitting(reference: Reference | None, volumes: Tensor, method: str) -> Reference:

@@ -21,11 +21,10 @@ import torch
 from torch import Tensor
 
 from heatlas.pipeline.attribution.entry import RunContext
-from heatlas.pipeline.attribution.method_settings import CheckedSettings
 from heatlas.pipeline.attribution.methods import Drawn
 from heatlas.pipeline.attribution.network_view import NetworkView
 from heatlas.pipeline.attribution.perturbation.masking import RegionLabels, masked_scores, painted
-from heatlas.pipeline.attribution.reference.references import Reference, fitting, value_of_mean
+from heatlas.pipeline.attribution.reference.references import ComparesWithControls, Reference, fitting, value_of_mean
 from heatlas.pipeline.run.config.ranges import Count, Seed
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.work.host import on_host
@@ -74,17 +73,14 @@ def shapley_orders(count: int, pairs: int, seed: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class OfRegions(CheckedSettings):
+class OfRegions(ComparesWithControls):
     """What both methods share: regions, a reference, and maps painted from the evidence of regions."""
 
-    name: ClassVar[str]
-
-    reference: Reference | None = None
     regions: RegionLabels | None = None
 
     @staticmethod
-    def from_run(surroundings: RunContext) -> dict[str, Reference | RegionLabels | None]:
-        return {"reference": surroundings.reference, "regions": RegionLabels.of_run(surroundings)}
+    def from_run(surroundings: RunContext) -> dict[str, object]:
+        return {**ComparesWithControls.from_run(surroundings), "regions": RegionLabels.of_run(surroundings)}
 
     def evidence(self, view: NetworkView) -> tuple[RegionEvidence, ...]:
         mean, labels = _prepared(self.name, self.reference, self.regions, view)

@@ -119,21 +119,16 @@ def weight_count(
     return filters + (features + 1) * hidden_units + (hidden_units + 1) * classes
 
 
-def seen_shape(input_shape: Sequence[int], pools: Sequence[int]) -> tuple[int, ...]:
-    """Voxels per axis, counted from the first, that reach a feature.
+def seen_side(side: int, pools: Sequence[int]) -> int:
+    """Voxels of an axis of `side` voxels, counted from the first, that reach a feature.
 
     Pooling rounds down, so the last voxels of an axis may fall beside every window: 7 of 193 on the founding grid.
 
     Examples
     --------
-    >>> seen_shape((193, 229, 193), (2, 3, 2, 3))
-    (186, 222, 186)
+    >>> seen_side(193, (2, 3, 2, 3)), seen_side(229, (2, 3, 2, 3))
+    (186, 222)
     """
-    return tuple(seen_side(side, pools) for side in input_shape)
-
-
-def seen_side(side: int, pools: Sequence[int]) -> int:
-    """Voxels of an axis of `side` voxels, counted from the first, that reach a feature; see `seen_shape`."""
     return _receptive_side(output_shape((side,), pools)[0], pools)
 
 

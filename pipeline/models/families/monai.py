@@ -149,9 +149,7 @@ def _seresnet(shape: Shape, settings: SEResNetConfig, outputs: int, images: int 
     from monai.networks.nets.senet import SEResNet50
     from torch import nn
 
-    net = SEResNet50(
-        spatial_dims=3, in_channels=images, num_classes=outputs, dropout_prob=settings.dropout or None
-    )  # fmt: skip
+    net = SEResNet50(spatial_dims=3, in_channels=images, num_classes=outputs, dropout_prob=settings.dropout or None)
     dropout = [] if net.dropout is None else [net.dropout]
     head = nn.Sequential(net.adaptive_avg_pool, *dropout, nn.Flatten(), net.last_linear)
     return _staged([net.layer0, net.layer1, net.layer2, net.layer3, net.layer4, head], shape, settings, net)

@@ -39,8 +39,8 @@ def family_of(settings: ModelConfig) -> Family:
     return family if family.resolve is None else family.resolve(settings)
 
 
-def on_backbone(settings: ModelConfig) -> OnBackbone | None:
-    """What the family says of the backbones of its networks, if they stand on some; no backbone need be known."""
+def on_backbone(settings: ModelConfig) -> OnBackbone:
+    """What the family says of the backbones of its networks; no backbone need be known."""
     return FAMILIES[settings.architecture].backbone
 
 
@@ -49,11 +49,9 @@ def code_of(settings: ModelConfig) -> tuple[str, ...]:
 
     Nothing in the program imports those of a plug-in, so its key would not hold their code.
     """
-    build, backbone = FAMILIES[settings.architecture].build, on_backbone(settings)
+    build, body = FAMILIES[settings.architecture].build, on_backbone(settings).body(settings)
     modules = {type(settings).__module__, str(getattr(build, "func", build).__module__)}  # of functools.partial
-    if backbone is not None:
-        modules |= {*code_of(backbone.body(settings))}
-    return tuple(sorted(modules))
+    return tuple(sorted(modules | {*(code_of(body) if body is not None else ())}))
 
 
 def is_solved(settings: ModelConfig) -> bool:
@@ -61,10 +59,7 @@ def is_solved(settings: ModelConfig) -> bool:
     return family_of(settings).fitted_by == "ridge"
 
 
-OWN = (
-    FOUNDING, LINEAR, *HALVING_FAMILIES, *MONAI_FAMILIES,
-)  # fmt: skip
-for _family in OWN:
+for _family in (FOUNDING, LINEAR, *HALVING_FAMILIES, *MONAI_FAMILIES):
     add_family(_family)
 for _family in plugged_in("networks", Family, (*FAMILIES, FOREIGN.name)):
     add_family(_family)

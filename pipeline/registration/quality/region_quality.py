@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import nibabel as nib
 import numpy as np
 import pandas as pd
 import scipy.ndimage
@@ -25,7 +24,7 @@ from heatlas.atlases.spaces import Box
 from heatlas.atlases.templates import Template, brain_box, load_template
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.cohort.work import Work
-from heatlas.pipeline.registration.ants_transform import read_affine, read_displacement
+from heatlas.pipeline.registration.ants_transform import read_affine, read_displacement, read_values
 from heatlas.pipeline.registration.quality.outliers import region_distances
 from heatlas.pipeline.registration.quality.sides import write_asymmetry
 from heatlas.pipeline.run.declared import Table, described
@@ -210,7 +209,7 @@ def measure_one(
     Only ``t1w`` is given for an image that came in template space.
     """
     places = _places(atlas_name, resolution_mm, template)
-    brain = places.box.crop(_read(given["t1w"]))
+    brain = places.box.crop(read_values(given["t1w"]))
     numbers: dict[str, dict[int, float]] = {
         "voxels": places.inside.by_number(places.inside.counts),
         "correlation": local_correlation(brain, places.template, places.around),
@@ -219,7 +218,7 @@ def measure_one(
         displacement, inverse = read_displacement(given["warp"]), read_displacement(given["inverse_warp"])
         error = inverse_error(displacement, inverse, places.affine, places.inside)
         scale = abs(float(np.linalg.det(read_affine(given["affine"])[:3, :3])))
-        determinant = np.exp(places.box.crop(_read(given["log_jacobian"])).ravel()[places.inside.voxels]) / scale
+        determinant = np.exp(places.box.crop(read_values(given["log_jacobian"])).ravel()[places.inside.voxels]) / scale
         numbers |= {
             "inverse_error_mean_mm": region_means(error, places.inside),
             "inverse_error_max_mm": region_percentiles(error, places.inside, 100),
@@ -259,8 +258,3 @@ def _places(atlas_name: str, resolution_mm: float, template: str) -> _Places:
     brain = load_template(resolution_mm, template)
     atlas = load_atlas(atlas_name, brain.grid)
     return _Places(brain, np.asarray(atlas.labels), atlas.regions)
-
-
-def _read(path: Path) -> np.ndarray:
-    image: Any = nib.load(path)
-    return np.asarray(image.dataobj, dtype=np.float32)
