@@ -53,7 +53,6 @@ class PluggedAtlas:
 
 
 def atlas_names() -> tuple[str, ...]:
-    """Names of the atlases in the catalogue, and of those of plug-ins."""
     return (*_catalogue(), *_plugged())
 
 

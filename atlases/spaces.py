@@ -114,7 +114,6 @@ class Grid:
 
     @property
     def voxel_sizes_mm(self) -> tuple[float, float, float]:
-        """Distance between neighbouring voxels along each array axis."""
         x, y, z = np.linalg.norm(self.affine[:3, :3], axis=0)
         return float(x), float(y), float(z)
 

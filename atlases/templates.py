@@ -106,7 +106,6 @@ class Template:
 
 
 def configured_template(registration: RegistrationConfig) -> Template:
-    """The template of the settings at their resolution."""
     return load_template(registration.resolution_mm, registration.template)
 
 
@@ -116,7 +115,6 @@ def configured_grid(registration: RegistrationConfig) -> Grid:
 
 
 def span_of(template: str) -> Span:
-    """Span of the files of a template, by its setting."""
     if template == DEFAULT_TEMPLATE:
         return DEFAULT_SPAN
     grid = find_template(template).grid
@@ -296,7 +294,6 @@ class CarriedFile:
 
 @functools.cache
 def carried_files() -> dict[tuple[str, str], CarriedFile]:
-    """Every file used, by package and path."""
     table = read_table(CARRIED_FILES, ["package", "version", "path", "size", "sha256"], ["version"])
     files = [
         CarriedFile(str(row["package"]), str(row["version"]), str(row["path"]), int(row["size"]), str(row["sha256"]))

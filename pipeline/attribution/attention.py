@@ -274,7 +274,6 @@ class Cgw1:
         return mean_token(matrix, view).to(view.features.dtype)
 
     def _layers(self, view: NetworkView) -> list[nn.Module]:
-        """Blocks, norm and linear layer behind the boundary."""
         require_tokens(view, self.name)
         if view.start != "logit":
             raise UsageError(f"{self.name}: defined for start = 'logit' only, not {view.start!r}.")

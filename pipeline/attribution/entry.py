@@ -64,21 +64,17 @@ class Entry:
 
     @property
     def has_ledger(self) -> bool:
-        """Whether the method reports where relevance was lost."""
         return bool(getattr(self.record, "has_ledger", False))
 
     def needs_later_stage(self, network: nn.Module) -> bool:
-        """Whether it is defined for a network from a later stage on, and not at the input."""
         return bool(getattr(self.record, "needs_later_stage", lambda _: False)(network))
 
     @property
     def needs_reference(self) -> bool:
-        """Whether it explains a scan relative to controls."""
         return any(field.name == "reference" for field in fields(self.record))
 
     @property
     def needs_atlas(self) -> bool:
-        """Whether it is asked about the regions of an atlas."""
         return any(field.name in ("labels", "regions") for field in fields(self.record))
 
     def build(self, settings: Mapping[str, Setting], surroundings: RunContext) -> Method:
@@ -87,7 +83,6 @@ class Entry:
         return method
 
     def is_slow_at(self, stage: int | str) -> bool:
-        """Whether it is slow at a boundary, of which 0 is the input."""
         return self.slow == "anywhere" or (self.slow == "input" and stage == 0)
 
     def stage_of(self, model: nn.Module) -> int | str:

@@ -52,7 +52,6 @@ def read_settings(method: str, record: type, texts: Sequence[str], where: str = 
 
 
 def typed_settings(method: str, record: type, given: Mapping[str, Any], where: str) -> dict[str, Setting]:
-    """Settings by name from their values, as `read_settings` gives them."""
     fields = dict(settable(record))
     values: dict[str, Setting] = {}
     for name, value in given.items():

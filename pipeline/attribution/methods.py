@@ -226,7 +226,6 @@ def _finite(answer: Attribution) -> Attribution:
 
 
 def described(method: object, stage: int | str, start: StartValue) -> dict[str, str | float]:
-    """Settings of a method for a sidecar: its fields, the stage and the start value."""
     settings: dict[str, str | float] = {"stage": stage, "start": start}
     for field in dataclasses.fields(method) if dataclasses.is_dataclass(method) else ():
         value = getattr(method, field.name)

@@ -91,7 +91,6 @@ def members_of(model: nn.Module) -> tuple[nn.Module, ...]:
 
 
 def ensemble_of(members: Sequence[StagedModel]) -> StagedModel:
-    """The ensemble of some networks; of one, that network."""
     return members[0] if len(members) == 1 else Ensemble(members)
 
 

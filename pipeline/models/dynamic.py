@@ -81,7 +81,6 @@ class DynamicLinear(nn.Module):
 
 
 def dynamic_layers(model: nn.Module) -> tuple[tuple[str, DynamicLinear], ...]:
-    """The dynamic linear modules of a network, by name."""
     return tuple((name, module) for name, module in model.named_modules() if isinstance(module, DynamicLinear))
 
 

@@ -82,7 +82,6 @@ class NetworkInput:
 
     @property
     def grid(self) -> Grid:
-        """Grid of the network's input."""
         return self.template_grid if self.box is None else self.box.grid(self.template_grid)
 
     @property

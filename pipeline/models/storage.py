@@ -137,7 +137,6 @@ def load_model(files: FoldFiles, device: torch.device | str = "cpu") -> LoadedMo
 
 
 def require_family(loaded: LoadedModel, settings: ModelConfig, files: FoldFiles) -> None:
-    """Refuse a network of another family than that of the run."""
     if loaded.settings.architecture != settings.architecture:
         raise BadInputError(
             f"{files.description}: the network is a {loaded.settings.architecture}, and the run has model.architecture "

@@ -41,7 +41,6 @@ class PackedAtlas:
         return cls(labels, atlas.regions, atlas.grid, text_digest(canonical_json(facts)))
 
     def labels_in(self, box: Box | None) -> NDArray[np.int64]:
-        """Label numbers in a part of the grid; None for all of it."""
         return labels_in(self.labels, box)
 
 

@@ -144,7 +144,6 @@ STAGE_TABLES = (
 
 
 def scan_table(path: Path, map_names: Sequence[str]) -> pd.DataFrame:
-    """Region sums of one scan, of the maps asked for."""
     return _of_maps(RELEVANCE_TABLE.read(path, list(RELEVANCE_TABLE.without(*SPREADS).meanings)), path, map_names)
 
 

@@ -218,7 +218,6 @@ def with_outcomes(predictions: pd.DataFrame) -> pd.DataFrame:
 
 
 def predictions_of(scan_ids: Sequence[str], predictions: pd.DataFrame) -> pd.DataFrame:
-    """The one row of each of these scans."""
     predictions = with_outcomes(predictions)
     missing = [name for name in PREDICTION_COLUMNS if name not in predictions.columns]
     if missing:

@@ -52,7 +52,6 @@ class PlacedScan:
 
     @property
     def resampled(self) -> bool:
-        """Whether the image was on another grid of template space."""
         return not self.source_grid.same_as(self.grid)
 
 

@@ -42,7 +42,6 @@ class SessionImage:
 
     @property
     def shown(self) -> str:
-        """What messages call it."""
         return self.source or f"the {self.kind.suffix} image of the session"
 
 
@@ -208,7 +207,6 @@ def _placed_facts(config: RegistrationConfig, source: str) -> dict[str, Any]:
 
 
 def _sidecar(result: RegisteredScan, source: str, config: RegistrationConfig, seed: int) -> dict[str, Any]:
-    """BIDS sidecar of the image in template space."""
     versions = package_versions()  # deepbet may be absent: stripped images do not need it
     return {
         **_placed_facts(config, source),

@@ -116,7 +116,6 @@ def _after(
     layout: RunLayout,
     outcome: Outcome,
 ) -> list[Job]:
-    """Units that a worker does after registering a scan."""
     quality = region_quality_job(layout, scan, atlas, atlas_digest, resolution_mm)
     return [quality, *(followers(layout, scan, outcome) if followers is not None else ())]
 

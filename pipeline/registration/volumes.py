@@ -124,12 +124,10 @@ def measure_one(
 
 @functools.cache
 def _atlas(name: str, resolution_mm: float, template: str) -> Atlas:
-    """Read once per worker."""
     return load_atlas(name, template_grid(resolution_mm, span_of(template)))
 
 
 def volume_job(layout: RunLayout, scan: Scan, atlas_name: str, atlas_digest: str, resolution_mm: float) -> Job:
-    """Unit of work of one registered scan."""
     files = layout.scan(scan.participant_id, scan.session_id, resolution_mm)
     registered = receipt_key(layout, "registration", files.name) or ""
     key = unit_key({"registration": registered, "atlas": atlas_digest}, [resolution_mm], measure_one)
@@ -139,7 +137,6 @@ def volume_job(layout: RunLayout, scan: Scan, atlas_name: str, atlas_digest: str
 
 
 def gather_volumes(layout: RunLayout, scans: Sequence[Scan], resolution_mm: float) -> list[Path]:
-    """Write the tables of the group from those of these scans."""
     tables = []
     for scan in scans:
         path = layout.scan(scan.participant_id, scan.session_id, resolution_mm).volumes

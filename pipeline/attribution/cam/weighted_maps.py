@@ -136,7 +136,6 @@ class Cam:
     name: ClassVar[str] = "cam"
 
     def require(self, view: NetworkView) -> None:
-        """Refuse a network or start value that CAM is not defined for; raises `UsageError`."""
         require_channels(view, self.name)
         if view.start != "logit":
             raise UsageError(f"{self.name} is defined for start = 'logit' only, not {view.start!r}.")

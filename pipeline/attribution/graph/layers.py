@@ -46,14 +46,10 @@ class LinearMap(Protocol):
     """A linear map of an input, given its weights; `groups` blocks of the channels do not mix."""
 
     @property
-    def channel_axis(self) -> int:
-        """Of inputs and of units."""
-        ...
+    def channel_axis(self) -> int: ...
 
     @property
-    def groups(self) -> int:
-        """Number of blocks of that axis that do not mix."""
-        ...
+    def groups(self) -> int: ...
 
     def apply(self, x: Tensor, weight: Tensor) -> Tensor:
         """``W x``."""

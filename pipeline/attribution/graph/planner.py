@@ -280,7 +280,6 @@ def _convolution(module: nn.Conv3d) -> Convolution:
 
 
 def max_pool(module: nn.Module) -> MaxPool | AdaptiveMaxPool | None:
-    """The max-pooling of a module; None for any other module."""
     if isinstance(module, nn.AdaptiveMaxPool3d):
         return AdaptiveMaxPool(module.output_size)
     if not isinstance(module, nn.MaxPool3d):
@@ -302,7 +301,6 @@ IN_PLACE_OPERATORS = (operator.iadd, operator.isub, operator.imul, operator.itru
 
 
 def labelled(operation: Operation) -> str:
-    """Name and kind of an operation."""
     kind = operation.node.target if operation.module is None else type(operation.module).__name__
     return f"{operation.name} ({getattr(kind, '__name__', kind)})"
 
@@ -314,7 +312,6 @@ LINEAR = (
 
 
 def is_linear(operation: Operation) -> bool:
-    """Whether a function or a method of tensors is linear in all of them together."""
     node = operation.node
     if operation.module is not None or node.op not in ("call_function", "call_method"):
         return isinstance(operation.module, nn.Upsample) and operation.module.mode in ("nearest", "trilinear")

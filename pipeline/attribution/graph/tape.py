@@ -110,7 +110,6 @@ class Values:
         self._values[name] = value
 
     def used(self, name: str) -> None:
-        """Count one use of a value."""
         self._left[name] -= 1
         if not self._left[name]:
             self._values.pop(name, None)
@@ -190,7 +189,6 @@ def _require_fit(name: str, module: nn.Module, a: Tensor) -> None:
 
 
 def _require_voxels(name: str, a: Tensor, window: nn.Conv3d | MaxPool) -> None:
-    """Refuse a grid smaller than the window."""
     reach = [dilation * (size - 1) + 1 for dilation, size in zip(window.dilation, window.kernel_size, strict=True)]
     padding = (0, 0, 0) if window.padding == "valid" else window.padding
     if isinstance(padding, str):  # "same" fits any grid

@@ -249,7 +249,6 @@ class _SharedLayer:
         return sums if self.winners is None else gather(sums, self.winners)
 
     def hand_down(self, messages: Iterator[Messages], count: int) -> Relevance:
-        """Relevance of the layer's inputs, per rule."""
         x, weight, linear = self.c.x, self.c.weight, self.linear
         if self.pool is None or self.winners is None or not isinstance(linear, Convolution):
             return [merge_copies(self._dense(message).mul_(x), self.c.copies, linear) for message in messages]
@@ -306,7 +305,6 @@ def _through_local(record: Record, relevance: Relevance) -> tuple[list[Relevance
 
 
 def _unweighted_sums(record: Record) -> tuple[Tensor, Tensor]:
-    """``z+`` and ``z-`` of a sum or an average pooling."""
     averaging = record.step.averaging
     positive = _forward_unweighted(averaging, [a.clamp(min=0) for a in record.inputs])
     return positive, _forward_unweighted(averaging, [a.clamp(max=0) for a in record.inputs])

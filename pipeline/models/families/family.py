@@ -148,7 +148,6 @@ class Family:
     """Of a family whose networks stand on trained ones."""
 
     def require_images(self, images: int) -> None:
-        """Refuse several images as channels where the family takes one."""
         if images > 1 and not self.several_images:
             raise UsageError(
                 f"cohort.further_suffixes: networks of the family {self.name} see one image, not {images} as channels. "
@@ -156,7 +155,6 @@ class Family:
             )
 
     def require_method(self, method: str) -> None:
-        """Refuse an attribution method that is not defined for this family."""
         if method in self.refused:
             raise UsageError(f"{method} is not defined for networks of the family {self.name}: {self.refused[method]}")
 

@@ -119,7 +119,6 @@ def made(settings: ForeignConfig) -> nn.Module:
 
 
 def with_weights(network: nn.Module, path: Path) -> nn.Module:
-    """A network with the weights of a file."""
     from heatlas.pipeline.models.storage import PARALLEL, read_weights
 
     given = {name.removeprefix(PARALLEL): value for name, value in read_weights(path).items()}

@@ -55,7 +55,6 @@ def code_of(settings: ModelConfig) -> tuple[str, ...]:
 
 
 def is_solved(settings: ModelConfig) -> bool:
-    """Whether a network is solved as a ridge regression instead of trained."""
     return family_of(settings).fitted_by == "ridge"
 
 

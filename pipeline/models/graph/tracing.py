@@ -302,7 +302,6 @@ def is_in(operation: Operation, name: str) -> bool:
 
 
 def _shapes(program: Program, volume: Tensor) -> dict[str, tuple[int, ...]]:
-    """Shape of each value that is a tensor, by name."""
     shapes: dict[str, tuple[int, ...]] = {}
 
     class _Shapes(fx.Interpreter):

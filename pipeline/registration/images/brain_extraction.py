@@ -150,7 +150,6 @@ def nonzero_brain(data: np.ndarray) -> np.ndarray:
 
 
 def litres(mask: np.ndarray, affine: np.ndarray) -> float:
-    """Volume of a mask."""
     return float(np.count_nonzero(mask) * abs(np.linalg.det(affine[:3, :3])) * 1e-6)
 
 
@@ -168,7 +167,6 @@ def _deepbet_mask(image: T1wImage) -> np.ndarray:
 
 @functools.cache
 def _deepbet() -> Any:
-    """Both networks, loaded once per worker."""
     spec = importlib.util.find_spec("deepbet")
     if spec is None or spec.origin is None:
         raise MissingDataError(
@@ -242,7 +240,6 @@ COMMAND = "mri_synthstrip"
 
 
 def require_synthstrip(model: Path) -> None:
-    """Check before any work that the command and its weights exist."""
     if shutil.which(COMMAND) is None:
         raise MissingDataError(
             f"{COMMAND} is not on the PATH. Install FreeSurfer 7.3 or later, or choose another "

@@ -85,7 +85,6 @@ def dropped_reason(flags: str) -> str:
 
 
 def _read_decisions(file: Path) -> dict[tuple[str, str], str]:
-    """Decisions so far, by scan and reasons for the doubt."""
     if not file.is_file():
         return {}
     columns = ("participant_id", "session_id", "flags", "decision")

@@ -150,7 +150,6 @@ SCAN_QUALITY_TABLE = REGION_QUALITY_TABLE.without("participant_id", "session_id"
 
 
 def region_quality_job(layout: RunLayout, scan: Scan, atlas_name: str, atlas_digest: str, resolution_mm: float) -> Job:
-    """Unit of work of one registered scan."""
     files = layout.scan(scan.participant_id, scan.session_id, resolution_mm)
     given = {"t1w": files.image if scan.entry == "template" else files.t1w}
     if scan.entry != "template":
@@ -171,7 +170,6 @@ def region_quality_job(layout: RunLayout, scan: Scan, atlas_name: str, atlas_dig
 
 
 def measure_regions(work: Work, scans: Sequence[Scan]) -> list[Outcome]:
-    """Write the local quality of every registered scan and the table of the group."""
     layout, atlas_name, resolution_mm = work.layout, work.config.regions.atlas, work.config.registration.resolution_mm
     digest = find_atlas(atlas_name).digest
     jobs = [region_quality_job(layout, scan, atlas_name, digest, resolution_mm) for scan in scans]
@@ -187,7 +185,6 @@ def measure_regions(work: Work, scans: Sequence[Scan]) -> list[Outcome]:
 
 
 def gather_region_quality(layout: RunLayout, scans: Sequence[Scan], resolution_mm: float) -> Path:
-    """Write ``group/region_quality.tsv`` from the tables of these scans."""
     tables = []
     for scan in scans:
         path = layout.scan(scan.participant_id, scan.session_id, resolution_mm).region_quality

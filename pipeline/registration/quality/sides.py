@@ -212,12 +212,10 @@ class _StoredArrays(Sequence[np.ndarray]):
 
 
 def sides_of(paths: Sequence[Path]) -> Sides:
-    """What can be said about the sides of scans, from their files of `write_asymmetry`."""
     return compare_sides(_StoredArrays(paths))
 
 
 def _symmetric(template: str) -> Grid:
-    """Coarse grid of a template, symmetric about x = 0."""
     first, last = span_of(template)
     reach = VOXEL_MM * (max(-first[0], last[0]) // VOXEL_MM)
     return template_grid(VOXEL_MM, ((-reach, *first[1:]), (reach, *last[1:])))
