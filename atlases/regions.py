@@ -28,7 +28,7 @@ import dataclasses
 import functools
 import re
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -134,12 +134,8 @@ def neuromorphometrics() -> RegionTable:
 
 def read_region_table(path: Path) -> RegionTable:
     table = read_table(path, COLUMNS, COLUMNS[1:])
-    return RegionTable(tuple(_region(row) for row in table.to_dict("records")))
-
-
-def _region(row: Mapping[Hashable, Any]) -> Region:
-    hemisphere = cast(Hemisphere, row["hemisphere"])  # an unknown word is refused by the table, by name
-    return Region(int(row["number"]), row["name"], hemisphere, row["lobe"], row["tissue"], row["group"])
+    rows = table[list(COLUMNS)].itertuples(index=False)
+    return RegionTable(tuple(Region(int(number), *texts) for number, *texts in rows))
 
 
 _SIDES: dict[str, Hemisphere] = {
@@ -202,13 +198,10 @@ def read_dseg_table(path: Path) -> RegionTable:
 def _cat12_region(row: dict[Any, Any]) -> Region:
     name = " ".join(str(row["ROIname"]).split())
     hemisphere, group = split_side(name)
-    return Region(int(row["ROIid"]), name, hemisphere, MISSING, _cat12_tissue(row), group)
-
-
-def _cat12_tissue(row: dict[Any, Any]) -> str:
     shares = {"GM": row.get("Vgm"), "WM": row.get("Vwm"), "CSF": row.get("Vcsf")}
     tissues = [tissue for tissue, share in shares.items() if share is not None and not pd.isna(share) and share > 0]
-    return {0: MISSING, 1: tissues[0] if tissues else MISSING}.get(len(tissues), "mixed")
+    tissue = "mixed" if len(tissues) > 1 else (tissues or [MISSING])[0]
+    return Region(int(row["ROIid"]), name, hemisphere, MISSING, tissue, group)
 
 
 def _dseg_region(row: dict[Any, Any]) -> Region:
@@ -222,15 +215,9 @@ def _dseg_region(row: dict[Any, Any]) -> Region:
     if declared != MISSING:
         # An unknown word goes on as it is: the region table refuses it by name.
         hemisphere = _SIDES.get(declared.lower(), cast(Hemisphere, declared))
-    declared_group = _text(row, "group")
-    return Region(
-        int(number),
-        name,
-        hemisphere,
-        _text(row, "lobe"),
-        _text(row, "tissue"),
-        group if declared_group == MISSING else declared_group,
-    )
+    if _text(row, "group") != MISSING:
+        group = _text(row, "group")
+    return Region(int(number), name, hemisphere, _text(row, "lobe"), _text(row, "tissue"), group)
 
 
 def _text(row: dict[Any, Any], column: str) -> str:

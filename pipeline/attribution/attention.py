@@ -185,7 +185,7 @@ def forward(block: TransformerBlock, x: Tensor) -> tuple[Tensor, Tensor, Backwar
     normed = block.norm1(x)
     queries, keys, values = attn.queries_keys_values(normed)
     attention = torch.softmax(queries * attn.scale @ keys.transpose(2, 3), dim=3)
-    read = _joined(attention @ values)
+    read = (attention @ values).transpose(1, 2).flatten(2)  # (B, N, C)
     attended = attn.out_proj(read)
     middle = x + attended
     normed_middle = block.norm2(middle)
@@ -206,11 +206,6 @@ def forward(block: TransformerBlock, x: Tensor) -> tuple[Tensor, Tensor, Backwar
         return of_weights, around + through
 
     return middle + answer, attention, backward
-
-
-def _joined(heads: Tensor) -> Tensor:
-    """(B, N, C) of (B, heads, N, C / heads)."""
-    return heads.transpose(1, 2).flatten(2)
 
 
 def followed(layers: Sequence[Tensor]) -> Tensor:

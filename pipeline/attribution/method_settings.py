@@ -56,7 +56,8 @@ def typed_settings(method: str, record: type, given: Mapping[str, Any], where: s
     values: dict[str, Setting] = {}
     for name, value in given.items():
         if name not in fields:
-            raise UsageError(f"{where} {name} = {shown(value)}: {method} has no setting {name!r}; {_listed(fields)}.")
+            known = ", ".join(fields) or "none"
+            raise UsageError(f"{where} {name} = {shown(value)}: {method} has no setting {name!r}; it has {known}.")
         values[name] = typed_value(fields[name].kind, value, f"{where} {name}")
     return {name: value for name, value in values.items() if value != fields[name].default}
 
@@ -94,7 +95,3 @@ def build_record(record: type, settings: Mapping[str, Setting], given: Mapping[s
         else:
             values[head] = value
     return record(**values)
-
-
-def _listed(fields: Mapping[str, Field]) -> str:
-    return f"it has {', '.join(fields)}" if fields else "it has none"

@@ -148,7 +148,15 @@ def attribute_all(
             attribute_all(model, volume, target, method, stage, start, at_input_grid)
             for volume in torch.split(volumes, 1)
         ]
-        return tuple(_joined(answers) for answers in zip(*each, strict=True))
+        return tuple(
+            replace(
+                answers[0],
+                values=torch.cat([answer.values for answer in answers]),
+                start_value=torch.cat([answer.start_value for answer in answers]),
+                channels=None,
+            )
+            for answers in zip(*each, strict=True)
+        )
     if isinstance(method, Propagation) and stage == 0:  # has its own pass through the network
         return tuple(
             one_channel(_finite(answer), True) for answer in method.answers(model, volumes, target, start, stage)
@@ -208,11 +216,6 @@ def for_member(method: Method, number: int) -> Method:
     """A method with the reference that one member of an ensemble has, which knows what that member answers."""
     reference = getattr(method, "reference", None)
     return method if reference is None else replace(method, reference=reference.of_member(number))  # type: ignore[type-var]
-
-
-def _joined(answers: Sequence[Attribution]) -> Attribution:
-    values, starts = (torch.cat([getattr(answer, name) for answer in answers]) for name in ("values", "start_value"))
-    return replace(answers[0], values=values, start_value=starts, channels=None)
 
 
 def _finite(answer: Attribution) -> Attribution:
@@ -336,14 +339,12 @@ def interpolated(maps: Tensor, layers: Sequence[tuple[str, nn.Module]], shape: S
     """Bring maps (B, 1, d, h, w) of the output of some layers to a grid of `shape`; see `to_input_grid`."""
     if len(layers) == 1 and isinstance(layers[0][1], OwnGeometry):
         return layers[0][1].to_input(maps, shape)
-    for axis, (offset, step) in enumerate(receptive_centres(layers)):
-        maps = _interpolate_axis(maps, axis + 2, shape[axis], offset, step)
+    for axis, (offset, step) in enumerate(receptive_centres(layers), start=2):
+        last = maps.shape[axis] - 1
+        voxels = torch.arange(shape[axis - 2], device=maps.device, dtype=torch.float64)
+        place = ((voxels - offset) / step).clamp(0, last)
+        low = place.floor().long().clamp(max=max(last - 1, 0))
+        weight = (place - low).to(maps.dtype).view(*(-1 if dim == axis else 1 for dim in range(maps.dim())))
+        high = (low + 1).clamp(max=last)
+        maps = maps.index_select(axis, low) * (1 - weight) + maps.index_select(axis, high) * weight
     return maps
-
-
-def _interpolate_axis(maps: Tensor, axis: int, size: int, offset: float, step: float) -> Tensor:
-    last = maps.shape[axis] - 1
-    place = ((torch.arange(size, device=maps.device, dtype=torch.float64) - offset) / step).clamp(0, last)
-    low = place.floor().long().clamp(max=max(last - 1, 0))
-    weight = (place - low).to(maps.dtype).view(*(-1 if dim == axis else 1 for dim in range(maps.dim())))
-    return maps.index_select(axis, low) * (1 - weight) + maps.index_select(axis, (low + 1).clamp(max=last)) * weight

@@ -98,7 +98,10 @@ def aggregate_relevance(
     )
     jobs = _map_jobs(work, scans, of_scans, map_names, grid)
     outcomes = run_jobs(layout, jobs, work.executor, "mean maps")
-    _remove_stale_maps(layout, jobs)
+    wanted = {path for job in jobs for path in job.outputs.values()}
+    for path in layout.group_map("", "").parent.glob("group-*_relevance.*"):
+        if path not in wanted:  # of a group that has no scans now, or a map that is not asked for any more
+            path.unlink()
     digests.save()
     return done, outcomes
 
@@ -217,14 +220,6 @@ def map_version(work: Work, scan: Scan, map_names: Sequence[str]) -> str:
         return key
     files = work.files(scan)
     return text_digest(canonical_json([work.digests.digest(files.relevance_map(name)) for name in map_names]))
-
-
-def _remove_stale_maps(layout: RunLayout, jobs: Sequence[Job]) -> None:
-    """Remove mean maps that this state of the run does not have: of a group without scans, of a map not asked for."""
-    wanted = {path for job in jobs for path in job.outputs.values()}
-    for path in layout.group_map("", "").parent.glob("group-*_relevance.*"):
-        if path not in wanted:
-            path.unlink()
 
 
 @dataclass(frozen=True)

@@ -185,7 +185,7 @@ def carry(
         within = around_brain(Volume(mask.astype(np.float32), whole.affine), mask, MARGIN_MM)
         cropped = Volume(correct_bias_field(cropped, within.data), cropped.affine)
     chain = dataclasses.replace(transforms, rigid=rigid)
-    centre = _middle(brain)
+    centre = brain.affine @ np.append(np.argwhere(brain.data > 0.5).mean(axis=0), 1)  # of the brain, homogeneous
     quality = {
         "t1w_mutual_information": alike,
         "t1w_shift_mm": float(np.linalg.norm((to_image @ centre - centre)[:3])),
@@ -246,11 +246,6 @@ def _unseen_share(brain: Volume, to_image: np.ndarray, image: Volume) -> float:
     voxels = places @ to_voxel[:3, :3].T + to_voxel[:3, 3]
     outside = (voxels < -0.5) | (voxels > np.array(image.data.shape) - 0.5)
     return float(outside.any(axis=1).mean())
-
-
-def _middle(mask: Volume) -> np.ndarray:
-    """Centre of a mask in the world, homogeneous."""
-    return np.asarray(mask.affine @ np.append(np.argwhere(mask.data > 0.5).mean(axis=0), 1))
 
 
 SMALLEST_DETERMINANT = 1e-3

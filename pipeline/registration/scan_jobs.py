@@ -15,7 +15,7 @@ from heatlas.atlases.spaces import write_template_image
 from heatlas.atlases.templates import configured_template
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.cohort.work import Work
-from heatlas.pipeline.registration.entry_points import PlacedScan, place_beside, place_in_template, placed_brain
+from heatlas.pipeline.registration.entry_points import place_beside, place_in_template, placed_brain
 from heatlas.pipeline.registration.images.brain_extraction import mask_path, sidecar_of
 from heatlas.pipeline.registration.images.t1w import load_t1w
 from heatlas.pipeline.registration.quality.measures import mutual_information
@@ -177,7 +177,13 @@ def place_one(
         write_template_image(
             outputs[image.kind.suffix], np.where(inside, placed_image.t1w, np.float32(0)), placed_image.grid
         )
-        write_json(outputs[f"{image.kind.suffix}_sidecar"], _placed_sidecar(placed_image, image.source, config))
+        resampling = f"linear, from {placed_image.source_grid}" if placed_image.resampled else "none"
+        facts = {
+            "BrainExtraction": placed_image.brain.source,
+            "Registration": f"none here: the image was given in the space of {template_name(config.template)}",
+            "Interpolation": resampling,
+        }
+        write_json(outputs[f"{image.kind.suffix}_sidecar"], _placed_facts(config, image.source) | facts)
     write_template_image(outputs["brain_mask"], inside, result.grid)
     alike = [mutual_information(image.t1w[inside], result.t1w[inside]) for image in placed[1:]]
     numbers = {
@@ -217,13 +223,4 @@ def _sidecar(result: RegisteredScan, source: str, config: RegistrationConfig, se
         "Interpolation": "linear",
         "RandomSeed": seed,
         "PackageVersions": {name: versions[name] for name in ("antspyx", "deepbet", "nibabel")},
-    }
-
-
-def _placed_sidecar(result: PlacedScan, source: str, config: RegistrationConfig) -> dict[str, Any]:
-    return {
-        **_placed_facts(config, source),
-        "BrainExtraction": result.brain.source,
-        "Registration": f"none here: the image was given in the space of {template_name(config.template)}",
-        "Interpolation": f"linear, from {result.source_grid}" if result.resampled else "none",
     }

@@ -103,7 +103,10 @@ def register_scans(
     outcomes = run_jobs(layout, jobs, work.executor, "registration", finish)
     registered = [scan for scan, outcome in zip(kept, outcomes, strict=True) if outcome.ok]
     regions = measure_regions(work, registered)
-    _write_quality(layout, kept, outcomes, config, sides=_sides(layout, registered, regions, resolution))
+    sides = None
+    if all(outcome.ok for outcome in regions):  # nearly always
+        sides = sides_of([work.files(scan).asymmetry for scan in registered])
+    _write_quality(layout, kept, outcomes, config, sides=sides)
     return outcomes, regions
 
 
@@ -133,13 +136,6 @@ def _write_quality(
     regions = REGION_QUALITY_TABLE.read(layout)
     frame = REGISTRATION_TABLE.frame(rows)
     REGISTRATION_TABLE.write(layout, add_doubt(frame, regions, scans, layout, config, decided, sides))
-
-
-def _sides(layout: RunLayout, scans: Sequence[Scan], measured: Sequence[Outcome], resolution_mm: float) -> Sides | None:
-    """Sides of the registered scans; None in the unusual case that one could not be measured."""
-    if not all(outcome.ok for outcome in measured):
-        return None
-    return sides_of([layout.scan(scan.participant_id, scan.session_id, resolution_mm).asymmetry for scan in scans])
 
 
 def table_row(scan: Scan, outcome: Outcome) -> dict[str, Any]:

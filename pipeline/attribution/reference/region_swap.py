@@ -24,7 +24,7 @@ from heatlas.pipeline.attribution.entry import RunContext
 from heatlas.pipeline.attribution.methods import Drawn
 from heatlas.pipeline.attribution.network_view import NetworkView
 from heatlas.pipeline.attribution.perturbation.masking import RegionLabels, masked_scores, painted
-from heatlas.pipeline.attribution.reference.references import ComparesWithControls, Reference, fitting, value_of_mean
+from heatlas.pipeline.attribution.reference.references import ComparesWithControls, fitting, value_of_mean
 from heatlas.pipeline.run.config.ranges import Count, Seed
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.work.host import on_host
@@ -83,7 +83,12 @@ class OfRegions(ComparesWithControls):
         return {**ComparesWithControls.from_run(surroundings), "regions": RegionLabels.of_run(surroundings)}
 
     def evidence(self, view: NetworkView) -> tuple[RegionEvidence, ...]:
-        mean, labels = _prepared(self.name, self.reference, self.regions, view)
+        if not view.at_input:
+            raise UsageError(f"{self.name} replaces regions of the volume; explain at stage 0.")
+        if self.regions is None:
+            raise UsageError(f"{self.name} replaces atlas regions and was given none; set its regions.")
+        labels = self.regions.beside(view.volumes).long()
+        mean = fitting(self.reference, view.volumes, self.name).mean
         return tuple(
             self._of(view, place, players(labels, view.features[place], mean), mean)
             for place in range(len(view.features))
@@ -164,18 +169,6 @@ class RegionShapley(OfRegions):
         pair_means = of_pairs.mean(1)
         error = pair_means.std(0) / math.sqrt(self.pairs) if self.pairs > 1 else pair_means[0] * math.nan
         return RegionEvidence(tuple(on_host(numbers).tolist()), voxels, pair_means.mean(0), error, labels)
-
-
-def _prepared(
-    name: str, reference: Reference | None, regions: RegionLabels | None, view: NetworkView
-) -> tuple[Tensor, Tensor]:
-    """The mean control (1, 1, D, H, W) and the labels, both on the grid and device of the volumes."""
-    if not view.at_input:
-        raise UsageError(f"{name} replaces regions of the volume; explain at stage 0.")
-    if regions is None:
-        raise UsageError(f"{name} replaces atlas regions and was given none; set its regions.")
-    labels = regions.beside(view.volumes).long()
-    return fitting(reference, view.volumes, name).mean, labels
 
 
 def _growing(labels: Tensor, index: Tensor, order: Tensor) -> Iterator[Tensor]:

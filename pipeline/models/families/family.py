@@ -57,10 +57,6 @@ HIDDEN_LAYER = {
 INHERENT = "Use inherent, which is exact for this family"
 
 
-def _all_seen(side: int, _: Any) -> int:
-    return side
-
-
 @dataclass(frozen=True)
 class OnBackbone:
     """The trained network that each network of a family stands on, as a probe does; by default there is none.
@@ -120,7 +116,7 @@ class Family:
     """``described(settings)``: the sentence of the methods section, with citations as ``[@key]``."""
     covering_side: Callable[[int, Any], int]
     """``covering_side(side, settings)``: fewest voxels, at least `side`, of which every one reaches a feature."""
-    seen_side: Callable[[int, Any], int] = _all_seen
+    seen_side: Callable[[int, Any], int] = lambda side, _: side
     """``seen_side(side, settings)``: voxels of an axis, counted from the first, that reach a feature."""
     encoding: str = "intensity"
     """How a scan enters: ``intensity``, one channel of intensities, or ``pair``, each intensity v as [v, 1 - v]."""

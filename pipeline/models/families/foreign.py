@@ -171,18 +171,15 @@ def _require_fits(shape: Shape, settings: ForeignConfig) -> None:
         )
 
 
-def _text(settings: ForeignConfig) -> str:
-    name = settings.network.rpartition(":")[2]
-    return f"was a network of the user's own, {name}, trained elsewhere and not changed"
-
-
 FOREIGN = Family(
     name="foreign",
     settings=ForeignConfig,
     build=_build,
     smallest_side=lambda _: 1,
     require_fits=_require_fits,
-    described=_text,
+    described=lambda settings: (
+        f"was a network of the user's own, {settings.network.rpartition(':')[2]}, trained elsewhere and not changed"
+    ),
     covering_side=lambda side, _: side,
     fixed_grid=lambda settings: settings.grid,
     fitted_by="nothing",
