@@ -212,14 +212,16 @@ def _read(path: Path) -> tuple[NDArray[np.float32], Grid]:
 def _credit(folder: Path, name: str) -> str:
     """What the description in the folder says of reference and licence."""
     path = folder / "template_description.json"
-    said = read_json(path, "Correct or remove it.") if path.is_file() else {}
-    links = said.get("ReferencesAndLinks")
-    links = [links] if isinstance(links, str) else links if isinstance(links, list) else []
-    parts = [str(one) for one in (said.get("Name"), *links, said.get("License")) if one is not None]
-    told = "; ".join(part for part in parts if part)
     if name == DEFAULT_TEMPLATE:
         return _DEFAULT_CREDIT
-    return told or "given by the user; credit and licence are those of its authors."
+    description = read_json(path, "Correct or remove it.") if path.is_file() else {}
+    links = description.get("ReferencesAndLinks")
+    links = [links] if isinstance(links, str) else links if isinstance(links, list) else []
+    parts = (description.get("Name"), *links, description.get("License"))
+    return (
+        "; ".join(str(part) for part in parts if part)
+        or "given by the user; credit and licence are those of its authors."
+    )
 
 
 def sample_brain(

@@ -174,12 +174,10 @@ def attribute_all(
                 of_reference = method.reference_value(view) if isinstance(method, Relative) else None
             settings = described(method, stage, start)
             ledger = method.ledger(view) if isinstance(method, Accounted) else None
-            answers = [
-                Attribution(
-                    drawn.values.detach(), method.name, target, view.own_score, settings, ledger, of_reference,
-                    drawn.errors, drawn.sampling_error,
-                )
-            ]  # fmt: skip
+            answer = Attribution(
+                drawn.values.detach(), method.name, target, view.own_score, settings, ledger, of_reference
+            )
+            answers = [replace(answer, errors=drawn.errors, sampling_error=drawn.sampling_error)]
         answers = [one_channel(_finite(answer), view.at_input) for answer in answers]
         if at_input_grid and not view.at_input:
             answers = [replace(answer, values=to_input_grid(answer.values, view)) for answer in answers]
@@ -191,9 +189,9 @@ def answers_of_members(
     volumes: Tensor,
     target: int,
     method: Method,
-    stage: int | str = 0,
-    start: StartValue = "logit",
-    at_input_grid: bool = True,
+    stage: int | str,
+    start: StartValue,
+    at_input_grid: bool,
 ) -> Iterator[tuple[Attribution, ...]]:
     """What `attribute_all` answers for each member of an ensemble, one after the other; for any other network once."""
     for number, member in enumerate(members_of(model)):

@@ -42,9 +42,11 @@ LEDGER_TABLE = Table(
         "stabiliser": "Relevance absorbed by the stabiliser of the denominator (0 for rules without one)",
         "residual": "relevance_in minus relevance_out and all losses: rounding error",
     },
-    "map and layer with weights", "Where did relevance go, layer by layer?", stage="attribution",
+    "map and layer with weights",
+    "Where did relevance go, layer by layer?",
+    stage="attribution",
     file="sub-*/relevance/*_desc-lrp_ledger.tsv",
-)  # fmt: skip
+)
 LOSSES = ("absorbed_by_bias", "lost_no_contribution", "stabiliser")
 
 

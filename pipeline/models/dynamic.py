@@ -119,27 +119,21 @@ def _require_linear(model: nn.Module) -> None:
             raise UsageError(f"layer {name or 'model'} ({type(module).__name__}) cannot be explained: {reason}.")
 
 
-def bias_of_chance(outputs: int, prior: float | None = None) -> float:
-    """Logit bias of C classes, ``log(1 / (C - 1))``, which for two is 0; of one class, ``logit(prior)``.
-
-    `prior`: the probability of a single class where nothing speaks for or against it.
+def bias_of_chance(outputs: int) -> float:
+    """Logit bias of C classes, ``log(1 / (C - 1))``, which for two is 0; also 0 of one output, a number.
 
     Examples
     --------
-    >>> bias_of_chance(2), round(bias_of_chance(10), 4), bias_of_chance(1, prior=0.5)
+    >>> bias_of_chance(2), round(bias_of_chance(10), 4), bias_of_chance(1)
     (0.0, -2.1972, 0.0)
     """
-    if outputs > 1:
-        return math.log(1 / (outputs - 1))
-    if prior is None or not 0 < prior < 1:
-        raise UsageError("a single logit has no chance level of its own: give the prior probability of its class.")
-    return math.log(prior) - math.log1p(-prior)
+    return math.log(1 / (outputs - 1)) if outputs > 1 else 0.0
 
 
 class LogitLayer(nn.Module):
     """``x / temperature + bias``; both are buffers, so that they are stored with the weights.
 
-    `bias`: from `bias_of_chance` for classes; 0 for a number. `initial_size`: root mean square that ``x / temperature``
+    `bias`: from `bias_of_chance`. `initial_size`: root mean square that ``x / temperature``
     is to have before training: `calibrate` then sets the temperature from data. None: it stays as given.
 
     Examples
@@ -170,7 +164,7 @@ class LogitLayer(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *others)
 
     def extra_repr(self) -> str:
-        biases = ", ".join(f"{one:g}" for one in self.bias.reshape(-1).tolist())
+        biases = ", ".join(f"{bias:g}" for bias in self.bias.reshape(-1).tolist())
         return f"temperature={float(self.temperature):g}, bias={biases}"
 
 

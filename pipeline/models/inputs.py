@@ -119,16 +119,14 @@ def covering_box(template: Template, network: ModelConfig) -> Box:
     return Box((starts[0], starts[1], starts[2]), (sides[0], sides[1], sides[2]))
 
 
-def scale_in_mask(
-    volume: np.ndarray, mask: np.ndarray, percentiles: tuple[float, float] = (0.0, 100.0)
-) -> np.ndarray:  # fmt: skip
+def scale_in_mask(volume: np.ndarray, mask: np.ndarray, percentiles: tuple[float, float] = (0.0, 100.0)) -> np.ndarray:
     """Map two percentiles inside the mask, usually minimum and maximum, to 0 and 1, and everything outside to 0."""
     if volume.shape != mask.shape:
         raise BadInputError(f"image has shape {volume.shape} but its brain mask {mask.shape}; register the scan again.")
     inside = volume[mask].astype(np.float32)
     if not inside.size:
         raise BadInputError("brain mask is empty; check the registration of this scan.")
-    low, high = (float(one) for one in np.percentile(inside, percentiles))
+    low, high = map(float, np.percentile(inside, percentiles))
     if not math.isfinite(high - low):
         raise BadInputError("intensities inside the brain mask are not finite; check the image.")
     if low == high:
@@ -190,7 +188,7 @@ def _read(files: ScanFiles, images: Sequence[Path], spec: NetworkInput) -> np.nd
             seen.append(to_network(values, mask, spec))
         except BadInputError as error:
             raise BadInputError(f"{path}: {error}") from error
-    return np.stack(seen if files.tissue is None else [with_tissue(one, files.tissue) for one in seen])
+    return np.stack(seen if files.tissue is None else [with_tissue(values, files.tissue) for values in seen])
 
 
 def _on_template(path: Path, spec: NetworkInput) -> np.ndarray:

@@ -62,7 +62,7 @@ def keep_volumes(
     `threads`: files read at a time. No partial file is left if the disk is full.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    paths = tuple(folder / f"{_key(one, spec)}.npy" for one in files)
+    paths = tuple(folder / f"{_key(scan, spec)}.npy" for scan in files)
 
     def keep(index: int) -> None:
         if not paths[index].is_file():

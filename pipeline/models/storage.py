@@ -147,7 +147,7 @@ def require_family(loaded: LoadedModel, settings: ModelConfig, files: FoldFiles)
 def most_bytes(model: nn.Module) -> int:
     """Size that a file of the weights of a network does not exceed: its tensors, and what is written of each."""
     tensors = model.state_dict().values()
-    return int(sum(one.numel() * one.element_size() for one in tensors)) + 1024 * (len(tensors) + 1024)
+    return int(sum(tensor.numel() * tensor.element_size() for tensor in tensors)) + 1024 * (len(tensors) + 1024)
 
 
 def _build(architecture: Mapping[str, Any], outputs: int, count: int) -> tuple[StagedModel, tuple[int, int, int]]:
@@ -230,7 +230,7 @@ def from_file(path: Path, model: StagedModel) -> dict[str, Tensor]:
     for name, value in model.state_dict().items():
         if name.startswith(last) or name.endswith("num_batches_tracked"):
             continue
-        names = [one for one in (name, model.monai_names.get(name, "")) if one in given]
+        names = [known for known in (name, model.monai_names.get(name, "")) if known in given]
         if not names:
             other = f" or {model.monai_names[name]}" if name in model.monai_names else ""
             raise UsageError(f"{path}: has no weight {name}{other}; it is of another network than model.body.")

@@ -126,7 +126,7 @@ def audit_rows(maps: Mapping[str, Tensor], parts: Compartments) -> list[dict[str
     """Shares of |relevance| of each map (D, H, W, by name, all on one device) in each compartment."""
     if not maps:
         return []
-    rows: list[dict[str, object]] = []
+    rows = []
     device = next(iter(maps.values())).device
     masks, references = parts
 
@@ -143,13 +143,11 @@ def audit_rows(maps: Mapping[str, Tensor], parts: Compartments) -> list[dict[str
             n_voxels, n_reference = len(inside[name]), len(whole[reference])
             share = _ratio(absolute, totals[reference]) if n_voxels else float("nan")
             voxel_share = _ratio(n_voxels, n_reference)
-            rows.append(
-                {
-                    "map": map_name, "compartment": name, "reference": reference, "n_voxels": n_voxels,
-                    "reference_voxels": n_reference, "absolute_sum": absolute, "reference_sum": totals[reference],
-                    "share": share, "voxel_share": voxel_share, "enrichment": _ratio(share, voxel_share),
-                }
-            )  # fmt: skip
+            row: dict[str, object] = {"map": map_name, "compartment": name, "reference": reference}
+            row |= {"n_voxels": n_voxels, "reference_voxels": n_reference}
+            row |= {"absolute_sum": absolute, "reference_sum": totals[reference]}
+            row |= {"share": share, "voxel_share": voxel_share, "enrichment": _ratio(share, voxel_share)}
+            rows.append(row)
     return rows
 
 

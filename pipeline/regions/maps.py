@@ -59,9 +59,12 @@ PARTIAL_TABLE = Table(
         "outcome": "Outcome of the prediction, the same for all scans of a part: TP, FP, TN or FN",
         **described("participant_id", "session_id", "scan_id"),
     },
-    "scan in a sum of maps", "Which scan's maps are in which partial sum?", stage="attribution",
-    file="partial/scans.tsv", on_pages=False,
-)  # fmt: skip
+    "scan in a sum of maps",
+    "Which scan's maps are in which partial sum?",
+    stage="attribution",
+    file="partial/scans.tsv",
+    on_pages=False,
+)
 
 
 def write_sums(path: Path, sums: Mapping[str, NDArray[np.float64]], box: Box | None) -> None:

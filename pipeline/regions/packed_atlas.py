@@ -88,17 +88,17 @@ RELEVANCE_CHANNELS_TABLE = Table(
         "map": "Relevance map, named as in relevance.tsv; maps of later stages, which have no channels, are left out",
         "image": "Kind of image that networks see as a channel, by the suffix of its BIDS name",
         "region": "Label number in the atlas; 0 is the rest of the volume",
-        "name": "Region, with its side",
-        "hemisphere": "left, right or both (of the participant)",
-        "group": "Bilateral group the region belongs to",
-        "n_voxels": "Voxels of the region on the grid of the maps; 0 if the grid is too coarse for the region",
+        **{name: RELEVANCE_TABLE.meanings[name] for name in ("name", "hemisphere", "group", "n_voxels")},
         "sum": "Sum over the region of the map of this kind of image; all kinds add up to the sum in relevance.tsv",
-        "density": "Sum divided by voxels; n/a for an empty region",
+        "density": RELEVANCE_TABLE.meanings["density"],
     },
-    "scan, map, kind of image and region", "How much relevance lies in each kind of image, region by region?",
-    stage="regions", filled=("participant_id", "scan_id", "map", "image", "region", "n_voxels"), finite=True,
+    "scan, map, kind of image and region",
+    "How much relevance lies in each kind of image, region by region?",
+    stage="regions",
+    filled=("participant_id", "scan_id", "map", "image", "region", "n_voxels"),
+    finite=True,
     on_pages=False,
-)  # fmt: skip
+)
 
 SHARES = {
     "map": "Relevance map",

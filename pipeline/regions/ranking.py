@@ -70,10 +70,13 @@ BETA_OVERLAP_TABLE = Table(
         "overlap": "Percentage of the top groups that both maps share",
         "note": "Why there is no overlap",
     },
-    "pair of LRP maps and metric", "Does another beta put the same regions first?", stage="regions",
-    file="group/statistics/beta_overlap.tsv", forms={"overlap": Form.VALUE},
+    "pair of LRP maps and metric",
+    "Does another beta put the same regions first?",
+    stage="regions",
+    file="group/statistics/beta_overlap.tsv",
+    forms={"overlap": Form.VALUE},
     filled=("map_a", "map_b", "metric", "top"),
-)  # fmt: skip
+)
 
 
 def top_overlap(a: Sequence[str], b: Sequence[str]) -> float:
@@ -89,27 +92,27 @@ def top_overlap(a: Sequence[str], b: Sequence[str]) -> float:
     return 100.0 * len(set(a) & set(b)) / len(a)
 
 
-def overlap_table(table: pd.DataFrame, map_names: Sequence[str], top: int = TOP) -> pd.DataFrame:
+def overlap_table(table: pd.DataFrame, map_names: Sequence[str]) -> pd.DataFrame:
     """Overlap matrices, one row per metric and ordered pair of LRP maps, which are in the order of beta.
 
     `table`: a row per scan, map and group, with ``target`` and ``outcome`` of the scan and the three metrics.
     """
-    rows = [row for metric in METRICS for row in _matrix(table, metric, map_names, top)]
+    rows = [row for metric in METRICS for row in _matrix(table, metric, map_names)]
     return BETA_OVERLAP_TABLE.frame(rows)
 
 
 def _matrix(
-    table: pd.DataFrame, metric: str, map_names: Sequence[str], top: int
+    table: pd.DataFrame, metric: str, map_names: Sequence[str]
 ) -> Iterator[tuple[str, str, str, int, float, str | None]]:
     of_whom = table[table["outcome"] == "TP"] if metric == "gain" else table[table["target"] == 1]
     means = mean_over_participants(of_whom, metric)
-    lists = {name: top_groups(means.xs(name, level="map"), top) if len(means) else [] for name in map_names}
+    lists = {name: top_groups(means.xs(name, level="map"), TOP) if len(means) else [] for name in map_names}
     for a, b in product(map_names, repeat=2):
         fewest = min(len(lists[a]), len(lists[b]))
-        if fewest < top:
-            yield metric, a, b, top, float("nan"), f"{metric} is known for only {fewest} groups"
+        if fewest < TOP:
+            yield metric, a, b, TOP, float("nan"), f"{metric} is known for only {fewest} groups"
         else:
-            yield metric, a, b, top, top_overlap(lists[a], lists[b]), None
+            yield metric, a, b, TOP, top_overlap(lists[a], lists[b]), None
 
 
 MIN_PROBABILITY = 0.9
@@ -129,9 +132,11 @@ FINGERPRINTS_TABLE = Table(
         "n_candidates": "Participants that the pair was chosen from",
         "note": "Why there is no pair",
     },
-    "map, patient of the pair and bilateral group", "Which two patients have the least alike maps?", stage="regions",
+    "map, patient of the pair and bilateral group",
+    "Which two patients have the least alike maps?",
+    stage="regions",
     file="group/statistics/fingerprints.tsv",
-)  # fmt: skip
+)
 
 
 def most_different_pair(vectors: NDArray[np.float64], participants: Sequence[str]) -> tuple[int, int, float] | None:

@@ -287,9 +287,13 @@ RELEVANCE_APPLIED_BILATERAL_TABLE = Table(
         "reference_sum": "reference_sum of relevance_bilateral.tsv for each network that explains the scan, averaged "
         "over these networks: the denominator of gain",
     },
-    "scan, map and bilateral group", "The same for scans outside the contrast, such as MCI.", stage="regions",
-    filled=("participant_id", "scan_id", "map", "group", "n_voxels"), finite=True, later=("evidence",),
-)  # fmt: skip
+    "scan, map and bilateral group",
+    "The same for scans outside the contrast, such as MCI.",
+    stage="regions",
+    filled=("participant_id", "scan_id", "map", "group", "n_voxels"),
+    finite=True,
+    later=("evidence",),
+)
 RELEVANCE_APPLIED_TABLE = replace(
     RELEVANCE_TABLE,
     name="relevance_applied",

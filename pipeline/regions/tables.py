@@ -97,10 +97,14 @@ RELEVANCE_TABLE = Table(
         "of orders, and for all other methods",
         **SPREADS,
     },
-    "scan, map and region", "How much relevance lies in each region?", stage="regions",
-    filled=("participant_id", "scan_id", "map", "region", "n_voxels"), finite=True,
-    later=("evidence", "standard_error", *SPREADS), on_pages=False,
-)  # fmt: skip
+    "scan, map and region",
+    "How much relevance lies in each region?",
+    stage="regions",
+    filled=("participant_id", "scan_id", "map", "region", "n_voxels"),
+    finite=True,
+    later=("evidence", "standard_error", *SPREADS),
+    on_pages=False,
+)
 
 RELEVANCE_BILATERAL_TABLE = Table(
     "relevance_bilateral",
@@ -118,9 +122,12 @@ RELEVANCE_BILATERAL_TABLE = Table(
         "evidence_sd": SPREADS["evidence_sd"],
     },
     "scan, map and bilateral group",
-    "How much relevance lies in each region of both sides, and how much more than in controls?", stage="regions",
-    filled=("participant_id", "scan_id", "map", "group", "n_voxels"), finite=True, later=("evidence", "evidence_sd"),
-)  # fmt: skip
+    "How much relevance lies in each region of both sides, and how much more than in controls?",
+    stage="regions",
+    filled=("participant_id", "scan_id", "map", "group", "n_voxels"),
+    finite=True,
+    later=("evidence", "evidence_sd"),
+)
 
 OUTCOMES = ("TP", "FP", "TN", "FN")
 ALL = "all"

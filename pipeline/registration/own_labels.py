@@ -71,15 +71,14 @@ def labels_in_template(
 
 
 def _carry_labels(
-    labels: NDArray[np.int32], affine: NDArray[np.float64], files: ScanFiles, grid: Grid, placed: bool,
-    interpolation: Interpolation,
-) -> NDArray[np.int32]:  # fmt: skip
+    labels: NDArray[np.int32], affine: np.ndarray, files: ScanFiles, grid: Grid, placed: bool, how: Interpolation
+) -> NDArray[np.int32]:
     if placed:
         i, j, k = labels.shape
         return resample_labels(labels, Grid((i, j, k), affine), grid)
     transforms = Transforms(files.affine_transform, files.warp, files.inverse_warp)
     moving = closest_ras(Volume(labels.astype(np.float32), affine))  # exact: labels are far below 2 ** 24
-    values = resample(moving, transforms, grid.shape, grid.affine, interpolation)
+    values = resample(moving, transforms, grid.shape, grid.affine, how)
     return np.asarray(np.rint(values), dtype=np.int32)
 
 
@@ -151,8 +150,8 @@ def carry_labels(work: Work, scans: Sequence[Scan], seen: Box | None = None) -> 
             files.own_labels.unlink(missing_ok=True)  # of an earlier run, with other input
             continue
         path = labels[scan.scan_id]
-        task = OwnLabels(files, path, region_numbers(path, input_root, config.objective.regions),
-                         scan.entry == "template", seen)  # fmt: skip
+        numbers = region_numbers(path, input_root, config.objective.regions)
+        task = OwnLabels(files, path, numbers, scan.entry == "template", seen)
         used = [files.brain_mask] if task.placed else [files.brain_mask, files.warp, files.affine_transform]
         inputs = {"labels": digests.digest(path), "registration": digests.joined(used)}
         key = unit_key(inputs, [task.regions, files.resolution_mm, task.placed, seen], carry)
@@ -166,8 +165,10 @@ def carry_labels(work: Work, scans: Sequence[Scan], seen: Box | None = None) -> 
             log.warning("%s: their maps are not guided, as their labels lack %s", outcome.job.unit, lacking)
         else:
             guided += 1
-    log.info("%d of %d labelled scans have labels of their own with %s, which guide their maps", guided, len(scans),
-             ", ".join(config.objective.regions))  # fmt: skip
+    regions = ", ".join(config.objective.regions)
+    log.info(
+        "%d of %d labelled scans have labels of their own with %s, which guide their maps", guided, len(scans), regions
+    )
     if not jobs:
         record_failures(layout, [], [STAGE])
     digests.save()

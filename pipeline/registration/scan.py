@@ -103,10 +103,8 @@ def register_image(
     linear = read_affine(transforms.affine)[:3, :3]
     displacement = read_displacement(transforms.warp)
     determinant = jacobian_determinant(displacement, fixed.affine)
-    quality = assess(
-        values, scan_mask, fixed.data, box.crop(template.brain_mask), determinant, displacement, linear,
-        float(fixed.voxel_sizes[0]),
-    )  # fmt: skip
+    inside, voxel_mm = box.crop(template.brain_mask), float(fixed.voxel_sizes[0])
+    quality = assess(values, scan_mask, fixed.data, inside, determinant, displacement, linear, voxel_mm)
     carried = []
     for other, kind in others:
         head = closest_ras(Volume(image.data, image.affine))
@@ -114,8 +112,8 @@ def register_image(
         image_carried = carry(
             other, kind, head, whole_mask, transforms, box.grid(template.grid), config.bias_correction, seed, rigid
         )
-        inside = box.paste(np.where(keep, image_carried.values, np.float32(0)), template.grid.shape)
-        carried.append(dataclasses.replace(image_carried, values=inside))
+        within = box.paste(np.where(keep, image_carried.values, np.float32(0)), template.grid.shape)
+        carried.append(dataclasses.replace(image_carried, values=within))
     quality |= worst_of([carried_image.quality for carried_image in carried])
     volume_change = log_jacobian(np.ones(template.grid.shape, dtype=np.float32), linear)
     volume_change[box.slices] = log_jacobian(determinant, linear)

@@ -43,9 +43,12 @@ REGISTRATION_TABLE = Table(
         **QUALITY_COLUMNS,
         **DOUBT_COLUMNS,
     },
-    "scan", "Does each scan lie on the template?", stage="registration",
-    filled=("participant_id", "scan_id", "status"), finite=True,
-)  # fmt: skip
+    "scan",
+    "Does each scan lie on the template?",
+    stage="registration",
+    filled=("participant_id", "scan_id", "status"),
+    finite=True,
+)
 
 Followers = Callable[[RunLayout, Scan, Outcome], Sequence[Job]]
 """Units of later stages that can follow the registration of a scan."""

@@ -113,11 +113,10 @@ def measure_one(
     tissue = tissue_volumes(change, intensities, labels, hippocampi, ventricles, voxel)
     if np.ptp(change) < 1e-5:  # an affine map
         volumes = dict.fromkeys(volumes, float("nan"))
-    rows = [
-        (region.number, region.name, region.hemisphere, region.group, volumes[region.number],
-         tissue.get(region.number, float("nan")), of_template[region.number])
-        for region in atlas.regions.regions
-    ]  # fmt: skip
+    rows = []
+    for region in atlas.regions.regions:
+        numbers = (volumes[region.number], tissue.get(region.number, float("nan")), of_template[region.number])
+        rows.append((region.number, region.name, region.hemisphere, region.group, *numbers))
     SCAN_VOLUMES_TABLE.write(outputs["volumes"], rows)
     return {}
 

@@ -284,10 +284,8 @@ class ExpectedGradients(ComparesWithControls):
                     break
                 more *= 2
             path = sample.path(sample.controlled(wanted) if self.control_variate else sample.mean)
-            require_complete(
-                self.name, path, score[None], of_reference[None], self.tolerance,
-                f"raise alphas (now {more * self.alphas} for each control)",
-            )  # fmt: skip
+            remedy = f"raise alphas (now {more * self.alphas} for each control)"
+            require_complete(self.name, path, score[None], of_reference[None], self.tolerance, remedy)
             maps.append(path.attributions)
             missed.append((sample.slopes.mean() - wanted).to(score)[None])
         return Drawn(torch.cat(maps), sampling_error=torch.cat(missed))

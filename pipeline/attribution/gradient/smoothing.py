@@ -104,7 +104,7 @@ class SmoothGrad(CheckedSettings):
 
 
 def mean_over_noise(
-    mapped: Mapped, features: Tensor, samples: int = 15, noise: float = 0.15, seed: int = 0, batch: int = 1
+    mapped: Mapped, features: Tensor, samples: int, noise: float, seed: int = 0, batch: int = 1
 ) -> Tensor:
     """Mean map over noisy copies of features (B, C, d, h, w); signed. Source: Smilkov et al. 2017, section 3.
 

@@ -199,7 +199,7 @@ def _smoothing(settings: LinearConfig) -> list[nn.Module]:
 
 def _along(axis: int, value: int, other: int) -> Shape:
     """A value for one axis, and another for the two others."""
-    left, back, top = (value if one == axis else other for one in range(3))
+    left, back, top = (value if place == axis else other for place in range(3))
     return left, back, top
 
 

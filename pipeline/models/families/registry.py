@@ -85,9 +85,9 @@ def build_network(settings: ModelConfig, shape: Shape, outputs: int, images: int
     return model
 
 
-def parameter_count(settings: ModelConfig, shape: Shape, outputs: int = 2, images: int = 1) -> int:
+def parameter_count(settings: ModelConfig, shape: Shape, outputs: int = 2) -> int:
     """Weights and biases of a network, without making them."""
     import torch
 
     with torch.device("meta"):
-        return sum(weight.numel() for weight in build_network(settings, shape, outputs, images).parameters())
+        return sum(weight.numel() for weight in build_network(settings, shape, outputs).parameters())

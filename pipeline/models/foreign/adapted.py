@@ -317,7 +317,7 @@ def _without_last(network: nn.Module, kinds: Sequence[Any]) -> nn.Module | None:
     except Exception:  # control flow on values; such a network is explained as it is
         return None
     modules = dict(tracer.root.named_modules()) if isinstance(tracer.root, nn.Module) else {}
-    node = next(one for one in graph.nodes if one.op == "output").args[0]
+    node = next(node for node in graph.nodes if node.op == "output").args[0]
 
     def is_a(node: fx.Node, kinds: Sequence[Any]) -> bool:
         if node.op == "call_module":

@@ -111,7 +111,7 @@ def constants_of(graph: fx.Graph) -> frozenset[str]:
     """Values of a graph that are shapes, or made of shapes and of weights alone."""
     constants: set[str] = set()
     for node in graph.nodes:
-        is_constant = node.op != "placeholder" and all(one.name in constants for one in node.all_input_nodes)
+        is_constant = node.op != "placeholder" and all(source.name in constants for source in node.all_input_nodes)
         if is_constant or reads_shape(node):
             constants.add(node.name)
     return frozenset(constants)
@@ -258,7 +258,7 @@ def _with_settings(node: fx.Node, kind: type[nn.Module], names: Sequence[str]) -
 
 def _changing(node: fx.Node, constants: frozenset[str]) -> list[fx.Node]:
     """Inputs of an operation that depend on the volumes."""
-    return [one for one in node.all_input_nodes if one.name not in constants]
+    return [source for source in node.all_input_nodes if source.name not in constants]
 
 
 def _with_constants(node: fx.Node, constants: frozenset[str]) -> nn.Module | None:
@@ -295,8 +295,8 @@ def tensor_arguments(node: fx.Node) -> list[fx.Node]:
     """Arguments that are values of the graph, in order and with repetitions; for `torch.cat` those in its list."""
     nodes: list[fx.Node] = []
     for argument in (*node.args, *node.kwargs.values()):
-        nodes += [item for item in (argument if isinstance(argument, Sequence) else [argument])
-                  if isinstance(item, fx.Node)]  # fmt: skip
+        items = argument if isinstance(argument, Sequence) else [argument]
+        nodes += [item for item in items if isinstance(item, fx.Node)]
     return nodes
 
 

@@ -130,8 +130,8 @@ def is_piecewise_linear(model: nn.Module) -> bool:
         program = trace(model)
     except UsageError:
         return False
-    asked = (one for one in program.operations if one.value not in program.constants)
-    return all(isinstance(one.module, (*KNOWN, nn.LeakyReLU, nn.ConstantPad3d, Sum, Concatenate)) for one in asked)
+    linear = (*KNOWN, nn.LeakyReLU, nn.ConstantPad3d, Sum, Concatenate)
+    return all(isinstance(step.module, linear) or step.value in program.constants for step in program.operations)
 
 
 def _operation(node: fx.Node, modules: dict[str, nn.Module], constants: frozenset[str]) -> Operation:
@@ -193,10 +193,10 @@ def require_crossed(program: Program, value: str, stage: int | str) -> None:
         return
     needed = _needed(program)
     open_ends = crossed(needed)
-    if any(one.value == value for one in open_ends):
+    if any(end.value == value for end in open_ends):
         return
-    order = [one.value for one in needed.operations]
-    later = [one.name for one in open_ends if value not in order or order.index(one.value) > order.index(value)]
+    order = [operation.value for operation in needed.operations]
+    later = [end.name for end in open_ends if value not in order or order.index(end.value) > order.index(value)]
     raise UsageError(
         f"stage {stage!r}: a connection passes this layer by, so that it is not all that the output depends on. "
         f"Name a layer where the paths meet{', as ' + later[0] if later else ''}."
@@ -223,7 +223,7 @@ def staged(model: nn.Module, volume: Tensor) -> tuple[nn.Module, ...]:
         shape = shapes.get(operation.value, ())
         return len(shape) == 5 and shape[0] == len(volume) and max(shape[2:]) > 1
 
-    placed = list(takewhile(lambda one: not (isinstance(one.module, ADAPTIVE) and has_voxels(one)), program.operations))
+    placed = list(takewhile(lambda op: not (isinstance(op.module, ADAPTIVE) and has_voxels(op)), program.operations))
     for operation in reversed(crossed(program)):
         if operation in placed and has_voxels(operation):
             before, after = _split_after(program, program.operations.index(operation))
@@ -265,7 +265,7 @@ def _known_anywhere(program: Program) -> set[str]:
     """Values that are known wherever a network is cut: numbers of volumes, and what is made of these and of weights."""
     names = _batch_sizes(program)
     for node in program.graph.graph.nodes:
-        if node.op != "placeholder" and all(one.name in names for one in node.all_input_nodes):
+        if node.op != "placeholder" and all(source.name in names for source in node.all_input_nodes):
             names.add(node.name)
     return names
 
@@ -298,7 +298,7 @@ def is_in(operation: Operation, name: str) -> bool:
     """Whether an operation is a layer of this name, or in it; a foreign network's names count without our stages."""
     full = operation.name.replace("/", ".")
     names = {full, _IN_STAGES.sub("", full)}
-    return any(one == name or one.startswith(f"{name}.") for one in names)
+    return any(known == name or known.startswith(f"{name}.") for known in names)
 
 
 def _shapes(program: Program, volume: Tensor) -> dict[str, tuple[int, ...]]:
@@ -361,8 +361,8 @@ def _cut_out(program: Program, part: Sequence[Operation], before: str) -> fx.Gra
         if node not in known and node.name in sizes:
             known[node] = graph.call_method("size", (known.get(_measured(node), source), 0))
         if node not in known:
-            for one in node.all_input_nodes:
-                copied(one)
+            for needed in node.all_input_nodes:
+                copied(needed)
             known[node] = graph.node_copy(node, known.__getitem__)
         return known[node]
 

@@ -34,10 +34,13 @@ FLAGGED_TABLE = Table(
         "decision": "For you to fill in: keep or drop",
     },
     "scan whose registration is in doubt",
-    "Which scans do you want to keep? Written with flagged = \"ask\"; fill in the last column.", stage="registration",
-    file="flagged.tsv", filled=("participant_id", "scan_id", "flags"), on_pages=False,
+    'Which scans do you want to keep? Written with flagged = "ask"; fill in the last column.',
+    stage="registration",
+    file="flagged.tsv",
+    filled=("participant_id", "scan_id", "flags"),
+    on_pages=False,
     values={"decision": (KEEP, DROP)},
-)  # fmt: skip
+)
 
 
 def decide(
@@ -123,8 +126,8 @@ def add_doubt(
     scans: Sequence[Scan],
     layout: RunLayout,
     config: RegistrationConfig,
-    decided: bool = True,
-    sides: Sides | None = None,
+    decided: bool,
+    sides: Sides | None,
 ) -> pd.DataFrame:
     """Fill in the columns of `DOUBT_COLUMNS`; with ``flagged = "ask"`` also write ``flagged.tsv``.
 

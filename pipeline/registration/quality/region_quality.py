@@ -144,8 +144,11 @@ REGION_QUALITY_TABLE = Table(
         "distance": "Deviation of the correlation from the cohort: robust standard deviations of its Fisher transform "
         "from the region's median, minus the scan's median over regions; < 0 is worse; n/a in small cohorts",
     },
-    "scan and region", "Does each scan lie on the template in each region?", stage="registration", on_pages=False,
-)  # fmt: skip
+    "scan and region",
+    "Does each scan lie on the template in each region?",
+    stage="registration",
+    on_pages=False,
+)
 SCAN_QUALITY_TABLE = REGION_QUALITY_TABLE.without("participant_id", "session_id", "scan_id", "distance")
 
 
