@@ -113,7 +113,7 @@ def mean_x_mm(labels: NDArray[np.integer], grid: Grid) -> dict[int, float]:
 
 
 def _match(source: AtlasSource, labels: NDArray[np.int32]) -> RegionTable:
-    """Region table of the labels that the image holds, and of those its own table promises."""
+    """Region table of the labels that the image holds, and of those its table promises."""
     table = source.read_table()
     present = {int(number) for number in np.unique(labels) if number != 0}
     if not present:

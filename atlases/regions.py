@@ -1,6 +1,6 @@
-"""Region tables: what an atlas's label numbers stand for, in our own table and in those of others.
+"""Region tables: what an atlas's label numbers stand for, in our table and in those of others.
 
-``tables/neuromorphometrics.tsv`` is this project's own table of SPM12's 136 Neuromorphometrics numbers; CAT12 uses the
+``tables/neuromorphometrics.tsv`` is this project's table of SPM12's 136 Neuromorphometrics numbers; CAT12 uses the
 same numbers for the same structures and leaves out the vessels (63, 64). Its 68 bilateral groups are those of the
 founding study (Böhle et al. 2019), each number in exactly one: 60 left-right pairs, 5 midline structures, and the 3
 pools that the study made, namely
@@ -11,7 +11,7 @@ pools that the study made, namely
   Ventricles", though two of its four numbers, and most of its volume, are the lateral ventricles proper; the inferior
   horn is part of the lateral ventricle, so the pool is right and its printed name was not.
 
-Basal forebrain is the only pair numbered left first (75 left, 76 right), which the images confirm; CAT12's own table
+Basal forebrain is the only pair numbered left first (75 left, 76 right), which the images confirm; the table of CAT12
 contradicts itself there. The lobes follow the BrainCOLOR protocol that the labels were drawn by, with the insula apart
 and the parietal operculum in the parietal lobe.
 
@@ -51,7 +51,7 @@ class Region:
 
     number: int  # in the label image
     name: str  # with its side
-    hemisphere: Hemisphere  # the participant's own; ``both`` for midline structures
+    hemisphere: Hemisphere  # the participant's; ``both`` for midline structures
     lobe: str  # ``n/a`` where the atlas does not say
     tissue: str  # GM, WM, CSF, vessel, mixed or ``n/a``
     group: str  # bilateral group: the structure, without its side

@@ -218,13 +218,13 @@ class Box:
 
 Point = tuple[float, float, float]
 Span = tuple[Point, Point]
-"""World centres of the first and the last voxel of a template's own grid, which is RAS."""
+"""World centres of the first and the last voxel of a template's grid, which is RAS."""
 DEFAULT_SPAN: Span = ((-96.0, -132.0, -78.0), (96.0, 96.0, 114.0))
 """Of the default template, 193 x 229 x 193 voxels of 1 mm."""
 
 
 def template_grid(resolution_mm: float, span: Span = DEFAULT_SPAN) -> Grid:
-    """Grid of template space at a resolution, RAS: the field of view of the template's own grid, its first voxel kept.
+    """Grid of template space at a resolution, RAS: the field of view of the template's files, its first voxel kept.
 
     `span` is of the template (`atlases.templates.span_of`).
 

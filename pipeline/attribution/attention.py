@@ -1,21 +1,17 @@
 """Maps of vision transformers: attention itself, its relevance, and masks that tokens make.
 
 A token that answers, the *query*, gives weight to others, the *keys*. A network that classifies the mean of its tokens
-asks every query equally, so a map is the mean over queries; with a class token it would be the row of that token.
-
-*Raw attention* and *rollout* are the same for every class, unless a pooling has a query for each.
+asks every query equally, so a map is the mean over queries; with a class token it would be the row of that token. *Raw
+attention* and *rollout* are the same for every class, unless a pooling has a query for each.
 
 *CGW1* is relevance of attention weights times their gradient, followed through the layers (Chefer, Gur & Wolf 2021,
-"Transformer interpretability beyond attention visualization", CVPR). Relevance of a class is handed down from its logit
-to the attention weights of each layer: linear layers share it by positive contributions only; a product of two
-activations and a sum of two branches share it by contributions, then weigh the two parts; normalisations and
-activations pass it on. Weights count where relevance times gradient is positive. It is computed in float64:
-contributions of both signs are divided by their sum, which may be close to 0.
+"Transformer interpretability beyond attention visualization", CVPR): normalisations and activations pass relevance on,
+and all else shares it by contributions. It is computed in float64: contributions of both signs are divided by their
+sum, which may be close to 0.
 
-*ViT-CX* (Xie, Li, Cao & Zhang 2023) asks what the score loses or keeps under masks that the tokens themselves make.
-Each channel of the tokens, scaled to [0, 1], is a mask. Masks that are nearly alike are added up, so that what many
-channels show does not count many times. A mask is worth the score of what it shows, corrected for the noise that fills
-the rest; a place is worth the mean over the masks that show it.
+*ViT-CX* (Xie, Li, Cao & Zhang 2023) makes a mask of each channel of the tokens. Masks that are nearly alike are added
+up, so that what many channels show does not count many times. A mask is worth the score of what it shows, corrected for
+the noise that fills the rest; a place is worth the mean over the masks that show it.
 """
 
 from __future__ import annotations
@@ -97,7 +93,7 @@ def mean_token(matrix: Tensor, view: NetworkView) -> Tensor:
 class RawAttention:
     """Attention that each token receives in the last layer, mean over heads and queries; sums to 1.
 
-    Of a network that pools by attention, right before that: its weights, for the target where classes have their own.
+    Of a network that pools by attention, right before that: its weights, for the target where each class has some.
     """
 
     name: ClassVar[str] = "raw-attention"
@@ -163,7 +159,7 @@ def by_sum(a: Tensor, b: Tensor, relevance: Tensor) -> tuple[Tensor, Tensor]:
     """Relevance of both summands of a + b, by contributions, then weighed (eq. 5, 6).
 
     Contributions of one sign can each be far larger than their sum. Each part is scaled to a share of the whole, per
-    volume, in proportion to the size of its own sum. Shapes (B, N, C).
+    volume, in proportion to the size of its sum. Shapes (B, N, C).
     """
     shares = divided(relevance, a + b)
     parts = (a * shares, b * shares)
@@ -180,7 +176,7 @@ Backward = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 def forward(block: TransformerBlock, x: Tensor) -> tuple[Tensor, Tensor, Backward]:
-    """A block's own computation of tokens (B, N, C): output, attention with its graph, and the way back."""
+    """A block's computation of tokens (B, N, C): output, attention with its graph, and the way back."""
     attn, mlp = block.attn, block.mlp
     normed = block.norm1(x)
     queries, keys, values = attn.queries_keys_values(normed)

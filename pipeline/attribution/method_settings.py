@@ -56,8 +56,8 @@ def typed_settings(method: str, record: type, given: Mapping[str, Any], where: s
     values: dict[str, Setting] = {}
     for name, value in given.items():
         if name not in fields:
-            known = ", ".join(fields) or "none"
-            raise UsageError(f"{where} {name} = {shown(value)}: {method} has no setting {name!r}; it has {known}.")
+            settings = ", ".join(fields) or "none"
+            raise UsageError(f"{where} {name} = {shown(value)}: {method} has no setting {name!r}; it has {settings}.")
         values[name] = typed_value(fields[name].kind, value, f"{where} {name}")
     return {name: value for name, value in values.items() if value != fields[name].default}
 

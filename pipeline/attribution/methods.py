@@ -53,7 +53,7 @@ class Conditional(Protocol):
 
 @runtime_checkable
 class Propagation(Protocol):
-    """A method with its own pass through the network, which can make several maps at once."""
+    """A method that passes itself through the network, which can make several maps at once."""
 
     def answers(
         self, model: nn.Module, volumes: Tensor, target: int, start: StartValue, stage: int | str
@@ -157,7 +157,7 @@ def attribute_all(
             )
             for answers in zip(*each, strict=True)
         )
-    if isinstance(method, Propagation) and stage == 0:  # has its own pass through the network
+    if isinstance(method, Propagation) and stage == 0:  # passes through the network itself
         return tuple(
             one_channel(_finite(answer), True) for answer in method.answers(model, volumes, target, start, stage)
         )

@@ -4,11 +4,10 @@ Words: the *boundary* splits the network in two, ``rest(pre(volumes)) == model(v
 w) are the values at the boundary; at boundary 0 they are the volumes. A method explains the *score* of the target as a
 function of the features, so one formula serves the input and every stage (ML-Att; Rao, Böhle & Schiele 2022).
 
-The score is the logit of the target (default), its softmax probability, as in the founding study, or its *evidence*:
-the logit minus the mean of the other logits, which maps relative to a reference explain. For two classes evidence is
-the log odds, and does not change if a constant is added to all logits; for regression it is the output. LRP is linear
-in its start value: a negative logit, as many controls have for the patient class, gives the negative of the map for a
-positive logit, and the map sums to the negative logit.
+The score is the logit of the target (default), its softmax probability, as in the founding study, or its *evidence*,
+which maps relative to a reference explain: for two classes the log odds, for regression the output. LRP is linear in
+its start value: a negative logit, as many controls have for the patient class, gives the negative of the map for a
+positive one.
 
 Everything is computed in full float32. On NVIDIA cards since Ampere, PyTorch uses TF32 (10-bit mantissa) for float32
 convolutions by default, which breaks conservation in the third digit and changes max-pool winners.
@@ -198,7 +197,7 @@ def placed_layers(layers: Layers) -> Layers:
 
 
 def require_unchanging(model: nn.Module) -> None:
-    """Refuse a model whose forward pass depends on the batch or changes its own activations."""
+    """Refuse a model whose forward pass depends on the batch or changes its activations."""
     for name, module in model.named_modules():
         where = f"layer {name or 'model'} ({type(module).__name__})"
         if module.training:

@@ -188,7 +188,7 @@ class RunningMean:
             self._channels = channels if self._channels is None else self._channels + channels
 
     def result(self) -> Attribution:
-        """In the precision of the maps; of one network its own answer."""
+        """In the precision of the maps; of one network its answer."""
         assert self._first is not None
         if self._total is None:
             return self._first

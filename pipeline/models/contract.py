@@ -7,7 +7,7 @@ that does one operation (a convolution, a ReLU); a stage is a layer or an `nn.Se
 An ensemble, networks of one family that learned the same fold from different seeds, is from outside a network of one
 stage. Its output is the mean of its members' *logits* (not of their probabilities), so that everything that is linear
 in the logits is the mean over members: the evidence of a scan, and every map that adds up to it. Methods that look into
-a network look into each member (`pipeline.attribution.methods`). Attention weights pass through modules of their own,
+a network look into each member (`pipeline.attribution.methods`). Attention weights pass through separate modules,
 so that they can be read, with their gradients, without changing the network.
 """
 

@@ -187,7 +187,7 @@ def differentiable_weights(model: nn.Module, value: Value, features: Tensor) -> 
     """The value (B,), and rows of W(a) that can be differentiated with respect to the parameters.
 
     Detached factors would lose the dependence of W on the parameters. So a first pass keeps every factor with its
-    graph, which may reach beyond the features, and a second one, on a leaf of its own, uses those factors: it is linear
+    graph, which may reach beyond the features, and a second one, on another leaf, uses those factors: it is linear
     in the leaf, its gradient is W.
     """
     with torch.inference_mode(False), torch.enable_grad():
@@ -249,8 +249,8 @@ def _fresh(module: nn.Module, name: str = "") -> Iterator[tuple[str, nn.Module]]
     if getattr(module, "was_trained", False):
         return
     yield name, module
-    for own, child in module.named_children():
-        yield from _fresh(child, f"{name}.{own}" if name else own)
+    for key, child in module.named_children():
+        yield from _fresh(child, f"{name}.{key}" if name else key)
 
 
 def _is_open(module: nn.Module) -> bool:

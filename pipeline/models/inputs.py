@@ -1,6 +1,6 @@
 """From a scan in template space to what a network sees, and from a map over that back to template space.
 
-The network sees intensities scaled to [0, 1] inside the scan's own brain mask, with a background of exactly 0, on
+The network sees intensities scaled to [0, 1] inside the scan's brain mask, with a background of exactly 0, on
 the template grid or on the part of it that holds the brain. For networks that are trained and tested without some
 regions, voxels are replaced by the same tissue in every scan, as a file says, whenever a scan is read; no copy of a
 scan is written.
@@ -161,13 +161,13 @@ def read_channels(files: ScanFiles, spec: NetworkInput) -> np.ndarray:
     """Read a registered scan as the network sees it; float32, shape (channels, *``spec.shape``).
 
     Each image is scaled by itself, inside the one brain mask. Voxels of ``files.tissue``, if there is such a file, are
-    replaced last, on the network's own scale.
+    replaced last, on the network's scale.
     """
-    there = (files.suffix, *files.further)
-    if len(there) != spec.channels or (spec.images and there != spec.images):
+    images = (files.suffix, *files.further)
+    if len(images) != spec.channels or (spec.images and images != spec.images):
         seen = ", ".join(spec.images) or "one image"
         raise BadInputError(
-            f"{files.name}: its images are {', '.join(there)}, and the network sees {seen}. Train again with heatlas "
+            f"{files.name}: its images are {', '.join(images)}, and the network sees {seen}. Train again with heatlas "
             "run, or set cohort.suffix and cohort.further_suffixes as they were."
         )
     return _read(files, files.images, spec)

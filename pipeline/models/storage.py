@@ -230,7 +230,7 @@ def from_file(path: Path, model: StagedModel) -> dict[str, Tensor]:
     for name, value in model.state_dict().items():
         if name.startswith(last) or name.endswith("num_batches_tracked"):
             continue
-        names = [known for known in (name, model.monai_names.get(name, "")) if known in given]
+        names = [alias for alias in (name, model.monai_names.get(name, "")) if alias in given]
         if not names:
             other = f" or {model.monai_names[name]}" if name in model.monai_names else ""
             raise UsageError(f"{path}: has no weight {name}{other}; it is of another network than model.body.")
@@ -254,7 +254,7 @@ def read_weights(path: Path) -> Mapping[str, Tensor]:
         content = safetensors.torch.load_file(path) if path.suffix == ".safetensors" else _tensors(path)
     except Exception as error:  # a foreign file can raise anything
         reason = " ".join(f"{error}".split())[:200] or type(error).__name__
-        if isinstance(error, pickle.UnpicklingError):  # torch's own words advise to run what is in the file
+        if isinstance(error, pickle.UnpicklingError):  # torch's words advise to run what is in the file
             reason = "it holds more than tensors, which are never read, or is damaged"
         raise BadInputError(
             f"{path}: no weights that can be read safely ({reason}). Save them as safetensors, or with torch.save as a "

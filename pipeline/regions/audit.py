@@ -4,7 +4,7 @@ A network can tell classes apart by the contour that brain extraction leaves (Ti
 what it is asked about is tissue. For each map the shares of |relevance| in such compartments are set against their
 shares of voxels, so that 1 is what relevance spread evenly over the reference would give.
 
-Compartments overlap; they are cut out of the scan's own brain mask and of what the network saw of it, so a rim is that
+Compartments overlap; they are cut out of the scan's brain mask and of what the network saw of it, so a rim is that
 of this scan and not of the template.
 """
 
@@ -164,7 +164,7 @@ def write_audit_table(
     """Write the table of one scan and its data dictionary.
 
     Maps (D, H, W, by name) and the volume that the network saw are on the grid of `box`, the part of the template grid
-    `grid` that the network sees (None for all of it); the scan's own brain mask is on `grid`.
+    `grid` that the network sees (None for all of it); the scan's brain mask is on `grid`.
     """
     brain = read_brain(brain_mask, grid)
     brain = brain if box is None else box.crop(brain)

@@ -1,9 +1,9 @@
 """Relevance maps as files: one of a scan, read on a known grid, and sums over scans where single ones are not kept.
 
-A mean map is put together from such sums, as it is from single maps: a *part* is a file that holds the sum of the maps
-of its scans, be it one (a relevance map) or several (a partial sum). Partial sums are float64 and cover the network's
-box. Only values other than 0 are written, since most of a box is background, with a bit for each voxel that says where:
-as small as compressed values, whose digits are as good as random, in a fortieth of the time.
+A mean map is put together from *parts*: files that hold the sum of the maps of their scans, be it one (a relevance map)
+or several (a partial sum). Partial sums are float64 and cover the network's box. Only values other than 0 are written,
+with a bit for each voxel that says where: as small as compressed values, whose digits are as good as random, in a
+fortieth of the time.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Sums of maps over the regions of an atlas, where the maps are made: on the device, before anything is written.
 
 A label volume travels with jobs, packed. Regions are keyed by label number, never by position: every region of the
-table keeps its row, one without a voxel has a sum of 0 over 0 voxels, and what lies in no region is a row of its own
+table keeps its row, one without a voxel has a sum of 0 over 0 voxels, and what lies in no region has a row too
 (`REST`), so that the rows add to the total of a map.
 
 nilearn's `NiftiLabelsMasker` gives the same sums (it is the oracle of the tests) but drops empty labels. Maps cover the

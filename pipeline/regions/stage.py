@@ -1,15 +1,9 @@
 """The regions stage: tables over all scans, mean maps, and the same tables of scans outside the contrast (MCI).
 
-The sums of a scan are written where its maps are made, by attribution, so no map is read for a table. Three kinds of
-work, each with its own receipt: the tables over all scans (one step, from the scans' tables alone), with fingerprints
-and the overlap between betas; the mean maps of one method (one unit per map, where maps are kept); the tables of scans
-outside the contrast.
-
-Mean maps are over both classes and over the four outcomes, or over all scans where a number is predicted. As in the
-founding study, a mean is over scans, so that it is the map whose regions one would sum; the tables, which carry the
-inference, weigh participants equally. Maps are added one by one in float64, never held together: each part (the map of
-one scan, or a sum over several) is read once per map and enters the sum of its outcome, and the classes are put
-together from the outcomes.
+The sums of a scan are written where its maps are made, by attribution, so no map is read for a table. Mean maps are
+over both classes and over the four outcomes, or over all scans where a number is predicted. As in the founding study, a
+mean is over scans, so that it is the map whose regions one would sum; the tables, which carry the inference, weigh
+participants equally. Maps are added one by one in float64, never held together.
 
 Outside the contrast, gain divides by what the same networks give controls: for each network the mean sum of the
 negative class of its test fold (labelled, out of fold: it has seen none of them), formed as for the labelled scans,

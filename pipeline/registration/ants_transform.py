@@ -34,7 +34,7 @@ Interpolation = Literal["linear", "genericLabel", "nearestNeighbor"]
 NAMED = {"syn": BOTH_METRICS, "syn-quick": SYN_QUICK}
 """Names that a person can type for ANTs' parameters."""
 LEVELS_MM = {8.0: 100, 4.0: 70, 2.0: 10}
-"""Iterations of SyN by voxel size. ANTs' own sets count levels in voxels of the template and stop at 4 mm if the
+"""Iterations of SyN by voxel size. ANTs' sets count levels in voxels of the template and stop at 4 mm if the
 template has 2 mm, which is too coarse for the ventricles (docs/registration.md)."""
 COARSE_LEVELS_MM = {16.0: 100, 8.0: 70, 4.0: 10}
 """The same for `TO_4MM`; its rigid stage has the first two of these widths, its affine stage all."""

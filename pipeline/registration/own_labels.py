@@ -58,7 +58,7 @@ class OwnLabels:
 def labels_in_template(
     path: Path, files: ScanFiles, grid: Grid, *, placed: bool
 ) -> tuple[NDArray[np.int32], dict[int, float]]:
-    """A segmentation on the grid of the maps, and the volume of each region in mm³ on its own grid.
+    """A segmentation on the grid of the maps, and the volume of each region in mm³ on the grid it came on.
 
     It is taken forward by the transforms of its scan, by nearest neighbour; that of a scan that came in template space
     (`placed`) must lie there too.
@@ -211,7 +211,7 @@ def require_own_labels(
 
 
 def _image_with_labels(labels: Path, t1w: Path) -> Path | None:
-    """The image whose grid labels must have: FreeSurfer's own in its folders, which scans need not lie on."""
+    """The image whose grid labels must have: that of FreeSurfer in its folders, which scans need not lie on."""
     if labels.parent.name == "mri":
         return next((path for name in _OF_SUBJECT if (path := labels.with_name(name)).is_file()), None)
     return t1w if t1w.is_file() and not t1w.name.lower().endswith(".dcm") else None

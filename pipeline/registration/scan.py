@@ -212,7 +212,7 @@ def _rigid_map(head: Volume, brain: Volume, image: Volume, seed: int, prefix: Pa
     of mass on each other, which is often nearer for images of two scanners.
     """
 
-    def found(voxel_mm: float, start: str | None, name: str) -> tuple[float, Path]:
+    def search(voxel_mm: float, start: str | None, name: str) -> tuple[float, Path]:
         fixed, moving = coarsen(head, voxel_mm), coarsen(image, voxel_mm)
         inside = on_voxels(brain, np.eye(4), fixed)
         near = scipy.ndimage.distance_transform_edt(~inside, sampling=fixed.voxel_sizes) <= REACH_MM
@@ -223,13 +223,13 @@ def _rigid_map(head: Volume, brain: Volume, image: Volume, seed: int, prefix: Pa
         )
         return mutual_information(values[inside], fixed.data[inside]), path
 
-    _, better = max(found(COARSE_MM, HEADERS, "headers_"), found(COARSE_MM, CENTRES, "centres_"))
-    alike, path = found(FINE_MM, str(better), "fine_")
+    _, better = max(search(COARSE_MM, HEADERS, "headers_"), search(COARSE_MM, CENTRES, "centres_"))
+    alike, path = search(FINE_MM, str(better), "fine_")
     return path, alike
 
 
 def on_voxels(mask: Volume, to_mask: np.ndarray, image: Volume) -> np.ndarray:
-    """A mask on the voxels of an image, nearest neighbour; `to_mask` (4x4) maps world of the image to its own."""
+    """A mask on the voxels of an image, nearest neighbour; `to_mask` (4x4) maps its world to that of the mask."""
     voxels = np.linalg.inv(mask.affine) @ to_mask @ image.affine
     values = scipy.ndimage.affine_transform(
         mask.data.astype(np.float32), voxels[:3, :3], voxels[:3, 3], image.data.shape, order=0

@@ -73,7 +73,7 @@ class SmoothGrad(CheckedSettings):
     `noise`: standard deviation, as a share of the range (maximum - minimum) of each volume's features. `seed`: all
     volumes get the same noise, scaled to their range: maps differ because volumes do, and do not depend on which
     volumes share a batch. `of`: what is averaged. The mean of the gradient is made absolute, then channel-summed; the
-    others are signed. Input times gradient is that of the noisy copy; integrated gradients lead from the volume's own
+    others are signed. Input times gradient is that of the noisy copy; integrated gradients lead from the volume's
     baseline (`masking`) to it in `steps` points, so that their mean sums to the mean score of the copies less that of
     the baseline; that they are complete is not checked.
     """

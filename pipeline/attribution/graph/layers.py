@@ -1,15 +1,14 @@
 """What single layers do to relevance: linear maps forward and transposed, folded normalisation, max-pooling.
 
-Rules use a layer with weights only through two directions of its linear map, without bias; geometry (stride, padding,
-dilation, groups) is handled here. Where nothing is skipped, the transposed convolution is a convolution with flipped
-weights: on a CPU that takes half the time of PyTorch's derivative with respect to the input. Otherwise it is that
-derivative, which unlike ``conv_transpose3d`` needs no output padding and is up to 2.5 times faster for few input
-channels.
+Rules use a layer with weights only through two directions of its linear map, without bias. Where nothing is skipped,
+the transposed convolution is a convolution with flipped weights: on a CPU that takes half the time of PyTorch's
+derivative with respect to the input. Otherwise it is that derivative, which unlike ``conv_transpose3d`` needs no output
+padding and is up to 2.5 times faster for few input channels.
 
 In evaluation mode ``BN(W x + b) = γ/σ (W x + b - μ) + β_BN`` is linear, so convolution and normalisation are one
 convolution with weights ``W γ/σ`` and bias ``(b - μ) γ/σ + β_BN``. The β-rule is invariant to positive factors per
-channel: folding and passing as identity give the same map if every γ > 0, and differ where a γ is negative, since the
-unit's positive contributions then *decrease* its activation before the sign change.
+channel: folding and passing as identity differ where a γ is negative, since the unit's positive contributions then
+*decrease* its activation before the sign change.
 
 Max-pooling gives all relevance to the winner of each window: that of the forward pass that is explained, since a second
 pass with different rounding could choose another winner and move relevance by a whole receptive field.
@@ -77,7 +76,7 @@ class Convolution:
     def transpose(self, y: Tensor, weight: Tensor, input_shape: Sequence[int]) -> Tensor:
         if y.device.type == "cpu" and all(stride == 1 for stride in self.stride) and self.groups == 1:
             reach = [step * (size - 1) for step, size in zip(self.dilation, weight.shape[2:], strict=True)]
-            padding = [whole - own for whole, own in zip(reach, self.padding, strict=True)]
+            padding = [whole - pad for whole, pad in zip(reach, self.padding, strict=True)]
             if min(padding) >= 0:
                 turned = weight.transpose(0, 1).flip(2, 3, 4)
                 return F.conv3d(y, turned, None, 1, padding, self.dilation)
@@ -112,7 +111,7 @@ class Averaging:
         return answer
 
     def transpose(self, y: Tensor, input_shape: Sequence[int]) -> Tensor:
-        """PyTorch's own derivative, which follows all rounding and padding rules of the poolings."""
+        """PyTorch's derivative, which follows all rounding and padding rules of the poolings."""
         probe = torch.zeros(tuple(input_shape), dtype=y.dtype, device=y.device, requires_grad=True)
         with torch.enable_grad():
             pooled = self.pool(probe)

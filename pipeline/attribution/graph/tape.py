@@ -92,7 +92,7 @@ def _pooled(step: PlannedStep, inputs: tuple[Tensor, ...], a: Tensor, values: Va
 
 
 class Values:
-    """Values of a forward pass by name, each dropped after its last use; with a ReLU of one's own if wanted."""
+    """Values of a forward pass by name, each dropped after its last use; with another ReLU if wanted."""
 
     def __init__(self, program: Program, volumes: Tensor, relu: Callable[[Tensor], Tensor] = torch.relu) -> None:
         self._values: dict[str, Any] = {program.source: volumes}
@@ -129,7 +129,7 @@ class Values:
             return leaves, self.called(operation, leaves)
 
     def called(self, operation: Operation, inputs: Sequence[Tensor]) -> Any:
-        """What the model's own call makes of other inputs, of which two may be the same value of the model."""
+        """What the model's call makes of other inputs, of which two may be the same value of the model."""
         left = list(zip(operation.inputs, inputs, strict=True))
 
         def given(name: str) -> Any:

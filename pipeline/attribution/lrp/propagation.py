@@ -1,7 +1,7 @@
 """Backward pass of LRP: relevance of the inputs of each step from that of its output, for several rules at once.
 
 Attention follows the rules of AttnLRP (Achtibat et al. 2024). A softmax is expanded to first order (Deep Taylor): an
-input gets its own value times what its derivative hands back, and the rest is a constant, which absorbs its share. A
+input gets its value times what its derivative hands back, and the rest is a constant, which absorbs its share. A
 product of two values that both depend on the volume (queries and keys, attention weights and values) gives each factor
 half, in proportion to its contributions. Neither depends on the rules of layers with weights.
 """

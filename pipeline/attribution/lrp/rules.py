@@ -30,7 +30,7 @@ have the same sign. Which rules keep it so is a property of the rule:
   active, which no sign of the whole map can mend: with rules of this kind and large biases take ``bias=True``.
 
 In a mixture the rule at the output decides, as units below it are not negative (ReLU). Where they can be (logits of
-several places that are averaged, as in a grid), the ε of the average hands each place its own logit, and one-signed
+several places that are averaged, as in a grid), the ε of the average hands each place its logit, and one-signed
 rules below it mark a place whose logit is negative as negative throughout. `Attribution.sign` holds the sign of each
 map.
 """

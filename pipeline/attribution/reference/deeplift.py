@@ -2,7 +2,7 @@
 
 Between a volume x and a reference r, an activation f turns the difference ``x - r`` into ``f(x) - f(r)``. The rule
 hands a multiplier back through the slope of that chord, ``(f(x) - f(r)) / (x - r)``, instead of the slope at x; linear
-operations keep their own. So the map, ``multiplier * (x - r)``, adds up to ``score(x) - score(r)`` up to rounding,
+operations keep theirs. So the map, ``multiplier * (x - r)``, adds up to ``score(x) - score(r)`` up to rounding,
 without sampling. The chord of a smooth activation over a short difference is lost in rounding; there the slope in the
 middle stands for it, which differs by a term of third order.
 
@@ -118,7 +118,7 @@ class RescaledMaxPool(torch.autograd.Function):
     The output of r, `s`, and its winners, `of_r`, are given.
 
     With ``top`` the larger of both outputs, ``top - s`` is what x's winner added, and ``y - top``
-    (y, the output of x) what r's winner took away; each is divided by the difference of its own voxel, as in captum.
+    (y, the output of x) what r's winner took away; each is divided by the difference of its voxel, as in captum.
     Both parts have the multiplier of x, so that they add up to ``y - s`` in every window. A winner that is the same in
     x and r has the slope 1 of the maximum itself.
     """

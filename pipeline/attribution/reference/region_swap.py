@@ -2,12 +2,11 @@
 
 `RegionSwap` replaces one region at a time, so where two regions stand in for each other each alone seems idle.
 `RegionShapley` shares the whole difference fairly (Shapley 1953): a region's evidence is its mean contribution over
-random orders in which regions go from the mean control to the person. Orders are drawn in antithetic pairs, each with
-its reverse (Mitchell et al. 2022), which cancels much of the noise that interactions of two regions make; the standard
-error of each region comes from the spread between pairs.
+random orders in which regions go from the mean control to the person, drawn in antithetic pairs, each with its reverse
+(Mitchell et al. 2022), which cancels much of the noise that interactions of two regions make.
 
-Voxels of no region that differ from the mean control form one region of their own, the *rest*, so that nothing the
-network sees is left out. A region in which a volume equals the mean control has no evidence, and costs nothing.
+Voxels of no region that differ from the mean control form one more region, the *rest*, so that nothing the network sees
+is left out. A region in which a volume equals the mean control has no evidence, and costs nothing.
 """
 
 from __future__ import annotations
@@ -108,7 +107,7 @@ class OfRegions(ComparesWithControls):
 class RegionSwap(OfRegions):
     """What the score loses when a region takes the controls' mean tissue, shared out evenly over its voxels.
 
-    At the input only. Positive where the person's own tissue speaks for the target.
+    At the input only. Positive where the person's tissue speaks for the target.
     """
 
     name: ClassVar[str] = "region-swap"

@@ -86,7 +86,7 @@ def _is_object(text: str) -> bool:
         return False
 
 
-def made(settings: ForeignConfig) -> nn.Module:
+def described_network(settings: ForeignConfig) -> nn.Module:
     """The network of a description, with the weights that its code gives it."""
     from torch import nn
 
@@ -149,7 +149,7 @@ def _build(shape: Shape, settings: ForeignConfig, outputs: int, images: int = 1)
     from heatlas.pipeline.models.families.family import Architecture
     from heatlas.pipeline.models.foreign.adapted import ForeignNetwork, OutputForm, adapted
 
-    network = made(settings)
+    network = described_network(settings)
     if torch.empty(()).is_meta:  # only its weights are counted
         return ForeignNetwork([network], network)
     if settings.weights:

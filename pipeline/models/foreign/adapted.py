@@ -1,8 +1,8 @@
 """A network that somebody else made, as one that can be explained: a copy in evaluation mode that gives logits.
 
-The copy is changed, never the network: in-place operations are switched off, and what the network answers is made into
-one row of logits, or one number, per volume. A softmax or log-softmax at the end is taken off, so that the logits are
-explained and not what is left of them near 0 and 1.
+In-place operations of the copy are switched off, and its answer is made into one row of logits, or one number, per
+volume. A softmax or log-softmax at the end is taken off, so that the logits are explained and not what is left of them
+near 0 and 1.
 """
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ class ForeignNetwork(StagedModel):
         self._stages = nn.ModuleList(stages)
         self.answer, self.others = None, {}
         names = names_in(original, self)
-        own = tuple(self.state_dict())
+        stage_names = tuple(self.state_dict())
 
         def to_original(_: nn.Module, state: dict[str, Tensor], prefix: str, __: Any) -> None:
-            for name in own:
+            for name in stage_names:
                 value = state.pop(prefix + name)
                 if name in names:
                     state[prefix + names[name]] = value
@@ -80,7 +80,7 @@ class ForeignNetwork(StagedModel):
                 (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
             )
             given = {name: state.pop(prefix + name) for name in set(names.values()) if prefix + name in state}
-            for name in own:
+            for name in stage_names:
                 if name not in names:
                     state[prefix + name] = held[name]
                 elif names[name] in given:
@@ -103,7 +103,7 @@ def adapted(
     weights_of(network)
     with code_of_others(f"network ({type(network).__name__}): cannot be copied ({{}})."):
         copied = copy.deepcopy(network).eval().requires_grad_(False)
-    own = copied
+    original = copied
     first_copy = copy.deepcopy(copied)
     with draws(first_copy) as drawing:
         untouched = _asked(first_copy, volume)
@@ -140,18 +140,18 @@ def adapted(
         raise BadInputError("network: its answer is not finite (NaN or infinity); check weights and intensities.")
     changed = _with_logits(copied, form.meaning, values, volume)
     changed = _with_outputs(changed, values.shape[1], outputs, form.bins, volume)
-    model = ForeignNetwork(staged(changed.eval(), volume), own).eval()
+    model = ForeignNetwork(staged(changed.eval(), volume), original).eval()
     with torch.no_grad():
         wanted = values if changed is copied else changed(volume)
     with stops(model) as stopping:
         try:
-            found = model(volume.clone().requires_grad_())
+            answer = model(volume.clone().requires_grad_())
         except RuntimeError:  # it leaves PyTorch, as by x.numpy(), which no gradient can follow
             stopping.note("outside of PyTorch")
             with torch.no_grad():
-                found = model(volume)
-    found = found.detach()
-    if wanted.shape != found.shape or not torch.allclose(wanted, found, rtol=1e-4, atol=1e-5):
+                answer = model(volume)
+    answer = answer.detach()
+    if wanted.shape != answer.shape or not torch.allclose(wanted, answer, rtol=1e-4, atol=1e-5):
         raise UsageError(
             f"network {type(network).__name__}: taken apart it answers differently (a forward hook, an in-place "
             "function or another use of the batch axis); remove what its layers alone do not show."
@@ -162,7 +162,7 @@ def adapted(
             "in maps by gradients, as of expected gradients; occlusion and RISE need none.",
             stacklevel=2,
         )
-    model.answer = found
+    model.answer = answer
     return model
 
 
@@ -212,8 +212,8 @@ class _OneRow(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return self.row(self.network(x))
 
-    def row(self, found: Any) -> Tensor:
-        row: Tensor = found if self.item is None else found[self.item]
+    def row(self, answer: Any) -> Tensor:
+        row: Tensor = answer if self.item is None else answer[self.item]
         if self.lone:
             return row.unsqueeze(1)
         return row.flatten(1) if self.flat else row
@@ -301,9 +301,9 @@ def _with_logits(network: nn.Module, meaning: Meaning, values: Tensor, volume: T
         what = "logarithms of probabilities" if meaning == "log-softmax" else "probabilities"
         what += "" if meaning == "sigmoid" else " that add up to 1"
         raise UsageError(f'network: output = "{meaning}", but its answers are no {what}; leave it "auto".')
-    found = _without_last(network, SIGMOID if meaning == "sigmoid" else SOFTMAX)
-    if found is not None:
-        return found
+    without = _without_last(network, SIGMOID if meaning == "sigmoid" else SOFTMAX)
+    if without is not None:
+        return without
     if meaning == "log-softmax":
         return network  # log-probabilities are logits up to a constant, which the evidence does not see
     return nn.Sequential(OrderedDict(network=network, logarithm=_Logarithm(odds=meaning == "sigmoid")))

@@ -104,14 +104,14 @@ class OpenEncoder(nn.Module):
 def with_open_layers(network: nn.Module) -> nn.Module | None:
     """A network in which such layers are opened, with the very weights of the other; None if there are none."""
     opened = copy.deepcopy(network, {id(value): value for value in (*network.parameters(), *network.buffers())})
-    found = False
+    changed = False
     for module in list(opened.modules()):
         for name, child in list(module.named_children()):
             new = _opened(child)
             if new is not None:
                 setattr(module, name, new)
-                found = True
-    return opened.eval() if found else None
+                changed = True
+    return opened.eval() if changed else None
 
 
 def _opened(layer: nn.Module) -> nn.Module | None:

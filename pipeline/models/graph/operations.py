@@ -1,8 +1,6 @@
 """Operations of a traced network: the kinds that methods know, as modules that stand for functions of tensors.
 
-A function or a method of a tensor becomes the equivalent module; attention that runs as one operation, and functions
-that give several parts, become operations that have rules. Values that are shapes, or made of shapes and weights alone,
-do not depend on the volumes.
+Values that are shapes, or made of shapes and weights alone, do not depend on the volumes.
 """
 
 from __future__ import annotations
@@ -79,7 +77,7 @@ class Product(nn.Module):
 
 
 class AsCalled(nn.Module):
-    """An operation that is run by the model's own call."""
+    """An operation that is run by the model's call."""
 
 
 class Reshape(AsCalled):

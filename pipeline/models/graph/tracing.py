@@ -2,12 +2,11 @@
 
 `torch.fx` records every call of a model's forward, including functional ones, so residual sums, concatenations, shared
 modules and nested blocks need no special treatment. Each call becomes an `Operation`, with the module that is
-equivalent to it (`pipeline.models.graph.operations`). Relevance can be propagated only through operations that the
-planner supports. Parts without relevance (the branch that computes a gate) are run unchanged.
+equivalent to it (`pipeline.models.graph.operations`).
 
-A `StagedModel` lists its stages; any other network has only names. A name is a boundary if every path from the volumes
-to the output crosses the value of that layer, so that ``after(before(volumes)) == model(volumes)``. The value inside of
-a residual block, which the skip connection passes by, is none.
+A name is a boundary if every path from the volumes to the output crosses the value of that layer, so that
+``after(before(volumes)) == model(volumes)``. The value inside of a residual block, which the skip connection passes by,
+is none.
 """
 
 from __future__ import annotations
@@ -167,7 +166,7 @@ def _place(node: fx.Node) -> str:
 
 _IN_STAGES = re.compile(r"^(stages\.\d+\.)?(network\.)*")
 ADAPTIVE = (nn.AdaptiveAvgPool3d, nn.AdaptiveMaxPool3d)
-"""Poolings to a grid of their own, behind which nobody knows where in the volume a value is."""
+"""Poolings to another grid, behind which nobody knows where in the volume a value is."""
 Layers = tuple[tuple[str, nn.Module], ...]
 
 
@@ -252,13 +251,13 @@ def crossed(program: Program) -> list[Operation]:
     for number, operation in enumerate(program.operations):
         if operation.value not in anywhere:
             reads.update({node.name: number for node in operation.node.all_input_nodes})
-    furthest, found = -1, []  # the latest operation that reads a value computed earlier
+    furthest, ends = -1, []  # the latest operation that reads a value computed earlier
     for number, operation in enumerate(program.operations[:-1]):
         before = program.source if number == 0 else program.operations[number - 1].value
         furthest = max(furthest, -1 if before in anywhere else reads.get(before, -1))
         if furthest <= number and operation.value not in anywhere:
-            found.append(operation)
-    return found
+            ends.append(operation)
+    return ends
 
 
 def _known_anywhere(program: Program) -> set[str]:
@@ -298,7 +297,7 @@ def is_in(operation: Operation, name: str) -> bool:
     """Whether an operation is a layer of this name, or in it; a foreign network's names count without our stages."""
     full = operation.name.replace("/", ".")
     names = {full, _IN_STAGES.sub("", full)}
-    return any(known == name or known.startswith(f"{name}.") for known in names)
+    return any(alias == name or alias.startswith(f"{name}.") for alias in names)
 
 
 def _shapes(program: Program, volume: Tensor) -> dict[str, tuple[int, ...]]:
@@ -349,24 +348,24 @@ def _flattens(node: fx.Node, batch_sizes: Collection[str]) -> bool:
 
 
 def _cut_out(program: Program, part: Sequence[Operation], before: str) -> fx.GraphModule:
-    """The operations of a part as a module of their own, which shares its layers with the network."""
-    graph, known = fx.Graph(), dict[fx.Node, fx.Node]()
+    """The operations of a part as one module, which shares its layers with the network."""
+    graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
     source, sizes = graph.placeholder("features"), _batch_sizes(program)
     for node in program.graph.graph.nodes:
         if node.name == before:
-            known[node] = source
+            copies[node] = source
 
     def copied(node: fx.Node) -> fx.Node:
         """A node in the new graph; what is known on both sides of a boundary is made again."""
-        if node not in known and node.name in sizes:
-            known[node] = graph.call_method("size", (known.get(_measured(node), source), 0))
-        if node not in known:
+        if node not in copies and node.name in sizes:
+            copies[node] = graph.call_method("size", (copies.get(_measured(node), source), 0))
+        if node not in copies:
             for needed in node.all_input_nodes:
                 copied(needed)
-            known[node] = graph.node_copy(node, known.__getitem__)
-        return known[node]
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+        return copies[node]
 
     for operation in part:
         copied(operation.node)
-    graph.output(known[part[-1].node])
+    graph.output(copies[part[-1].node])
     return fx.GraphModule(program.graph, graph)
