@@ -1,7 +1,5 @@
 """Label atlases on the grid of an analysis.
 
-Examples
---------
 >>> from heatlas.atlases.spaces import template_grid
 >>> atlas = load_atlas("neuromorphometrics-cat12", template_grid(2.0))
 >>> len(atlas.regions.regions), atlas.regions.by_number(48).name, atlas.empty

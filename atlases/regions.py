@@ -64,8 +64,6 @@ COLUMNS = tuple(field.name for field in dataclasses.fields(Region))
 class RegionTable:
     """The regions of an atlas, in the order of their numbers.
 
-    Examples
-    --------
     >>> table = neuromorphometrics()
     >>> len(table.regions), len(table.groups)
     (136, 68)

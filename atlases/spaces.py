@@ -143,8 +143,6 @@ class Grid:
 
         The distance between two affine maps is largest at a corner, so the eight corners decide for all voxels.
 
-        Examples
-        --------
         >>> grid = template_grid(1.0)
         >>> moved = grid.affine.copy()
         >>> moved[0, 3] += 1e-4
@@ -168,8 +166,6 @@ def require_same_grid(a: Grid, b: Grid, what: str) -> None:
 class Box:
     """A block of voxels, from its first one.
 
-    Examples
-    --------
     >>> box = Box((1, 0, 2), (2, 3, 1))
     >>> whole = np.arange(4 * 3 * 5).reshape(4, 3, 5)
     >>> box.crop(whole).shape
@@ -228,8 +224,6 @@ def template_grid(resolution_mm: float, span: Span = DEFAULT_SPAN) -> Grid:
 
     `span` is of the template (`atlases.templates.span_of`).
 
-    Examples
-    --------
     >>> template_grid(1.5).shape
     (129, 153, 129)
     """

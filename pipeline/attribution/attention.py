@@ -137,8 +137,6 @@ def by_positive_shares(x: Tensor, weight: Tensor, relevance: Tensor) -> Tensor:
     `x`, `weight`, `relevance`: inputs (..., J), weights (I, J), relevance of the outputs (..., I). The bias takes no
     part.
 
-    Examples
-    --------
     >>> x, w = torch.tensor([2.0, 1.0, -1.0]), torch.tensor([[1.0, -3.0, -2.0]])
     >>> by_positive_shares(x, w, torch.tensor([4.0])).tolist()
     [2.0, 0.0, 2.0]
@@ -210,8 +208,6 @@ def followed(layers: Sequence[Tensor]) -> Tensor:
     The identity, the path of a token to itself around attention, is the same for every token of a mean and is left out;
     it would drown small relevance in rounding.
 
-    Examples
-    --------
     >>> followed([torch.tensor([[[2.0]]]), torch.tensor([[[3.0]]])]).tolist()
     [[[11.0]]]
     """

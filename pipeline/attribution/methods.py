@@ -255,8 +255,6 @@ Centres = tuple[tuple[float, float], ...]
 def receptive_centres(layers: Sequence[tuple[str, nn.Module]]) -> Centres:
     """Offset and step, per axis, so that feature i has its receptive field's centre at voxel ``offset + step i``.
 
-    Examples
-    --------
     >>> receptive_centres([("conv", nn.Conv3d(1, 1, 3)), ("pool", nn.MaxPool3d(2))])
     ((1.5, 2.0), (1.5, 2.0), (1.5, 2.0))
     """

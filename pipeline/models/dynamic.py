@@ -122,8 +122,6 @@ def _require_linear(model: nn.Module) -> None:
 def bias_of_chance(outputs: int) -> float:
     """Logit bias of C classes, ``log(1 / (C - 1))``, which for two is 0; also 0 of one output, a number.
 
-    Examples
-    --------
     >>> bias_of_chance(2), round(bias_of_chance(10), 4), bias_of_chance(1)
     (0.0, -2.1972, 0.0)
     """
@@ -136,8 +134,6 @@ class LogitLayer(nn.Module):
     `bias`: from `bias_of_chance`. `initial_size`: root mean square that ``x / temperature``
     is to have before training: `calibrate` then sets the temperature from data. None: it stays as given.
 
-    Examples
-    --------
     >>> LogitLayer(4.0, bias=1.0)(torch.tensor([[8.0, 0.0]])).tolist()
     [[3.0, 1.0]]
     """

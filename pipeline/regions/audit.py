@@ -75,8 +75,6 @@ def within_reach(mask: Mask, reach: float) -> Mask:
     The squared distance transform, cut off at the reach, by one pass per axis (Felzenszwalb & Huttenlocher 2012): for
     a reach of few voxels some twenty times faster than `scipy.ndimage.distance_transform_edt`, the oracle of the tests.
 
-    Examples
-    --------
     >>> within_reach(np.array([[[False, False, False, True]]]), 2.0).tolist()
     [[[False, True, True, True]]]
     """

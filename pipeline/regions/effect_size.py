@@ -27,8 +27,6 @@ def hedges_g(
     copies share their anatomy. `least_spread`: above 0, a column that varies between the groups only, as of a perfect
     map, has a very large g: its standard deviation counts as this share of its largest value. At 0 it is NaN.
 
-    Examples
-    --------
     >>> values = np.array([[1.0], [3.0], [6.0], [8.0]])
     >>> g = hedges_g(values, np.array([False, False, True, True]))
     >>> round(float(g[0]), 4)  # 5 / sqrt(2), times the correction for two degrees of freedom, 0.5642

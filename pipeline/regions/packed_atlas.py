@@ -144,8 +144,6 @@ def shares_of_kinds(table: pd.DataFrame, labels: Mapping[str, str]) -> pd.DataFr
     The share of a scan is the sum over regions of the absolute sums of one kind, divided by that of all kinds, so that
     relevance for and against does not cancel between regions. `labels`: class by ``scan_id``; other scans are left out.
 
-    Examples
-    --------
     >>> rows = [("sub-1", "1", "m", "T1w", 1.0), ("sub-1", "1", "m", "FLAIR", -3.0)]
     >>> table = pd.DataFrame(rows, columns=["participant_id", "scan_id", "map", "image", "sum"])
     >>> shares_of_kinds(table, {"1": "AD"})[["image", "sum", "share"]].values.tolist()

@@ -31,8 +31,6 @@ SMALL_MM3 = 400.0  # 50 voxels of 2 mm: a cube of 7 mm, a quarter of which leave
 def least_voxels(resolution_mm: float) -> int:
     """Voxels below which a region is small: a slight misregistration moves its relevance into its neighbours.
 
-    Examples
-    --------
     >>> least_voxels(1.0), least_voxels(2.0), least_voxels(4.0)
     (400, 50, 50)
     """
@@ -48,8 +46,6 @@ def mean_over_participants(table: pd.DataFrame, metric: str) -> pd.Series:
 def top_groups(means: pd.Series, count: int) -> list[str]:
     """Names of the groups with the largest means, largest first; ties in table order, unknown ones left out.
 
-    Examples
-    --------
     >>> top_groups(pd.Series({"a": 1.0, "b": 3.0, "c": float("nan"), "d": 3.0}), 2)
     ['b', 'd']
     """
@@ -82,8 +78,6 @@ BETA_OVERLAP_TABLE = Table(
 def top_overlap(a: Sequence[str], b: Sequence[str]) -> float:
     """Percentage of two equally long lists that is in both.
 
-    Examples
-    --------
     >>> top_overlap(["x", "y"], ["y", "z"])
     50.0
     """

@@ -130,8 +130,6 @@ def device_region_sums(maps: Tensor, labels: DeviceLabels) -> Tensor:
     `maps`: (M, D, H, W) or (M, V), finite, on the device and the box of `labels`; V counts in C order. The sums of a
     map add to its total.
 
-    Examples
-    --------
     >>> from heatlas.pipeline.regions.region_sums import pack_labels
     >>> packed = pack_labels(np.array([[[0, 7, 7, 2]]]), [2, 5, 7])
     >>> labels = lay_out_labels(packed, None, torch.device("cpu"))

@@ -232,8 +232,6 @@ class MapSum:
 def groups_of(outcomes: Sequence[str], negative: str, positive: str) -> dict[str, tuple[str, ...]]:
     """Groups that have at least one scan, and the outcomes each is made of.
 
-    Examples
-    --------
     >>> groups_of(["TP", "TN", "TP"], "CN", "AD")
     {'AD': ('TP', 'FN'), 'CN': ('TN', 'FP'), 'TP': ('TP',), 'TN': ('TN',)}
     """

@@ -20,8 +20,6 @@ from heatlas.pipeline.run.errors import BadInputError
 def density(sums: NDArray[np.float64], n_voxels: NDArray[np.integer]) -> NDArray[np.float64]:
     """Sum per voxel; NaN where there is no voxel.
 
-    Examples
-    --------
     >>> density(np.array([6.0, 0.0]), np.array([4, 0])).tolist()
     [1.5, nan]
     """
@@ -35,8 +33,6 @@ def gain(sums: NDArray[np.float64], reference: NDArray[np.float64]) -> NDArray[n
 
     A ratio to zero or to negative relevance (which beta > 0 can give) has no meaning as "times as much".
 
-    Examples
-    --------
     >>> gain(np.array([3.0, 3.0, 3.0]), np.array([2.0, 0.0, -1.0])).tolist()
     [1.5, nan, nan]
     """

@@ -84,8 +84,6 @@ def _with_hippocampi(scan: Scan, sides: tuple[float, float] | None, atlas: str, 
 def not_measured(settings: RegistrationConfig) -> str | None:
     """Why a run with these settings does not measure hippocampal volumes; None if it does.
 
-    Examples
-    --------
     >>> not_measured(RegistrationConfig(resolution_mm=2.0))
     >>> not_measured(RegistrationConfig(resolution_mm=4.0))
     'none: hippocampi were not compared with manual volumes at 4 mm'

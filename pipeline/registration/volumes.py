@@ -205,8 +205,6 @@ def region_volumes(
     space. `numbers`: regions; the result keeps their order. `voxel_mm3`: volume of a voxel of that grid in mm³. Returns
     mm³ in the scan; NaN for a region without a voxel on this grid.
 
-    Examples
-    --------
     A scan twice as long as the template along every axis holds eight times the volume:
 
     >>> labels = np.array([[[1, 1, 2]]])
@@ -239,8 +237,6 @@ def tissue_volumes(
     the brain. `regions`: parts of one structure; they share one threshold. `ventricles`: regions of fluid. Returns mm³;
     NaN for a region without a voxel, and for all if there is no fluid or it is not darker than the regions.
 
-    Examples
-    --------
     Fluid has 10, tissue 50: the voxel with 20 is fluid, the one with 40 tissue.
 
     >>> labels, t1w = np.array([[[1, 1, 1, 1, 9, 9]]]), np.array([[[50.0, 50.0, 40.0, 20.0, 10.0, 10.0]]])

@@ -122,8 +122,6 @@ def mixture(u: Tensor, features: Tensor) -> Tensor:
 def objective_of(score: Tensor, masked_score: Tensor, objective: Objective) -> Tensor:
     """The score of the masked volume (``mask``), or minus its distance to the full score (``diff``).
 
-    Examples
-    --------
     >>> objective_of(torch.tensor([3.0]), torch.tensor([5.0]), "mask").tolist()
     [5.0]
     >>> objective_of(torch.tensor([3.0]), torch.tensor([5.0]), "diff").tolist()

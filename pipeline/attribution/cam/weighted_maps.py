@@ -105,8 +105,6 @@ def grad_cam_plus_plus_weights(features: Tensor, gradient: Tensor) -> Tensor:
 def xgrad_cam_weights(features: Tensor, gradient: Tensor) -> Tensor:
     """``sum_i A_i g_i / sum_i A_i`` of each channel, 0 for an empty one, (B, K) (Fu et al. 2020, eq. 8).
 
-    Examples
-    --------
     >>> import torch
     >>> A = torch.tensor([1.0, 3.0, 0.0, 0.0]).view(1, 2, 1, 1, 2)
     >>> xgrad_cam_weights(A, torch.tensor([4.0, 8.0, 5.0, 5.0]).view(1, 2, 1, 1, 2)).tolist()

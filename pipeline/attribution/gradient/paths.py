@@ -92,8 +92,6 @@ def path_integral(score: Score, features: Tensor, baseline: Tensor, steps: int =
 
     Source: Sundararajan, Taly & Yan 2017, eq. 1. Memory holds the sum over the path and `batch` of its points.
 
-    Examples
-    --------
     >>> square = lambda a: (a**2).flatten(1).sum(1)
     >>> path_integral(square, torch.tensor([[3.0, -1.0]]), torch.tensor(0.0), steps=2).attributions.tolist()
     [[9.0, 1.0]]
@@ -139,8 +137,6 @@ def require_complete(
 def completeness_delta(attributions: Tensor, score: Tensor, score_of_baseline: Tensor) -> Tensor:
     """Difference between the sum of each map (B, ...) and ``score - score_of_baseline``; (B,).
 
-    Examples
-    --------
     >>> completeness_delta(torch.tensor([[1.0, 2.5]]), torch.tensor([4.0]), torch.tensor([1.0])).tolist()
     [0.5]
     """
@@ -156,8 +152,6 @@ def stratified_alphas(references: int, per_reference: int, seed: int) -> Tensor:
 
     Each reference has one point in each of A equal parts of the path, and no two points of the table are the same.
 
-    Examples
-    --------
     >>> stratified_alphas(2, 2, seed=1).flatten().sort().values.tolist()
     [0.125, 0.375, 0.625, 0.875]
     >>> stratified_alphas(1, 4, seed=1).tolist()
@@ -191,8 +185,6 @@ class PathSample:
 
         Source: Owen 2013, Monte Carlo theory, methods and examples, section 8.9.
 
-        Examples
-        --------
         >>> points = torch.tensor([[1.0, 1.0], [2.0, 4.0]])  # two points, slopes 2 and 6
         >>> sample = PathSample(points.mean(0), torch.tensor([1.0, 3.0]), points.sum(1).double())
         >>> sample.controlled(5.0).tolist(), sample.controlled(9.0).tolist()
@@ -221,8 +213,6 @@ def sample_paths(score: Score, volume: Tensor, references: Tensor, alphas: Tenso
     Source: Erion et al. 2021, eq. 5, with the expectation taken over the given points. Memory holds two sums over the
     points and `batch` of them.
 
-    Examples
-    --------
     >>> square = lambda a: (a**2).flatten(1).sum(1)
     >>> sample = sample_paths(square, torch.tensor([3.0]), torch.tensor([[1.0], [-1.0]]), torch.full((2, 1), 0.5))
     >>> sample.mean.tolist(), sample.slopes.tolist()

@@ -153,8 +153,6 @@ def gaussian_smooth(maps: Tensor, kernel: int) -> Tensor:
 def gaussian_weights(kernel: int) -> list[float]:
     """Weights of `kernel` voxels, sigma = `kernel` / 4, sum 1.
 
-    Examples
-    --------
     >>> gaussian_weights(1)
     [1.0]
     >>> [round(weight, 3) for weight in gaussian_weights(3)]

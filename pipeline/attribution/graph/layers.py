@@ -29,8 +29,6 @@ from torch.nn.grad import conv3d_input
 def paired(first: Tensor, second: Tensor, axis: int, groups: int) -> Tensor:
     """Two tensors of one shape side by side along an axis, within each group of that axis.
 
-    Examples
-    --------
     >>> paired(torch.tensor([1, 2]), torch.tensor([-1, -2]), 0, groups=1).tolist()
     [1, 2, -1, -2]
     >>> paired(torch.tensor([1, 2]), torch.tensor([-1, -2]), 0, groups=2).tolist()
@@ -198,8 +196,6 @@ def scatter(values: Tensor, winners: Tensor, shape: Sequence[int]) -> Tensor:
 
     `values`, `winners`: (B, C, d, h, w). `shape`: of the tensor that was pooled.
 
-    Examples
-    --------
     >>> winners = torch.tensor([1, 1]).reshape(1, 1, 1, 1, 2)
     >>> scatter(torch.tensor([2.0, 3.0]).view_as(winners), winners, (1, 1, 1, 1, 3)).flatten().tolist()
     [0.0, 5.0, 0.0]

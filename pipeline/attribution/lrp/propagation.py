@@ -38,8 +38,6 @@ def softmax_relevance(x: Tensor, s: Tensor, relevance: Tensor, dim: int) -> Tens
 
     Source: Achtibat et al. 2024, proposition 3.1.
 
-    Examples
-    --------
     >>> x = torch.tensor([1.0, 1.0])
     >>> softmax_relevance(x, torch.softmax(x, 0), torch.tensor([0.0, 1.0]), 0)
     tensor([-0.5000,  0.5000])

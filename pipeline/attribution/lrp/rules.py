@@ -111,8 +111,6 @@ def contribution_floor(dtype: torch.dtype) -> float:
 def products(x: Tensor, weight: Tensor, linear: LinearMap) -> Contributors:
     """The plain contributions ``x_i w_ij``; a signed input is doubled: ``[x+, -x-]`` with ``[W, -W]``.
 
-    Examples
-    --------
     >>> from heatlas.pipeline.attribution.graph.layers import FullyConnected
     >>> products(torch.tensor([[1.0, -2.0]]), torch.eye(2), FullyConnected()).x.tolist()
     [[1.0, 0.0, 0.0, 2.0]]
@@ -155,8 +153,6 @@ class BetaRule:
       bias) lose their relevance, since no input can receive it.
     - *No stabiliser.* The two sums have no cancellation, so each is either zero or a sound denominator.
 
-    Examples
-    --------
     >>> positive, negative = torch.tensor([2.0, 2.0, 0.0, 0.0]), torch.tensor([-1.0, 0.0, -1.0, 0.0])
     >>> messages = BetaRule(0.5).messages(positive, negative, None, torch.ones(4))
     >>> (positive * messages.positive).tolist()  # shares of the positive side

@@ -50,8 +50,6 @@ class Masking(CheckedSettings):
     feature of the baseline volume at that place (default; has the same meaning at every stage), or 0 (as in the
     literature; means "nothing detected" only after a ReLU).
 
-    Examples
-    --------
     >>> Masking().apply(torch.tensor([0.8, 0.6]), torch.tensor([1.0, 0.5])).tolist()
     [0.800000011920929, 0.30000001192092896]
     >>> Masking(baseline=-1.5).apply(torch.tensor([0.8]), torch.tensor([0.0])).tolist()
@@ -116,8 +114,6 @@ def boxes(grid: tuple[int, ...], size: tuple[int, ...], stride: tuple[int, ...])
 
     The last box of an axis is cropped at the border if the steps do not fit, as in captum.
 
-    Examples
-    --------
     >>> [(box[0].start, box[0].stop) for box in boxes((7, 3, 3), (3, 3, 3), (2, 3, 3))]
     [(0, 3), (2, 5), (4, 7)]
     >>> [(box[0].start, box[0].stop) for box in boxes((8, 3, 3), (3, 3, 3), (3, 3, 3))]

@@ -44,8 +44,6 @@ def interpolation(length: int, cells: int, shift: int) -> Tensor:
 
     The cells are upsampled to ``(cells + 1) ceil(length / cells)`` voxels, of which `length` from `shift` on are taken.
 
-    Examples
-    --------
     >>> interpolation(4, 2, 0)
     tensor([[1.0000, 0.0000],
             [1.0000, 0.0000],
@@ -177,8 +175,6 @@ def kernel_weights(shown: Tensor, width: float) -> Tensor:
 
     Between 0/1 vectors ``d = 1 - sqrt(share shown)``; a sample that shows nothing has d = 1.
 
-    Examples
-    --------
     >>> kernel_weights(torch.tensor([[1.0, 1.0], [1.0, 0.0]]), 0.5).tolist()
     [1.0, 0.8423388600349426]
     """

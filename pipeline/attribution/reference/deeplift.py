@@ -68,8 +68,6 @@ def chord_slope(
 
     ``y = function(x)`` and ``s = function(r)``.
 
-    Examples
-    --------
     >>> x, r = torch.tensor([2.0, -1.0, 3.0]), torch.tensor([-2.0, -2.0, 3.0])
     >>> chord_slope(torch.relu, x, r, torch.relu(x), torch.relu(r)).tolist()
     [0.5, 0.0, 1.0]

@@ -60,8 +60,6 @@ def players(labels: Tensor, volume: Tensor, mean: Tensor) -> Tensor:
 def shapley_orders(count: int, pairs: int, seed: int) -> Tensor:
     """Random orders of `count` regions, (pairs, 2, count): each beside its reverse.
 
-    Examples
-    --------
     >>> orders = shapley_orders(4, 3, seed=0)
     >>> bool((orders[:, 0].flip(1) == orders[:, 1]).all()), orders.sort(2).values.unique().tolist()
     (True, [0, 1, 2, 3])

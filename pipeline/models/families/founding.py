@@ -24,8 +24,6 @@ class FoundingCNN(StagedModel):
     ReLU``, then ``Dropout, Linear``. Settings are those of `FoundingConfig`; without `bias` the logits of ``c x`` are
     ``c`` times those of x. `outputs`: one per class, or one for a number. `images`: that enter, one channel each.
 
-    Examples
-    --------
     >>> model = FoundingCNN((193, 229, 193))
     >>> model.features, sum(p.numel() for p in model.parameters())
     (5120, 728898)

@@ -178,8 +178,6 @@ def _layers_of(network: nn.Module) -> Iterator[_Layers]:
 def draws(network: nn.Module) -> Iterator[_Layers]:
     """The first layer that draws at random in a pass within the context, as ``seen``; empty if none does.
 
-    Examples
-    --------
     >>> network = nn.Sequential(nn.Dropout3d(0.5))
     >>> with draws(network) as layers:
     ...     _ = network(torch.ones(1, 1, 4, 4, 4))

@@ -120,8 +120,6 @@ def is_piecewise_linear(model: nn.Module) -> bool:
 
     Products of two values, softmax, smooth activations and other norms are none; nor is what cannot be traced.
 
-    Examples
-    --------
     >>> is_piecewise_linear(nn.Sequential(nn.Conv3d(1, 2, 3), nn.ReLU())), is_piecewise_linear(nn.Sequential(nn.GELU()))
     (True, False)
     """
