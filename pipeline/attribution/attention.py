@@ -65,15 +65,9 @@ def attention_after(view: NetworkView, method: str) -> tuple[Tensor, ...]:
 def rollout_matrix(attention: Sequence[Tensor]) -> Tensor:
     """``Ã_L ... Ã_1`` with ``Ã = (mean over heads of A + I) / 2``, (B, N, N) (Abnar & Zuidema 2020).
 
-    The identity stands for the path around attention. Each factor's rows sum to 1, and so do those of the product.
+    `attention`: (B, heads, N, N) of each layer, first to last. The identity stands for the path around attention. Each
+    factor's rows sum to 1, and so do those of the product.
 
-    Parameters
-    ----------
-    attention : sequence of Tensor
-        (B, heads, N, N) of each layer, first to last.
-
-    Examples
-    --------
     >>> rollout_matrix([torch.tensor([[[[0.0, 1.0], [1.0, 0.0]]]])]).tolist()
     [[[0.5, 0.5], [0.5, 0.5]]]
     """

@@ -36,19 +36,10 @@ StartValue = Literal["logit", "probability", "evidence"]
 
 
 def start_values(logits: Tensor, target: int, start: StartValue) -> Tensor:
-    """Explained value of the target, one per volume: (B,).
+    """Explained value of the target, one per volume, (B,), of logits (B, K).
 
-    Parameters
-    ----------
-    logits : Tensor
-        (B, K).
-    target : int
-        Output unit, 0 to K - 1.
-    start : {"logit", "probability", "evidence"}
-        ``evidence`` is the logit minus the mean of all other logits; for a single output, the output itself.
+    ``evidence`` is the logit minus the mean of all other logits; for a single output, the output itself.
 
-    Examples
-    --------
     >>> start_values(torch.tensor([[0.0, -2.0]]), 1, "logit").tolist()
     [-2.0]
     >>> start_values(torch.tensor([[3.0, 3.0]]), 1, "probability").tolist()

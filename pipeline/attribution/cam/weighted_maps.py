@@ -83,15 +83,9 @@ def grad_cam_plus_plus_weights(features: Tensor, gradient: Tensor) -> Tensor:
 
     Chattopadhay et al. 2018, eq. 19, for an exponential output over a piecewise linear score; the factor exp(y), one
     positive number per volume that overflows for large logits, is dropped. Only voxels with g > 0 count, where the
-    fraction is ``1 / (2 + g sum A)``, which is finite for non-negative features; g = 0 gives 0.
+    fraction is ``1 / (2 + g sum A)``, which is finite for features (B, K, d, h, w) that are not negative; g = 0 gives
+    0.
 
-    Parameters
-    ----------
-    features, gradient : Tensor
-        (B, K, d, h, w); features not negative.
-
-    Examples
-    --------
     >>> import torch
     >>> A = torch.tensor([1.0, 2.0]).view(1, 1, 1, 1, 2)
     >>> g = torch.tensor([2.0, -1.0]).view(1, 1, 1, 1, 2)  # alpha = 4 / (8 + 3 * 8) in the first voxel
