@@ -21,15 +21,7 @@ from typing import Annotated, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from heatlas.pipeline.attribution.cam.channel_maps import (
-    Normalisation,
-    by_range,
-    channel_pairs,
-    normalised,
-    require_channels,
-    require_nonnegative,
-    weighted_sum,
-)
+from heatlas.pipeline.attribution.cam import channel_maps
 from heatlas.pipeline.attribution.method_settings import CheckedSettings
 from heatlas.pipeline.attribution.methods import to_input_grid
 from heatlas.pipeline.attribution.network_view import NetworkView
@@ -47,8 +39,8 @@ def increase_of_score(view: NetworkView, masking: Masking, batch: int) -> Tensor
     hidden = masking.hidden(volumes).expand_as(volumes)
     base = torch.cat([view.score_of(chunk) for chunk in torch.split(hidden, batch)])
     increases = []
-    for volume, channel in channel_pairs(features, batch):
-        keep = by_range(to_input_grid(features[volume, channel].unsqueeze(1), view))
+    for volume, channel in channel_maps.channel_pairs(features, batch):
+        keep = channel_maps.by_range(to_input_grid(features[volume, channel].unsqueeze(1), view))
         increases.append(view.score_of(mixed(volumes[volume], keep, hidden[volume])) - base[volume])
     return torch.cat(increases).view(features.shape[:2])
 
@@ -63,7 +55,7 @@ def drop_of_score(view: NetworkView, batch: int) -> Tensor:
     features = view.features
     score = view.score(features)
     drops = []
-    for volume, channel in channel_pairs(features, batch):
+    for volume, channel in channel_maps.channel_pairs(features, batch):
         ablated = features[volume]
         ablated[torch.arange(len(volume), device=features.device), channel] = 0
         drops.append(score[volume] - view.score(ablated))
@@ -85,11 +77,11 @@ class ScoreCam(CheckedSettings):
     batch: Count = 4
 
     def maps(self, view: NetworkView) -> Tensor:
-        require_channels(view, self.name)
+        channel_maps.require_channels(view, self.name)
         weights = increase_of_score(view, self.masking, self.batch)
         if self.channel_softmax:
             weights = torch.softmax(weights, dim=1)
-        return weighted_sum(weights, view.features).relu()
+        return channel_maps.weighted_sum(weights, view.features).relu()
 
 
 @dataclass(frozen=True)
@@ -104,8 +96,8 @@ class AblationCam(CheckedSettings):
     batch: Count = 16
 
     def maps(self, view: NetworkView) -> Tensor:
-        require_channels(view, self.name)
-        return weighted_sum(drop_of_score(view, self.batch), view.features).relu()
+        channel_maps.require_channels(view, self.name)
+        return channel_maps.weighted_sum(drop_of_score(view, self.batch), view.features).relu()
 
 
 Objective = Literal["mask", "diff"]
@@ -116,7 +108,7 @@ DECAY, DECAY_SQUARED, ADAM_EPS = 0.9, 0.999, 1e-8
 
 def mixture(u: Tensor, features: Tensor) -> Tensor:
     """``S(u) = sum_k softmax(u)_k A^k``; u (B, K), features (B, K, d, h, w), result (B, 1, d, h, w)."""
-    return weighted_sum(torch.softmax(u, dim=1), features)
+    return channel_maps.weighted_sum(torch.softmax(u, dim=1), features)
 
 
 def objective_of(score: Tensor, masked_score: Tensor, objective: Objective) -> Tensor:
@@ -142,7 +134,7 @@ class OptiCam(CheckedSettings):
     """
 
     name: ClassVar[str] = "opti-cam"
-    normalisation: Normalisation = "range"
+    normalisation: channel_maps.Normalisation = "range"
     objective: Objective = "mask"
     learning_rate: Annotated[float, above(0)] = 0.1
     iterations: Count = 100
@@ -152,8 +144,8 @@ class OptiCam(CheckedSettings):
     batch: Count = 1
 
     def maps(self, view: NetworkView) -> Tensor:
-        require_channels(view, self.name)
-        require_nonnegative(view, self.name)
+        channel_maps.require_channels(view, self.name)
+        channel_maps.require_nonnegative(view, self.name)
         return mixture(self.weights(view), view.features)
 
     def weights(self, view: NetworkView) -> Tensor:
@@ -172,7 +164,7 @@ class OptiCam(CheckedSettings):
             score = view.score(features)
 
         def of(u: Tensor, rows: Tensor) -> Tensor:
-            mask = normalised(to_input_grid(mixture(u, features[rows]), view), self.normalisation)
+            mask = channel_maps.normalised(to_input_grid(mixture(u, features[rows]), view), self.normalisation)
             masked_score = view.score_of(mixed(volumes[rows], mask, hidden[rows]))
             return objective_of(score[rows], masked_score, self.objective)
 

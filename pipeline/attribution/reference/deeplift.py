@@ -43,16 +43,7 @@ from heatlas.pipeline.attribution.network_view import (
 )
 from heatlas.pipeline.attribution.records import Attribution
 from heatlas.pipeline.attribution.reference.references import ComparesWithControls, fitting
-from heatlas.pipeline.models.graph.operations import (
-    ACTIVATIONS,
-    NORMALISATIONS,
-    SMOOTH,
-    Gate,
-    MatrixProduct,
-    Product,
-    Scaled,
-    Shifted,
-)
+from heatlas.pipeline.models.graph import operations as ops
 from heatlas.pipeline.models.graph.tracing import Operation, Program, require_crossed
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.work.host import on_host
@@ -99,7 +90,7 @@ class Rescaled(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, multiplier: Tensor) -> tuple[Tensor, None, None, None]:
         x, r, y, s = ctx.saved_tensors
-        shortest = torch.finfo(x.dtype).eps ** 0.5 if isinstance(ctx.module, SMOOTH) else 0.0
+        shortest = torch.finfo(x.dtype).eps ** 0.5 if isinstance(ctx.module, ops.SMOOTH) else 0.0
         there = torch.nonzero(multiplier.reshape(-1)).squeeze(1)
         by_channel = isinstance(ctx.module, nn.PReLU) and ctx.module.num_parameters > 1
         if by_channel or len(there) > x.numel() // SPARSE:
@@ -241,8 +232,10 @@ def _with_weights(module: Any, x: Tensor) -> Tensor:
     return scaled if bias is None else scaled + bias
 
 
-OTHERS = (*ACTIVATIONS, *NORMALISATIONS, Product, Scaled, Shifted, MatrixProduct, nn.Softmax, nn.ConstantPad3d,
-          nn.ConvTranspose3d, nn.Upsample)  # fmt: skip
+OTHERS = (
+    *(*ops.ACTIVATIONS, *ops.NORMALISATIONS, ops.Product, ops.Scaled, ops.Shifted, ops.MatrixProduct),
+    *(nn.Softmax, nn.ConstantPad3d, nn.ConvTranspose3d, nn.Upsample),
+)
 """Modules that DeepLIFT has a rule for, besides those that all methods know."""
 
 
@@ -302,10 +295,10 @@ def _run(operation: Operation, at_x: Values, at_r: Values) -> tuple[Tensor, Tens
     """Run one operation for the volumes and for the reference; that of the volumes by the rescale rule."""
     module = operation.module
     pool = None if module is None else max_pool(module)
-    if isinstance(module, Gate | Product):
+    if isinstance(module, ops.Gate | ops.Product):
         (a, b), (a_r, b_r) = ([values[name] for name in operation.inputs] for values in (at_x, at_r))
         return _given(operation, at_x, at_r, Multiplied.apply(a, b, a_r, b_r), a_r * b_r)  # type: ignore[no-untyped-call]
-    if isinstance(module, MatrixProduct):
+    if isinstance(module, ops.MatrixProduct):
         (a, b), (a_r, b_r) = ([values[name] for name in operation.inputs] for values in (at_x, at_r))
 
         def product(*factors: Tensor) -> Tensor:
@@ -315,7 +308,7 @@ def _run(operation: Operation, at_x: Values, at_r: Values) -> tuple[Tensor, Tens
     if isinstance(module, nn.Softmax):
         (name,) = operation.inputs
         return _given(operation, at_x, at_r, *softmax(at_x[name], at_r[name], module.dim or 0))
-    if isinstance(module, NORMALISATIONS) and getattr(module, "running_mean", None) is None:
+    if isinstance(module, ops.NORMALISATIONS) and getattr(module, "running_mean", None) is None:
         (name,) = operation.inputs
         if is_flat(module, at_x[name], at_r[name]):
             warnings.warn(
@@ -324,7 +317,7 @@ def _run(operation: Operation, at_x: Values, at_r: Values) -> tuple[Tensor, Tens
                 stacklevel=2,
             )
         return _given(operation, at_x, at_r, *normalised(module, at_x[name], at_r[name]))
-    if pool is None and not isinstance(module, ACTIVATIONS):
+    if pool is None and not isinstance(module, ops.ACTIVATIONS):
         value = at_x.run(operation)
         with torch.no_grad():
             return value, at_r.run(operation)

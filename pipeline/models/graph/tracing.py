@@ -20,28 +20,7 @@ from itertools import takewhile
 import torch
 from torch import Tensor, fx, nn
 
-from heatlas.pipeline.models.graph.operations import (
-    ACTIVATIONS,
-    DYNAMIC,
-    GATES,
-    KNOWN,
-    NORMALISATIONS,
-    AsCalled,
-    Concatenate,
-    Gate,
-    MatrixProduct,
-    Moved,
-    Product,
-    Scaled,
-    Shifted,
-    Sum,
-    constants_of,
-    function_module,
-    gated,
-    tensor_arguments,
-    with_open_attention,
-    with_parts,
-)
+from heatlas.pipeline.models.graph import operations as ops
 from heatlas.pipeline.run.errors import UsageError
 
 
@@ -83,7 +62,7 @@ class LayerTracer(fx.Tracer):
     """Traces into everything except single layers."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        whole = isinstance(m, KNOWN + ACTIVATIONS + NORMALISATIONS + GATES + DYNAMIC)
+        whole = isinstance(m, ops.KNOWN + ops.ACTIVATIONS + ops.NORMALISATIONS + ops.GATES + ops.DYNAMIC)
         whole = whole or type(m).__module__.startswith("einops.")
         whole = whole or (getattr(m, "keeps_places", False) and not getattr(m, "rules_inside", False))
         return whole or super().is_leaf_module(m, module_qualified_name)
@@ -91,7 +70,7 @@ class LayerTracer(fx.Tracer):
 
 def trace(model: nn.Module) -> Program:
     """Record the operations of a model that takes one tensor of volumes and returns logits."""
-    if isinstance(model, KNOWN):
+    if isinstance(model, ops.KNOWN):
         model = nn.Sequential(model)
     try:
         tracer = LayerTracer()
@@ -101,8 +80,8 @@ def trace(model: nn.Module) -> Program:
             f"model ({type(model).__name__}): its operations cannot be traced ({error}); attribution needs a "
             "forward without control flow on tensors."
         ) from error
-    with_parts(graph)
-    with_open_attention(graph)
+    ops.with_parts(graph)
+    ops.with_open_attention(graph)
     module = fx.GraphModule(tracer.root, graph)
     modules = dict(model.named_modules(remove_duplicate=False))
     sources = [node for node in graph.nodes if node.op == "placeholder"]
@@ -110,7 +89,7 @@ def trace(model: nn.Module) -> Program:
     if len(sources) != 1 or not isinstance(results[0], fx.Node):
         raise UsageError(f"model ({type(model).__name__}): must take one tensor and return one tensor of logits.")
     nodes = [node for node in graph.nodes if node.op not in ("placeholder", "output")]
-    constants = constants_of(graph)
+    constants = ops.constants_of(graph)
     operations = tuple(_operation(node, modules, constants) for node in nodes)
     return Program(operations, sources[0].name, results[0].name, module, constants)
 
@@ -127,7 +106,7 @@ def is_piecewise_linear(model: nn.Module) -> bool:
         program = trace(model)
     except UsageError:
         return False
-    linear = (*KNOWN, nn.LeakyReLU, nn.ConstantPad3d, Sum, Concatenate)
+    linear = (*ops.KNOWN, nn.LeakyReLU, nn.ConstantPad3d, ops.Sum, ops.Concatenate)
     return all(isinstance(step.module, linear) or step.value in program.constants for step in program.operations)
 
 
@@ -135,15 +114,15 @@ def _operation(node: fx.Node, modules: dict[str, nn.Module], constants: frozense
     tensors = tuple(argument.name for argument in node.all_input_nodes)
     if node.op == "call_module":
         layer = modules[str(node.target)]
-        layer = Moved() if type(layer).__module__.startswith("einops.") else layer
+        layer = ops.Moved() if type(layer).__module__.startswith("einops.") else layer
         return Operation(shown_name(str(node.target)), node, layer, tensors[:1])
-    module = function_module(node, modules, constants)
+    module = ops.function_module(node, modules, constants)
     name = f"{_place(node)}{node.name}"
-    if isinstance(module, Gate):
-        tensors = tuple(argument.name for argument in gated(node, modules))
-    elif isinstance(module, Sum | Concatenate | Product | MatrixProduct):
-        tensors = tuple(argument.name for argument in tensor_arguments(node))
-    elif isinstance(module, Scaled | Shifted):
+    if isinstance(module, ops.Gate):
+        tensors = tuple(argument.name for argument in ops.gated(node, modules))
+    elif isinstance(module, ops.Sum | ops.Concatenate | ops.Product | ops.MatrixProduct):
+        tensors = tuple(argument.name for argument in ops.tensor_arguments(node))
+    elif isinstance(module, ops.Scaled | ops.Shifted):
         tensors = tuple(name for name in tensors if name not in constants)
     else:
         tensors = tensors[:1]
@@ -320,10 +299,10 @@ def _layers(program: Program, start: int, stop: int) -> Layers:
     before = program.source if start == 0 else program.operations[start - 1].value
     chain, value, sizes = [], before, _batch_sizes(program)
     for operation in part:
-        read = [node.name for node in tensor_arguments(operation.node) if node.name not in sizes]
+        read = [node.name for node in ops.tensor_arguments(operation.node) if node.name not in sizes]
         further = operation.node.op == "call_module" and (len(operation.node.args) > 1 or operation.node.kwargs)
         module = nn.Flatten() if _flattens(operation.node, sizes) else operation.module
-        if read != [value] or further or module is None or isinstance(module, AsCalled):
+        if read != [value] or further or module is None or isinstance(module, ops.AsCalled):
             return ((f"{part[0].name} to {part[-1].name}", _cut_out(program, part, before)),)
         chain.append((operation.name, module))
         value = operation.value
