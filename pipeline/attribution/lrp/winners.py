@@ -13,6 +13,7 @@ planes apart, so the result does not depend on the number of threads.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -53,13 +54,15 @@ def winner_sums(
     sums = [torch.zeros(winners.shape, dtype=x.dtype) for _ in range(2)]
     flat = winners.flatten(2).numpy()
     run = x.shape[1]
-    jobs = [
-        functools.partial(
-            _sums, rows[b], positive[c : c + 1], negative[c : c + 1], flat[b, c : c + 1], units[1], units[2],
-            linear.stride, run, sums[0].flatten(2).numpy()[b, c : c + 1], sums[1].flatten(2).numpy()[b, c : c + 1],
+    above, below = (part.flatten(2).numpy() for part in sums)
+    jobs = []
+    for b, c in itertools.product(range(len(x)), range(len(weight))):
+        unit = slice(c, c + 1)
+        geometry = (units[1], units[2], linear.stride, run)
+        weights = (positive[unit], negative[unit])
+        jobs.append(
+            functools.partial(_sums, rows[b], *weights, flat[b, unit], *geometry, above[b, unit], below[b, unit])
         )
-        for b in range(len(x)) for c in range(len(weight))
-    ]  # fmt: skip
     _together([jobs])
     return sums[0], sums[1]
 
@@ -92,19 +95,8 @@ def winner_messages(
     out = torch.zeros((input_shape[0], padded[0], padded[1], padded[2] * run, count), dtype=weight.dtype)
     flat, target = winners.flatten(3, 4).numpy(), out.numpy()
     for b in range(input_shape[0]):
-        job = functools.partial(
-            _hand_down,
-            positive,
-            negative,
-            flat[b],
-            units[1],
-            units[2],
-            linear.stride,
-            run,
-            sent_up[b],
-            sent_down[b],
-            target[b],
-        )
+        of_volume = (flat[b], units[1], units[2], linear.stride, run, sent_up[b], sent_down[b], target[b])
+        job = functools.partial(_hand_down, positive, negative, *of_volume)
         planes = range(winners.shape[2])
         colours = _colours(linear, pool, weight.shape[2])
         _together([[functools.partial(job, plane) for plane in planes[first::colours]] for first in range(colours)])

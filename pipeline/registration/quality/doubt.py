@@ -57,17 +57,10 @@ def decide(
     doubtful = [scan for scan in scans if scan.name in flags]
     decisions = {scan.name: earlier.get((scan.name, flags[scan.name]), "") for scan in doubtful}
     if doubtful or file.is_file():
-        rows = [
-            (
-                scan.participant_id,
-                scan.session_id,
-                scan.scan_id,
-                flags[scan.name],
-                figures.get(scan.name),
-                decisions[scan.name] or None,
-            )
-            for scan in doubtful
-        ]
+        rows = []
+        for scan in doubtful:
+            facts = (flags[scan.name], figures.get(scan.name), decisions[scan.name] or None)
+            rows.append((scan.participant_id, scan.session_id, scan.scan_id, *facts))
         FLAGGED_TABLE.write(file, rows)
     return decisions
 
