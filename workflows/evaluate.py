@@ -123,8 +123,7 @@ def evaluate_command(options: Evaluate) -> int:
     layout = EvaluationLayout(options.out.resolve())
     source, request = read_run_input(layout), request_of(options)
     config = read_run_config(layout)
-    if (backbone := on_backbone(config.model)) is not None:
-        config = replace(config, model=backbone.kept(config.model, layout))
+    config = replace(config, model=on_backbone(config.model).kept(config.model, layout))
     if options.config is not None:
         config = with_section(config, options.config, "evaluation")
     if not SCANS_TABLE.path(layout).is_file():

@@ -193,13 +193,13 @@ def nameless(description: Mapping[str, Any], where: str, salt: str) -> dict[str,
 
 def shared_settings(config: Config) -> Config:
     """Settings without paths, and without those that only training and the own machines had use for."""
-    replace, backbone = dataclasses.replace, on_backbone(config.model)
+    replace = dataclasses.replace
     return replace(
         config,
         cohort=replace(config.cohort, without="", table="", freesurfer_folder=""),
         training=replace(config.training, from_run=""),
         registration=replace(config.registration, synthstrip_model="", template=DEFAULT_TEMPLATE),
-        model=config.model if backbone is None else backbone.keyed(config.model),
+        model=on_backbone(config.model).keyed(config.model),
         regions=replace(config.regions, own_labels=""),
         privacy=PrivacyConfig(),
         objective=ObjectiveConfig(),

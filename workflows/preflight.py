@@ -33,6 +33,7 @@ from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.cohort.reading import InputCohort, ScanSelection, read_filter
 from heatlas.pipeline.cohort.segmented.images import segmentation_of
 from heatlas.pipeline.cohort.sharing import Manifest, open_disguise
+from heatlas.pipeline.models.families.family import NO_BACKBONE
 from heatlas.pipeline.models.families.foreign import ForeignConfig
 from heatlas.pipeline.models.families.registry import family_of, is_given, is_solved, on_backbone
 from heatlas.pipeline.models.inputs import configured_input
@@ -110,8 +111,7 @@ def with_backbone(config: Config) -> Config:
 
     UsageError or BadInputError if there is no backbone, or it cannot be read.
     """
-    backbone = on_backbone(config.model)
-    return config if backbone is None else replace(config, model=backbone.placed(config.model))
+    return replace(config, model=on_backbone(config.model).placed(config.model))
 
 
 _CONFIG = "the file of --config"
@@ -322,7 +322,7 @@ def preflight(config: Config, cohort: InputCohort, stages: Sequence[str]) -> Rea
         return Ready(_folds_of_networks(config, stages), (*notes, *_reference_notes(config)))
     split = _split_with_labels(config, cohort)
     notes += _objective_notes(config, cohort, split)
-    starts = config.training.from_run or on_backbone(config.model) is not None
+    starts = config.training.from_run or on_backbone(config.model) is not NO_BACKBONE
     if starts and not config.training.networks_of:
         from heatlas.pipeline.training.objectives.known_networks import require_start
 

@@ -1,27 +1,23 @@
 """Maps of vision transformers: attention itself, its relevance, and masks that tokens make.
 
 A token that answers, the *query*, gives weight to others, the *keys*. A network that classifies the mean of its tokens
-asks every query equally, so a map is the mean over queries; with a class token it would be the row of that token.
-
-*Raw attention* and *rollout* are the same for every class, unless a pooling has a query for each.
+asks every query equally, so a map is the mean over queries; with a class token it would be the row of that token. *Raw
+attention* and *rollout* are the same for every class, unless a pooling has a query for each.
 
 *CGW1* is relevance of attention weights times their gradient, followed through the layers (Chefer, Gur & Wolf 2021,
-"Transformer interpretability beyond attention visualization", CVPR). Relevance of a class is handed down from its logit
-to the attention weights of each layer: linear layers share it by positive contributions only; a product of two
-activations and a sum of two branches share it by contributions, then weigh the two parts; normalisations and
-activations pass it on. Weights count where relevance times gradient is positive. It is computed in float64:
-contributions of both signs are divided by their sum, which may be close to 0.
+"Transformer interpretability beyond attention visualization", CVPR): normalisations and activations pass relevance on,
+and all else shares it by contributions. It is computed in float64: contributions of both signs are divided by their
+sum, which may be close to 0.
 
-*ViT-CX* (Xie, Li, Cao & Zhang 2023) asks what the score loses or keeps under masks that the tokens themselves make.
-Each channel of the tokens, scaled to [0, 1], is a mask. Masks that are nearly alike are added up, so that what many
-channels show does not count many times. A mask is worth the score of what it shows, corrected for the noise that fills
-the rest; a place is worth the mean over the masks that show it.
+*ViT-CX* (Xie, Li, Cao & Zhang 2023) makes a mask of each channel of the tokens. Masks that are nearly alike are added
+up, so that what many channels show does not count many times. A mask is worth the score of what it shows, corrected for
+the noise that fills the rest; a place is worth the mean over the masks that show it.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar, Literal
 
@@ -44,7 +40,6 @@ from heatlas.pipeline.run.work.host import on_host
 
 
 def require_tokens(view: NetworkView, method: str) -> None:
-    """Refuse a network without attention behind the boundary."""
     if not any(attention_layers(layer) for _, layer in view.after):
         raise UsageError(
             f"{method} explains vision transformers, and there is no attention between tokens after stage "
@@ -54,10 +49,7 @@ def require_tokens(view: NetworkView, method: str) -> None:
 
 @torch.no_grad()
 def attention_after(view: NetworkView, method: str) -> tuple[Tensor, ...]:
-    """Attention weights of each layer behind the boundary, (B, heads, N, N); rows sum to 1.
-
-    Raises UsageError without attention there, or where the features of the boundary are not the tokens.
-    """
+    """Attention weights of each layer behind the boundary, (B, heads, N, N); rows sum to 1."""
     require_tokens(view, method)
     with kept_attention(view.model) as kept:
         view.rest(view.features)
@@ -73,15 +65,9 @@ def attention_after(view: NetworkView, method: str) -> tuple[Tensor, ...]:
 def rollout_matrix(attention: Sequence[Tensor]) -> Tensor:
     """``Ã_L ... Ã_1`` with ``Ã = (mean over heads of A + I) / 2``, (B, N, N) (Abnar & Zuidema 2020).
 
-    The identity stands for the path around attention. Each factor's rows sum to 1, and so do those of the product.
+    `attention`: (B, heads, N, N) of each layer, first to last. The identity stands for the path around attention. Each
+    factor's rows sum to 1, and so do those of the product.
 
-    Parameters
-    ----------
-    attention : sequence of Tensor
-        (B, heads, N, N) of each layer, first to last.
-
-    Examples
-    --------
     >>> rollout_matrix([torch.tensor([[[[0.0, 1.0], [1.0, 0.0]]]])]).tolist()
     [[[0.5, 0.5], [0.5, 0.5]]]
     """
@@ -101,7 +87,7 @@ def mean_token(matrix: Tensor, view: NetworkView) -> Tensor:
 class RawAttention:
     """Attention that each token receives in the last layer, mean over heads and queries; sums to 1.
 
-    Of a network that pools by attention, right before that: its weights, for the target where classes have their own.
+    Of a network that pools by attention, right before that: its weights, for the target where each class has some.
     """
 
     name: ClassVar[str] = "raw-attention"
@@ -145,8 +131,6 @@ def by_positive_shares(x: Tensor, weight: Tensor, relevance: Tensor) -> Tensor:
     `x`, `weight`, `relevance`: inputs (..., J), weights (I, J), relevance of the outputs (..., I). The bias takes no
     part.
 
-    Examples
-    --------
     >>> x, w = torch.tensor([2.0, 1.0, -1.0]), torch.tensor([[1.0, -3.0, -2.0]])
     >>> by_positive_shares(x, w, torch.tensor([4.0])).tolist()
     [2.0, 0.0, 2.0]
@@ -167,7 +151,7 @@ def by_sum(a: Tensor, b: Tensor, relevance: Tensor) -> tuple[Tensor, Tensor]:
     """Relevance of both summands of a + b, by contributions, then weighed (eq. 5, 6).
 
     Contributions of one sign can each be far larger than their sum. Each part is scaled to a share of the whole, per
-    volume, in proportion to the size of its own sum. Shapes (B, N, C).
+    volume, in proportion to the size of its sum. Shapes (B, N, C).
     """
     shares = divided(relevance, a + b)
     parts = (a * shares, b * shares)
@@ -179,63 +163,37 @@ def by_sum(a: Tensor, b: Tensor, relevance: Tensor) -> tuple[Tensor, Tensor]:
     return first, second
 
 
-@dataclass(frozen=True)
-class Pass:
-    """What one block computed, each (B, N, C) unless said."""
-
-    block: TransformerBlock
-    x: Tensor
-    normed: Tensor
-    queries: Tensor
-    keys: Tensor
-    values: Tensor
-    attention: Tensor
-    """(B, heads, N, N), with its graph."""
-    read: Tensor
-    """(B, heads, N, C / heads), before the projection."""
-    attended: Tensor
-    middle: Tensor
-    normed_middle: Tensor
-    hidden: Tensor
-    answer: Tensor
+Backward = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""Relevance of a block's attention weights (B, heads, N, N) and of its input, from that of its output."""
 
 
-def forward(block: TransformerBlock, x: Tensor) -> tuple[Pass, Tensor]:
-    """The block's own computation, with all that the rules need, and its output."""
+def forward(block: TransformerBlock, x: Tensor) -> tuple[Tensor, Tensor, Backward]:
+    """A block's computation of tokens (B, N, C): output, attention with its graph, and the way back."""
     attn, mlp = block.attn, block.mlp
     normed = block.norm1(x)
-    q, k, v = attn.queries_keys_values(normed)
-    attention = torch.softmax(q * attn.scale @ k.transpose(2, 3), dim=3)
-    read = attention @ v
-    attended = attn.out_proj(_joined(read))
+    queries, keys, values = attn.queries_keys_values(normed)
+    attention = torch.softmax(queries * attn.scale @ keys.transpose(2, 3), dim=3)
+    read = (attention @ values).transpose(1, 2).flatten(2)  # (B, N, C)
+    attended = attn.out_proj(read)
     middle = x + attended
     normed_middle = block.norm2(middle)
     hidden = mlp.fn(mlp.linear1(normed_middle))
     answer = mlp.linear2(hidden)
-    return Pass(
-        block, x, normed, q, k, v, attention, read, attended, middle, normed_middle, hidden, answer
-    ), middle + answer
 
+    def backward(relevance: Tensor) -> tuple[Tensor, Tensor]:
+        around, through = by_sum(middle, answer, relevance)
+        through = by_positive_shares(hidden, mlp.linear2.weight, through)
+        through = by_positive_shares(normed_middle, mlp.linear1.weight, through)
+        around, through = by_sum(x, attended, around + through)
+        through = by_positive_shares(read, attn.out_proj.weight, through)
+        of_heads = through.view(*through.shape[:2], attn.heads, -1).transpose(1, 2)
+        of_weights, of_values = by_product(attention, values, of_heads)
+        of_queries, of_keys = by_product(queries, keys.transpose(2, 3), of_weights)
+        parts = torch.stack([of_queries, of_keys.transpose(2, 3), of_values], dim=2)  # (B, heads, 3, N, C / heads)
+        through = by_positive_shares(normed, attn.qkv.weight, parts.permute(0, 3, 2, 1, 4).flatten(2))
+        return of_weights, around + through
 
-def _joined(heads: Tensor) -> Tensor:
-    """(B, N, C) of (B, heads, N, C / heads)."""
-    return heads.transpose(1, 2).flatten(2)
-
-
-def backward(steps: Pass, relevance: Tensor) -> tuple[Tensor, Tensor]:
-    """Relevance of a block's attention weights (B, heads, N, N) and of its input, from that of its output."""
-    block, attn = steps.block, steps.block.attn
-    around, through = by_sum(steps.middle, steps.answer, relevance)
-    through = by_positive_shares(steps.hidden, block.mlp.linear2.weight, through)
-    through = by_positive_shares(steps.normed_middle, block.mlp.linear1.weight, through)
-    around, through = by_sum(steps.x, steps.attended, around + through)
-    through = by_positive_shares(_joined(steps.read), attn.out_proj.weight, through)
-    of_heads = through.view(*through.shape[:2], attn.heads, -1).transpose(1, 2)
-    of_weights, of_values = by_product(steps.attention, steps.values, of_heads)
-    of_queries, of_keys = by_product(steps.queries, steps.keys.transpose(2, 3), of_weights)
-    parts = torch.stack([of_queries, of_keys.transpose(2, 3), of_values], dim=2)  # (B, heads, 3, N, C / heads)
-    through = by_positive_shares(steps.normed, attn.qkv.weight, parts.permute(0, 3, 2, 1, 4).flatten(2))
-    return of_weights, around + through
+    return middle + answer, attention, backward
 
 
 def followed(layers: Sequence[Tensor]) -> Tensor:
@@ -244,8 +202,6 @@ def followed(layers: Sequence[Tensor]) -> Tensor:
     The identity, the path of a token to itself around attention, is the same for every token of a mean and is left out;
     it would drown small relevance in rounding.
 
-    Examples
-    --------
     >>> followed([torch.tensor([[[2.0]]]), torch.tensor([[[3.0]]])]).tolist()
     [[[11.0]]]
     """
@@ -258,26 +214,27 @@ def followed(layers: Sequence[Tensor]) -> Tensor:
 def relevant_attention(layers: Sequence[nn.Module], features: Tensor, target: int) -> list[Tensor]:
     """``mean over heads of (gradient * relevance)^+`` of the attention of each block, first to last, (B, N, N).
 
-    `layers`: blocks, the last norm and the linear layer. `features`: (B, N, C). `target`: class whose logit is
-    explained; relevance starts from 1.
+    `layers`: blocks, the last norm and the linear layer. `features`: (B, N, C). Relevance starts from 1 at the logit of
+    `target`.
     """
     *blocks, norm, linear = layers
     assert isinstance(linear, nn.Linear)
     with torch.enable_grad():
-        x, passes = features.detach().requires_grad_(), []
+        x, attentions, ways_back = features.detach().requires_grad_(), [], []
         for block in blocks:
             assert isinstance(block, TransformerBlock)
-            steps, x = forward(block, x)
-            passes.append(steps)
+            x, attention, backward = forward(block, x)
+            attentions.append(attention)
+            ways_back.append(backward)
         last = norm(x)
-        gradients = torch.autograd.grad(linear(last.mean(1))[:, target].sum(), [steps.attention for steps in passes])
+        gradients = torch.autograd.grad(linear(last.mean(1))[:, target].sum(), attentions)
     with torch.no_grad():
         row = linear.weight[target]
         gained = (last * row).clamp(min=0)  # the mean and the linear layer are one linear map of all tokens
         relevance = divided(gained, gained.sum((1, 2), keepdim=True))
         maps = []
-        for steps, gradient in zip(reversed(passes), reversed(gradients), strict=True):
-            of_weights, relevance = backward(steps, relevance)
+        for backward, gradient in zip(reversed(ways_back), reversed(gradients), strict=True):
+            of_weights, relevance = backward(relevance)
             maps.append((gradient * of_weights).clamp(min=0).mean(1))
     return maps[::-1]
 
@@ -298,10 +255,6 @@ class Cgw1:
         return mean_token(matrix, view).to(view.features.dtype)
 
     def _layers(self, view: NetworkView) -> list[nn.Module]:
-        """Blocks, norm and linear layer behind the boundary.
-
-        Raises UsageError if anything else follows, or not the logit is explained.
-        """
         require_tokens(view, self.name)
         if view.start != "logit":
             raise UsageError(f"{self.name}: defined for start = 'logit' only, not {view.start!r}.")
@@ -325,10 +278,9 @@ def cosine_distances(masks: Tensor) -> Tensor:
 
 
 def merged_masks(features: Tensor, threshold: float) -> Tensor:
-    """Masks of one volume: its channels in [0, 1], those within `threshold` of each other summed and scaled again.
+    """Masks (M, d, h, w) of one volume: channels (K, d, h, w) in [0, 1], those alike summed and scaled again.
 
-    `features`: (K, d, h, w). `threshold`: largest cosine distance of two channels in one mask (complete linkage).
-    Returns (M, d, h, w), M at most K.
+    Two channels of one mask are no further apart than `threshold` in cosine distance (complete linkage).
     """
     masks = by_range(features.unsqueeze(1))
     if len(masks) == 1:
@@ -348,9 +300,8 @@ def causal_scores(
 
     The second and third term take away what the noise e alone does to the score; without noise they cancel.
 
-    `volume`: index of the volume. `masks`: (M, d, h, w) on the grid of the boundary. `masking`: the value b of hidden
-    voxels. `noise`: standard deviation of e, drawn per mask, in units of intensity. `seed`, `batch`: of the noise;
-    volumes evaluated at once.
+    `masks`: (M, d, h, w) on the grid of the boundary. `masking`: the value b of hidden voxels. `noise`: standard
+    deviation of e, drawn per mask, in units of intensity.
     """
     generator = torch.Generator().manual_seed(seed)
     x = view.volumes[volume : volume + 1]
@@ -373,9 +324,9 @@ class ViTCX(CheckedSettings):
     """Mean worth of the masks that show a place; see `causal_scores`.
 
     `threshold`: largest cosine distance of channels that make one mask, as published. `noise`: standard deviation of
-    the noise in hidden voxels. Published is a tenth of the spread of intensities, and scans scaled to [0, 1] have a
-    spread of about 0.2. 0 for none. `score`: softmax probability of the target, as published, or the value explained by
-    `attribute`. `masking`: value of hidden voxels. `batch`: volumes evaluated at once; affects memory, not the map.
+    the noise in hidden voxels; published is a tenth of the spread of intensities, which is about 0.2 in scans scaled to
+    [0, 1]. `score`: softmax probability of the target, as published, or the value explained. `batch`: affects memory,
+    not the map.
     """
 
     name: ClassVar[str] = "vit-cx"

@@ -19,11 +19,7 @@ from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 
 @dataclass(frozen=True)
 class RunContext:
-    """What a run provides to a method.
-
-    `atlas`: atlas regions. `box`: the part of the template grid that the network sees. `reference`: training controls
-    of the network; None if no method needs them.
-    """
+    """What a run provides: its atlas, the part of the template grid that networks see, and training controls."""
 
     atlas: PackedAtlas
     box: Box | None
@@ -39,34 +35,24 @@ class Entry:
     Command line, runs, tables, bench and report find it by its entry; a family for which it is not defined says so
     (`Family.refused`). Tests: a closed form on a linear network, an identity (completeness, conservation), and an
     independent library if there is one.
-
-    Parameters
-    ----------
-    record : type
-        Its settings. A static method ``from_run(surroundings)`` gives those that come from the run, and a static
-        method ``needs_later_stage(network)`` says whether it is defined for a network, but not at its input.
-    help : str
-        What it shows, in one line.
-    usual_stage : {"input", "last", "tokens"}
-        Default stage: the input, the last stage with spatial resolution, or the tokens before the first attention.
-    usual_start : {"run", "logit", "evidence"}
-        Value explained by default: the `start_value` of the run, the logit, or the evidence.
-    slow : {"", "input", "anywhere"}
-        Where it shows the network a hundred changed volumes and more: nowhere; at the input alone, since what it
-        changes as often behind the last stage costs little; or at whatever stage it is asked.
-    spelling : str
-        Title, where it is not the name in words.
-    steps : float or None
-        Forward and backward passes that a map costs; None where that is not known before the run.
     """
 
     record: type[Any]
+    """Its settings. A static method ``from_run(surroundings)`` gives those that come from the run, and a static method
+    ``needs_later_stage(network)`` says whether it is defined for a network, but not at its input."""
     help: str
+    """What it shows, in one line."""
     usual_stage: Literal["input", "last", "tokens"] = "input"
+    """Default stage: the input, the last stage with spatial resolution, or the tokens before the first attention."""
     usual_start: Literal["run", "logit", "evidence"] = "logit"
+    """Value explained by default: the `start_value` of the run, the logit, or the evidence."""
     slow: Literal["", "input", "anywhere"] = ""
+    """Where it shows the network a hundred changed volumes and more: nowhere; at the input alone, since what it changes
+    as often behind the last stage costs little; or at whatever stage it is asked."""
     spelling: str = ""
+    """Title, where it is not the name in words."""
     steps: float | None = None
+    """Forward and backward passes that a map costs; None where that is not known before the run."""
 
     @property
     def name(self) -> str:
@@ -74,36 +60,29 @@ class Entry:
 
     @property
     def title(self) -> str:
-        """Name as readers see it."""
         return self.spelling or title_of(self.name)
 
     @property
     def has_ledger(self) -> bool:
-        """Whether the method reports where relevance was lost."""
         return bool(getattr(self.record, "has_ledger", False))
 
     def needs_later_stage(self, network: nn.Module) -> bool:
-        """Whether it is defined for a network from a later stage on, and not at the input."""
         return bool(getattr(self.record, "needs_later_stage", lambda _: False)(network))
 
     @property
     def needs_reference(self) -> bool:
-        """Whether it explains a scan relative to controls."""
         return any(field.name == "reference" for field in fields(self.record))
 
     @property
     def needs_atlas(self) -> bool:
-        """Whether it is asked about the regions of an atlas."""
         return any(field.name in ("labels", "regions") for field in fields(self.record))
 
     def build(self, settings: Mapping[str, Setting], surroundings: RunContext) -> Method:
-        """Create the method; raises `UsageError` for an invalid setting."""
         given = self.record.from_run(surroundings) if hasattr(self.record, "from_run") else {}
         method: Method = build_record(self.record, settings, given)
         return method
 
     def is_slow_at(self, stage: int | str) -> bool:
-        """Whether it is slow at a boundary, of which 0 is the input."""
         return self.slow == "anywhere" or (self.slow == "input" and stage == 0)
 
     def stage_of(self, model: nn.Module) -> int | str:

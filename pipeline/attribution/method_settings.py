@@ -36,9 +36,8 @@ class CheckedSettings:
 def read_settings(method: str, record: type, texts: Sequence[str], where: str = "--setting") -> dict[str, Setting]:
     """Settings by name, each of the type of its field, only those that differ from the default.
 
-    `method`: for messages. `record`: a dataclass. `texts`: ``key=value``. `where`: option or setting that they come
-    from, for messages. Raises UsageError for a text without ``=``, an unknown or repeated setting, or a value of
-    another type or outside of its range.
+    `texts`: ``key=value``, for the fields of the dataclass `record`. `where`: option or setting that they come from,
+    for messages.
     """
     given: dict[str, Any] = {}
     for text in texts:
@@ -53,12 +52,12 @@ def read_settings(method: str, record: type, texts: Sequence[str], where: str = 
 
 
 def typed_settings(method: str, record: type, given: Mapping[str, Any], where: str) -> dict[str, Setting]:
-    """Settings by name from their values, as `read_settings` gives them."""
     fields = dict(settable(record))
     values: dict[str, Setting] = {}
     for name, value in given.items():
         if name not in fields:
-            raise UsageError(f"{where} {name} = {shown(value)}: {method} has no setting {name!r}; {_listed(fields)}.")
+            settings = ", ".join(fields) or "none"
+            raise UsageError(f"{where} {name} = {shown(value)}: {method} has no setting {name!r}; it has {settings}.")
         values[name] = typed_value(fields[name].kind, value, f"{where} {name}")
     return {name: value for name, value in values.items() if value != fields[name].default}
 
@@ -87,10 +86,6 @@ def settable(record: type, prefix: str = "") -> Iterator[tuple[str, Field]]:
 
 
 def build_record(record: type, settings: Mapping[str, Setting], given: Mapping[str, Any]) -> Any:
-    """Create a record from its settings and from values provided by the run.
-
-    Raises UsageError for a value that the record refuses.
-    """
     kinds, values = kinds_of(record), dict(given)
     for name, value in settings.items():
         head, point, _ = name.partition(".")
@@ -100,7 +95,3 @@ def build_record(record: type, settings: Mapping[str, Setting], given: Mapping[s
         else:
             values[head] = value
     return record(**values)
-
-
-def _listed(fields: Mapping[str, Field]) -> str:
-    return f"it has {', '.join(fields)}" if fields else "it has none"

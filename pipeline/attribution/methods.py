@@ -53,7 +53,7 @@ class Conditional(Protocol):
 
 @runtime_checkable
 class Propagation(Protocol):
-    """A method with its own pass through the network, which can make several maps at once."""
+    """A method that passes itself through the network, which can make several maps at once."""
 
     def answers(
         self, model: nn.Module, volumes: Tensor, target: int, start: StartValue, stage: int | str
@@ -102,11 +102,7 @@ def require_defined(
     start: StartValue,
     channels: int = 1,
 ) -> None:
-    """Refuse a method that is not defined for a network, using an empty volume; before any scan is read.
-
-    `shape`: voxels of its input. `stage`, `start`: as for `attribute`. `channels`: of its input. Raises UsageError from
-    the method, with the layers it found and the remedy.
-    """
+    """Refuse a method that is not defined for a network with an input of this shape, before any scan is read."""
     if isinstance(method, Conditional):
         model, member_method = members_of(model)[0], for_member(method, 0)
         assert isinstance(member_method, Conditional)
@@ -140,33 +136,10 @@ def attribute_all(
 ) -> tuple[Attribution, ...]:
     """Explain one output of a model for a batch of volumes; of an ensemble, the means over its members.
 
-    Parameters
-    ----------
-    model : nn.Module
-        In evaluation mode; not changed.
-    volumes : Tensor
-        (B, C, D, H, W), a channel per image, in the precision and on the device of the model.
-    target : int
-        Output unit to explain.
-    method : Method
-    stage : int or str
-        Boundary at which to explain; 0 is the input. See `explaining`.
-    start : {"logit", "probability", "evidence"}
-        Value of the target that is explained.
-    at_input_grid : bool
-        Upsample the map of a later stage to the grid of the input; see `to_input_grid`.
-
-    Returns
-    -------
-    tuple of Attribution
-        One, or one per map of a method that makes several.
-
-    Raises
-    ------
-    UsageError
-        For an unsupported stage, target, mode or setting.
-    BadInputError
-        For volumes that do not fit the model or are not finite, and for maps that are not finite.
+    `model`: in evaluation mode; not changed. `volumes`: (B, C, D, H, W), a channel per image, in its precision and on
+    its device. `stage`: boundary at which to explain; 0 is the input (`explaining`). `start`: value of the target that
+    is explained. `at_input_grid`: upsample the map of a later stage (`to_input_grid`). Gives one answer per map of the
+    method.
     """
     if isinstance(model, Ensemble):
         return _of_ensemble(answers_of_members(model, volumes, target, method, stage, start, at_input_grid))
@@ -175,8 +148,16 @@ def attribute_all(
             attribute_all(model, volume, target, method, stage, start, at_input_grid)
             for volume in torch.split(volumes, 1)
         ]
-        return tuple(_joined(answers) for answers in zip(*each, strict=True))
-    if isinstance(method, Propagation) and stage == 0:  # has its own pass through the network
+        return tuple(
+            replace(
+                answers[0],
+                values=torch.cat([answer.values for answer in answers]),
+                start_value=torch.cat([answer.start_value for answer in answers]),
+                channels=None,
+            )
+            for answers in zip(*each, strict=True)
+        )
+    if isinstance(method, Propagation) and stage == 0:  # passes through the network itself
         return tuple(
             one_channel(_finite(answer), True) for answer in method.answers(model, volumes, target, start, stage)
         )
@@ -193,12 +174,10 @@ def attribute_all(
                 of_reference = method.reference_value(view) if isinstance(method, Relative) else None
             settings = described(method, stage, start)
             ledger = method.ledger(view) if isinstance(method, Accounted) else None
-            answers = [
-                Attribution(
-                    drawn.values.detach(), method.name, target, view.own_score, settings, ledger, of_reference,
-                    drawn.errors, drawn.sampling_error,
-                )
-            ]  # fmt: skip
+            answer = Attribution(
+                drawn.values.detach(), method.name, target, view.own_score, settings, ledger, of_reference
+            )
+            answers = [replace(answer, errors=drawn.errors, sampling_error=drawn.sampling_error)]
         answers = [one_channel(_finite(answer), view.at_input) for answer in answers]
         if at_input_grid and not view.at_input:
             answers = [replace(answer, values=to_input_grid(answer.values, view)) for answer in answers]
@@ -210,9 +189,9 @@ def answers_of_members(
     volumes: Tensor,
     target: int,
     method: Method,
-    stage: int | str = 0,
-    start: StartValue = "logit",
-    at_input_grid: bool = True,
+    stage: int | str,
+    start: StartValue,
+    at_input_grid: bool,
 ) -> Iterator[tuple[Attribution, ...]]:
     """What `attribute_all` answers for each member of an ensemble, one after the other; for any other network once."""
     for number, member in enumerate(members_of(model)):
@@ -237,12 +216,6 @@ def for_member(method: Method, number: int) -> Method:
     return method if reference is None else replace(method, reference=reference.of_member(number))  # type: ignore[type-var]
 
 
-def _joined(answers: Sequence[Attribution]) -> Attribution:
-    """One answer of several volumes, from those of each alone."""
-    values, starts = (torch.cat([getattr(answer, name) for answer in answers]) for name in ("values", "start_value"))
-    return replace(answers[0], values=values, start_value=starts, channels=None)
-
-
 def _finite(answer: Attribution) -> Attribution:
     broken = [index for index, values in enumerate(answer.values) if not bool(on_host(torch.isfinite(values).all()))]
     if broken:
@@ -254,7 +227,6 @@ def _finite(answer: Attribution) -> Attribution:
 
 
 def described(method: object, stage: int | str, start: StartValue) -> dict[str, str | float]:
-    """Settings of a method for a sidecar: its fields, the stage and the start value."""
     settings: dict[str, str | float] = {"stage": stage, "start": start}
     for field in dataclasses.fields(method) if dataclasses.is_dataclass(method) else ():
         value = getattr(method, field.name)
@@ -283,10 +255,6 @@ Centres = tuple[tuple[float, float], ...]
 def receptive_centres(layers: Sequence[tuple[str, nn.Module]]) -> Centres:
     """Offset and step, per axis, so that feature i has its receptive field's centre at voxel ``offset + step i``.
 
-    Raises UsageError for a layer with unknown geometry; the message names it.
-
-    Examples
-    --------
     >>> receptive_centres([("conv", nn.Conv3d(1, 1, 3)), ("pool", nn.MaxPool3d(2))])
     ((1.5, 2.0), (1.5, 2.0), (1.5, 2.0))
     """
@@ -359,10 +327,7 @@ class OwnGeometry(Protocol):
 
 
 def to_input_grid(maps: Tensor, view: NetworkView) -> Tensor:
-    """Bring maps (B, 1, d, h, w) of a boundary to the grid of the volumes, (B, 1, D, H, W).
-
-    Raises UsageError as `receptive_centres`.
-    """
+    """Bring maps (B, 1, d, h, w) of a boundary to the grid of the volumes, (B, 1, D, H, W)."""
     return interpolated(maps, view.before, view.volumes.shape[-3:])
 
 
@@ -370,14 +335,12 @@ def interpolated(maps: Tensor, layers: Sequence[tuple[str, nn.Module]], shape: S
     """Bring maps (B, 1, d, h, w) of the output of some layers to a grid of `shape`; see `to_input_grid`."""
     if len(layers) == 1 and isinstance(layers[0][1], OwnGeometry):
         return layers[0][1].to_input(maps, shape)
-    for axis, (offset, step) in enumerate(receptive_centres(layers)):
-        maps = _interpolate_axis(maps, axis + 2, shape[axis], offset, step)
+    for axis, (offset, step) in enumerate(receptive_centres(layers), start=2):
+        last = maps.shape[axis] - 1
+        voxels = torch.arange(shape[axis - 2], device=maps.device, dtype=torch.float64)
+        place = ((voxels - offset) / step).clamp(0, last)
+        low = place.floor().long().clamp(max=max(last - 1, 0))
+        weight = (place - low).to(maps.dtype).view(*(-1 if dim == axis else 1 for dim in range(maps.dim())))
+        high = (low + 1).clamp(max=last)
+        maps = maps.index_select(axis, low) * (1 - weight) + maps.index_select(axis, high) * weight
     return maps
-
-
-def _interpolate_axis(maps: Tensor, axis: int, size: int, offset: float, step: float) -> Tensor:
-    last = maps.shape[axis] - 1
-    place = ((torch.arange(size, device=maps.device, dtype=torch.float64) - offset) / step).clamp(0, last)
-    low = place.floor().long().clamp(max=max(last - 1, 0))
-    weight = (place - low).to(maps.dtype).view(*(-1 if dim == axis else 1 for dim in range(maps.dim())))
-    return maps.index_select(axis, low) * (1 - weight) + maps.index_select(axis, (low + 1).clamp(max=last)) * weight

@@ -4,11 +4,10 @@ Words: the *boundary* splits the network in two, ``rest(pre(volumes)) == model(v
 w) are the values at the boundary; at boundary 0 they are the volumes. A method explains the *score* of the target as a
 function of the features, so one formula serves the input and every stage (ML-Att; Rao, Böhle & Schiele 2022).
 
-The score is the logit of the target (default), its softmax probability, as in the founding study, or its *evidence*:
-the logit minus the mean of the other logits, which maps relative to a reference explain. For two classes evidence is
-the log odds, and does not change if a constant is added to all logits; for regression it is the output. LRP is linear
-in its start value: a negative logit, as many controls have for the patient class, gives the negative of the map for a
-positive logit, and the map sums to the negative logit.
+The score is the logit of the target (default), its softmax probability, as in the founding study, or its *evidence*,
+which maps relative to a reference explain: for two classes the log odds, for regression the output. LRP is linear in
+its start value: a negative logit, as many controls have for the patient class, gives the negative of the map for a
+positive one.
 
 Everything is computed in full float32. On NVIDIA cards since Ampere, PyTorch uses TF32 (10-bit mantissa) for float32
 convolutions by default, which breaks conservation in the third digit and changes max-pool winners.
@@ -37,25 +36,10 @@ StartValue = Literal["logit", "probability", "evidence"]
 
 
 def start_values(logits: Tensor, target: int, start: StartValue) -> Tensor:
-    """Explained value of the target, one per volume: (B,).
+    """Explained value of the target, one per volume, (B,), of logits (B, K).
 
-    Parameters
-    ----------
-    logits : Tensor
-        (B, K).
-    target : int
-        Output unit, 0 to K - 1.
-    start : {"logit", "probability", "evidence"}
-        ``evidence`` is the logit minus the mean of all other logits; for a single output, the output itself.
+    ``evidence`` is the logit minus the mean of all other logits; for a single output, the output itself.
 
-    Raises
-    ------
-    UsageError
-        If the target does not exist, `start` is unknown or a probability of one output, or the output is not one row of
-        logits per volume.
-
-    Examples
-    --------
     >>> start_values(torch.tensor([[0.0, -2.0]]), 1, "logit").tolist()
     [-2.0]
     >>> start_values(torch.tensor([[3.0, 3.0]]), 1, "probability").tolist()
@@ -83,11 +67,7 @@ def start_values(logits: Tensor, target: int, start: StartValue) -> Tensor:
 
 
 def require_explainable(model: nn.Module, volumes: Tensor) -> None:
-    """Refuse volumes that the model cannot take or that are not finite.
-
-    Raises BadInputError for a wrong number of axes, a precision or device other than the model's, or values that are
-    not finite.
-    """
+    """Refuse volumes that the model cannot take or that are not finite."""
     if volumes.dim() != 5 or not len(volumes):
         raise BadInputError(f"volumes must be (batch, channel, D, H, W) and are {tuple(volumes.shape)}.")
     if volumes.dtype not in (torch.float32, torch.float64):
@@ -105,10 +85,7 @@ def require_explainable(model: nn.Module, volumes: Tensor) -> None:
 
 @contextmanager
 def exact_float32(device: torch.device) -> Iterator[None]:
-    """Context with full float32 precision and deterministic convolutions; settings are restored afterwards.
-
-    `device`: device of the computation; autocast is disabled there.
-    """
+    """Context with full float32 precision, deterministic convolutions and no autocast; restored afterwards."""
     matmul = torch.backends.cuda.matmul
     allowed = matmul.allow_tf32
     with (
@@ -131,11 +108,11 @@ BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 class NetworkView:
     """One output of a network as a function of the features at a boundary.
 
-    `volumes`: (B, 1, D, H, W). `features`: (B, C, d, h, w), values at the boundary; detached. `target`: output unit.
-    `start`: value of the target that is explained. `before`, `after`: the layers on either side of the boundary, by
-    name. `before` is empty at the input. `model`: the whole network, which LRP needs. `stage`: the boundary as
-    requested. `own_score`: (B,), the value of the target for the volumes themselves. `pooling`: the stage whose
-    attention is right behind the boundary; None for all other boundaries.
+    `volumes`: (B, 1, D, H, W). `features`: (B, C, d, h, w), values at the boundary; detached. `start`: value of the
+    target that is explained. `before`, `after`: the layers on either side of the boundary, by name; at the input
+    nothing is before it. `model`: the whole network, which LRP needs. `stage`: the boundary as requested. `own_score`:
+    (B,), the value of the target for the volumes themselves. `pooling`: the stage whose attention is right behind the
+    boundary, if there is one.
     """
 
     volumes: Tensor
@@ -179,10 +156,8 @@ def explaining(
     """Open a network at a boundary: exact float32, deterministic, restored afterwards.
 
     `model`: in evaluation mode. Boundaries other than 0 need a `StagedModel` or an `nn.Sequential`. `volumes`: (B, 1,
-    D, H, W), in the precision and on the device of the model. `target`: output unit. `stage`: boundary: a number of
-    stages (of a `StagedModel`) or children (of an `nn.Sequential`), or the name of a layer, meaning right after it.
-    Raises UsageError for a boundary or target that does not exist, or a layer that is in training mode or works in
-    place. Raises BadInputError for volumes that do not fit the model or are not finite.
+    D, H, W), in its precision and on its device. `stage`: a number of stages (of a `StagedModel`) or children (of an
+    `nn.Sequential`), or the name of a layer, meaning right after it.
     """
     require_unchanging(model)
     require_explainable(model, volumes)
@@ -213,10 +188,7 @@ def placed_layers(layers: Layers) -> Layers:
 
 
 def require_unchanging(model: nn.Module) -> None:
-    """Refuse a model whose forward pass depends on the batch or changes its own activations.
-
-    Raises UsageError, naming the first module in training mode, working in place, or normalising by the current batch.
-    """
+    """Refuse a model whose forward pass depends on the batch or changes its activations."""
     for name, module in model.named_modules():
         where = f"layer {name or 'model'} ({type(module).__name__})"
         if module.training:

@@ -42,9 +42,11 @@ LEDGER_TABLE = Table(
         "stabiliser": "Relevance absorbed by the stabiliser of the denominator (0 for rules without one)",
         "residual": "relevance_in minus relevance_out and all losses: rounding error",
     },
-    "map and layer with weights", "Where did relevance go, layer by layer?", stage="attribution",
+    "map and layer with weights",
+    "Where did relevance go, layer by layer?",
+    stage="attribution",
     file="sub-*/relevance/*_desc-lrp_ledger.tsv",
-)  # fmt: skip
+)
 LOSSES = ("absorbed_by_bias", "lost_no_contribution", "stabiliser")
 
 
@@ -69,7 +71,6 @@ class LedgerEntry:
 
     @property
     def residual(self) -> Tensor:
-        """relevance_in minus relevance_out and all losses."""
         lost = self.absorbed_by_bias + self.lost_no_contribution + self.stabiliser
         return self.relevance_in - self.relevance_out - lost
 
@@ -121,55 +122,38 @@ def sum_per_volume(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Attribution:
-    """Maps of a batch of volumes.
-
-    Parameters
-    ----------
-    values : Tensor
-        (B, 1, D, H, W), one value per input voxel, on the grid of the input.
-    method : str
-        Its name in the registry.
-    target : int
-        Explained output unit.
-    start_value : Tensor
-        (B,), the explained value of the target: its logit, its softmax probability or its evidence.
-    parameters : mapping
-        Settings of the method.
-    ledger : Ledger or None
-        Where relevance went; None for methods that are not conservative.
-    reference_value : Tensor or None
-        (B,), the same value of the reference, for methods relative to controls, whose maps add up to ``start_value``
-        minus this; None for all others.
-    errors : Tensor or None
-        (B, 1, D, H, W), standard errors of regions, shared out over their voxels as `values` are; None for a method
-        that draws nothing at random.
-    sampling_error : Tensor or None
-        (B,), what the sum of the points that were drawn missed before a control variate made it add up; None for a
-        method that draws no points.
-    sign : Tensor or None
-        (B,), of relevance: -1 where the map as a whole is turned, so that negative values speak for the target; see
-        `pipeline.attribution.lrp.rules`. None where positive values always do, and for the mean of several
-        networks.
-    members : Tensor or None
-        (M, B, 1, D, H, W), the maps of the members of an ensemble, of methods relative to controls; None for all
-        others.
-    channels : Tensor or None
-        (B, C, D, H, W), the map of each channel of the input, of which `values` are the sum; None for an input of one
-        channel, and a method that makes one map for all channels.
-    """
+    """Maps of a batch of volumes."""
 
     values: Tensor
+    """(B, 1, D, H, W), one value per input voxel, on the grid of the input."""
     method: str
+    """Its name in the registry."""
     target: int
+    """Explained output unit."""
     start_value: Tensor
+    """(B,), the explained value of the target: its logit, its softmax probability or its evidence."""
     parameters: Mapping[str, str | float]
+    """Settings of the method."""
     ledger: Ledger | None = None
+    """Where relevance went; None for methods that are not conservative."""
     reference_value: Tensor | None = None
+    """(B,), the same value of the reference, for methods relative to controls, whose maps add up to ``start_value``
+    minus this; None for all others."""
     errors: Tensor | None = None
+    """(B, 1, D, H, W), standard errors of regions, shared out over their voxels as `values` are; None for a method that
+    draws nothing at random."""
     sampling_error: Tensor | None = None
+    """(B,), what the sum of the points that were drawn missed before a control variate made it add up; None for a
+    method that draws no points."""
     sign: Tensor | None = None
+    """(B,), of relevance: -1 where the map as a whole is turned, so that negative values speak for the target; see
+    `pipeline.attribution.lrp.rules`. None where positive values always do, and for the mean of several networks."""
     members: Tensor | None = None
+    """(M, B, 1, D, H, W), the maps of the members of an ensemble, of methods relative to controls; None for all
+    others."""
     channels: Tensor | None = None
+    """(B, C, D, H, W), the map of each channel of the input, of which `values` are the sum; None for an input of one
+    channel, and a method that makes one map for all channels."""
 
     @property
     def speaking_for(self) -> Tensor:
@@ -204,7 +188,7 @@ class RunningMean:
             self._channels = channels if self._channels is None else self._channels + channels
 
     def result(self) -> Attribution:
-        """The mean, in the precision of the maps; of one network its own answer."""
+        """In the precision of the maps; of one network its answer."""
         assert self._first is not None
         if self._total is None:
             return self._first

@@ -117,11 +117,7 @@ METHODS: Mapping[str, Entry] = {**OWN, **{entry.name: entry for entry in plugged
 
 
 def find_method(name: str, where: str = "--method") -> Entry:
-    """The entry of a method.
-
-    `where`: option or setting that names it, for the message. Raises UsageError for an unknown name; the message lists
-    the known ones.
-    """
+    """The entry of a method; `where` is the option or setting that names it, for the message."""
     if name not in METHODS:
         raise UsageError(f"{where} {name}: unknown; known are {', '.join(sorted(METHODS))}.")
     return METHODS[name]

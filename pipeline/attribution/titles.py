@@ -14,8 +14,6 @@ from heatlas.pipeline.run.layout.scan_files import GUIDED, GUIDED_MAP, LRP, beta
 def map_title(name: str) -> str:
     """Name of a map as a reader sees it.
 
-    Examples
-    --------
     >>> map_title("lrpB050"), map_title("gb"), map_title("integratedGradients"), map_title("riseP0p25")
     ('LRP β=0.5', 'Guided backpropagation', 'Integrated gradients', 'RISE p 0.25')
     """
@@ -50,8 +48,6 @@ def _words(label: str) -> str:
 def method_title(name: str) -> str:
     """Name of a method, and the settings behind it, as a reader sees it.
 
-    Examples
-    --------
     >>> method_title("guided-backpropagation"), method_title("lrp beta=0.25"), method_title("lrp focus")
     ('Guided backpropagation', 'LRP β=0.25', 'LRP focus')
     """

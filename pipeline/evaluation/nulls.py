@@ -238,8 +238,7 @@ def shuffled_config(config: Config, seed: int) -> Config:
     cohort = dataclasses.replace(config.cohort, shuffle_labels=True)
     alone = without_other_runs(config)  # which would know the true labels
     training = dataclasses.replace(alone.training, repeats=1)
-    backbone = on_backbone(alone.model)
-    model = alone.model if backbone is None else backbone.for_shuffled(alone.model)
+    model = on_backbone(alone.model).for_shuffled(alone.model)
     return dataclasses.replace(alone, cohort=cohort, training=training, model=model, seed=seed)
 
 

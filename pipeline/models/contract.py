@@ -7,7 +7,7 @@ that does one operation (a convolution, a ReLU); a stage is a layer or an `nn.Se
 An ensemble, networks of one family that learned the same fold from different seeds, is from outside a network of one
 stage. Its output is the mean of its members' *logits* (not of their probabilities), so that everything that is linear
 in the logits is the mean over members: the evidence of a scan, and every map that adds up to it. Methods that look into
-a network look into each member (`pipeline.attribution.methods`). Attention weights pass through modules of their own,
+a network look into each member (`pipeline.attribution.methods`). Attention weights pass through separate modules,
 so that they can be read, with their gradients, without changing the network.
 """
 
@@ -27,23 +27,10 @@ from heatlas.pipeline.models.families.family import Architecture
 class StagedModel(nn.Module):
     """A network that is the composition of its stages.
 
-    Parameters
-    ----------
-    stages : sequence of nn.Module
-        Applied in order. No module may appear twice, so that a hook on a module means one place of the network,
-        and none may work in place, so that the activation a hook saw stays what it was.
-
-    Raises
-    ------
-    ValueError
-        If there is no stage, a module is shared between places, or a module works in place.
-
-    Attributes
-    ----------
-    architecture : Architecture or None
-        Family, settings and grid that it was built from; None for a network of no family, which cannot be stored.
-    monai_names : mapping of str to str
-        Of a network of MONAI, its names of weights by ours.
+    No module may appear twice, so that a hook on a module means one place of the network, and none may work in place,
+    so that the activation a hook saw stays what it was. `architecture`: family, settings and grid that it was built
+    from; None for a network of no family, which cannot be stored. `monai_names`: of a network of MONAI, its names of
+    weights by ours.
     """
 
     architecture: Architecture | None = None
@@ -56,7 +43,6 @@ class StagedModel(nn.Module):
 
     @property
     def stages(self) -> Sequence[nn.Module]:
-        """The stages, first to last."""
         return tuple(self._stages)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -92,10 +78,7 @@ class MeanOfNetworks(nn.Module):
 
 
 class Ensemble(StagedModel):
-    """Networks of the same architecture, whose logits are averaged.
-
-    `members`: at least two.
-    """
+    """At least two networks of the same architecture, whose logits are averaged."""
 
     def __init__(self, members: Sequence[StagedModel]) -> None:
         super().__init__([MeanOfNetworks(members)])
@@ -108,7 +91,6 @@ def members_of(model: nn.Module) -> tuple[nn.Module, ...]:
 
 
 def ensemble_of(members: Sequence[StagedModel]) -> StagedModel:
-    """The ensemble of some networks; of one, that network."""
     return members[0] if len(members) == 1 else Ensemble(members)
 
 
@@ -143,10 +125,7 @@ class PoolsByAttention(Protocol):
 
 @contextmanager
 def kept_attention(network: nn.Module) -> Iterator[list[Tensor]]:
-    """Keep the weights of all passes, in the order of computation and with their graph; hooks are removed on exit.
-
-    Yields filled by each pass: (B, heads, queries, keys) of each layer.
-    """
+    """Keep the weights (B, heads, queries, keys) of all passes, in order and with their graph; hooks go on exit."""
     kept: list[Tensor] = []
 
     def keep(_: nn.Module, given: tuple[Any, ...]) -> None:

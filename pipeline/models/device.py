@@ -22,20 +22,17 @@ def chosen_device(config: TrainingConfig) -> torch.device:
 
 
 def require_device(config: TrainingConfig) -> None:
-    """Refuse a configured GPU that this machine does not have, or that PyTorch cannot use.
-
-    Raises UsageError with the reason: PyTorch without CUDA, a driver that is too old, or no GPU.
-    """
+    """Refuse a configured GPU that this machine does not have, or that PyTorch cannot use."""
     if config.device != "cuda":
         return
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         if torch.cuda.is_available():
             return
     if torch.version.cuda is None:
         reason = "this PyTorch was built without CUDA. Install requirements-cuda.lock (make install TORCH=cuda), or set"
-    elif told:  # which names the version of the driver, in several sentences
-        message = str(told[0].message).partition(". ")[0].removeprefix("CUDA initialization: ")
+    elif warned:  # which names the version of the driver, in several sentences
+        message = str(warned[0].message).partition(". ")[0].removeprefix("CUDA initialization: ")
         reason = f"{message}. Update the NVIDIA driver to one for CUDA {torch.version.cuda}, or set"
     else:
         reason = "no usable GPU on this machine. Set"

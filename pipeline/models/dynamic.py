@@ -81,7 +81,6 @@ class DynamicLinear(nn.Module):
 
 
 def dynamic_layers(model: nn.Module) -> tuple[tuple[str, DynamicLinear], ...]:
-    """The dynamic linear modules of a network, by name."""
     return tuple((name, module) for name, module in model.named_modules() if isinstance(module, DynamicLinear))
 
 
@@ -90,8 +89,6 @@ def explanation_mode(model: nn.Module, mode: Mode = "detached") -> Iterator[None
     """Set the mode of all dynamic linear modules of a network; restored afterwards, also after an exception.
 
     It must be open during the backward pass too where activations are computed again there (checkpointing).
-
-    Raises UsageError if a module is not linear as it is: dropout while training, or a norm that subtracts batch means.
     """
     if mode != "off":
         _require_linear(model)
@@ -122,42 +119,21 @@ def _require_linear(model: nn.Module) -> None:
             raise UsageError(f"layer {name or 'model'} ({type(module).__name__}) cannot be explained: {reason}.")
 
 
-def bias_of_chance(outputs: int, prior: float | None = None) -> float:
-    """Logit bias of a network with so many outputs.
+def bias_of_chance(outputs: int) -> float:
+    """Logit bias of C classes, ``log(1 / (C - 1))``, which for two is 0; also 0 of one output, a number.
 
-    Parameters
-    ----------
-    outputs : int
-        C classes: ``log(1 / (C - 1))``, which for two classes is 0.
-    prior : float, optional
-        Needed for a single class: ``logit(prior)``, its probability where nothing speaks for or against it.
-
-    Raises
-    ------
-    UsageError
-        For a single class without a prior between 0 and 1.
-
-    Examples
-    --------
-    >>> bias_of_chance(2), round(bias_of_chance(10), 4), bias_of_chance(1, prior=0.5)
+    >>> bias_of_chance(2), round(bias_of_chance(10), 4), bias_of_chance(1)
     (0.0, -2.1972, 0.0)
     """
-    if outputs > 1:
-        return math.log(1 / (outputs - 1))
-    if prior is None or not 0 < prior < 1:
-        raise UsageError("a single logit has no chance level of its own: give the prior probability of its class.")
-    return math.log(prior) - math.log1p(-prior)
+    return math.log(1 / (outputs - 1)) if outputs > 1 else 0.0
 
 
 class LogitLayer(nn.Module):
     """``x / temperature + bias``; both are buffers, so that they are stored with the weights.
 
-    `temperature`: above 0. `bias`: from `bias_of_chance` for classes; 0 for a number. `initial_size`: root mean square
-    that ``x / temperature`` is to have before training: the temperature is then set from data by
-    `calibrate`. None: it stays as given.
+    `bias`: from `bias_of_chance`. `initial_size`: root mean square that ``x / temperature``
+    is to have before training: `calibrate` then sets the temperature from data. None: it stays as given.
 
-    Examples
-    --------
     >>> LogitLayer(4.0, bias=1.0)(torch.tensor([[8.0, 0.0]])).tolist()
     [[3.0, 1.0]]
     """
@@ -184,7 +160,7 @@ class LogitLayer(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *others)
 
     def extra_repr(self) -> str:
-        biases = ", ".join(f"{one:g}" for one in self.bias.reshape(-1).tolist())
+        biases = ", ".join(f"{bias:g}" for bias in self.bias.reshape(-1).tolist())
         return f"temperature={float(self.temperature):g}, bias={biases}"
 
 
@@ -193,11 +169,9 @@ Value = Callable[[Tensor], Tensor]
 
 
 def dynamic_weights(model: nn.Module, value: Value, features: Tensor) -> Tensor:
-    """Rows of W(a), one per volume, of the shape of the features; detached.
+    """Rows of W(a), one per volume, of the shape of the features (B, ...); detached, also in inference mode.
 
-    Works within `torch.no_grad` and `torch.inference_mode`.
-
-    `model`: holds all dynamic linear modules that `value` runs through. `features`: (B, ...).
+    `model`: holds all dynamic linear modules that `value` runs through.
     """
     with torch.inference_mode(False), torch.enable_grad(), explanation_mode(model):
         leaf = _leaf(features)
@@ -209,10 +183,8 @@ def differentiable_weights(model: nn.Module, value: Value, features: Tensor) -> 
     """The value (B,), and rows of W(a) that can be differentiated with respect to the parameters.
 
     Detached factors would lose the dependence of W on the parameters. So a first pass keeps every factor with its
-    graph, which may reach beyond the features, and a second one, on a leaf of its own, uses those factors: it is linear
+    graph, which may reach beyond the features, and a second one, on another leaf, uses those factors: it is linear
     in the leaf, its gradient is W.
-
-    `model`, `value`, `features`: as of `dynamic_weights`.
     """
     with torch.inference_mode(False), torch.enable_grad():
         leaf = _leaf(features)
@@ -255,7 +227,6 @@ class Scaled(nn.Sequential):
 
     @property
     def gain(self) -> Tensor:
-        """The factor."""
         return torch.as_tensor(self[1].gain)
 
 
@@ -274,8 +245,8 @@ def _fresh(module: nn.Module, name: str = "") -> Iterator[tuple[str, nn.Module]]
     if getattr(module, "was_trained", False):
         return
     yield name, module
-    for own, child in module.named_children():
-        yield from _fresh(child, f"{name}.{own}" if name else own)
+    for key, child in module.named_children():
+        yield from _fresh(child, f"{name}.{key}" if name else key)
 
 
 def _is_open(module: nn.Module) -> bool:
@@ -286,10 +257,8 @@ def _is_open(module: nn.Module) -> bool:
 def calibrate(model: nn.Module, volumes: Tensor) -> None:
     """Set gains so that a layer gives the root mean square it gets, and the temperature for logits of `initial_size`.
 
-    One pass; each layer sees the signals of layers that are already calibrated.
-
-    `model`: with fresh weights. `volumes`: (B, 1, D, H, W), of the training part. Raises UsageError, naming the layer
-    that gives nothing, or nothing finite.
+    One pass of training volumes (B, 1, D, H, W) through fresh weights; each layer sees the signals of layers that are
+    already calibrated.
     """
     with ExitStack() as hooks:
         for name, module in _fresh(model):

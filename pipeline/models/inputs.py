@@ -1,6 +1,6 @@
 """From a scan in template space to what a network sees, and from a map over that back to template space.
 
-The network sees intensities scaled to [0, 1] inside the scan's own brain mask, with a background of exactly 0, on
+The network sees intensities scaled to [0, 1] inside the scan's brain mask, with a background of exactly 0, on
 the template grid or on the part of it that holds the brain. For networks that are trained and tested without some
 regions, voxels are replaced by the same tissue in every scan, as a file says, whenever a scan is read; no copy of a
 scan is written.
@@ -29,11 +29,7 @@ from heatlas.pipeline.run.work.jobs import require_registered
 
 
 def write_tissue(path: Path, replaced: NDArray[np.bool_], tissue: NDArray[np.floating]) -> None:
-    """Write the voxels to be replaced and what replaces them.
-
-    `path`: NPZ. `replaced`: (D, H, W), on the grid that the network sees. `tissue`: (D, H, W), intensities as the
-    network sees them.
-    """
+    """Write (NPZ) the voxels to be replaced and what replaces them, (D, H, W) as the network sees them."""
     with path.open("wb") as handle:
         np.savez(
             handle, shape=replaced.shape, voxels=np.flatnonzero(replaced), values=tissue[replaced].astype(np.float32)
@@ -41,10 +37,7 @@ def write_tissue(path: Path, replaced: NDArray[np.bool_], tissue: NDArray[np.flo
 
 
 def with_tissue(volume: NDArray[np.float32], path: Path) -> NDArray[np.float32]:
-    """A volume in which the voxels of a file from `write_tissue` are replaced.
-
-    Raises BadInputError if the file is of another grid.
-    """
+    """A volume in which the voxels of a file from `write_tissue` are replaced."""
     with np.load(path, allow_pickle=False) as file:
         shape = tuple(file["shape"].tolist())
         if shape != volume.shape:
@@ -89,7 +82,6 @@ class NetworkInput:
 
     @property
     def grid(self) -> Grid:
-        """Grid of the network's input."""
         return self.template_grid if self.box is None else self.box.grid(self.template_grid)
 
     @property
@@ -98,7 +90,6 @@ class NetworkInput:
 
 
 def configured_input(config: Config) -> NetworkInput:
-    """The input that a configuration asks for."""
     settings = config.registration
     whole = config.model.field_of_view == "template"
     box = None if whole else covering_box(configured_template(settings), config.model)
@@ -128,20 +119,14 @@ def covering_box(template: Template, network: ModelConfig) -> Box:
     return Box((starts[0], starts[1], starts[2]), (sides[0], sides[1], sides[2]))
 
 
-def scale_in_mask(
-    volume: np.ndarray, mask: np.ndarray, percentiles: tuple[float, float] = (0.0, 100.0)
-) -> np.ndarray:  # fmt: skip
-    """Map two percentiles inside the mask, usually minimum and maximum, to 0 and 1, and everything outside to 0.
-
-    `volume`: intensities, any scale. `mask`: brain voxels, of the same shape. `percentiles`: values beyond are cut off.
-    Raises BadInputError if shapes differ, the mask is empty, or the intensities inside are not finite or all the same.
-    """
+def scale_in_mask(volume: np.ndarray, mask: np.ndarray, percentiles: tuple[float, float] = (0.0, 100.0)) -> np.ndarray:
+    """Map two percentiles inside the mask, usually minimum and maximum, to 0 and 1, and everything outside to 0."""
     if volume.shape != mask.shape:
         raise BadInputError(f"image has shape {volume.shape} but its brain mask {mask.shape}; register the scan again.")
     inside = volume[mask].astype(np.float32)
     if not inside.size:
         raise BadInputError("brain mask is empty; check the registration of this scan.")
-    low, high = (float(one) for one in np.percentile(inside, percentiles))
+    low, high = map(float, np.percentile(inside, percentiles))
     if not math.isfinite(high - low):
         raise BadInputError("intensities inside the brain mask are not finite; check the image.")
     if low == high:
@@ -152,11 +137,7 @@ def scale_in_mask(
 
 
 def to_network(volume: np.ndarray, mask: np.ndarray, spec: NetworkInput) -> np.ndarray:
-    """What the network sees of one scan.
-
-    `volume`: intensities of one image in template space. `mask`: the scan's brain mask in template space; voxels > 0.5
-    are brain. Raises BadInputError if the volume is not on the template grid or cannot be scaled; see `scale_in_mask`.
-    """
+    """What the network sees of one image in template space; voxels of the mask above 0.5 are brain."""
     if volume.shape != spec.template_grid.shape:
         raise BadInputError(
             f"image has shape {volume.shape} but the template grid at {spec.resolution_mm:g} mm "
@@ -170,18 +151,7 @@ def to_network(volume: np.ndarray, mask: np.ndarray, spec: NetworkInput) -> np.n
 
 
 def from_network(values: np.ndarray, spec: NetworkInput) -> np.ndarray:
-    """Put a map over the network's input back on the template grid; 0 where the network sees nothing.
-
-    Parameters
-    ----------
-    values : array
-        (..., D, H, W); the last three axes are those of the network's input.
-
-    Returns
-    -------
-    array of the same type
-        The last three axes are those of the template grid.
-    """
+    """Put a map (..., D, H, W) over the network's input on the template grid; 0 where the network sees nothing."""
     if values.shape[-3:] != tuple(spec.shape):
         raise ValueError(f"map has shape {values.shape[-3:]} but the network's input {tuple(spec.shape)}.")
     return values if spec.box is None else spec.box.paste(values, spec.template_grid.shape)
@@ -191,16 +161,13 @@ def read_channels(files: ScanFiles, spec: NetworkInput) -> np.ndarray:
     """Read a registered scan as the network sees it; float32, shape (channels, *``spec.shape``).
 
     Each image is scaled by itself, inside the one brain mask. Voxels of ``files.tissue``, if there is such a file, are
-    replaced last, on the network's own scale.
-
-    Raises BadInputError if a file is missing or unreadable, lies on another grid, cannot be scaled, or is not the one
-    that was registered; names the file.
+    replaced last, on the network's scale.
     """
-    there = (files.suffix, *files.further)
-    if len(there) != spec.channels or (spec.images and there != spec.images):
+    images = (files.suffix, *files.further)
+    if len(images) != spec.channels or (spec.images and images != spec.images):
         seen = ", ".join(spec.images) or "one image"
         raise BadInputError(
-            f"{files.name}: its images are {', '.join(there)}, and the network sees {seen}. Train again with heatlas "
+            f"{files.name}: its images are {', '.join(images)}, and the network sees {seen}. Train again with heatlas "
             "run, or set cohort.suffix and cohort.further_suffixes as they were."
         )
     return _read(files, files.images, spec)
@@ -221,7 +188,7 @@ def _read(files: ScanFiles, images: Sequence[Path], spec: NetworkInput) -> np.nd
             seen.append(to_network(values, mask, spec))
         except BadInputError as error:
             raise BadInputError(f"{path}: {error}") from error
-    return np.stack(seen if files.tissue is None else [with_tissue(one, files.tissue) for one in seen])
+    return np.stack(seen if files.tissue is None else [with_tissue(values, files.tissue) for values in seen])
 
 
 def _on_template(path: Path, spec: NetworkInput) -> np.ndarray:

@@ -31,10 +31,7 @@ STORED = torch.float16
 
 @dataclass(frozen=True)
 class KeptVolumes:
-    """Volumes of some scans, read when they are asked for, as a tensor (N, C, D, H, W) of float16 would be.
-
-    `paths`: one file per scan; see `keep_volumes`. `shape`: (N, C, D, H, W). `device`: where batches are put.
-    """
+    """Volumes of some scans, one file each, read when asked for, as a float16 tensor (N, C, D, H, W) would be."""
 
     paths: tuple[Path, ...]
     shape: tuple[int, ...]
@@ -60,14 +57,12 @@ class KeptVolumes:
 def keep_volumes(
     files: Sequence[ScanFiles], spec: NetworkInput, folder: Path, device: torch.device, threads: int
 ) -> KeptVolumes:
-    """Write the volumes that are not yet in a folder.
+    """Write the volumes of registered scans that are not yet in a folder, which several processes may use at a time.
 
-    `files`: registered scans; only read. `folder`: made if absent. Several processes may use it at a time. `device`:
-    where batches are put. `threads`: files read at a time. Raises BadInputError if a scan cannot be read; the message
-    names the file. Raises OSError if the disk is full; no partial file is left.
+    `threads`: files read at a time. No partial file is left if the disk is full.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    paths = tuple(folder / f"{_key(one, spec)}.npy" for one in files)
+    paths = tuple(folder / f"{_key(scan, spec)}.npy" for scan in files)
 
     def keep(index: int) -> None:
         if not paths[index].is_file():

@@ -57,7 +57,6 @@ class LoadedModel:
 
     @property
     def settings(self) -> ModelConfig:
-        """Family by name, and its settings."""
         assert self.model.architecture is not None
         return self.model.architecture.settings
 
@@ -65,11 +64,10 @@ class LoadedModel:
 def save_model(
     files: FoldFiles, model: StagedModel, spec: NetworkInput, classes: tuple[str, ...], extra: Mapping[str, Any]
 ) -> None:
-    """Write weights and description.
+    """Write weights and description of a network of a family.
 
-    `files`: its ``weights`` and ``description`` are written. `model`: of a family. `spec`: what the network was trained
-    on. `classes`: names of the output units; of two classes the negative one first. `extra`: further entries of the
-    description, such as participants and seeds.
+    `spec`: what the network was trained on. `classes`: names of the output units; of two classes the negative one
+    first. `extra`: further entries of the description, such as participants and seeds.
     """
     files.folder.mkdir(parents=True, exist_ok=True)
     state = {name: on_host(value).contiguous() for name, value in model.state_dict().items()}
@@ -94,13 +92,7 @@ def save_model(
 
 
 def load_model(files: FoldFiles, device: torch.device | str = "cpu") -> LoadedModel:
-    """Read a network that `save_model` wrote; in evaluation mode, float32, on `device`.
-
-    Raises
-    ------
-    BadInputError
-        If a file is missing or unreadable, of an unknown format, or the weights are not those described.
-    """
+    """Read a network that `save_model` wrote; in evaluation mode, float32, on `device`."""
     description = read_json(files.description, RETRAIN)
     if description.get("format") != FORMAT:
         raise BadInputError(f"{files.description}: not a model description of format {FORMAT}. Train the model again.")
@@ -145,7 +137,6 @@ def load_model(files: FoldFiles, device: torch.device | str = "cpu") -> LoadedMo
 
 
 def require_family(loaded: LoadedModel, settings: ModelConfig, files: FoldFiles) -> None:
-    """Refuse a network of another family than that of the run."""
     if loaded.settings.architecture != settings.architecture:
         raise BadInputError(
             f"{files.description}: the network is a {loaded.settings.architecture}, and the run has model.architecture "
@@ -156,7 +147,7 @@ def require_family(loaded: LoadedModel, settings: ModelConfig, files: FoldFiles)
 def most_bytes(model: nn.Module) -> int:
     """Size that a file of the weights of a network does not exceed: its tensors, and what is written of each."""
     tensors = model.state_dict().values()
-    return int(sum(one.numel() * one.element_size() for one in tensors)) + 1024 * (len(tensors) + 1024)
+    return int(sum(tensor.numel() * tensor.element_size() for tensor in tensors)) + 1024 * (len(tensors) + 1024)
 
 
 def _build(architecture: Mapping[str, Any], outputs: int, count: int) -> tuple[StagedModel, tuple[int, int, int]]:
@@ -224,10 +215,7 @@ def names_in(network: nn.Module, model: StagedModel) -> dict[str, str]:
 
 
 def to_monai(model: StagedModel) -> dict[str, Tensor]:
-    """Weights for ``load_state_dict`` of the network of MONAI that a model was made of.
-
-    Raises UsageError for a network that is not MONAI's.
-    """
+    """Weights for ``load_state_dict`` of the network of MONAI that a model was made of."""
     if not model.monai_names:
         raise UsageError("this network is none of MONAI's, so MONAI has no names for its weights.")
     state = model.state_dict()
@@ -235,18 +223,14 @@ def to_monai(model: StagedModel) -> dict[str, Tensor]:
 
 
 def from_file(path: Path, model: StagedModel) -> dict[str, Tensor]:
-    """Weights of a file by our names, all but those of the last stage, which belongs to another task.
-
-    `path`: with our names or MONAI's. Raises BadInputError if the file cannot be read, or holds anything but tensors.
-    Raises UsageError if a weight is missing or has another shape.
-    """
+    """Weights of a file, under our names or MONAI's, by ours: all but the last stage, which belongs to another task."""
     given = {name.removeprefix(PARALLEL): value for name, value in read_weights(path).items()}
     last = f"_stages.{len(model.stages) - 1}."
     weights = {}
     for name, value in model.state_dict().items():
         if name.startswith(last) or name.endswith("num_batches_tracked"):
             continue
-        names = [one for one in (name, model.monai_names.get(name, "")) if one in given]
+        names = [alias for alias in (name, model.monai_names.get(name, "")) if alias in given]
         if not names:
             other = f" or {model.monai_names[name]}" if name in model.monai_names else ""
             raise UsageError(f"{path}: has no weight {name}{other}; it is of another network than model.body.")
@@ -270,7 +254,7 @@ def read_weights(path: Path) -> Mapping[str, Tensor]:
         content = safetensors.torch.load_file(path) if path.suffix == ".safetensors" else _tensors(path)
     except Exception as error:  # a foreign file can raise anything
         reason = " ".join(f"{error}".split())[:200] or type(error).__name__
-        if isinstance(error, pickle.UnpicklingError):  # torch's own words advise to run what is in the file
+        if isinstance(error, pickle.UnpicklingError):  # torch's words advise to run what is in the file
             reason = "it holds more than tensors, which are never read, or is damaged"
         raise BadInputError(
             f"{path}: no weights that can be read safely ({reason}). Save them as safetensors, or with torch.save as a "

@@ -4,7 +4,7 @@ A network can tell classes apart by the contour that brain extraction leaves (Ti
 what it is asked about is tissue. For each map the shares of |relevance| in such compartments are set against their
 shares of voxels, so that 1 is what relevance spread evenly over the reference would give.
 
-Compartments overlap; they are cut out of the scan's own brain mask and of what the network saw of it, so a rim is that
+Compartments overlap; they are cut out of the scan's brain mask and of what the network saw of it, so a rim is that
 of this scan and not of the template.
 """
 
@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -62,12 +62,8 @@ RELEVANCE_AUDIT_TABLE = Table(
 )  # fmt: skip
 
 
-@dataclass(frozen=True, eq=False)
-class Compartments:
-    """Parts of a scan, all of one shape.
-
-    `masks`: reference and voxels of each compartment.
-    """
+class Compartments(NamedTuple):
+    """Parts of a scan, each with the name of its reference, and the references; all of one shape."""
 
     masks: Mapping[str, tuple[str, Mask]]
     references: Mapping[str, Mask]
@@ -79,8 +75,6 @@ def within_reach(mask: Mask, reach: float) -> Mask:
     The squared distance transform, cut off at the reach, by one pass per axis (Felzenszwalb & Huttenlocher 2012): for
     a reach of few voxels some twenty times faster than `scipy.ndimage.distance_transform_edt`, the oracle of the tests.
 
-    Examples
-    --------
     >>> within_reach(np.array([[[False, False, False, True]]]), 2.0).tolist()
     [[[False, True, True, True]]]
     """
@@ -128,27 +122,30 @@ def compartments(volume: NDArray[np.float32], brain: Mask, tissue: Mapping[str, 
 
 def audit_rows(maps: Mapping[str, Tensor], parts: Compartments) -> list[dict[str, object]]:
     """Shares of |relevance| of each map (D, H, W, by name, all on one device) in each compartment."""
-    rows: list[dict[str, object]] = []
     if not maps:
-        return rows
+        return []
+    rows = []
     device = next(iter(maps.values())).device
-    whole = {name: _positions(mask, device) for name, mask in parts.references.items()}
-    inside = {name: _positions(mask, device) for name, (_, mask) in parts.masks.items()}
+    masks, references = parts
+
+    def positions(mask: Mask) -> Tensor:
+        return torch.from_numpy(np.flatnonzero(mask)).to(device)
+
+    whole = {name: positions(mask) for name, mask in references.items()}
+    inside = {name: positions(mask) for name, (_, mask) in masks.items()}
     for map_name, values in maps.items():
         magnitude = values.abs().reshape(-1)
         totals = {name: _sum_at(magnitude, voxels) for name, voxels in whole.items()}
-        for name, (reference, _) in parts.masks.items():
+        for name, (reference, _) in masks.items():
             absolute = _sum_at(magnitude, inside[name])
             n_voxels, n_reference = len(inside[name]), len(whole[reference])
             share = _ratio(absolute, totals[reference]) if n_voxels else float("nan")
             voxel_share = _ratio(n_voxels, n_reference)
-            rows.append(
-                {
-                    "map": map_name, "compartment": name, "reference": reference, "n_voxels": n_voxels,
-                    "reference_voxels": n_reference, "absolute_sum": absolute, "reference_sum": totals[reference],
-                    "share": share, "voxel_share": voxel_share, "enrichment": _ratio(share, voxel_share),
-                }
-            )  # fmt: skip
+            row: dict[str, object] = {"map": map_name, "compartment": name, "reference": reference}
+            row |= {"n_voxels": n_voxels, "reference_voxels": n_reference}
+            row |= {"absolute_sum": absolute, "reference_sum": totals[reference]}
+            row |= {"share": share, "voxel_share": voxel_share, "enrichment": _ratio(share, voxel_share)}
+            rows.append(row)
     return rows
 
 
@@ -165,9 +162,7 @@ def write_audit_table(
     """Write the table of one scan and its data dictionary.
 
     Maps (D, H, W, by name) and the volume that the network saw are on the grid of `box`, the part of the template grid
-    `grid` that the network sees (None for all of it); the scan's own brain mask is on `grid`.
-
-    Raises BadInputError if the mask cannot be read or lies on another grid.
+    `grid` that the network sees (None for all of it); the scan's brain mask is on `grid`.
     """
     brain = read_brain(brain_mask, grid)
     brain = brain if box is None else box.crop(brain)
@@ -183,10 +178,6 @@ def _tissue(labels: PackedLabels, regions: RegionTable, box: Box | None) -> Mapp
     inside = labels_in(labels, box)
     numbers = {kind: [region.number for region in regions.regions if region.tissue == kind] for kind in (FLUID, VESSEL)}
     return {kind: np.isin(inside, labelled) for kind, labelled in numbers.items()} | {NO_REGION: inside == REST}
-
-
-def _positions(mask: Mask, device: torch.device) -> Tensor:
-    return torch.from_numpy(np.flatnonzero(mask)).to(device)
 
 
 def _sum_at(flat: Tensor, voxels: Tensor) -> float:

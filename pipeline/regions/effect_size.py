@@ -22,19 +22,11 @@ def hedges_g(
     The regression coefficient of the group beside the block, over the residual standard deviation. NaN where a column
     does not vary, a value is missing, or fewer than two degrees of freedom are left.
 
-    Parameters
-    ----------
-    values : array, shape (participants, columns)
-    is_first : array of bool, shape (participants,)
-        Or numbers in standard deviations: then the slope on them takes the place of the difference.
-    block : array of int, shape (participants,), optional
-        Maps of one fold are made by one network and are on one scale; a person's two copies share their anatomy.
-    least_spread : float
-        Above 0, a column that varies between the groups only, as of a perfect map, has a very large g: its standard
-        deviation counts as this share of its largest value. At 0 it is NaN.
+    `values`: (participants, columns). `is_first`: or numbers in standard deviations: then the slope on them takes the
+    place of the difference. `block`: maps of one fold are made by one network and are on one scale; a person's two
+    copies share their anatomy. `least_spread`: above 0, a column that varies between the groups only, as of a perfect
+    map, has a very large g: its standard deviation counts as this share of its largest value. At 0 it is NaN.
 
-    Examples
-    --------
     >>> values = np.array([[1.0], [3.0], [6.0], [8.0]])
     >>> g = hedges_g(values, np.array([False, False, True, True]))
     >>> round(float(g[0]), 4)  # 5 / sqrt(2), times the correction for two degrees of freedom, 0.5642

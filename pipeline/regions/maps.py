@@ -1,9 +1,9 @@
 """Relevance maps as files: one of a scan, read on a known grid, and sums over scans where single ones are not kept.
 
-A mean map is put together from such sums, as it is from single maps: a *part* is a file that holds the sum of the maps
-of its scans, be it one (a relevance map) or several (a partial sum). Partial sums are float64 and cover the network's
-box. Only values other than 0 are written, since most of a box is background, with a bit for each voxel that says where:
-as small as compressed values, whose digits are as good as random, in a fortieth of the time.
+A mean map is put together from *parts*: files that hold the sum of the maps of their scans, be it one (a relevance map)
+or several (a partial sum). Partial sums are float64 and cover the network's box. Only values other than 0 are written,
+with a bit for each voxel that says where: as small as compressed values, whose digits are as good as random, in a
+fortieth of the time.
 """
 
 from __future__ import annotations
@@ -31,11 +31,7 @@ def load_whole(path: Path) -> Any:
 
 
 def read_map(path: Path, grid: Grid) -> NDArray[np.float32]:
-    """Values of a map that must lie on a grid.
-
-    `grid`: grid of the atlas. Raises BadInputError if the file is missing, damaged, on another grid, or holds NaN or
-    infinite values.
-    """
+    """Values of a map, finite, that must lie on the grid of the atlas."""
     try:
         image = load_whole(path)
         require_same_grid(_grid_of(image, path), grid, f"{path} and the atlas")
@@ -63,16 +59,16 @@ PARTIAL_TABLE = Table(
         "outcome": "Outcome of the prediction, the same for all scans of a part: TP, FP, TN or FN",
         **described("participant_id", "session_id", "scan_id"),
     },
-    "scan in a sum of maps", "Which scan's maps are in which partial sum?", stage="attribution",
-    file="partial/scans.tsv", on_pages=False,
-)  # fmt: skip
+    "scan in a sum of maps",
+    "Which scan's maps are in which partial sum?",
+    stage="attribution",
+    file="partial/scans.tsv",
+    on_pages=False,
+)
 
 
 def write_sums(path: Path, sums: Mapping[str, NDArray[np.float64]], box: Box | None) -> None:
-    """Write sums by map name.
-
-    `path`: ends in ``.npz``. `box`: part of the template grid that the sums cover; None for all of it.
-    """
+    """Write sums (``.npz``) by map name, over a part of the template grid; None for all of it."""
     place = [] if box is None else [box.start, box.shape]
     arrays: dict[str, Any] = {"box": np.array(place, np.int64)}
     for name, values in sums.items():
@@ -83,10 +79,7 @@ def write_sums(path: Path, sums: Mapping[str, NDArray[np.float64]], box: Box | N
 
 
 def add_part(into: NDArray[np.float64], path: Path, map_name: str, grid: Grid) -> None:
-    """Add a part to a sum on the template grid: a partial sum, or the map of one scan.
-
-    Raises BadInputError if the file is missing, damaged, on another grid, or holds NaN or infinite values.
-    """
+    """Add a part to a sum on the template grid: a partial sum, or the map of one scan."""
     if path.suffix != ".npz":
         into += read_map(path, grid)
         return

@@ -26,10 +26,7 @@ from heatlas.pipeline.run.work.host import on_host
 
 @dataclass(frozen=True)
 class PackedAtlas:
-    """An atlas, under 1 MB pickled.
-
-    `version`: digest of the other three.
-    """
+    """An atlas, under 1 MB pickled. `version`: digest of the other three."""
 
     labels: PackedLabels
     regions: RegionTable
@@ -44,7 +41,6 @@ class PackedAtlas:
         return cls(labels, atlas.regions, atlas.grid, text_digest(canonical_json(facts)))
 
     def labels_in(self, box: Box | None) -> NDArray[np.int64]:
-        """Label numbers in a part of the grid; None for all of it."""
         return labels_in(self.labels, box)
 
 
@@ -62,10 +58,8 @@ def write_region_table(
     """Sum the maps of one scan over all regions, on the device they are on, and write the table and its dictionary.
 
     Maps (D, H, W, by name) are on the grid of `box`, the part of the template grid `grid` that they cover (None for all
-    of it). Sums of those named in `evidence` are evidence; sums of `errors` are the standard errors of a map.
-    The standard deviation of sums is written for `members`, the maps (M, D, H, W) of the members of an ensemble.
-
-    Raises BadInputError if the grids differ or a map holds NaN or infinite values.
+    of it). Sums of those named in `evidence` are evidence; sums of `errors` are the standard errors of a map. The
+    standard deviation of sums is written for `members`, the maps (M, D, H, W) of the members of an ensemble.
     """
     require_same_grid(grid, atlas.grid, "the network's template grid and the atlas")
     errors = errors or {}
@@ -94,17 +88,17 @@ RELEVANCE_CHANNELS_TABLE = Table(
         "map": "Relevance map, named as in relevance.tsv; maps of later stages, which have no channels, are left out",
         "image": "Kind of image that networks see as a channel, by the suffix of its BIDS name",
         "region": "Label number in the atlas; 0 is the rest of the volume",
-        "name": "Region, with its side",
-        "hemisphere": "left, right or both (of the participant)",
-        "group": "Bilateral group the region belongs to",
-        "n_voxels": "Voxels of the region on the grid of the maps; 0 if the grid is too coarse for the region",
+        **{name: RELEVANCE_TABLE.meanings[name] for name in ("name", "hemisphere", "group", "n_voxels")},
         "sum": "Sum over the region of the map of this kind of image; all kinds add up to the sum in relevance.tsv",
-        "density": "Sum divided by voxels; n/a for an empty region",
+        "density": RELEVANCE_TABLE.meanings["density"],
     },
-    "scan, map, kind of image and region", "How much relevance lies in each kind of image, region by region?",
-    stage="regions", filled=("participant_id", "scan_id", "map", "image", "region", "n_voxels"), finite=True,
+    "scan, map, kind of image and region",
+    "How much relevance lies in each kind of image, region by region?",
+    stage="regions",
+    filled=("participant_id", "scan_id", "map", "image", "region", "n_voxels"),
+    finite=True,
     on_pages=False,
-)  # fmt: skip
+)
 
 SHARES = {
     "map": "Relevance map",
@@ -129,7 +123,7 @@ def write_channel_table(
     """Sum the map of each kind of image of one scan over all regions, and write the table and its dictionary.
 
     `maps`: (C, D, H, W) by name, on the grid of `box`, the part of the template grid that they cover. `images`: suffix
-    of each channel. Raises BadInputError if the grids differ, or a map holds NaN or infinite values.
+    of each channel.
     """
     require_same_grid(grid, atlas.grid, "the network's template grid and the atlas")
     identity = {"participant_id": scan.participant_id, "session_id": scan.session_id, "scan_id": scan.scan_id}
@@ -148,13 +142,8 @@ def shares_of_kinds(table: pd.DataFrame, labels: Mapping[str, str]) -> pd.DataFr
     """Sums of the maps of each kind of image, and its share of the magnitude of all, by class.
 
     The share of a scan is the sum over regions of the absolute sums of one kind, divided by that of all kinds, so that
-    relevance for and against does not cancel between regions.
+    relevance for and against does not cancel between regions. `labels`: class by ``scan_id``; other scans are left out.
 
-    `table`: as `RELEVANCE_CHANNELS_TABLE`. `labels`: class by ``scan_id``; other scans are left out. Returns with the
-    columns of `SHARES`.
-
-    Examples
-    --------
     >>> rows = [("sub-1", "1", "m", "T1w", 1.0), ("sub-1", "1", "m", "FLAIR", -3.0)]
     >>> table = pd.DataFrame(rows, columns=["participant_id", "scan_id", "map", "image", "sum"])
     >>> shares_of_kinds(table, {"1": "AD"})[["image", "sum", "share"]].values.tolist()

@@ -31,8 +31,6 @@ SMALL_MM3 = 400.0  # 50 voxels of 2 mm: a cube of 7 mm, a quarter of which leave
 def least_voxels(resolution_mm: float) -> int:
     """Voxels below which a region is small: a slight misregistration moves its relevance into its neighbours.
 
-    Examples
-    --------
     >>> least_voxels(1.0), least_voxels(2.0), least_voxels(4.0)
     (400, 50, 50)
     """
@@ -40,11 +38,7 @@ def least_voxels(resolution_mm: float) -> int:
 
 
 def mean_over_participants(table: pd.DataFrame, metric: str) -> pd.Series:
-    """Mean of a metric per map and bilateral group.
-
-    `table`: with ``participant_id``, ``map``, ``group`` and the metric; a row per scan, map and group. Missing values
-    are left out; a group without any value has NaN. Returns indexed by map and group, in the order of `table`.
-    """
+    """Mean of a metric per map and bilateral group, over the means of each participant's known values."""
     per_participant = table.groupby(["participant_id", "map", "group"], sort=False)[metric].mean()
     return per_participant.groupby(level=["map", "group"], sort=False).mean()
 
@@ -52,8 +46,6 @@ def mean_over_participants(table: pd.DataFrame, metric: str) -> pd.Series:
 def top_groups(means: pd.Series, count: int) -> list[str]:
     """Names of the groups with the largest means, largest first; ties in table order, unknown ones left out.
 
-    Examples
-    --------
     >>> top_groups(pd.Series({"a": 1.0, "b": 3.0, "c": float("nan"), "d": 3.0}), 2)
     ['b', 'd']
     """
@@ -74,17 +66,18 @@ BETA_OVERLAP_TABLE = Table(
         "overlap": "Percentage of the top groups that both maps share",
         "note": "Why there is no overlap",
     },
-    "pair of LRP maps and metric", "Does another beta put the same regions first?", stage="regions",
-    file="group/statistics/beta_overlap.tsv", forms={"overlap": Form.VALUE},
+    "pair of LRP maps and metric",
+    "Does another beta put the same regions first?",
+    stage="regions",
+    file="group/statistics/beta_overlap.tsv",
+    forms={"overlap": Form.VALUE},
     filled=("map_a", "map_b", "metric", "top"),
-)  # fmt: skip
+)
 
 
 def top_overlap(a: Sequence[str], b: Sequence[str]) -> float:
     """Percentage of two equally long lists that is in both.
 
-    Examples
-    --------
     >>> top_overlap(["x", "y"], ["y", "z"])
     50.0
     """
@@ -93,28 +86,27 @@ def top_overlap(a: Sequence[str], b: Sequence[str]) -> float:
     return 100.0 * len(set(a) & set(b)) / len(a)
 
 
-def overlap_table(table: pd.DataFrame, map_names: Sequence[str], top: int = TOP) -> pd.DataFrame:
-    """Overlap matrices, one row per metric and ordered pair of maps.
+def overlap_table(table: pd.DataFrame, map_names: Sequence[str]) -> pd.DataFrame:
+    """Overlap matrices, one row per metric and ordered pair of LRP maps, which are in the order of beta.
 
     `table`: a row per scan, map and group, with ``target`` and ``outcome`` of the scan and the three metrics.
-    `map_names`: LRP maps, in the order of beta. Returns columns of `BETA_OVERLAP_TABLE`.
     """
-    rows = [row for metric in METRICS for row in _matrix(table, metric, map_names, top)]
+    rows = [row for metric in METRICS for row in _matrix(table, metric, map_names)]
     return BETA_OVERLAP_TABLE.frame(rows)
 
 
 def _matrix(
-    table: pd.DataFrame, metric: str, map_names: Sequence[str], top: int
+    table: pd.DataFrame, metric: str, map_names: Sequence[str]
 ) -> Iterator[tuple[str, str, str, int, float, str | None]]:
     of_whom = table[table["outcome"] == "TP"] if metric == "gain" else table[table["target"] == 1]
     means = mean_over_participants(of_whom, metric)
-    lists = {name: top_groups(means.xs(name, level="map"), top) if len(means) else [] for name in map_names}
+    lists = {name: top_groups(means.xs(name, level="map"), TOP) if len(means) else [] for name in map_names}
     for a, b in product(map_names, repeat=2):
         fewest = min(len(lists[a]), len(lists[b]))
-        if fewest < top:
-            yield metric, a, b, top, float("nan"), f"{metric} is known for only {fewest} groups"
+        if fewest < TOP:
+            yield metric, a, b, TOP, float("nan"), f"{metric} is known for only {fewest} groups"
         else:
-            yield metric, a, b, top, top_overlap(lists[a], lists[b]), None
+            yield metric, a, b, TOP, top_overlap(lists[a], lists[b]), None
 
 
 MIN_PROBABILITY = 0.9
@@ -134,16 +126,17 @@ FINGERPRINTS_TABLE = Table(
         "n_candidates": "Participants that the pair was chosen from",
         "note": "Why there is no pair",
     },
-    "map, patient of the pair and bilateral group", "Which two patients have the least alike maps?", stage="regions",
+    "map, patient of the pair and bilateral group",
+    "Which two patients have the least alike maps?",
+    stage="regions",
     file="group/statistics/fingerprints.tsv",
-)  # fmt: skip
+)
 
 
 def most_different_pair(vectors: NDArray[np.float64], participants: Sequence[str]) -> tuple[int, int, float] | None:
-    """Rows of two different participants with the largest cosine distance.
+    """Rows of two different participants with the largest cosine distance (the first such pair on a tie), and that.
 
-    `vectors`: (scans, groups), a row of zeros has no direction and is in no pair. Returns two rows (the first such pair
-    on a tie) and their distance; None if no pair can be formed.
+    `vectors`: (scans, groups); a row of zeros has no direction and is in no pair.
     """
     names = np.asarray(participants)
     has_direction = np.linalg.norm(vectors, axis=1) > 0
@@ -161,8 +154,7 @@ def fingerprint_table(table: pd.DataFrame, map_names: Sequence[str], least_voxel
 
     `table`: a row per scan, map and group, with ``target`` and ``probability`` of the scan and ``density``.
     `least_voxels`: regions of fewer voxels (``n_voxels``) are left out, unless there is no other: a slight
-    misregistration moves their relevance, so that two people would differ in registration. Returns columns of
-    `FINGERPRINTS_TABLE`.
+    misregistration moves their relevance, so that two people would differ in registration.
     """
     rows = [row for name in map_names for row in _pair_rows(table[table["map"] == name], name, least_voxels)]
     return FINGERPRINTS_TABLE.frame(rows)

@@ -1,7 +1,7 @@
 """Sums of maps over the regions of an atlas, where the maps are made: on the device, before anything is written.
 
 A label volume travels with jobs, packed. Regions are keyed by label number, never by position: every region of the
-table keeps its row, one without a voxel has a sum of 0 over 0 voxels, and what lies in no region is a row of its own
+table keeps its row, one without a voxel has a sum of 0 over 0 voxels, and what lies in no region has a row too
 (`REST`), so that the rows add to the total of a map.
 
 nilearn's `NiftiLabelsMasker` gives the same sums (it is the oracle of the tests) but drops empty labels. Maps cover the
@@ -40,10 +40,9 @@ class PackedLabels:
 
 
 def pack_labels(labels: NDArray[np.integer], numbers: Sequence[int]) -> PackedLabels:
-    """Compress a label volume.
+    """Compress a label volume, 0 = unlabelled.
 
-    `labels`: 0 = unlabelled. `numbers`: all regions of the table, in the order wanted, whether they have voxels or not.
-    Raises BadInputError if a voxel has a label that no region of the table has.
+    `numbers`: all regions of the table, in the order wanted, whether they have voxels or not.
     """
     listed = np.array([REST, *numbers])
     unknown = np.setdiff1d(np.unique(labels), listed)
@@ -79,11 +78,10 @@ ROW = 512
 class DeviceLabels:
     """A label volume cut to a box, laid out for summing on a device.
 
-    `shape`: shape of the box. `numbers`: label number of each sum: the unlabelled rest, then the regions in the order
-    of their table. `n_voxels`: (numbers,), on the whole grid: voxels outside the box count, with a relevance of 0.
-    `voxels`: (rows, `ROW`), positions in the flattened box, the voxels of one region in each row. `filled`: (rows,
-    `ROW`), False where a row is padded. `rows`: (numbers, most rows of a region), rows of each region; the number of
-    rows stands for "none".
+    `numbers`: label number of each sum: the unlabelled rest, then the regions in the order of their table. `n_voxels`:
+    on the whole grid: voxels outside the box count, with a relevance of 0. `voxels`: (rows, `ROW`), positions in the
+    flattened box, the voxels of one region in each row. `filled`: False where a row is padded. `rows`: (numbers, most
+    rows of a region), rows of each region; the number of rows stands for "none".
     """
 
     shape: tuple[int, int, int]
@@ -95,11 +93,7 @@ class DeviceLabels:
 
 
 def lay_out_labels(packed: PackedLabels, box: Box | None, device: torch.device) -> DeviceLabels:
-    """Labels of a box, on a device.
-
-    `packed`: on the template grid. `box`: part of that grid that maps cover; None for all of it. Raises BadInputError
-    if the box reaches beyond the labels.
-    """
+    """Labels on the template grid, cut to the box that maps cover (None for all of it), on a device."""
     whole = unpack_rows(packed)
     inside = whole if box is None else box.crop(whole)
     flat = inside.ravel(order="C")
@@ -131,14 +125,11 @@ def device_labels(packed: PackedLabels, box: Box | None, device: torch.device) -
 
 
 def device_region_sums(maps: Tensor, labels: DeviceLabels) -> Tensor:
-    """Sum of each map over each region, in float64.
+    """Sum of each map over each region, (M, numbers), as ``labels.numbers``, float64; the same on every call.
 
-    `maps`: (M, D, H, W) or (M, V), on the device and the box of `labels`; V counts in C order. Float32 or float64.
-    Returns (M, numbers). In the order of ``labels.numbers``; they add to the total of each map. The same on every call.
-    Raises BadInputError if a map holds NaN or infinite values.
+    `maps`: (M, D, H, W) or (M, V), finite, on the device and the box of `labels`; V counts in C order. The sums of a
+    map add to its total.
 
-    Examples
-    --------
     >>> from heatlas.pipeline.regions.region_sums import pack_labels
     >>> packed = pack_labels(np.array([[[0, 7, 7, 2]]]), [2, 5, 7])
     >>> labels = lay_out_labels(packed, None, torch.device("cpu"))

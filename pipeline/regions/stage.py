@@ -1,15 +1,9 @@
 """The regions stage: tables over all scans, mean maps, and the same tables of scans outside the contrast (MCI).
 
-The sums of a scan are written where its maps are made, by attribution, so no map is read for a table. Three kinds of
-work, each with its own receipt: the tables over all scans (one step, from the scans' tables alone), with fingerprints
-and the overlap between betas; the mean maps of one method (one unit per map, where maps are kept); the tables of scans
-outside the contrast.
-
-Mean maps are over both classes and over the four outcomes, or over all scans where a number is predicted. As in the
-founding study, a mean is over scans, so that it is the map whose regions one would sum; the tables, which carry the
-inference, weigh participants equally. Maps are added one by one in float64, never held together: each part (the map of
-one scan, or a sum over several) is read once per map and enters the sum of its outcome, and the classes are put
-together from the outcomes.
+The sums of a scan are written where its maps are made, by attribution, so no map is read for a table. Mean maps are
+over both classes and over the four outcomes, or over all scans where a number is predicted. As in the founding study, a
+mean is over scans, so that it is the map whose regions one would sum; the tables, which carry the inference, weigh
+participants equally. Maps are added one by one in float64, never held together.
 
 Outside the contrast, gain divides by what the same networks give controls: for each network the mean sum of the
 negative class of its test fold (labelled, out of fold: it has seen none of them), formed as for the labelled scans,
@@ -73,9 +67,8 @@ def aggregate_relevance(
 ) -> tuple[bool, list[Outcome]]:
     """Write the relevance tables, fingerprints, overlap between betas, and mean maps.
 
-    `scans`: scans that have been explained and predicted. `predictions`: ``predictions.tsv``. `grid`: grid of the maps.
-    Returns whether tables were written (False if they were still valid), and one outcome per mean map. Raises
-    BadInputError if there is no scan, a scan has no prediction or two, or its region table is missing or lacks a map.
+    `scans`: that have been explained and predicted (``predictions.tsv``). Returns whether tables were written (False if
+    they were still valid), and one outcome per mean map.
     """
     if not scans or not map_names:
         raise BadInputError("regions: no scan with relevance and a prediction. Run training and attribution first.")
@@ -99,7 +92,10 @@ def aggregate_relevance(
     )
     jobs = _map_jobs(work, scans, of_scans, map_names, grid)
     outcomes = run_jobs(layout, jobs, work.executor, "mean maps")
-    _remove_stale_maps(layout, jobs)
+    wanted = {path for job in jobs for path in job.outputs.values()}
+    for path in layout.group_map("", "").parent.glob("group-*_relevance.*"):
+        if path not in wanted:  # of a group that has no scans now, or a map that is not asked for any more
+            path.unlink()
     digests.save()
     return done, outcomes
 
@@ -145,7 +141,6 @@ STAGE_TABLES = (
 
 
 def scan_table(path: Path, map_names: Sequence[str]) -> pd.DataFrame:
-    """Region sums of one scan, of the maps asked for."""
     return _of_maps(RELEVANCE_TABLE.read(path, list(RELEVANCE_TABLE.without(*SPREADS).meanings)), path, map_names)
 
 
@@ -171,7 +166,11 @@ def _map_jobs(
     jobs = []
     for name in map_names:
         if kept == "all":
-            parts = [_own_part(work, scan, outcome_of[scan.scan_id], name) for scan in scans]
+            parts = []
+            for scan in scans:
+                path = work.files(scan).relevance_map(name)
+                source = path.relative_to(layout.root).as_posix()
+                parts.append(MapSum(path, outcome_of[scan.scan_id], (source,), (scan.participant_id,)))
         else:
             parts = _partial_sums(work, scans)
         outputs: dict[str, Path] = {}
@@ -181,14 +180,8 @@ def _map_jobs(
         space = [list(grid.shape), grid.affine.tolist()]
         parameters = [name, [[part.sources, part.outcome] for part in parts], groups, space]
         key = unit_key(versions, parameters, average_maps)
-        task = MapsToAverage(name, tuple(parts), groups, grid)
-        jobs.append(Job(MAPS_STAGE, name, key, outputs, average_maps, (task,)))
+        jobs.append(Job(MAPS_STAGE, name, key, outputs, average_maps, (name, tuple(parts), groups, grid)))
     return jobs
-
-
-def _own_part(work: Work, scan: Scan, outcome: str, map_name: str) -> MapSum:
-    path = work.files(scan).relevance_map(map_name)
-    return MapSum(path, outcome, (path.relative_to(work.layout.root).as_posix(),), (scan.participant_id,))
 
 
 def _partial_sums(work: Work, scans: Sequence[Scan]) -> list[MapSum]:
@@ -223,19 +216,10 @@ def map_version(work: Work, scan: Scan, map_names: Sequence[str]) -> str:
     return text_digest(canonical_json([work.digests.digest(files.relevance_map(name)) for name in map_names]))
 
 
-def _remove_stale_maps(layout: RunLayout, jobs: Sequence[Job]) -> None:
-    """Remove mean maps that this state of the run does not have: of a group without scans, of a map not asked for."""
-    wanted = {path for job in jobs for path in job.outputs.values()}
-    for path in layout.group_map("", "").parent.glob("group-*_relevance.*"):
-        if path not in wanted:
-            path.unlink()
-
-
 @dataclass(frozen=True)
 class MapSum:
-    """A file that holds the sum of the maps of its scans.
+    """A file that holds the sum of the maps of its scans, be it one or several, all of one outcome.
 
-    `path`: the map of one scan, or a partial sum of several. `outcome`: outcome of the predictions of its scans.
     `sources`: for sidecars: one file of the run per scan. `participants`: one per scan.
     """
 
@@ -245,24 +229,9 @@ class MapSum:
     participants: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class MapsToAverage:
-    """All maps of one method.
-
-    `groups`: outcomes that make up each group, e.g. ``{"AD": ("TP", "FN"), "TP": ("TP",)}``; only groups with scans.
-    """
-
-    map_name: str
-    parts: tuple[MapSum, ...]
-    groups: Mapping[str, tuple[str, ...]]
-    grid: Grid
-
-
 def groups_of(outcomes: Sequence[str], negative: str, positive: str) -> dict[str, tuple[str, ...]]:
     """Groups that have at least one scan, and the outcomes each is made of.
 
-    Examples
-    --------
     >>> groups_of(["TP", "TN", "TP"], "CN", "AD")
     {'AD': ('TP', 'FN'), 'CN': ('TN', 'FP'), 'TP': ('TP',), 'TN': ('TN',)}
     """
@@ -270,35 +239,35 @@ def groups_of(outcomes: Sequence[str], negative: str, positive: str) -> dict[str
     return {name: part for name, part in parts.items() if set(part) & set(outcomes)}
 
 
-def average_maps(outputs: Mapping[str, Path], task: MapsToAverage) -> Mapping[str, Any]:
-    """Write the mean map of each group and its sidecar; the function of a job.
-
-    `outputs`: ``GROUP`` and ``GROUP_sidecar`` of every group.
-    """
+def average_maps(
+    outputs: Mapping[str, Path],
+    map_name: str,
+    parts: Sequence[MapSum],
+    groups: Mapping[str, tuple[str, ...]],
+    grid: Grid,
+) -> Mapping[str, Any]:
+    """Write the mean map of each group of `groups_of` and its sidecar (``GROUP_sidecar``); the function of a job."""
     sums: dict[str, NDArray[np.float64]] = {}
-    for part in task.parts:
+    for part in parts:
         if part.outcome not in sums:
-            sums[part.outcome] = np.zeros(task.grid.shape, np.float64, order="F")
-        add_part(sums[part.outcome], part.path, task.map_name, task.grid)
+            sums[part.outcome] = np.zeros(grid.shape, np.float64, order="F")
+        add_part(sums[part.outcome], part.path, map_name, grid)
     counts = {}
-    for group, outcomes in task.groups.items():
-        members = [part for part in task.parts if part.outcome in outcomes]
-        total = sum((sums[outcome] for outcome in outcomes if outcome in sums), start=np.zeros(task.grid.shape))
-        counts[f"scans_{group}"] = sum(len(part.sources) for part in members)
-        write_template_image(outputs[group], total / counts[f"scans_{group}"], task.grid, "mean relevance map")
-        write_json(outputs[f"{group}_sidecar"], _facts(group, task.map_name, members))
+    for group, outcomes in groups.items():
+        members = [part for part in parts if part.outcome in outcomes]
+        total = sum((sums[outcome] for outcome in outcomes if outcome in sums), start=np.zeros(grid.shape))
+        sources = [source for part in members for source in part.sources]
+        counts[f"scans_{group}"] = len(sources)
+        write_template_image(outputs[group], total / len(sources), grid, "mean relevance map")
+        facts = {
+            "Description": f"Mean over scans of {map_name} relevance, group {group}",
+            "Group": group,
+            "NumberOfScans": len(sources),
+            "NumberOfParticipants": len({person for part in members for person in part.participants}),
+            "Sources": [f"bids::{source}" for source in sources],
+        }
+        write_json(outputs[f"{group}_sidecar"], facts)
     return counts
-
-
-def _facts(group: str, map_name: str, members: Sequence[MapSum]) -> dict[str, Any]:
-    sources = [source for part in members for source in part.sources]
-    return {
-        "Description": f"Mean over scans of {map_name} relevance, group {group}",
-        "Group": group,
-        "NumberOfScans": len(sources),
-        "NumberOfParticipants": len({person for part in members for person in part.participants}),
-        "Sources": [f"bids::{source}" for source in sources],
-    }
 
 
 APPLIED_STAGE = "regions-applied"
@@ -310,9 +279,13 @@ RELEVANCE_APPLIED_BILATERAL_TABLE = Table(
         "reference_sum": "reference_sum of relevance_bilateral.tsv for each network that explains the scan, averaged "
         "over these networks: the denominator of gain",
     },
-    "scan, map and bilateral group", "The same for scans outside the contrast, such as MCI.", stage="regions",
-    filled=("participant_id", "scan_id", "map", "group", "n_voxels"), finite=True, later=("evidence",),
-)  # fmt: skip
+    "scan, map and bilateral group",
+    "The same for scans outside the contrast, such as MCI.",
+    stage="regions",
+    filled=("participant_id", "scan_id", "map", "group", "n_voxels"),
+    finite=True,
+    later=("evidence",),
+)
 RELEVANCE_APPLIED_TABLE = replace(
     RELEVANCE_TABLE,
     name="relevance_applied",
@@ -330,11 +303,9 @@ def aggregate_applied(
 ) -> bool:
     """Write ``relevance_applied.tsv`` and ``relevance_applied_bilateral.tsv``; remove them where there is no such scan.
 
-    `scans`: scans that have been explained and are in ``predictions_applied.tsv``. `predictions`: ``predictions.tsv``
-    of the labelled scans, and ``predictions_applied.tsv``. `run`: run whose networks are applied, with tables of
-    labelled scans; by default that of `work`. Returns whether tables were written or removed; False if they were still
-    valid. Raises BadInputError if a scan has no row in ``predictions_applied.tsv``, or its region table is missing or
-    lacks a map.
+    `predictions`: ``predictions.tsv`` of the labelled scans, and ``predictions_applied.tsv``. `run`: whose networks are
+    applied, with tables of labelled scans; by default that of `work`. Returns whether tables were written or removed;
+    False if they were still valid.
     """
     layout = work.layout
     of_stage = (RELEVANCE_APPLIED_TABLE, RELEVANCE_APPLIED_BILATERAL_TABLE)
@@ -343,7 +314,9 @@ def aggregate_applied(
         layout.receipt("steps", APPLIED_STAGE).unlink(missing_ok=True)
         return any(stale)
     tables = [work.files(scan).region_table for scan in scans]
-    networks = _networks(predictions[1], scans)
+    answered = networks_that_answered(predictions[1], [scan.scan_id for scan in scans])
+    pairs = [(scan_id, fold) for scan_id, folds in answered.items() for fold in folds]
+    networks = pd.DataFrame(pairs, columns=["scan_id", "fold"])
     parameters = [text_digest(networks.to_csv(index=False)), list(map_names)]
 
     def write() -> list[Path]:
@@ -374,8 +347,7 @@ def network_references(layout: RunLayout, predictions: Path) -> pd.DataFrame:
 def applied_bilateral(relevance: pd.DataFrame, networks: pd.DataFrame, references: pd.DataFrame) -> pd.DataFrame:
     """Regions pooled over hemispheres, with gain.
 
-    `relevance`: `RELEVANCE_TABLE` of the scans outside the contrast. `networks`: ``scan_id`` and ``fold``: a row per
-    scan and network that explains it. `references`: ``fold``, ``map``, ``group`` and ``reference_sum``.
+    `networks`: a row per scan and network (``fold``) that explains it. `references`: of `network_references`.
     """
     identity = ["participant_id", "session_id", "scan_id", "map"]
     table = bilateral_sums(relevance, identity)
@@ -386,10 +358,3 @@ def applied_bilateral(relevance: pd.DataFrame, networks: pd.DataFrame, reference
     table["density"] = density(sums, table["n_voxels"].to_numpy())
     table["gain"] = gain(sums, table["reference_sum"].where(table["evidence"].isna()).to_numpy(float))
     return table[list(RELEVANCE_APPLIED_BILATERAL_TABLE.meanings)]
-
-
-def _networks(applied: Path, scans: Sequence[Scan]) -> pd.DataFrame:
-    """A row per scan and network."""
-    answered = networks_that_answered(applied, [scan.scan_id for scan in scans])
-    rows = [(scan_id, fold) for scan_id, folds in answered.items() for fold in folds]
-    return pd.DataFrame(rows, columns=["scan_id", "fold"])

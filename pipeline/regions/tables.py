@@ -20,8 +20,6 @@ from heatlas.pipeline.run.errors import BadInputError
 def density(sums: NDArray[np.float64], n_voxels: NDArray[np.integer]) -> NDArray[np.float64]:
     """Sum per voxel; NaN where there is no voxel.
 
-    Examples
-    --------
     >>> density(np.array([6.0, 0.0]), np.array([4, 0])).tolist()
     [1.5, nan]
     """
@@ -35,8 +33,6 @@ def gain(sums: NDArray[np.float64], reference: NDArray[np.float64]) -> NDArray[n
 
     A ratio to zero or to negative relevance (which beta > 0 can give) has no meaning as "times as much".
 
-    Examples
-    --------
     >>> gain(np.array([3.0, 3.0, 3.0]), np.array([2.0, 0.0, -1.0])).tolist()
     [1.5, nan, nan]
     """
@@ -46,14 +42,11 @@ def gain(sums: NDArray[np.float64], reference: NDArray[np.float64]) -> NDArray[n
 
 
 def negative_class_reference(table: pd.DataFrame, over: GainReference) -> pd.Series:
-    """Mean sum of the negative class in the same test fold: the denominator of gain.
+    """Mean sum of the negative class in the test fold of each row: the denominator of gain; NaN without such scans.
 
-    Only scans of one fold were explained by one network, so only they are on one scale.
-
-    `table`: with ``participant_id``, ``fold``, ``target`` (0 = negative class), ``map``, ``group`` and ``sum``; a row
-    per scan, map and group. `over`: mean over participants, each by the mean of their scans, so that a control with
-    five scans counts once; or over scans, as in the founding study. Returns aligned with `table`; NaN in a fold without
-    such a scan.
+    Only scans of one fold were explained by one network, so only they are on one scale. The mean is over participants,
+    each by the mean of their scans, so that a control with five scans counts once; or over scans, as in the founding
+    study.
     """
     keys = ["fold", "map", "group"]
     controls = table[table["target"] == 0]
@@ -100,10 +93,14 @@ RELEVANCE_TABLE = Table(
         "of orders, and for all other methods",
         **SPREADS,
     },
-    "scan, map and region", "How much relevance lies in each region?", stage="regions",
-    filled=("participant_id", "scan_id", "map", "region", "n_voxels"), finite=True,
-    later=("evidence", "standard_error", *SPREADS), on_pages=False,
-)  # fmt: skip
+    "scan, map and region",
+    "How much relevance lies in each region?",
+    stage="regions",
+    filled=("participant_id", "scan_id", "map", "region", "n_voxels"),
+    finite=True,
+    later=("evidence", "standard_error", *SPREADS),
+    on_pages=False,
+)
 
 RELEVANCE_BILATERAL_TABLE = Table(
     "relevance_bilateral",
@@ -121,9 +118,12 @@ RELEVANCE_BILATERAL_TABLE = Table(
         "evidence_sd": SPREADS["evidence_sd"],
     },
     "scan, map and bilateral group",
-    "How much relevance lies in each region of both sides, and how much more than in controls?", stage="regions",
-    filled=("participant_id", "scan_id", "map", "group", "n_voxels"), finite=True, later=("evidence", "evidence_sd"),
-)  # fmt: skip
+    "How much relevance lies in each region of both sides, and how much more than in controls?",
+    stage="regions",
+    filled=("participant_id", "scan_id", "map", "group", "n_voxels"),
+    finite=True,
+    later=("evidence", "evidence_sd"),
+)
 
 OUTCOMES = ("TP", "FP", "TN", "FN")
 ALL = "all"
@@ -153,10 +153,9 @@ def scan_rows(
 ) -> pd.DataFrame:
     """Rows of one scan: every map, the unlabelled rest and every region of the table.
 
-    `identity`: ``participant_id``, ``session_id`` and ``scan_id``. `sums`: region sums by map name, in the order of
-    ``index.numbers``. `regions`: joined by label number. `evidence`: names of those maps whose sums are evidence.
-    `errors`: standard errors of the sums by map name, of maps that have some. `members`: (M, regions), sums of the
-    members of an ensemble by map name.
+    `sums`: by map name, in the order of ``index.numbers``. `evidence`: names of those maps whose sums are evidence.
+    `errors`: standard errors of the sums, of maps that have some. `members`: (M, regions), sums of the members of an
+    ensemble.
     """
     names = regions.frame().set_index("number")[["name", "hemisphere", "group"]]
     names.loc[REST] = [REST_NAME, None, None]
@@ -196,12 +195,7 @@ def bilateral_sums(relevance: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame
 
 
 def bilateral_rows(relevance: pd.DataFrame, predictions: pd.DataFrame, gain_reference: GainReference) -> pd.DataFrame:
-    """Regions pooled over hemispheres, with gain.
-
-    `relevance`: `RELEVANCE_TABLE`. `predictions`: one row per scan, at least `PREDICTION_COLUMNS`. `gain_reference`:
-    what gain divides by; see `negative_class_reference`. Returns columns of `RELEVANCE_BILATERAL_TABLE` and then
-    `PREDICTION_COLUMNS`, for use by the rankings.
-    """
+    """Regions pooled over hemispheres, with gain, and `PREDICTION_COLUMNS` last, for the rankings."""
     table = bilateral_sums(relevance, [*_SCAN_COLUMNS])
     table = table.merge(predictions[list(PREDICTION_COLUMNS)], on="scan_id", how="left")
     reference = negative_class_reference(table, gain_reference)
@@ -227,10 +221,6 @@ def with_outcomes(predictions: pd.DataFrame) -> pd.DataFrame:
 
 
 def predictions_of(scan_ids: Sequence[str], predictions: pd.DataFrame) -> pd.DataFrame:
-    """Rows of some scans.
-
-    Raises BadInputError if a column is missing, a scan has no row, or two, or an outcome is not one of the four.
-    """
     predictions = with_outcomes(predictions)
     missing = [name for name in PREDICTION_COLUMNS if name not in predictions.columns]
     if missing:

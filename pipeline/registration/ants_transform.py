@@ -34,7 +34,7 @@ Interpolation = Literal["linear", "genericLabel", "nearestNeighbor"]
 NAMED = {"syn": BOTH_METRICS, "syn-quick": SYN_QUICK}
 """Names that a person can type for ANTs' parameters."""
 LEVELS_MM = {8.0: 100, 4.0: 70, 2.0: 10}
-"""Iterations of SyN by voxel size. ANTs' own sets count levels in voxels of the template and stop at 4 mm if the
+"""Iterations of SyN by voxel size. ANTs' sets count levels in voxels of the template and stop at 4 mm if the
 template has 2 mm, which is too coarse for the ventricles (docs/registration.md)."""
 COARSE_LEVELS_MM = {16.0: 100, 8.0: 70, 4.0: 10}
 """The same for `TO_4MM`; its rigid stage has the first two of these widths, its affine stage all."""
@@ -65,7 +65,7 @@ class Volume:
 
     @property
     def voxel_sizes(self) -> np.ndarray:
-        """Edge lengths of a voxel in mm along the array axes."""
+        """Edge lengths in mm along the array axes."""
         return np.asarray(np.linalg.norm(self.affine[:3, :3], axis=0))
 
 
@@ -85,7 +85,6 @@ class Transforms:
 
     @property
     def template_to_scan(self) -> list[str]:
-        """Transform list that resamples a scan on a template grid."""
         return [str(path) for path in (self.warp, self.affine, self.rigid) if path is not None]
 
 
@@ -97,13 +96,8 @@ def register(fixed: Volume, moving: Volume, transform: str, seed: int, prefix: P
     folder that the caller removes. RegistrationError if ANTs finds no transform.
     """
     require_one_thread()
-    with _random_seed(seed):
-        try:
-            run_ants(
-                to_ants(fixed), to_ants(moving), NAMED.get(transform, transform), str(prefix), singleprecision=True
-            )
-        except RuntimeError as error:
-            raise RegistrationError(f"ANTs stopped: {error}. {_LOOK}") from error
+    with _ants(seed):
+        run_ants(to_ants(fixed), to_ants(moving), NAMED.get(transform, transform), str(prefix), singleprecision=True)
     names = ("0GenericAffine.mat", "1Warp.nii.gz", "1InverseWarp.nii.gz")
     files = Transforms(*[prefix.with_name(prefix.name + name) for name in names])
     if transform == AFFINE and files.affine.is_file():
@@ -124,29 +118,25 @@ def register_rigidly(
     """The file of a rigid map from `fixed` to `moving`, by mutual information inside a mask of `fixed`.
 
     `start` is `CENTRES`, `HEADERS` or the file of a map. With one thread the result is repeatable to the bit.
-    RegistrationError if ANTs finds no map.
     """
     require_one_thread()
     import ants
 
-    with _random_seed(seed):
-        try:
-            ants.registration(
-                to_ants(fixed),
-                to_ants(moving),
-                "Rigid",
-                initial_transform=start,
-                outprefix=str(prefix),
-                mask=to_ants(Volume(where, fixed.affine)),
-                mask_all_stages=True,
-                aff_random_sampling_rate=0.5,
-                aff_iterations=(100, 50),
-                aff_shrink_factors=(2, 1),
-                aff_smoothing_sigmas=(1, 0),
-                singleprecision=True,
-            )
-        except RuntimeError as error:
-            raise RegistrationError(f"ANTs stopped: {error}. {_LOOK}") from error
+    with _ants(seed):
+        ants.registration(
+            to_ants(fixed),
+            to_ants(moving),
+            "Rigid",
+            initial_transform=start,
+            outprefix=str(prefix),
+            mask=to_ants(Volume(where, fixed.affine)),
+            mask_all_stages=True,
+            aff_random_sampling_rate=0.5,
+            aff_iterations=(100, 50),
+            aff_shrink_factors=(2, 1),
+            aff_smoothing_sigmas=(1, 0),
+            singleprecision=True,
+        )
     path = prefix.with_name(f"{prefix.name}0GenericAffine.mat")
     if not path.is_file():
         raise RegistrationError(f"ANTs ended without a rigid map. {_LOOK}")
@@ -250,12 +240,11 @@ def resample(
     affine: np.ndarray,
     interpolation: Interpolation = "linear",
 ) -> np.ndarray:
-    """Resample a scan, or an image in its space, on a grid of template space in one interpolation.
+    """Resample a scan, or an image in its space, on a grid of template space in one interpolation: float32, 0 outside.
 
-    `moving`: in any orientation. `shape`, `affine`: the grid. `interpolation`: the others for label images: each voxel
-    takes the label with the largest share (ITK's ``LabelImageGenericInterpolateImageFunction``), or that of the voxel
-    in which its centre lies. Returns float32; 0 outside the scan. Voxels are computed independently, so the number of
-    threads does not matter.
+    `interpolation`: the others for label images: each voxel takes the label with the largest share (ITK's
+    ``LabelImageGenericInterpolateImageFunction``), or that of the voxel in which its centre lies. Voxels are computed
+    independently, so the number of threads does not matter.
     """
     import ants
 
@@ -271,7 +260,7 @@ def resample(
 
 
 def to_ants(volume: Volume) -> Any:
-    """Convert a volume to an ANTs image at the same world position."""
+    """A volume as an ANTs image at the same world position."""
     import ants
 
     lps = LPS_FROM_RAS @ volume.affine
@@ -282,6 +271,12 @@ def to_ants(volume: Volume) -> Any:
         spacing=tuple(spacing),
         direction=lps[:3, :3] / spacing,
     )
+
+
+def read_values(path: Path) -> np.ndarray:
+    """The voxels of an image that was written here, float32."""
+    image: Any = nib.load(path)
+    return np.asarray(image.dataobj, dtype=np.float32)
 
 
 def read_affine(path: Path) -> np.ndarray:
@@ -302,8 +297,7 @@ def read_affine(path: Path) -> np.ndarray:
 
 def read_displacement(path: Path) -> np.ndarray:
     """Read ITK's displacement field as (X, Y, Z, 3) float32, mm, world RAS+ components, axes as stored."""
-    image: Any = nib.load(path)
-    field = np.asarray(image.dataobj, dtype=np.float32)[..., 0, :]
+    field = read_values(path)[..., 0, :]
     return np.asarray(field * np.array([-1, -1, 1], dtype=np.float32))
 
 
@@ -327,13 +321,15 @@ def require_one_thread() -> None:
 
 
 @contextmanager
-def _random_seed(seed: int) -> Iterator[None]:
-    """ANTsPy takes the seed of ``antsRegistration`` from its own settings; set it there for one call."""
+def _ants(seed: int) -> Iterator[None]:
+    """One call of ``antsRegistration``: ANTsPy takes its seed from settings; RegistrationError if it stops."""
     import ants
 
     ants.config.set_ants_deterministic(on=False, seed_value=seed)  # "on" would reseed numpy and change os.environ
     try:
         yield
+    except RuntimeError as error:
+        raise RegistrationError(f"ANTs stopped: {error}. {_LOOK}") from error
     finally:
         ants.config.set_ants_deterministic(on=False, seed_value=None)
 

@@ -52,7 +52,6 @@ class PlacedScan:
 
     @property
     def resampled(self) -> bool:
-        """Whether the image was on another grid of template space."""
         return not self.source_grid.same_as(self.grid)
 
 
@@ -115,8 +114,6 @@ def place_beside(image: T1wImage, first: PlacedScan, template: Template, kind: I
     """Resample an image of a further kind on the template grid, within the brain of the first image of its session.
 
     Of a stripped image, the brain is where it is not 0: elsewhere it says nothing, and 0 would be the darkest tissue.
-
-    Raises BadInputError if the image lies elsewhere, or misses more than `MAX_MISSING` of the brain.
     """
     source = _grid_in_template_space(image, template)
     values, mask = _on_template(image, source, template), first.brain_mask

@@ -58,7 +58,7 @@ class OwnLabels:
 def labels_in_template(
     path: Path, files: ScanFiles, grid: Grid, *, placed: bool
 ) -> tuple[NDArray[np.int32], dict[int, float]]:
-    """A segmentation on the grid of the maps, and the volume of each region in mm³ on its own grid.
+    """A segmentation on the grid of the maps, and the volume of each region in mm³ on the grid it came on.
 
     It is taken forward by the transforms of its scan, by nearest neighbour; that of a scan that came in template space
     (`placed`) must lie there too.
@@ -71,15 +71,14 @@ def labels_in_template(
 
 
 def _carry_labels(
-    labels: NDArray[np.int32], affine: NDArray[np.float64], files: ScanFiles, grid: Grid, placed: bool,
-    interpolation: Interpolation,
-) -> NDArray[np.int32]:  # fmt: skip
+    labels: NDArray[np.int32], affine: np.ndarray, files: ScanFiles, grid: Grid, placed: bool, how: Interpolation
+) -> NDArray[np.int32]:
     if placed:
         i, j, k = labels.shape
         return resample_labels(labels, Grid((i, j, k), affine), grid)
     transforms = Transforms(files.affine_transform, files.warp, files.inverse_warp)
     moving = closest_ras(Volume(labels.astype(np.float32), affine))  # exact: labels are far below 2 ** 24
-    values = resample(moving, transforms, grid.shape, grid.affine, interpolation)
+    values = resample(moving, transforms, grid.shape, grid.affine, how)
     return np.asarray(np.rint(values), dtype=np.int32)
 
 
@@ -136,8 +135,7 @@ def share_inside(marked: NDArray[np.bool_], brain_mask: Path, grid: Grid) -> flo
 def carry_labels(work: Work, scans: Sequence[Scan], seen: Box | None = None) -> list[Outcome]:
     """Write the regions of ``[objective]`` of all scans that have labels of their own; remove those of others.
 
-    `scans`: registered, with the paths of their images. `seen`: what the network sees; None for everything. Returns one
-    per scan with labels; nothing where the settings do not ask for them.
+    `scans`: registered, with the paths of their images. `seen`: what the network sees; None for everything.
     """
     layout, input_root, config, digests = work.layout, work.input_root, work.config, work.digests
     if not config.objective.own_anatomy:
@@ -152,8 +150,8 @@ def carry_labels(work: Work, scans: Sequence[Scan], seen: Box | None = None) -> 
             files.own_labels.unlink(missing_ok=True)  # of an earlier run, with other input
             continue
         path = labels[scan.scan_id]
-        task = OwnLabels(files, path, region_numbers(path, input_root, config.objective.regions),
-                         scan.entry == "template", seen)  # fmt: skip
+        numbers = region_numbers(path, input_root, config.objective.regions)
+        task = OwnLabels(files, path, numbers, scan.entry == "template", seen)
         used = [files.brain_mask] if task.placed else [files.brain_mask, files.warp, files.affine_transform]
         inputs = {"labels": digests.digest(path), "registration": digests.joined(used)}
         key = unit_key(inputs, [task.regions, files.resolution_mm, task.placed, seen], carry)
@@ -167,8 +165,10 @@ def carry_labels(work: Work, scans: Sequence[Scan], seen: Box | None = None) -> 
             log.warning("%s: their maps are not guided, as their labels lack %s", outcome.job.unit, lacking)
         else:
             guided += 1
-    log.info("%d of %d labelled scans have labels of their own with %s, which guide their maps", guided, len(scans),
-             ", ".join(config.objective.regions))  # fmt: skip
+    regions = ", ".join(config.objective.regions)
+    log.info(
+        "%d of %d labelled scans have labels of their own with %s, which guide their maps", guided, len(scans), regions
+    )
     if not jobs:
         record_failures(layout, [], [STAGE])
     digests.save()
@@ -181,9 +181,7 @@ def require_own_labels(
     """Refuse label images that cannot guide maps, by their headers and tables, before any work starts.
 
     `scans`: with a label. `kept`: all kept scans of the input, as of `labels_of_scans`. Returns notes: how many have
-    labels of their own, and what was left out. Raises UsageError for an unknown region, or a fold in which no map would
-    be guided. Raises BadInputError if no scan has labels, a table is missing, or an image cannot be read or lies on
-    another grid than its scan.
+    labels of their own, and what was left out.
     """
     labels, longitudinal = labels_of_scans(input_root, scans, config, kept), n_longitudinal(config)
     left_out = [
@@ -213,7 +211,7 @@ def require_own_labels(
 
 
 def _image_with_labels(labels: Path, t1w: Path) -> Path | None:
-    """The image whose grid labels must have: FreeSurfer's own in its folders, which scans need not lie on."""
+    """The image whose grid labels must have: that of FreeSurfer in its folders, which scans need not lie on."""
     if labels.parent.name == "mri":
         return next((path for name in _OF_SUBJECT if (path := labels.with_name(name)).is_file()), None)
     return t1w if t1w.is_file() and not t1w.name.lower().endswith(".dcm") else None

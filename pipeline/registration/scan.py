@@ -79,12 +79,9 @@ def register_image(
 ) -> RegisteredScan:
     """Bring one scan to template space, and with it images of other kinds of the same session.
 
-    `path`: t1-weighted NIfTI image; only read. `template`: on the grid of the result. `prefix`: start of the names of
-    the transform files, in a folder that exists. `entry`: ``brain`` for an image that is declared brain-extracted
-    (`pipeline.cohort.records.Scan.entry`). `mask_path`: path of a mask of this scan, existing or not
-    (`pipeline.registration.images.brain_extraction`). `others`: images that are registered through the scan
-    (`carry`); only read. Raises BadInputError if the image or its mask cannot be used.
-    Raises RegistrationError if no transform is found.
+    `prefix`: start of the names of the transform files, in a folder that exists. `entry`: ``brain`` for an image that
+    is declared brain-extracted (`pipeline.cohort.records.Scan.entry`). `mask_path`: of this scan, existing or not.
+    `others`: images that are registered through the scan (`carry`).
     """
     image = load_t1w(path)
     model = Path(config.synthstrip_model) if config.synthstrip_model else None
@@ -106,10 +103,8 @@ def register_image(
     linear = read_affine(transforms.affine)[:3, :3]
     displacement = read_displacement(transforms.warp)
     determinant = jacobian_determinant(displacement, fixed.affine)
-    quality = assess(
-        values, scan_mask, fixed.data, box.crop(template.brain_mask), determinant, displacement, linear,
-        float(fixed.voxel_sizes[0]),
-    )  # fmt: skip
+    inside, voxel_mm = box.crop(template.brain_mask), float(fixed.voxel_sizes[0])
+    quality = assess(values, scan_mask, fixed.data, inside, determinant, displacement, linear, voxel_mm)
     carried = []
     for other, kind in others:
         head = closest_ras(Volume(image.data, image.affine))
@@ -117,8 +112,8 @@ def register_image(
         image_carried = carry(
             other, kind, head, whole_mask, transforms, box.grid(template.grid), config.bias_correction, seed, rigid
         )
-        inside = box.paste(np.where(keep, image_carried.values, np.float32(0)), template.grid.shape)
-        carried.append(dataclasses.replace(image_carried, values=inside))
+        within = box.paste(np.where(keep, image_carried.values, np.float32(0)), template.grid.shape)
+        carried.append(dataclasses.replace(image_carried, values=within))
     quality |= worst_of([carried_image.quality for carried_image in carried])
     volume_change = log_jacobian(np.ones(template.grid.shape, dtype=np.float32), linear)
     volume_change[box.slices] = log_jacobian(determinant, linear)
@@ -168,11 +163,9 @@ def carry(
 ) -> CarriedImage:
     """Bring one image to template space.
 
-    `path`: the image; only read. `head`, `brain`: the T1-weighted image of the session and its brain mask, on one grid.
-    `transforms`: from template to the T1-weighted image. `grid`: of the result. `correct`: whether intensities of MRI
-    are corrected. `seed`: for ANTs. `prefix`: start of the names of the transform files, in a folder that exists.
-    Raises BadInputError if the image cannot be read or misses a part of the brain. Raises RegistrationError if no rigid
-    map is found.
+    `head`, `brain`: the T1-weighted image of the session and its brain mask, on one grid. `transforms`: from template
+    to the T1-weighted image. `correct`: whether intensities of MRI are corrected. `prefix`: start of the names of the
+    transform files, in a folder that exists.
     """
     image = load_t1w(path)
     whole = closest_ras(Volume(image.data, image.affine))
@@ -190,7 +183,7 @@ def carry(
         within = around_brain(Volume(mask.astype(np.float32), whole.affine), mask, MARGIN_MM)
         cropped = Volume(correct_bias_field(cropped, within.data), cropped.affine)
     chain = dataclasses.replace(transforms, rigid=rigid)
-    centre = _middle(brain)
+    centre = brain.affine @ np.append(np.argwhere(brain.data > 0.5).mean(axis=0), 1)  # of the brain, homogeneous
     quality = {
         "t1w_mutual_information": alike,
         "t1w_shift_mm": float(np.linalg.norm((to_image @ centre - centre)[:3])),
@@ -219,7 +212,7 @@ def _rigid_map(head: Volume, brain: Volume, image: Volume, seed: int, prefix: Pa
     of mass on each other, which is often nearer for images of two scanners.
     """
 
-    def found(voxel_mm: float, start: str | None, name: str) -> tuple[float, Path]:
+    def search(voxel_mm: float, start: str | None, name: str) -> tuple[float, Path]:
         fixed, moving = coarsen(head, voxel_mm), coarsen(image, voxel_mm)
         inside = on_voxels(brain, np.eye(4), fixed)
         near = scipy.ndimage.distance_transform_edt(~inside, sampling=fixed.voxel_sizes) <= REACH_MM
@@ -230,13 +223,13 @@ def _rigid_map(head: Volume, brain: Volume, image: Volume, seed: int, prefix: Pa
         )
         return mutual_information(values[inside], fixed.data[inside]), path
 
-    _, better = max(found(COARSE_MM, HEADERS, "headers_"), found(COARSE_MM, CENTRES, "centres_"))
-    alike, path = found(FINE_MM, str(better), "fine_")
+    _, better = max(search(COARSE_MM, HEADERS, "headers_"), search(COARSE_MM, CENTRES, "centres_"))
+    alike, path = search(FINE_MM, str(better), "fine_")
     return path, alike
 
 
 def on_voxels(mask: Volume, to_mask: np.ndarray, image: Volume) -> np.ndarray:
-    """A mask on the voxels of an image, nearest neighbour; `to_mask` (4x4) maps world of the image to its own."""
+    """A mask on the voxels of an image, nearest neighbour; `to_mask` (4x4) maps its world to that of the mask."""
     voxels = np.linalg.inv(mask.affine) @ to_mask @ image.affine
     values = scipy.ndimage.affine_transform(
         mask.data.astype(np.float32), voxels[:3, :3], voxels[:3, 3], image.data.shape, order=0
@@ -251,11 +244,6 @@ def _unseen_share(brain: Volume, to_image: np.ndarray, image: Volume) -> float:
     voxels = places @ to_voxel[:3, :3].T + to_voxel[:3, 3]
     outside = (voxels < -0.5) | (voxels > np.array(image.data.shape) - 0.5)
     return float(outside.any(axis=1).mean())
-
-
-def _middle(mask: Volume) -> np.ndarray:
-    """Centre of a mask in the world, homogeneous."""
-    return np.asarray(mask.affine @ np.append(np.argwhere(mask.data > 0.5).mean(axis=0), 1))
 
 
 SMALLEST_DETERMINANT = 1e-3

@@ -15,7 +15,7 @@ from heatlas.atlases.spaces import write_template_image
 from heatlas.atlases.templates import configured_template
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.cohort.work import Work
-from heatlas.pipeline.registration.entry_points import PlacedScan, place_beside, place_in_template, placed_brain
+from heatlas.pipeline.registration.entry_points import place_beside, place_in_template, placed_brain
 from heatlas.pipeline.registration.images.brain_extraction import mask_path, sidecar_of
 from heatlas.pipeline.registration.images.t1w import load_t1w
 from heatlas.pipeline.registration.quality.measures import mutual_information
@@ -42,7 +42,6 @@ class SessionImage:
 
     @property
     def shown(self) -> str:
-        """What messages call it."""
         return self.source or f"the {self.kind.suffix} image of the session"
 
 
@@ -126,7 +125,13 @@ def register_one(
     for image, carried in zip(others, result.carried, strict=True):
         name = image.kind.suffix
         write_template_image(outputs[name], carried.values, result.grid)
-        differences = {"Orientation": carried.orientation, **_through_sidecar(image, anatomy, config)}
+        differences = {
+            "Orientation": carried.orientation,
+            "Sources": _sources(image.source, anatomy.source),
+            "BiasFieldCorrection": "N4" if config.bias_correction and image.kind.uneven else "none",
+            "Registration": "rigid map to the T1-weighted image of the session (mutual information), then the "
+            f"transform of that image: {config.transform}",
+        }
         write_json(outputs[f"{name}_sidecar"], sidecar | differences)
         carried.rigid.replace(outputs[f"{name}_rigid"])
     write_template_image(outputs["brain_mask"], result.brain_mask, result.grid)
@@ -134,7 +139,11 @@ def register_one(
     result.transforms.affine.replace(outputs["affine_transform"])
     result.transforms.warp.replace(outputs["warp"])
     result.transforms.inverse_warp.replace(outputs["inverse_warp"])
-    write_json(outputs["log_jacobian_sidecar"], _jacobian_sidecar(anatomy.source, config))
+    about = {
+        "Description": "Natural logarithm of the Jacobian determinant of the whole map from template to scan, affine "
+        "part included; > 0 where the scan is larger than the template.",
+    }
+    write_json(outputs["log_jacobian_sidecar"], about | _placed_facts(config, anatomy.source))
     numbers = {
         "brain_extraction": result.brain.source,
         "brain_mm3": round(result.brain.litres * 1e6, 1),
@@ -168,7 +177,13 @@ def place_one(
         write_template_image(
             outputs[image.kind.suffix], np.where(inside, placed_image.t1w, np.float32(0)), placed_image.grid
         )
-        write_json(outputs[f"{image.kind.suffix}_sidecar"], _placed_sidecar(placed_image, image.source, config))
+        resampling = f"linear, from {placed_image.source_grid}" if placed_image.resampled else "none"
+        facts = {
+            "BrainExtraction": placed_image.brain.source,
+            "Registration": f"none here: the image was given in the space of {template_name(config.template)}",
+            "Interpolation": resampling,
+        }
+        write_json(outputs[f"{image.kind.suffix}_sidecar"], _placed_facts(config, image.source) | facts)
     write_template_image(outputs["brain_mask"], inside, result.grid)
     alike = [mutual_information(image.t1w[inside], result.t1w[inside]) for image in placed[1:]]
     numbers = {
@@ -188,13 +203,19 @@ def _sources(*paths: str) -> list[str]:
     return [f"bids:raw:{path}" for path in paths if path]
 
 
-def _sidecar(result: RegisteredScan, source: str, config: RegistrationConfig, seed: int) -> dict[str, Any]:
-    """BIDS sidecar of the image in template space."""
-    versions = package_versions()  # deepbet may be absent: stripped images do not need it
+def _placed_facts(config: RegistrationConfig, source: str) -> dict[str, Any]:
+    """What BIDS sidecars of all images in template space say."""
     return {
         "Sources": _sources(source),
         "SkullStripped": True,
         "Resolution": f"{config.resolution_mm:g} mm isotropic, grid of {template_name(config.template)}",
+    }
+
+
+def _sidecar(result: RegisteredScan, source: str, config: RegistrationConfig, seed: int) -> dict[str, Any]:
+    versions = package_versions()  # deepbet may be absent: stripped images do not need it
+    return {
+        **_placed_facts(config, source),
         "BrainExtraction": result.brain.source,
         "BiasFieldCorrection": "N4" if config.bias_correction else "none",
         "Orientation": result.orientation,
@@ -202,35 +223,4 @@ def _sidecar(result: RegisteredScan, source: str, config: RegistrationConfig, se
         "Interpolation": "linear",
         "RandomSeed": seed,
         "PackageVersions": {name: versions[name] for name in ("antspyx", "deepbet", "nibabel")},
-    }
-
-
-def _through_sidecar(image: SessionImage, anatomy: SessionImage, config: RegistrationConfig) -> dict[str, Any]:
-    """What differs in the sidecar of an image that was registered through a T1-weighted one."""
-    return {
-        "Sources": _sources(image.source, anatomy.source),
-        "BiasFieldCorrection": "N4" if config.bias_correction and image.kind.uneven else "none",
-        "Registration": "rigid map to the T1-weighted image of the session (mutual information), then the transform of "
-        f"that image: {config.transform}",
-    }
-
-
-def _placed_sidecar(result: PlacedScan, source: str, config: RegistrationConfig) -> dict[str, Any]:
-    return {
-        "Sources": _sources(source),
-        "SkullStripped": True,
-        "Resolution": f"{config.resolution_mm:g} mm isotropic, grid of {template_name(config.template)}",
-        "BrainExtraction": result.brain.source,
-        "Registration": f"none here: the image was given in the space of {template_name(config.template)}",
-        "Interpolation": f"linear, from {result.source_grid}" if result.resampled else "none",
-    }
-
-
-def _jacobian_sidecar(source: str, config: RegistrationConfig) -> dict[str, Any]:
-    return {
-        "Description": "Natural logarithm of the Jacobian determinant of the whole map from template to scan, affine "
-        "part included; > 0 where the scan is larger than the template.",
-        "Sources": _sources(source),
-        "SkullStripped": True,
-        "Resolution": f"{config.resolution_mm:g} mm isotropic, grid of {template_name(config.template)}",
     }

@@ -30,14 +30,12 @@ def settle_scans(
     atlas: str,
     settings: RegistrationConfig,
 ) -> ScanTable:
-    """Update the scan table with the results of registration.
+    """The scan table with the results of registration.
 
-    `scans`: as read from the input. `quality`: ``registration.tsv``. `hippocampi`: measured volumes of the left and
-    right hippocampus in mm³, by ``scan_id``. `atlas`: name of the atlas they come from. `settings`:
-    `hippocampus_source` says which volumes are used; none are measured if `not_measured` says why. A missing
-    intracranial volume is filled from the brain mask in the same way, with any settings (with ``auto`` only if no scan
-    of the input has one). Returns the same scans. If a volume is needed but not measured, ``hippocampus_source`` says
-    why.
+    `quality`: ``registration.tsv``. `hippocampi`: measured volumes of the left and right hippocampus in mm³, by
+    ``scan_id``. `settings`: `hippocampus_source` says which volumes are used; none are measured if `not_measured` says
+    why, which then is the ``hippocampus_source`` of a scan. A missing intracranial volume is filled from the brain mask
+    in the same way, with any settings (with ``auto`` only if no scan of the input has one).
     """
     source = settings.hippocampus_source
     hippocampi = {} if not_measured(settings) else hippocampi
@@ -86,8 +84,6 @@ def _with_hippocampi(scan: Scan, sides: tuple[float, float] | None, atlas: str, 
 def not_measured(settings: RegistrationConfig) -> str | None:
     """Why a run with these settings does not measure hippocampal volumes; None if it does.
 
-    Examples
-    --------
     >>> not_measured(RegistrationConfig(resolution_mm=2.0))
     >>> not_measured(RegistrationConfig(resolution_mm=4.0))
     'none: hippocampi were not compared with manual volumes at 4 mm'

@@ -23,7 +23,6 @@ from heatlas.pipeline.registration.quality.region_quality import (
 )
 from heatlas.pipeline.registration.quality.sides import Sides, sides_of
 from heatlas.pipeline.registration.scan_jobs import registration_job
-from heatlas.pipeline.run.config.settings import RegistrationConfig
 from heatlas.pipeline.run.declared import Table, described
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.work.jobs import Job, Outcome, is_done, run_jobs
@@ -43,9 +42,12 @@ REGISTRATION_TABLE = Table(
         **QUALITY_COLUMNS,
         **DOUBT_COLUMNS,
     },
-    "scan", "Does each scan lie on the template?", stage="registration",
-    filled=("participant_id", "scan_id", "status"), finite=True,
-)  # fmt: skip
+    "scan",
+    "Does each scan lie on the template?",
+    stage="registration",
+    filled=("participant_id", "scan_id", "status"),
+    finite=True,
+)
 
 Followers = Callable[[RunLayout, Scan, Outcome], Sequence[Job]]
 """Units of later stages that can follow the registration of a scan."""
@@ -61,22 +63,21 @@ def register_scans(
 
     The tables are updated with finished scans while others are still being registered.
 
-    `scans`: dropped scans are passed over. `followers`: units that the worker does right after each registration;
-    picklable. `on_tables`: called with the scans registered so far whenever the tables are updated before the end.
-    Returns `registrations`: one per kept scan, in their order; a failed scan does not affect the others. `regions`:
-    outcomes of the quality per region, one per registered scan.
+    `followers`: units that the worker does right after each registration; picklable. `on_tables`: called with the scans
+    registered so far whenever the tables are updated before the end. Gives the outcomes of the kept scans, and those of
+    the quality per region of the registered ones.
     """
     layout, config, atlas = work.layout, work.config.registration, work.config.regions.atlas
     kept = [scan for scan in scans if scan.kept]
     if config.brain_extraction == "synthstrip":
         require_synthstrip(Path(config.synthstrip_model))
-    resolution, finished = config.resolution_mm, dict[str, Outcome]()
+    finished: dict[str, Outcome] = {}
     template_digest = configured_template(config).source_digest if kept else ""
-    atlas_digest = find_atlas(atlas).digest
+    measure = (atlas, find_atlas(atlas).digest, config.resolution_mm)
     jobs = [
         dataclasses.replace(
             registration_job(work, scan, template_digest),
-            followers=functools.partial(_after, scan, atlas, atlas_digest, resolution, followers),
+            followers=functools.partial(_after, scan, measure, followers),
         )
         for scan in kept
     ]
@@ -85,13 +86,9 @@ def register_scans(
     def interim() -> None:
         ended = [scan for scan in kept if scan.name in finished]
         good = [scan for scan in ended if finished[scan.name].ok]
-        measured = [
-            scan
-            for scan in good
-            if is_done(layout, region_quality_job(layout, scan, atlas, atlas_digest, resolution)) is not None
-        ]
-        gather_region_quality(layout, measured, resolution)
-        _write_quality(layout, ended, [finished[scan.name] for scan in ended], config, decided=False)
+        measured = [scan for scan in good if is_done(layout, region_quality_job(layout, scan, *measure)) is not None]
+        gather_region_quality(layout, measured, config.resolution_mm)
+        _write_quality(work, ended, [finished[scan.name] for scan in ended], decided=False)
         if on_tables is not None:
             on_tables(good)
 
@@ -104,44 +101,28 @@ def register_scans(
     outcomes = run_jobs(layout, jobs, work.executor, "registration", finish)
     registered = [scan for scan, outcome in zip(kept, outcomes, strict=True) if outcome.ok]
     regions = measure_regions(work, registered)
-    _write_quality(layout, kept, outcomes, config, sides=_sides(layout, registered, regions, resolution))
+    sides = None
+    if all(outcome.ok for outcome in regions):  # nearly always
+        sides = sides_of([work.files(scan).asymmetry for scan in registered])
+    _write_quality(work, kept, outcomes, sides=sides)
     return outcomes, regions
 
 
 def _after(
-    scan: Scan,
-    atlas: str,
-    atlas_digest: str,
-    resolution_mm: float,
-    followers: Followers | None,
-    layout: RunLayout,
-    outcome: Outcome,
+    scan: Scan, measure: tuple[str, str, float], followers: Followers | None, layout: RunLayout, outcome: Outcome
 ) -> list[Job]:
-    """Units that a worker does after registering a scan."""
-    quality = region_quality_job(layout, scan, atlas, atlas_digest, resolution_mm)
+    quality = region_quality_job(layout, scan, *measure)
     return [quality, *(followers(layout, scan, outcome) if followers is not None else ())]
 
 
 def _write_quality(
-    layout: RunLayout,
-    scans: Sequence[Scan],
-    outcomes: Sequence[Outcome],
-    config: RegistrationConfig,
-    decided: bool = True,
-    sides: Sides | None = None,
+    work: Work, scans: Sequence[Scan], outcomes: Sequence[Outcome], decided: bool = True, sides: Sides | None = None
 ) -> None:
     """Write ``registration.tsv``; ``region_quality.tsv`` must exist."""
     rows = [table_row(scan, outcome) for scan, outcome in zip(scans, outcomes, strict=True)]
-    regions = REGION_QUALITY_TABLE.read(layout)
-    frame = REGISTRATION_TABLE.frame(rows)
-    REGISTRATION_TABLE.write(layout, add_doubt(frame, regions, scans, layout, config, decided, sides))
-
-
-def _sides(layout: RunLayout, scans: Sequence[Scan], measured: Sequence[Outcome], resolution_mm: float) -> Sides | None:
-    """Sides of the registered scans; None in the unusual case that one could not be measured."""
-    if not all(outcome.ok for outcome in measured):
-        return None
-    return sides_of([layout.scan(scan.participant_id, scan.session_id, resolution_mm).asymmetry for scan in scans])
+    frame, regions = REGISTRATION_TABLE.frame(rows), REGION_QUALITY_TABLE.read(work.layout)
+    quality = add_doubt(frame, regions, scans, work.layout, work.config.registration, decided, sides)
+    REGISTRATION_TABLE.write(work.layout, quality)
 
 
 def table_row(scan: Scan, outcome: Outcome) -> dict[str, Any]:

@@ -25,7 +25,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import nibabel as nib
 import numpy as np
 import pandas as pd
 
@@ -35,6 +34,7 @@ from heatlas.atlases.spaces import template_grid
 from heatlas.atlases.templates import span_of
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.cohort.work import Work
+from heatlas.pipeline.registration.ants_transform import read_values
 from heatlas.pipeline.registration.quality.measures import correlation
 from heatlas.pipeline.run.declared import Table, described
 from heatlas.pipeline.run.layout.run_layout import RunLayout
@@ -77,10 +77,10 @@ TEST_RETEST_TABLE = Table(
 
 
 def measure_volumes(work: Work, scans: Sequence[Scan]) -> tuple[bool, list[Outcome]]:
-    """Write the volumes of every registered scan and the tables of the group.
+    """Write the volumes of every scan that was registered here and the tables of the group.
 
-    `scans`: scans registered here; an image that came in template space has no volume change. Returns whether the
-    tables of the group were written, False if they were still valid, and one outcome per scan.
+    An image that came in template space has no volume change. Returns whether the tables of the group were written,
+    False if they were still valid, and one outcome per scan.
     """
     layout, atlas_name, resolution_mm = work.layout, work.config.regions.atlas, work.config.registration.resolution_mm
     atlas_digest = find_atlas(atlas_name).digest
@@ -101,7 +101,7 @@ def measure_one(
 ) -> Mapping[str, Any]:
     """Job: volumes of one scan (volumes, and columns, its data dictionary), from images on the template grid."""
     atlas = _atlas(atlas_name, resolution_mm, template)
-    change, intensities = (_read(path) for path in (log_jacobian, t1w))
+    change, intensities = (read_values(path) for path in (log_jacobian, t1w))
     labels = np.asarray(atlas.labels)
     voxel = atlas.grid.voxel_volume_mm3
     hippocampi, ventricles = (
@@ -113,28 +113,20 @@ def measure_one(
     tissue = tissue_volumes(change, intensities, labels, hippocampi, ventricles, voxel)
     if np.ptp(change) < 1e-5:  # an affine map
         volumes = dict.fromkeys(volumes, float("nan"))
-    rows = [
-        (region.number, region.name, region.hemisphere, region.group, volumes[region.number],
-         tissue.get(region.number, float("nan")), of_template[region.number])
-        for region in atlas.regions.regions
-    ]  # fmt: skip
+    rows = []
+    for region in atlas.regions.regions:
+        numbers = (volumes[region.number], tissue.get(region.number, float("nan")), of_template[region.number])
+        rows.append((region.number, region.name, region.hemisphere, region.group, *numbers))
     SCAN_VOLUMES_TABLE.write(outputs["volumes"], rows)
     return {}
 
 
-def _read(path: Path) -> np.ndarray:
-    image: Any = nib.load(path)
-    return np.asarray(image.dataobj, dtype=np.float32)
-
-
 @functools.cache
 def _atlas(name: str, resolution_mm: float, template: str) -> Atlas:
-    """Read once per worker."""
     return load_atlas(name, template_grid(resolution_mm, span_of(template)))
 
 
 def volume_job(layout: RunLayout, scan: Scan, atlas_name: str, atlas_digest: str, resolution_mm: float) -> Job:
-    """Unit of work of one registered scan."""
     files = layout.scan(scan.participant_id, scan.session_id, resolution_mm)
     registered = receipt_key(layout, "registration", files.name) or ""
     key = unit_key({"registration": registered, "atlas": atlas_digest}, [resolution_mm], measure_one)
@@ -144,7 +136,6 @@ def volume_job(layout: RunLayout, scan: Scan, atlas_name: str, atlas_digest: str
 
 
 def gather_volumes(layout: RunLayout, scans: Sequence[Scan], resolution_mm: float) -> list[Path]:
-    """Write the tables of the group from those of these scans."""
     tables = []
     for scan in scans:
         path = layout.scan(scan.participant_id, scan.session_id, resolution_mm).volumes
@@ -168,11 +159,7 @@ def retest_table(volumes: pd.DataFrame) -> pd.DataFrame:
 
 
 def hippocampal_volumes(volumes: pd.DataFrame) -> dict[str, tuple[float, float]]:
-    """Volumes of the left and the right hippocampus without fluid, by ``scan_id``.
-
-    `volumes`: columns of `VOLUMES_TABLE`; empty if the atlas has no bilateral groups "Hippocampus" and "Lateral
-    ventricle".
-    """
+    """Volumes of the left and the right hippocampus without fluid, by ``scan_id``; empty for atlases without."""
     hippocampi = volumes[(volumes["group"] == HIPPOCAMPUS) & volumes["tissue_mm3"].notna()]
     by_scan = {}
     for scan_id, rows in hippocampi.groupby("scan_id"):
@@ -214,13 +201,10 @@ def region_volumes(
     """Volume of each region in the scan.
 
     `log_jacobian`: (X, Y, Z), natural logarithm of the Jacobian determinant of the whole map template -> scan, affine
-    part included (`pipeline.registration.scan.log_jacobian`). `labels`: whole numbers >= 0 on the same grid
-    of template space. `numbers`: regions; the result keeps their order. `voxel_mm3`: volume of a voxel of that grid in
-    mm³. Returns mm³ in the scan; NaN for a region without a voxel on this grid. Raises ValueError if the two images
-    differ in shape.
+    part included (`pipeline.registration.scan.log_jacobian`). `labels`: whole numbers >= 0 on the same grid of template
+    space. `numbers`: regions; the result keeps their order. `voxel_mm3`: volume of a voxel of that grid in mm³. Returns
+    mm³ in the scan; NaN for a region without a voxel on this grid.
 
-    Examples
-    --------
     A scan twice as long as the template along every axis holds eight times the volume:
 
     >>> labels = np.array([[[1, 1, 2]]])
@@ -253,8 +237,6 @@ def tissue_volumes(
     the brain. `regions`: parts of one structure; they share one threshold. `ventricles`: regions of fluid. Returns mm³;
     NaN for a region without a voxel, and for all if there is no fluid or it is not darker than the regions.
 
-    Examples
-    --------
     Fluid has 10, tissue 50: the voxel with 20 is fluid, the one with 40 tissue.
 
     >>> labels, t1w = np.array([[[1, 1, 1, 1, 9, 9]]]), np.array([[[50.0, 50.0, 40.0, 20.0, 10.0, 10.0]]])

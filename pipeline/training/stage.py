@@ -149,8 +149,7 @@ def train_folds(work: Work, scans: Sequence[Scan]) -> list[Outcome]:
     family_of(config.model).require_images(spec.channels)
     for fold in split.folds:
         require_disjoint(fold)
-    if (backbone := on_backbone(config.model)) is not None:
-        backbone.keep(layout, config.model, [fold.index for fold in split.folds], digests)
+    on_backbone(config.model).keep(layout, config.model, [fold.index for fold in split.folds], digests)
     versions = registered_versions(layout, scans, config, digests)
     repeats = range(1, config.training.repeats + 1)
     jobs = [fold_job(layout, fold, scans, spec, config, versions, repeat) for repeat in repeats for fold in split.folds]
@@ -211,8 +210,7 @@ def fold_job(
     targets = {scan.name: kind.value(scan.label, scan.name) for scan in own}
     # Their number does not affect a single training, and of a run to start from the weights count, not its place.
     training = dataclasses.replace(config.training, repeats=1, from_run="")
-    backbone = on_backbone(config.model)
-    network = config.model if backbone is None else backbone.keyed(config.model)
+    network = on_backbone(config.model).keyed(config.model)
     parameters = [
         fold,
         targets,
@@ -245,8 +243,8 @@ def facts_of(config: Config, fold: Fold) -> tuple[object, Mapping[str, str]]:
     """
     start = config.training.from_run
     begun = {"start": _digest(start_of(start, fold).weights)} if start else {}
-    if (backbone := on_backbone(config.model)) is not None:
-        begun["backbone"] = backbone.digest(config.model, fold.index)
+    if (backbone := on_backbone(config.model).digest(config.model, fold.index)) is not None:
+        begun["backbone"] = backbone
     settings, files = kind_of(config).facts(config, fold)
     return settings, begun | {name: _digest(path) for name, path in files.items()}
 

@@ -58,7 +58,7 @@ def head(channels: int, outputs: int, settings: BcosConfig, max_out: int = 1, wi
     With the grid of the last features as `window`, there is one classifier of them all and nothing to average.
     """
     classifier = BcosConv3d(channels, outputs, window, b=settings.b, max_out=max_out)
-    bias = bias_of_chance(outputs) if outputs > 1 else 0.0
+    bias = bias_of_chance(outputs)
     logits = LogitLayer(bias=bias, initial_size=settings.initial_logits)
     return nn.Sequential(classifier, nn.AdaptiveAvgPool3d(1), nn.Flatten(), logits)
 
@@ -240,7 +240,7 @@ def build_vit(shape: Shape, settings: BcosViTConfig, outputs: int) -> StagedMode
     """
     tokens = nn.Sequential(*_tokeniser(settings), Positions())
     depth = settings.depth - (settings.architecture == "bcos-vit-c")
-    bias = bias_of_chance(outputs) if outputs > 1 else 0.0
+    bias = bias_of_chance(outputs)
     classifier = BcosConv3d(settings.dim, outputs, 1, b=settings.b)
     pool_first = nn.Sequential(
         nn.AdaptiveAvgPool3d(1), normalisation(settings.dim, settings), classifier, nn.Flatten(),

@@ -276,7 +276,7 @@ def stack(layers: Layers, before: int, outputs: int, bound: Bound, flat: bool = 
 
 def _head(last: nn.Module, outputs: int, settings: CodaConfig, positions: int) -> nn.Sequential:
     """The last layer, the sum over so many voxels, and logits."""
-    bias = bias_of_chance(outputs) if outputs > 1 else 0.0
+    bias = bias_of_chance(outputs)
     if settings.temperature > 0:
         return nn.Sequential(last, SumPool(), LogitLayer(settings.temperature * positions, bias))
     return nn.Sequential(last, SumPool(), LogitLayer(bias=bias, initial_size=settings.initial_logits))

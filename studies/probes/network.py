@@ -345,7 +345,7 @@ def backbone_of(probe: StagedModel) -> Backbone:
 
 def _head(settings: ProbeConfig, channels: int, outputs: int, dynamic: bool) -> Sequence[nn.Module]:
     hidden = settings.hidden_channels or channels
-    bias = bias_of_chance(outputs) if settings.logit_bias and outputs > 1 else 0.0
+    bias = bias_of_chance(outputs) if settings.logit_bias else 0.0
     if settings.class_queries:
         return class_head(channels, outputs, not dynamic, bias)
     if settings.head in ("linear", "ca-stream"):

@@ -17,7 +17,6 @@ from heatlas.pipeline.attribution.attention import (
     Rollout,
     ViTCX,
     attention_after,
-    backward,
     by_sum,
     forward,
     merged_masks,
@@ -107,11 +106,11 @@ def test_the_map_depends_on_the_class_where_it_should(method, depends):
 def test_relevance_is_conserved_down_to_the_tokens():
     model, x = network(settings=replace(SETTINGS, dim=24)), volume()  # wide: no unit without a positive contribution
     tokens = model.stages[0](x).flatten(2).transpose(1, 2).detach()
-    made, answer = forward(model.stages[1].block, tokens)
+    answer, _, backward = forward(model.stages[1].block, tokens)
     torch.testing.assert_close(answer, model.stages[1].block(tokens), **EXACT)
     relevance = torch.rand(answer.shape, dtype=torch.float64)
     with torch.no_grad():
-        of_weights, below = backward(made, relevance)
+        of_weights, below = backward(relevance)
     torch.testing.assert_close(below.sum(), relevance.sum(), rtol=1e-8, atol=0)
     assert of_weights.shape == (1, 2, TOKENS, TOKENS)
 

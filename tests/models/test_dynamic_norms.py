@@ -76,11 +76,7 @@ def test_chance_is_the_probability_of_an_empty_input(classes):
     torch.testing.assert_close(logits.sigmoid(), torch.full_like(logits, 1 / classes), rtol=1e-6, atol=0)
 
 
-def test_one_class_needs_a_prior():
-    assert bias_of_chance(1, prior=0.2) == pytest.approx(math.log(0.25))
-    for prior in (None, 0.0, 1.0):
-        with pytest.raises(UsageError, match="prior"):
-            bias_of_chance(1, prior)
+def test_a_temperature_must_be_above_zero():
     with pytest.raises(UsageError, match="temperature = 0"):
         LogitLayer(0)
 

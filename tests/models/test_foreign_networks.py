@@ -14,7 +14,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from heatlas.pipeline.models.families.foreign import FOREIGN, ForeignConfig, made, with_weights
+from heatlas.pipeline.models.families.foreign import FOREIGN, ForeignConfig, described_network, with_weights
 from heatlas.pipeline.models.foreign.adapted import OutputForm, adapted
 from heatlas.pipeline.models.foreign.layers import with_open_layers
 from heatlas.pipeline.models.graph.tracing import split_at, staged
@@ -311,13 +311,13 @@ def description(tmp_path) -> ForeignConfig:
     (tmp_path / "nets.py").write_text(CODE)
     config = ForeignConfig(network=f"{tmp_path}/nets.py:small", weights=str(tmp_path / "w.safetensors"))
     torch.manual_seed(4)
-    safetensors.torch.save_file(made(config).state_dict(), config.weights)
+    safetensors.torch.save_file(described_network(config).state_dict(), config.weights)
     return config
 
 
 def test_a_description_gives_the_network_with_its_weights(description):
     model = FOREIGN.build((8, 9, 10), description, 2)
-    wanted = with_weights(made(description), Path(description.weights)).eval()
+    wanted = with_weights(described_network(description), Path(description.weights)).eval()
     with torch.no_grad():
         torch.testing.assert_close(model(VOLUME), wanted(VOLUME))
 
@@ -351,13 +351,13 @@ def test_weights_that_differ_are_listed(description, tmp_path):
     state["5.weight"] = state.pop("0.weight")
     safetensors.torch.save_file(state, tmp_path / "other.safetensors")
     with pytest.raises(BadInputError, match=r"missing: 0\.weight; unexpected: 5\.weight"):
-        with_weights(made(description), tmp_path / "other.safetensors")
+        with_weights(described_network(description), tmp_path / "other.safetensors")
 
 
 def test_a_pickle_that_executes_is_not_read(description, tmp_path):
     torch.save(Net(), tmp_path / "whole.pt")
     with pytest.raises(BadInputError, match=r"no weights that can be read safely .*more than tensors") as caught:
-        with_weights(made(description), tmp_path / "whole.pt")
+        with_weights(described_network(description), tmp_path / "whole.pt")
     assert "weights_only" not in str(caught.value), "torch's advice would run what is in the file"
 
 

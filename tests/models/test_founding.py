@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.founding import FoundingCNN
-from heatlas.pipeline.models.families.founding_family import FoundingConfig, output_shape, seen_shape, smallest_side
+from heatlas.pipeline.models.families.founding_family import FoundingConfig, output_shape, seen_side, smallest_side
 from heatlas.pipeline.run.errors import BadInputError
 from tests.models.explicit_matrices import matrix_of, product
 
@@ -129,7 +129,7 @@ def test_voxels_beyond_the_seen_shape_change_nothing_and_those_inside_can():
     assert tuple(a.shape[2:]) == windows
     (gradient,) = torch.autograd.grad(a.sum(), x)
     expected = torch.zeros(shape, dtype=torch.bool)
-    expected[tuple(slice(side) for side in seen_shape(shape, pools))] = True
+    expected[tuple(slice(seen_side(side, pools)) for side in shape)] = True
     assert torch.equal(gradient[0, 0] != 0, expected)
 
 

@@ -16,8 +16,6 @@ from heatlas.pipeline.run.work.host import on_host
 def weighted_sum(weights: Tensor, features: Tensor) -> Tensor:
     """``sum_k w_k A^k`` of each volume, (B, 1, d, h, w), of weights (B, K) and features (B, K, d, h, w).
 
-    Examples
-    --------
     >>> weighted_sum(torch.tensor([[2.0, -1.0]]), torch.tensor([[3.0, 4.0]]).view(1, 2, 1, 1, 1)).flatten().tolist()
     [2.0]
     """
@@ -64,12 +62,8 @@ ROUNDINGS = 64
 
 
 def by_range(maps: Tensor) -> Tensor:
-    """``(A - min A) / (max A - min A)`` of each map, 0 for a constant one; ties share the gradient of min and max.
+    """``(A - min A) / (max A - min A)`` of maps (B, 1, D, H, W), 0 for a constant one; ties share the gradient.
 
-    `maps`: (B, 1, D, H, W). Returns same shape.
-
-    Examples
-    --------
     >>> by_range(torch.tensor([2.0, 3.0, 6.0]).view(1, 1, 1, 1, 3)).flatten().tolist()
     [0.0, 0.25, 1.0]
     >>> by_range(torch.full((1, 1, 1, 1, 2), 7.0)).flatten().tolist()

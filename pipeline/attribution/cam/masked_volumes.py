@@ -21,15 +21,7 @@ from typing import Annotated, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from heatlas.pipeline.attribution.cam.channel_maps import (
-    Normalisation,
-    by_range,
-    channel_pairs,
-    normalised,
-    require_channels,
-    require_nonnegative,
-    weighted_sum,
-)
+from heatlas.pipeline.attribution.cam import channel_maps
 from heatlas.pipeline.attribution.method_settings import CheckedSettings
 from heatlas.pipeline.attribution.methods import to_input_grid
 from heatlas.pipeline.attribution.network_view import NetworkView
@@ -39,18 +31,16 @@ from heatlas.pipeline.run.config.ranges import Count, above, at_least
 
 @torch.no_grad()
 def increase_of_score(view: NetworkView, masking: Masking, batch: int) -> Tensor:
-    """Score of the volume shown where channel k is active, minus that of the baseline (Wang et al. 2020, eq. 5).
+    """Score of the volume shown where channel k is active, less that of the baseline, (B, K) (Wang et al. 2020, eq. 5).
 
     ``u_k = f(b + n(up(A^k)) (x - b)) - f(b)``; a constant channel shows nothing and has u = 0.
-
-    `masking`: value of hidden voxels. `batch`: masked volumes evaluated at once. Returns (B, K).
     """
     features, volumes = view.features, view.volumes
     hidden = masking.hidden(volumes).expand_as(volumes)
     base = torch.cat([view.score_of(chunk) for chunk in torch.split(hidden, batch)])
     increases = []
-    for volume, channel in channel_pairs(features, batch):
-        keep = by_range(to_input_grid(features[volume, channel].unsqueeze(1), view))
+    for volume, channel in channel_maps.channel_pairs(features, batch):
+        keep = channel_maps.by_range(to_input_grid(features[volume, channel].unsqueeze(1), view))
         increases.append(view.score_of(mixed(volumes[volume], keep, hidden[volume])) - base[volume])
     return torch.cat(increases).view(features.shape[:2])
 
@@ -59,15 +49,13 @@ def increase_of_score(view: NetworkView, masking: Masking, batch: int) -> Tensor
 def drop_of_score(view: NetworkView, batch: int) -> Tensor:
     """Relative drop of the score without channel k, ``(y - y^(-k)) / |y|``, (B, K) (Desai & Ramaswamy 2020).
 
-    Divided by the absolute score: the published division by y inverts the map where the logit is negative, as it is for
-    the patient class in most controls. The absolute score is at least the numerical precision.
-
-    `batch`: ablated feature volumes evaluated at once.
+    Divided by the absolute score, at least the numerical precision: the published division by y inverts the map where
+    the logit is negative, as it is for the patient class in most controls.
     """
     features = view.features
     score = view.score(features)
     drops = []
-    for volume, channel in channel_pairs(features, batch):
+    for volume, channel in channel_maps.channel_pairs(features, batch):
         ablated = features[volume]
         ablated[torch.arange(len(volume), device=features.device), channel] = 0
         drops.append(score[volume] - view.score(ablated))
@@ -80,8 +68,7 @@ class ScoreCam(CheckedSettings):
     """Score-CAM (Wang et al. 2020): channels weighted by the score of the volume masked with them, then ReLU.
 
     `channel_softmax`: use the softmax of the increases over channels (as published: all positive, possibly dominated by
-    one channel) or the increases themselves. `masking`: value of hidden voxels; air by default. `batch`: volumes
-    evaluated at once; affects memory, not the map.
+    one channel) or the increases themselves. `batch`: affects memory, not the map.
     """
 
     name: ClassVar[str] = "score-cam"
@@ -90,11 +77,11 @@ class ScoreCam(CheckedSettings):
     batch: Count = 4
 
     def maps(self, view: NetworkView) -> Tensor:
-        require_channels(view, self.name)
+        channel_maps.require_channels(view, self.name)
         weights = increase_of_score(view, self.masking, self.batch)
         if self.channel_softmax:
             weights = torch.softmax(weights, dim=1)
-        return weighted_sum(weights, view.features).relu()
+        return channel_maps.weighted_sum(weights, view.features).relu()
 
 
 @dataclass(frozen=True)
@@ -102,17 +89,15 @@ class AblationCam(CheckedSettings):
     """Ablation-CAM (Desai & Ramaswamy 2020): channels weighted by the relative drop without them, then ReLU.
 
     The relative drop makes the scale of a map depend on how close its logit is to 0: compare the shapes of maps between
-    volumes, not their magnitudes.
-
-    `batch`: ablated feature volumes evaluated at once; affects memory, not the map.
+    volumes, not their magnitudes. `batch`: affects memory, not the map.
     """
 
     name: ClassVar[str] = "ablation-cam"
     batch: Count = 16
 
     def maps(self, view: NetworkView) -> Tensor:
-        require_channels(view, self.name)
-        return weighted_sum(drop_of_score(view, self.batch), view.features).relu()
+        channel_maps.require_channels(view, self.name)
+        return channel_maps.weighted_sum(drop_of_score(view, self.batch), view.features).relu()
 
 
 Objective = Literal["mask", "diff"]
@@ -123,14 +108,12 @@ DECAY, DECAY_SQUARED, ADAM_EPS = 0.9, 0.999, 1e-8
 
 def mixture(u: Tensor, features: Tensor) -> Tensor:
     """``S(u) = sum_k softmax(u)_k A^k``; u (B, K), features (B, K, d, h, w), result (B, 1, d, h, w)."""
-    return weighted_sum(torch.softmax(u, dim=1), features)
+    return channel_maps.weighted_sum(torch.softmax(u, dim=1), features)
 
 
 def objective_of(score: Tensor, masked_score: Tensor, objective: Objective) -> Tensor:
-    """Objective: the score of the masked volume (``mask``), or minus its distance to the full score (``diff``).
+    """The score of the masked volume (``mask``), or minus its distance to the full score (``diff``).
 
-    Examples
-    --------
     >>> objective_of(torch.tensor([3.0]), torch.tensor([5.0]), "mask").tolist()
     [5.0]
     >>> objective_of(torch.tensor([3.0]), torch.tensor([5.0]), "diff").tolist()
@@ -145,15 +128,13 @@ class OptiCam(CheckedSettings):
 
     Maps are the mixtures of features; the mask that is optimised is their upsampled, normalised form.
 
-    `normalisation`: how a map becomes a mask; `sigmoid` hides little, since all values are above 0.5. `objective`: see
-    `objective_of`. `learning_rate`: of Adam. `iterations`: maximum number of steps. `tolerance`: a volume stops when
-    its objective changes by less than this in one step. `keep`: return the best weights found, or the last (as
-    published). `masking`: value of hidden voxels; air by default. `batch`: volumes optimised at once; affects memory,
-    not the map.
+    `normalisation`: how a map becomes a mask; `sigmoid` hides little, since all values are above 0.5. `iterations`:
+    most steps of Adam. `tolerance`: a volume stops when its objective changes by less than this in one step. `keep`:
+    the best weights found, or the last (as published). `batch`: affects memory, not the map.
     """
 
     name: ClassVar[str] = "opti-cam"
-    normalisation: Normalisation = "range"
+    normalisation: channel_maps.Normalisation = "range"
     objective: Objective = "mask"
     learning_rate: Annotated[float, above(0)] = 0.1
     iterations: Count = 100
@@ -163,8 +144,8 @@ class OptiCam(CheckedSettings):
     batch: Count = 1
 
     def maps(self, view: NetworkView) -> Tensor:
-        require_channels(view, self.name)
-        require_nonnegative(view, self.name)
+        channel_maps.require_channels(view, self.name)
+        channel_maps.require_nonnegative(view, self.name)
         return mixture(self.weights(view), view.features)
 
     def weights(self, view: NetworkView) -> Tensor:
@@ -183,7 +164,7 @@ class OptiCam(CheckedSettings):
             score = view.score(features)
 
         def of(u: Tensor, rows: Tensor) -> Tensor:
-            mask = normalised(to_input_grid(mixture(u, features[rows]), view), self.normalisation)
+            mask = channel_maps.normalised(to_input_grid(mixture(u, features[rows]), view), self.normalisation)
             masked_score = view.score_of(mixed(volumes[rows], mask, hidden[rows]))
             return objective_of(score[rows], masked_score, self.objective)
 

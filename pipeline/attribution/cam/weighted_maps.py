@@ -27,10 +27,7 @@ SHOWN = 3
 
 
 def class_weights(view: NetworkView, method: str) -> Tensor:
-    """Row ``W_c`` of the linear head behind the boundary, (K,).
-
-    Raises UsageError if anything other than global average pooling and one linear layer follows; the message names it.
-    """
+    """Row ``W_c`` of the linear head behind the boundary, (K,)."""
     layers = [(name, layer) for name, layer in view.after if not isinstance(layer, TRANSPARENT)]
     if len(layers) == 2:
         (_, first), (_, second) = layers
@@ -86,15 +83,9 @@ def grad_cam_plus_plus_weights(features: Tensor, gradient: Tensor) -> Tensor:
 
     Chattopadhay et al. 2018, eq. 19, for an exponential output over a piecewise linear score; the factor exp(y), one
     positive number per volume that overflows for large logits, is dropped. Only voxels with g > 0 count, where the
-    fraction is ``1 / (2 + g sum A)``, which is finite for non-negative features; g = 0 gives 0.
+    fraction is ``1 / (2 + g sum A)``, which is finite for features (B, K, d, h, w) that are not negative; g = 0 gives
+    0.
 
-    Parameters
-    ----------
-    features, gradient : Tensor
-        (B, K, d, h, w); features not negative.
-
-    Examples
-    --------
     >>> import torch
     >>> A = torch.tensor([1.0, 2.0]).view(1, 1, 1, 1, 2)
     >>> g = torch.tensor([2.0, -1.0]).view(1, 1, 1, 1, 2)  # alpha = 4 / (8 + 3 * 8) in the first voxel
@@ -108,8 +99,6 @@ def grad_cam_plus_plus_weights(features: Tensor, gradient: Tensor) -> Tensor:
 def xgrad_cam_weights(features: Tensor, gradient: Tensor) -> Tensor:
     """``sum_i A_i g_i / sum_i A_i`` of each channel, 0 for an empty one, (B, K) (Fu et al. 2020, eq. 8).
 
-    Examples
-    --------
     >>> import torch
     >>> A = torch.tensor([1.0, 3.0, 0.0, 0.0]).view(1, 2, 1, 1, 2)
     >>> xgrad_cam_weights(A, torch.tensor([4.0, 8.0, 5.0, 5.0]).view(1, 2, 1, 1, 2)).tolist()
@@ -139,7 +128,6 @@ class Cam:
     name: ClassVar[str] = "cam"
 
     def require(self, view: NetworkView) -> None:
-        """Refuse a network or start value that CAM is not defined for; raises `UsageError`."""
         require_channels(view, self.name)
         if view.start != "logit":
             raise UsageError(f"{self.name} is defined for start = 'logit' only, not {view.start!r}.")

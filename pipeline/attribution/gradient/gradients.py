@@ -50,10 +50,6 @@ def score_gradient(score: Score, features: Tensor) -> Tensor:
 
     Works within `torch.no_grad` and `torch.inference_mode`, and leaves no ``.grad`` behind.
 
-    Raises UsageError if the score does not depend on the features in a way that PyTorch can differentiate.
-
-    Examples
-    --------
     >>> score_gradient(lambda a: (a**2).flatten(1).sum(1), torch.tensor([[3.0, -1.0]])).tolist()
     [[6.0, -2.0]]
     """
@@ -78,8 +74,6 @@ def score_and_gradient(score: Score, features: Tensor) -> tuple[Tensor, Tensor]:
 def input_times_gradient(score: Score, features: Tensor) -> Tensor:
     """Features times the gradient of the score, (B, C, d, h, w).
 
-    Examples
-    --------
     >>> input_times_gradient(lambda a: (a**2).flatten(1).sum(1), torch.tensor([[3.0, -1.0]])).tolist()
     [[18.0, 2.0]]
     """

@@ -47,30 +47,9 @@ def guided_backprop(
 ) -> Attribution:
     """Absolute guided gradient of one output with respect to the input, or to the features of a stage.
 
-    Parameters
-    ----------
-    model : nn.Module
-        In evaluation mode; not changed.
-    volumes : Tensor
-        (B, 1, D, H, W), in the precision and on the device of the model.
-    target : int
-        Output unit to explain.
-    start : {"logit", "probability", "evidence"}
-        Value that is differentiated.
-    stage : int or str
-        Boundary; see `pipeline.attribution.network_view.explaining`.
-
-    Returns
-    -------
-    Attribution
-        Non-negative map; the absolute gradient if the network has no ReLU.
-
-    Raises
-    ------
-    UsageError
-        For an unsupported layer, option, target or mode, before any computation.
-    BadInputError
-        For volumes that do not fit the model or are not finite.
+    `model`: in evaluation mode; not changed. `volumes`: (B, 1, D, H, W), in its precision and on its device. `start`:
+    value that is differentiated. `stage`: see `pipeline.attribution.network_view.explaining`. The map is not negative;
+    without a ReLU in the network it is the absolute gradient.
     """
     program = plan_forward(model)
     require_explainable(model, volumes)
@@ -100,7 +79,6 @@ class GuidedBackprop:
     def answers(
         self, model: nn.Module, volumes: Tensor, target: int, start: StartValue, stage: int | str
     ) -> Sequence[Attribution]:
-        """Susceptibility (B, C, d, h, w)."""
         answer = guided_backprop(model, volumes, target, start, stage)
         return [replace(answer, parameters=described(self, stage, start))]
 

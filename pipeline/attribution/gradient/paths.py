@@ -31,13 +31,18 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from heatlas.pipeline.attribution.entry import RunContext
 from heatlas.pipeline.attribution.gradient.gradients import Score, score_and_gradient
 from heatlas.pipeline.attribution.method_settings import CheckedSettings
 from heatlas.pipeline.attribution.methods import Drawn
 from heatlas.pipeline.attribution.network_view import NetworkView
 from heatlas.pipeline.attribution.perturbation.masking import Masking, mixed
-from heatlas.pipeline.attribution.reference.references import Reference, features_of, fitting, mean_value, value_of_mean
+from heatlas.pipeline.attribution.reference.references import (
+    ComparesWithControls,
+    features_of,
+    fitting,
+    mean_value,
+    value_of_mean,
+)
 from heatlas.pipeline.run.config.ranges import Count, Seed, between
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.work.host import on_host
@@ -48,12 +53,11 @@ from heatlas.pipeline.run.work.seeds import derived_seed
 class IntegratedGradients(CheckedSettings):
     """Integrated gradients, signed, summed over channels.
 
-    `masking`: baseline: the volume with everything hidden (air by default). At a later stage the baseline is the
-    features of the baseline volume, so that the map sums to the same difference at every stage and is exactly 0 where
-    the features are those of air. ``Masking(inner="zero")`` uses zero features instead, as Rao, Böhle & Schiele (2022)
-    do. `steps`: points on the path. `batch`: volumes evaluated at once; affects memory, not the map. `tolerance`:
-    largest completeness error accepted, as a share of the total variation of the score along the path; ``math.inf``
-    accepts any.
+    `masking`: the baseline is the volume with everything hidden (air by default), and at a later stage its features, so
+    that the map sums to the same difference at every stage and is exactly 0 where the features are those of air.
+    ``Masking(inner="zero")`` uses zero features instead, as Rao, Böhle & Schiele (2022) do. `steps`: points on the
+    path. `batch`: affects memory, not the map. `tolerance`: largest completeness error accepted, as a share of the
+    total variation of the score along the path; ``math.inf`` accepts any.
     """
 
     name: ClassVar[str] = "integrated-gradients"
@@ -64,10 +68,7 @@ class IntegratedGradients(CheckedSettings):
     tolerance: Annotated[float, between(0, math.inf)] = 0.05
 
     def maps(self, view: NetworkView) -> Tensor:
-        """Maps (B, 1, d, h, w) that sum to ``score(features) - score(baseline)``.
-
-        Raises UsageError if the completeness error of a volume exceeds `tolerance`.
-        """
+        """Maps (B, 1, d, h, w) that sum to ``score(features) - score(baseline)``."""
         baseline = self.masking.hidden_features(view)
         path = path_integral(view.score, view.features, baseline, self.steps, self.batch)
         with torch.no_grad():
@@ -80,11 +81,7 @@ class IntegratedGradients(CheckedSettings):
 
 @dataclass(frozen=True)
 class PathIntegral:
-    """Integral of the gradient along the path.
-
-    `attributions`: (B, C, d, h, w). `variation`: (B,), total variation of the score along the path; at least the
-    absolute difference between its ends.
-    """
+    """Integral of the gradient along the path, (B, C, d, h, w), and the total variation of the score on it, (B,)."""
 
     attributions: Tensor
     variation: Tensor
@@ -95,8 +92,6 @@ def path_integral(score: Score, features: Tensor, baseline: Tensor, steps: int =
 
     Source: Sundararajan, Taly & Yan 2017, eq. 1. Memory holds the sum over the path and `batch` of its points.
 
-    Examples
-    --------
     >>> square = lambda a: (a**2).flatten(1).sum(1)
     >>> path_integral(square, torch.tensor([[3.0, -1.0]]), torch.tensor(0.0), steps=2).attributions.tolist()
     [[9.0, 1.0]]
@@ -125,8 +120,6 @@ def require_complete(
     """Refuse maps whose completeness error exceeds `tolerance`, as a share of the score's variation on the path.
 
     The variation is at least the difference between the ends of the path, and does not vanish with it.
-
-    Raises UsageError with the error of the first such volume and the remedy.
     """
     error = completeness_delta(path.attributions, score, score_of_baseline).abs()
     # allow for rounding of the scores, which is the only error if the score does not change
@@ -144,8 +137,6 @@ def require_complete(
 def completeness_delta(attributions: Tensor, score: Tensor, score_of_baseline: Tensor) -> Tensor:
     """Difference between the sum of each map (B, ...) and ``score - score_of_baseline``; (B,).
 
-    Examples
-    --------
     >>> completeness_delta(torch.tensor([[1.0, 2.5]]), torch.tensor([4.0]), torch.tensor([1.0])).tolist()
     [0.5]
     """
@@ -161,8 +152,6 @@ def stratified_alphas(references: int, per_reference: int, seed: int) -> Tensor:
 
     Each reference has one point in each of A equal parts of the path, and no two points of the table are the same.
 
-    Examples
-    --------
     >>> stratified_alphas(2, 2, seed=1).flatten().sort().values.tolist()
     [0.125, 0.375, 0.625, 0.875]
     >>> stratified_alphas(1, 4, seed=1).tolist()
@@ -196,8 +185,6 @@ class PathSample:
 
         Source: Owen 2013, Monte Carlo theory, methods and examples, section 8.9.
 
-        Examples
-        --------
         >>> points = torch.tensor([[1.0, 1.0], [2.0, 4.0]])  # two points, slopes 2 and 6
         >>> sample = PathSample(points.mean(0), torch.tensor([1.0, 3.0]), points.sum(1).double())
         >>> sample.controlled(5.0).tolist(), sample.controlled(9.0).tolist()
@@ -226,8 +213,6 @@ def sample_paths(score: Score, volume: Tensor, references: Tensor, alphas: Tenso
     Source: Erion et al. 2021, eq. 5, with the expectation taken over the given points. Memory holds two sums over the
     points and `batch` of them.
 
-    Examples
-    --------
     >>> square = lambda a: (a**2).flatten(1).sum(1)
     >>> sample = sample_paths(square, torch.tensor([3.0]), torch.tensor([[1.0], [-1.0]]), torch.full((2, 1), 0.5))
     >>> sample.mean.tolist(), sample.slopes.tolist()
@@ -252,39 +237,21 @@ def sample_paths(score: Score, volume: Tensor, references: Tensor, alphas: Tenso
 
 
 @dataclass(frozen=True)
-class ExpectedGradients(CheckedSettings):
+class ExpectedGradients(ComparesWithControls):
     """Expected gradients from controls, signed, summed over channels.
 
-    Parameters
-    ----------
-    reference : Reference or None
-        Given by the run.
-    alphas : int
-        Points on the path from each reference volume.
-    seed : int
-        Deals the points out; the same for every volume.
-    batch : int
-        Volumes evaluated at once. Does not change the map; memory grows with it.
-    control_variate : bool
-        Whether points are weighted so that the map adds up; if not, it misses by the sampling error.
-    tolerance : float
-        Largest completeness error accepted, as a share of the total variation of the score along the paths;
-        ``math.inf`` accepts any.
+    `alphas`: points on the path from each control. `seed`: deals the points out; the same for every volume. `batch`:
+    affects memory, not the map. `control_variate`: whether points are weighted so that the map adds up; if not, it
+    misses by the sampling error. `tolerance`: as of `IntegratedGradients`.
     """
 
     name: ClassVar[str] = "expected-gradients"
 
-    reference: Reference | None = None
     alphas: Count = 1
     seed: Seed = 0
     batch: Count = 1
     control_variate: bool = True
     tolerance: Annotated[float, between(0, math.inf)] = 0.05
-
-    @staticmethod
-    def from_run(surroundings: RunContext) -> dict[str, Reference | None]:
-        """The controls of the network."""
-        return {"reference": surroundings.reference}
 
     def maps(self, view: NetworkView) -> Tensor:
         return self.drawn(view).values
@@ -293,8 +260,6 @@ class ExpectedGradients(CheckedSettings):
         """Maps (B, C, d, h, w) that sum to ``score(features)`` less the mean score of the reference.
 
         Where the points stand for too little of the paths to be weighted, more are taken, up to `MOST` times as many.
-
-        Raises UsageError if the completeness error of a volume still exceeds `tolerance`.
         """
         reference = fitting(self.reference, view.volumes, self.name)
         baselines, base = features_of(reference.volumes, view), mean_value(reference, view)
@@ -309,44 +274,28 @@ class ExpectedGradients(CheckedSettings):
                     break
                 more *= 2
             path = sample.path(sample.controlled(wanted) if self.control_variate else sample.mean)
-            require_complete(
-                self.name, path, score[None], of_reference[None], self.tolerance,
-                f"raise alphas (now {more * self.alphas} for each control)",
-            )  # fmt: skip
+            remedy = f"raise alphas (now {more * self.alphas} for each control)"
+            require_complete(self.name, path, score[None], of_reference[None], self.tolerance, remedy)
             maps.append(path.attributions)
             missed.append((sample.slopes.mean() - wanted).to(score)[None])
         return Drawn(torch.cat(maps), sampling_error=torch.cat(missed))
 
     def reference_value(self, view: NetworkView) -> Tensor:
-        """Mean score of the reference volumes, (B,)."""
         return mean_value(fitting(self.reference, view.volumes, self.name), view)
 
 
 @dataclass(frozen=True)
-class IntegratedGradientsFromMean(CheckedSettings):
-    """Integrated gradients on the straight path from the mean of the controls, signed, summed over channels.
-
-    `reference`: given by the run. `steps`: points on the path. `batch`: volumes evaluated at once. Does not change the
-    map; memory grows with it. `tolerance`: as of `ExpectedGradients`.
-    """
+class IntegratedGradientsFromMean(ComparesWithControls):
+    """Integrated gradients on the straight path from the mean of the controls, signed, summed over channels."""
 
     name: ClassVar[str] = "integrated-gradients-from-mean"
 
-    reference: Reference | None = None
     steps: Count = 14
     batch: Count = 1
     tolerance: Annotated[float, between(0, math.inf)] = 0.05
 
-    @staticmethod
-    def from_run(surroundings: RunContext) -> dict[str, Reference | None]:
-        """The controls of the network."""
-        return {"reference": surroundings.reference}
-
     def maps(self, view: NetworkView) -> Tensor:
-        """Maps (B, C, d, h, w) that sum to ``score(features)`` less the score of the mean control, about.
-
-        Raises UsageError if the completeness error of a volume exceeds `tolerance`.
-        """
+        """Maps (B, C, d, h, w) that sum to ``score(features)`` less the score of the mean control, about."""
         mean = fitting(self.reference, view.volumes, self.name).mean
         baseline = features_of(mean, view)
         with torch.no_grad():
@@ -356,5 +305,4 @@ class IntegratedGradientsFromMean(CheckedSettings):
         return path.attributions
 
     def reference_value(self, view: NetworkView) -> Tensor:
-        """Score of the mean control, (B,)."""
         return value_of_mean(fitting(self.reference, view.volumes, self.name), view)

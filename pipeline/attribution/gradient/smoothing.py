@@ -54,10 +54,7 @@ class SmoothInputTimesGradient(CheckedSettings, InputTimesGradient):
 
 @dataclass(frozen=True)
 class SmoothIntegratedGradients(IntegratedGradients):
-    """S-IntGrad: integrated gradients, signed and channel-summed, then smoothed.
-
-    `masking`, `steps`, `batch`, `tolerance`: as in `IntegratedGradients`. `kernel`: as in `SmoothInputTimesGradient`.
-    """
+    """S-IntGrad: integrated gradients, signed and channel-summed, then smoothed as `SmoothInputTimesGradient`."""
 
     name: ClassVar[str] = "smooth-integrated-gradients"
 
@@ -73,14 +70,12 @@ class SmoothGrad(CheckedSettings):
 
     Noise is added to air and tissue alike, so the network sees volumes unlike any scan.
 
-    `samples`: noisy copies. `noise`: standard deviation of the noise, as a share of the range (maximum - minimum) of
-    each volume's features. `seed`: all volumes get the same noise, scaled to their range: maps differ because volumes
-    do, and do not depend on which volumes share a batch. `batch`: volumes evaluated at once; affects memory, not the
-    map. `of`: what is averaged. The mean of the gradient is made absolute, then channel-summed; the others are signed.
-    Input times gradient is that of the noisy copy; integrated gradients lead from the volume's own baseline to it, so
-    that their mean sums to the mean score of the copies less that of the baseline. `steps`: points on each path of
-    integrated gradients. That maps are complete is not checked. `masking`: baseline of integrated gradients, as in
-    `IntegratedGradients`.
+    `noise`: standard deviation, as a share of the range (maximum - minimum) of each volume's features. `seed`: all
+    volumes get the same noise, scaled to their range: maps differ because volumes do, and do not depend on which
+    volumes share a batch. `of`: what is averaged. The mean of the gradient is made absolute, then channel-summed; the
+    others are signed. Input times gradient is that of the noisy copy; integrated gradients lead from the volume's
+    baseline (`masking`) to it in `steps` points, so that their mean sums to the mean score of the copies less that of
+    the baseline; that they are complete is not checked.
     """
 
     name: ClassVar[str] = "smoothgrad"
@@ -109,7 +104,7 @@ class SmoothGrad(CheckedSettings):
 
 
 def mean_over_noise(
-    mapped: Mapped, features: Tensor, samples: int = 15, noise: float = 0.15, seed: int = 0, batch: int = 1
+    mapped: Mapped, features: Tensor, samples: int, noise: float, seed: int = 0, batch: int = 1
 ) -> Tensor:
     """Mean map over noisy copies of features (B, C, d, h, w); signed. Source: Smilkov et al. 2017, section 3.
 
@@ -158,10 +153,6 @@ def gaussian_smooth(maps: Tensor, kernel: int) -> Tensor:
 def gaussian_weights(kernel: int) -> list[float]:
     """Weights of `kernel` voxels, sigma = `kernel` / 4, sum 1.
 
-    Raises UsageError if `kernel` is not a positive odd number.
-
-    Examples
-    --------
     >>> gaussian_weights(1)
     [1.0]
     >>> [round(weight, 3) for weight in gaussian_weights(3)]

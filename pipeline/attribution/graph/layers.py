@@ -1,15 +1,14 @@
 """What single layers do to relevance: linear maps forward and transposed, folded normalisation, max-pooling.
 
-Rules use a layer with weights only through two directions of its linear map, without bias; geometry (stride, padding,
-dilation, groups) is handled here. Where nothing is skipped, the transposed convolution is a convolution with flipped
-weights: on a CPU that takes half the time of PyTorch's derivative with respect to the input. Otherwise it is that
-derivative, which unlike ``conv_transpose3d`` needs no output padding and is up to 2.5 times faster for few input
-channels.
+Rules use a layer with weights only through two directions of its linear map, without bias. Where nothing is skipped,
+the transposed convolution is a convolution with flipped weights: on a CPU that takes half the time of PyTorch's
+derivative with respect to the input. Otherwise it is that derivative, which unlike ``conv_transpose3d`` needs no output
+padding and is up to 2.5 times faster for few input channels.
 
 In evaluation mode ``BN(W x + b) = γ/σ (W x + b - μ) + β_BN`` is linear, so convolution and normalisation are one
 convolution with weights ``W γ/σ`` and bias ``(b - μ) γ/σ + β_BN``. The β-rule is invariant to positive factors per
-channel: folding and passing as identity give the same map if every γ > 0, and differ where a γ is negative, since the
-unit's positive contributions then *decrease* its activation before the sign change.
+channel: folding and passing as identity differ where a γ is negative, since the unit's positive contributions then
+*decrease* its activation before the sign change.
 
 Max-pooling gives all relevance to the winner of each window: that of the forward pass that is explained, since a second
 pass with different rounding could choose another winner and move relevance by a whole receptive field.
@@ -30,8 +29,6 @@ from torch.nn.grad import conv3d_input
 def paired(first: Tensor, second: Tensor, axis: int, groups: int) -> Tensor:
     """Two tensors of one shape side by side along an axis, within each group of that axis.
 
-    Examples
-    --------
     >>> paired(torch.tensor([1, 2]), torch.tensor([-1, -2]), 0, groups=1).tolist()
     [1, 2, -1, -2]
     >>> paired(torch.tensor([1, 2]), torch.tensor([-1, -2]), 0, groups=2).tolist()
@@ -43,17 +40,13 @@ def paired(first: Tensor, second: Tensor, axis: int, groups: int) -> Tensor:
 
 
 class LinearMap(Protocol):
-    """A linear map of an input, given its weights."""
+    """A linear map of an input, given its weights; `groups` blocks of the channels do not mix."""
 
     @property
-    def channel_axis(self) -> int:
-        """Axis of the channels, of inputs and of units."""
-        ...
+    def channel_axis(self) -> int: ...
 
     @property
-    def groups(self) -> int:
-        """Number of blocks of that axis that do not mix."""
-        ...
+    def groups(self) -> int: ...
 
     def apply(self, x: Tensor, weight: Tensor) -> Tensor:
         """``W x``."""
@@ -66,10 +59,7 @@ class LinearMap(Protocol):
 
 @dataclass(frozen=True)
 class Convolution:
-    """The linear map of a 3D convolution; input (B, C, D, H, W), zero padding.
-
-    `stride`, `padding`, `dilation`: per axis.
-    """
+    """The linear map of a 3D convolution; input (B, C, D, H, W), zero padding."""
 
     stride: tuple[int, ...] = (1, 1, 1)
     padding: tuple[int, ...] = (0, 0, 0)
@@ -84,7 +74,7 @@ class Convolution:
     def transpose(self, y: Tensor, weight: Tensor, input_shape: Sequence[int]) -> Tensor:
         if y.device.type == "cpu" and all(stride == 1 for stride in self.stride) and self.groups == 1:
             reach = [step * (size - 1) for step, size in zip(self.dilation, weight.shape[2:], strict=True)]
-            padding = [whole - own for whole, own in zip(reach, self.padding, strict=True)]
+            padding = [whole - pad for whole, pad in zip(reach, self.padding, strict=True)]
             if min(padding) >= 0:
                 turned = weight.transpose(0, 1).flip(2, 3, 4)
                 return F.conv3d(y, turned, None, 1, padding, self.dilation)
@@ -119,7 +109,7 @@ class Averaging:
         return answer
 
     def transpose(self, y: Tensor, input_shape: Sequence[int]) -> Tensor:
-        """PyTorch's own derivative, which follows all rounding and padding rules of the poolings."""
+        """PyTorch's derivative, which follows all rounding and padding rules of the poolings."""
         probe = torch.zeros(tuple(input_shape), dtype=y.dtype, device=y.device, requires_grad=True)
         with torch.enable_grad():
             pooled = self.pool(probe)
@@ -151,12 +141,7 @@ class InputGradient(torch.autograd.Function):
 
 
 def folded(weight: Tensor, bias: Tensor | None, norm: nn.BatchNorm3d) -> tuple[Tensor, Tensor]:
-    """Weights and bias of the convolution equivalent to convolution followed by batch normalisation.
-
-    The modules are not changed.
-
-    `weight`: (C_out, C_in / groups, k, k, k). `bias`: (C_out,). `norm`: with running statistics.
-    """
+    """Weights and bias of the convolution equivalent to a convolution and the batch normalisation after it."""
     if norm.running_var is None or norm.running_mean is None:
         raise ValueError("batch normalisation without running statistics cannot be folded.")
     scale = torch.rsqrt(norm.running_var + norm.eps)
@@ -197,7 +182,6 @@ class AdaptiveMaxPool:
     output_size: Any
 
     def apply(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """As `MaxPool.apply`."""
         pooled, winners = F.adaptive_max_pool3d(x, self.output_size, return_indices=True)
         return pooled, winners
 
@@ -210,10 +194,8 @@ def gather(x: Tensor, winners: Tensor) -> Tensor:
 def scatter(values: Tensor, winners: Tensor, shape: Sequence[int]) -> Tensor:
     """Return values to the winning voxels; a voxel that won several overlapping windows gets their sum.
 
-    `values`, `winners`: (B, C, d, h, w). `shape`: of the tensor that was pooled, (B, C, D, H, W).
+    `values`, `winners`: (B, C, d, h, w). `shape`: of the tensor that was pooled.
 
-    Examples
-    --------
     >>> winners = torch.tensor([1, 1]).reshape(1, 1, 1, 1, 2)
     >>> scatter(torch.tensor([2.0, 3.0]).view_as(winners), winners, (1, 1, 1, 1, 3)).flatten().tolist()
     [0.0, 5.0, 0.0]

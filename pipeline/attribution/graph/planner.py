@@ -67,10 +67,9 @@ FOLLOWERS = (
 
 @dataclass(frozen=True)
 class Weights:
-    """A layer with weights as used by the rules.
+    """A layer with weights as used by the rules: batch normalisation folded in if so planned.
 
-    `weight`: batch normalisation folded in if so planned. `bias`: broadcastable to the units; likewise. `first`:
-    whether its input is the volume.
+    `bias`: broadcastable to the units. `first`: whether its input is the volume.
     """
 
     linear: LinearMap
@@ -83,9 +82,9 @@ class Weights:
 class PlannedStep:
     """Part of the network that redistributes relevance once.
 
-    `name`: of the layer that redistributes relevance; otherwise of the last operation. `operations`: operations of the
-    forward pass, in order, before the max-pooling. `inputs`: values that relevance is passed to; empty for operations
-    without relevance. `value`: name of the output value. `pool`: max-pooling at the end of the step.
+    `name`: of the layer that redistributes relevance; otherwise of the last operation. `operations`: before the
+    max-pooling `pool` at its end. `inputs`: values that relevance is passed to; empty for operations without relevance.
+    `value`: name of the output.
     """
 
     name: str
@@ -98,7 +97,7 @@ class PlannedStep:
 
     @property
     def head(self) -> nn.Module | None:
-        """First module of the step; None for a max-pooling alone or an operation without relevance."""
+        """First module; None for a max-pooling alone or an operation without relevance."""
         return self.operations[0].module if self.operations and self.inputs else None
 
 
@@ -106,8 +105,7 @@ class PlannedStep:
 class RelevancePlan:
     """All steps of a model, in order of computation.
 
-    `boundary`: the value at which relevance is wanted: the volumes, or the features of a stage. `batch_norm`: what is
-    done with batch normalisation.
+    `boundary`: the value at which relevance is wanted: the volumes, or the features of a stage.
     """
 
     steps: tuple[PlannedStep, ...]
@@ -119,8 +117,7 @@ class RelevancePlan:
 def plan_forward(model: nn.Module, others: tuple[type[nn.Module], ...] = ()) -> Program:
     """Operations of a model, checked to be supported where they can carry relevance or a gradient.
 
-    `others`: modules that the method supports besides those that all do. Raises UsageError for a model that cannot be
-    traced, an unknown operation or option, or a layer in training mode; the message names it.
+    `others`: modules that the method supports besides those that all do.
     """
     program, carrying = traced(model)
     for operation in carrying.values():
@@ -142,12 +139,7 @@ def traced(model: nn.Module) -> tuple[Program, dict[str, Operation]]:
 
 
 def plan_relevance(model: nn.Module, batch_norm: BatchNormMode, stage: int | str = 0) -> RelevancePlan:
-    """Plan LRP through a model.
-
-    `model`: with logits as output. `stage`: where relevance is wanted; see
-    `pipeline.attribution.network_view.explaining`. Raises UsageError as `plan_forward`; if folding is requested but a
-    batch normalisation does not follow a convolution; and for a stage that does not exist.
-    """
+    """Plan LRP through a model with logits as output, down to a stage (see `network_view.explaining`)."""
     if batch_norm not in get_args(BatchNormMode):
         raise UsageError(f"batch_norm = {batch_norm!r}: allowed are 'auto', 'fold' and 'identity'.")
     if batch_norm == "auto":
@@ -254,10 +246,7 @@ def _norm_to_fold(chain: Sequence[Operation]) -> nn.BatchNorm3d | None:
 
 
 def boundary_value(model: nn.Module, program: Program, stage: int | str) -> str:
-    """Name of the value that crosses the boundary of a stage.
-
-    Raises UsageError for a stage that does not exist or is the output.
-    """
+    """Name of the value that crosses the boundary of a stage."""
     if stage == 0:
         return program.source
     name = stage
@@ -291,7 +280,6 @@ def _convolution(module: nn.Conv3d) -> Convolution:
 
 
 def max_pool(module: nn.Module) -> MaxPool | AdaptiveMaxPool | None:
-    """The max-pooling of a module; None for any other module."""
     if isinstance(module, nn.AdaptiveMaxPool3d):
         return AdaptiveMaxPool(module.output_size)
     if not isinstance(module, nn.MaxPool3d):
@@ -313,7 +301,6 @@ IN_PLACE_OPERATORS = (operator.iadd, operator.isub, operator.imul, operator.itru
 
 
 def labelled(operation: Operation) -> str:
-    """Name and kind of an operation."""
     kind = operation.node.target if operation.module is None else type(operation.module).__name__
     return f"{operation.name} ({getattr(kind, '__name__', kind)})"
 
@@ -325,7 +312,6 @@ LINEAR = (
 
 
 def is_linear(operation: Operation) -> bool:
-    """Whether a function or a method of tensors is linear in all of them together."""
     node = operation.node
     if operation.module is not None or node.op not in ("call_function", "call_method"):
         return isinstance(operation.module, nn.Upsample) and operation.module.mode in ("nearest", "trilinear")
@@ -333,9 +319,9 @@ def is_linear(operation: Operation) -> bool:
 
 
 def require_known(operation: Operation, others: tuple[type[nn.Module], ...] = ()) -> None:
-    """Refuse an operation that relevance cannot be propagated through correctly.
+    """Refuse an operation that relevance cannot be propagated through correctly, by name.
 
-    `others`: modules that the method supports besides `KNOWN`. Raises UsageError, naming the operation.
+    `others`: modules that the method supports besides `KNOWN`.
     """
     module = operation.module
     supported: tuple[type[nn.Module], ...] = (*KNOWN, *(kind for kind in others if kind not in KNOWN))
@@ -360,8 +346,7 @@ def require_known(operation: Operation, others: tuple[type[nn.Module], ...] = ()
 def require_private_in_place(operation: Operation, program: Program) -> None:
     """Refuse in-place operations on values that other layers read, since these then see the changed values.
 
-    `operation`: any, including those without relevance: ``out.add_(x)`` changes `out` for all later readers. Raises
-    UsageError, naming the operation.
+    Operations without relevance count too: ``out.add_(x)`` changes `out` for all later readers.
     """
     if not _works_in_place(operation):
         return

@@ -34,9 +34,9 @@ NOT_IN_PLACE: Mapping[Any, Callable[..., Any]] = {
 class Record:
     """One step of the forward pass.
 
-    `inputs`: inputs of the step; tensors without memory replace inputs whose values no rule needs. `unit_shape`: of the
-    step's output before its max-pooling. `winners`: winners of the max-pooling. `local`: output of an operation whose
-    relevance goes back through its derivative; `inputs` are its leaves.
+    `inputs`: tensors without memory replace those whose values no rule needs. `unit_shape`: of the step's output before
+    its max-pooling, which has the `winners`. `local`: output of an operation whose relevance goes back through its
+    derivative; `inputs` are its leaves.
     """
 
     step: PlannedStep
@@ -55,10 +55,7 @@ class Tape:
 
 
 def record_forward(plan: RelevancePlan, volumes: Tensor) -> Tape:
-    """Run the model's forward pass and keep what LRP needs.
-
-    `volumes`: (B, C, D, H, W). Raises BadInputError if the volumes do not fit a layer; the message names it.
-    """
+    """Run the model's forward pass on volumes (B, C, D, H, W) and keep what LRP needs."""
     values = Values(plan.program, volumes)
     records = []
     for step in plan.steps:
@@ -83,7 +80,6 @@ def record_forward(plan: RelevancePlan, volumes: Tensor) -> Tape:
 
 
 def _pooled(step: PlannedStep, inputs: tuple[Tensor, ...], a: Tensor, values: Values) -> Record:
-    """Apply the max-pooling that ends a step."""
     pool = step.pool
     assert pool is not None
     if isinstance(pool, MaxPool):
@@ -96,10 +92,7 @@ def _pooled(step: PlannedStep, inputs: tuple[Tensor, ...], a: Tensor, values: Va
 
 
 class Values:
-    """Values of a forward pass by name; each is dropped after its last use.
-
-    `relu`: implementation of ReLU; guided backpropagation has its own.
-    """
+    """Values of a forward pass by name, each dropped after its last use; with another ReLU if wanted."""
 
     def __init__(self, program: Program, volumes: Tensor, relu: Callable[[Tensor], Tensor] = torch.relu) -> None:
         self._values: dict[str, Any] = {program.source: volumes}
@@ -114,11 +107,9 @@ class Values:
         return self._values[name]
 
     def give(self, name: str, value: Any) -> None:
-        """Set a value."""
         self._values[name] = value
 
     def used(self, name: str) -> None:
-        """Record one use of a value."""
         self._left[name] -= 1
         if not self._left[name]:
             self._values.pop(name, None)
@@ -138,7 +129,7 @@ class Values:
             return leaves, self.called(operation, leaves)
 
     def called(self, operation: Operation, inputs: Sequence[Tensor]) -> Any:
-        """What the model's own call makes of other inputs, of which two may be the same value of the model."""
+        """What the model's call makes of other inputs, of which two may be the same value of the model."""
         left = list(zip(operation.inputs, inputs, strict=True))
 
         def given(name: str) -> Any:
@@ -198,7 +189,6 @@ def _require_fit(name: str, module: nn.Module, a: Tensor) -> None:
 
 
 def _require_voxels(name: str, a: Tensor, window: nn.Conv3d | MaxPool) -> None:
-    """Refuse a grid smaller than the window."""
     reach = [dilation * (size - 1) + 1 for dilation, size in zip(window.dilation, window.kernel_size, strict=True)]
     padding = (0, 0, 0) if window.padding == "valid" else window.padding
     if isinstance(padding, str):  # "same" fits any grid

@@ -1,7 +1,7 @@
 """Backward pass of LRP: relevance of the inputs of each step from that of its output, for several rules at once.
 
 Attention follows the rules of AttnLRP (Achtibat et al. 2024). A softmax is expanded to first order (Deep Taylor): an
-input gets its own value times what its derivative hands back, and the rest is a constant, which absorbs its share. A
+input gets its value times what its derivative hands back, and the rest is a constant, which absorbs its share. A
 product of two values that both depend on the volume (queries and keys, attention weights and values) gives each factor
 half, in proportion to its contributions. Neither depends on the rules of layers with weights.
 """
@@ -38,8 +38,6 @@ def softmax_relevance(x: Tensor, s: Tensor, relevance: Tensor, dim: int) -> Tens
 
     Source: Achtibat et al. 2024, proposition 3.1.
 
-    Examples
-    --------
     >>> x = torch.tensor([1.0, 1.0])
     >>> softmax_relevance(x, torch.softmax(x, 0), torch.tensor([0.0, 1.0]), 0)
     tensor([-0.5000,  0.5000])
@@ -55,8 +53,8 @@ def product_relevance(product: Tensor, factors: Sequence[Tensor], message: Tenso
 
     Source: Achtibat et al. 2024, proposition 3.3.
 
-    `product`: ``f(a, b)``, linear in both, with its graph. `factors`: a and b, leaves of that graph. `message`: s,
-    relevance per unit of the product.
+    `product`: ``f(a, b)``, linear in both factors, which are leaves of its graph. `message`: s, relevance per unit of
+    the product.
     """
     halves = back(product, factors, message / 2)
     return [factor.detach() * half for factor, half in zip(factors, halves, strict=True)]
@@ -80,7 +78,7 @@ def propagate(
 
     `seed`: (B, K), relevance of the outputs. Returns, for each composite, relevance at the boundary, the balance of
     each step that redistributes relevance, and the sign (B,) of the relevance that speaks for the output
-    (`pipeline.attribution.lrp.rules`). Raises UsageError if relevance bypasses the boundary on another path.
+    (`pipeline.attribution.lrp.rules`).
     """
     at: dict[str, Relevance] = {plan.program.result: [seed] * len(composites)}
     entries: list[list[LedgerEntry]] = [[] for _ in composites]
@@ -139,7 +137,6 @@ def _step_back(
 
 
 def _rule_of(weights: Weights, composite: Composite) -> Rule:
-    """The rule of a layer with weights."""
     if weights.first:
         return composite.first
     return composite.convolution if isinstance(weights.linear, Convolution) else composite.linear
@@ -250,7 +247,6 @@ class _SharedLayer:
         return sums if self.winners is None else gather(sums, self.winners)
 
     def hand_down(self, messages: Iterator[Messages], count: int) -> Relevance:
-        """Relevance of the layer's inputs, per rule."""
         x, weight, linear = self.c.x, self.c.weight, self.linear
         if self.pool is None or self.winners is None or not isinstance(linear, Convolution):
             return [merge_copies(self._dense(message).mul_(x), self.c.copies, linear) for message in messages]
@@ -307,7 +303,6 @@ def _through_local(record: Record, relevance: Relevance) -> tuple[list[Relevance
 
 
 def _unweighted_sums(record: Record) -> tuple[Tensor, Tensor]:
-    """``z+`` and ``z-`` of a sum or an average pooling."""
     averaging = record.step.averaging
     positive = _forward_unweighted(averaging, [a.clamp(min=0) for a in record.inputs])
     return positive, _forward_unweighted(averaging, [a.clamp(max=0) for a in record.inputs])
@@ -322,7 +317,6 @@ def _back_unweighted(averaging: Averaging | None, message: Tensor, a: Tensor) ->
 
 
 def _accounts(record: Record, relevance: Relevance, below: Relevance, losses: Sequence[Losses]) -> list[LedgerEntry]:
-    """One balance per rule."""
     return [
         LedgerEntry.of(record.step.name, above, under, lost)
         for above, under, lost in zip(relevance, below, losses, strict=True)
@@ -330,7 +324,6 @@ def _accounts(record: Record, relevance: Relevance, below: Relevance, losses: Se
 
 
 def _losses(message: Messages) -> Losses:
-    """Losses of a message, summed over units."""
     bias, lost, stabiliser = (
         None if part is None else sum_per_volume(part) for part in (message.bias, message.lost, message.stabiliser)
     )

@@ -50,35 +50,12 @@ def lrp(
 ) -> tuple[Attribution, ...]:
     """Explain one output of a model with LRP, by several composites of rules in one call.
 
-    Parameters
-    ----------
-    model : nn.Module
-        In evaluation mode; not changed.
-    volumes : Tensor
-        (B, 1, D, H, W), in the precision and on the device of the model.
-    target : int
-        Output unit to explain.
-    composites : sequence of Composite
-        See `pipeline.attribution.lrp.rules`.
-    start : {"logit", "probability", "evidence"}
-        Value that relevance starts from; a negative one gives a negated map.
-    batch_norm : {"auto", "fold", "identity"}
-    stage : int or str
-        Where relevance is wanted; 0 is the input. See `pipeline.attribution.network_view.explaining`.
+    `model`: in evaluation mode; not changed. `volumes`: (B, 1, D, H, W), in its precision and on its device. `start`:
+    value that relevance starts from; a negative one gives a negated map. `stage`: where relevance is wanted; 0 is the
+    input (`pipeline.attribution.network_view.explaining`).
 
-    Returns
-    -------
-    tuple of Attribution
-        One per composite. In each, start value = sum of the map + losses of the ledger. At a later stage the values are
-        (B, C, d, h, w), relevance per feature. `sign` says which relevance speaks for the target.
-
-    Raises
-    ------
-    UsageError
-        For an unsupported layer, option, target or mode, a stage that relevance bypasses, or evidence of a network
-        whose logits are not those of a linear layer.
-    BadInputError
-        For volumes that do not fit the model or are not finite.
+    Gives one answer per composite, in which start value = sum of the map + losses of the ledger. At a later stage the
+    values are (B, C, d, h, w), relevance per feature. `sign` says which relevance speaks for the target.
     """
     if not composites:
         raise UsageError("composites: name at least one.")
@@ -102,10 +79,7 @@ def lrp(
 
 
 def last_layer(plan: RelevancePlan) -> Weights:
-    """The linear layer that gives the logits, which relevance from the evidence starts at.
-
-    Raises UsageError if something else gives them: a sum or a mean, or an activation after the layer.
-    """
+    """The linear layer that gives the logits, which relevance from the evidence starts at."""
     last = plan.steps[-1]
     unchanged = all(
         isinstance(operation.module, (nn.Dropout, nn.Dropout3d, nn.Identity)) for operation in last.operations[1:]
@@ -140,10 +114,9 @@ class Lrp(CheckedSettings):
     """Layer-wise relevance propagation; relevance summed over the channels of the stage.
 
     `rules`: see `pipeline.attribution.lrp.rules`. Bounds of zB are [0, 1] inside the brain and 0 outside, voxel by
-    voxel. `beta`: of the β-rule (*founding*); one map per value. `gamma`, `epsilon`: for the rules that have them.
-    `bias`: whether biases stand in the denominators and absorb relevance, as in the literature (not for *founding*).
-    `batch_norm`: folded into the convolution before it, or passed; ``auto`` folds where the network allows it. Maps
-    name what was done.
+    voxel. `beta`: of the β-rule (*founding*); one map per value. `bias`: whether biases stand in the denominators and
+    absorb relevance, as in the literature (not for *founding*). `batch_norm`: folded into the convolution before it, or
+    passed; ``auto`` folds where the network allows it. Maps name what was done.
     """
 
     rules: Literal["founding", "focus", "composite"] = "founding"

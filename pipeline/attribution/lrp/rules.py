@@ -30,7 +30,7 @@ have the same sign. Which rules keep it so is a property of the rule:
   active, which no sign of the whole map can mend: with rules of this kind and large biases take ``bias=True``.
 
 In a mixture the rule at the output decides, as units below it are not negative (ReLU). Where they can be (logits of
-several places that are averaged, as in a grid), the ε of the average hands each place its own logit, and one-signed
+several places that are averaged, as in a grid), the ε of the average hands each place its logit, and one-signed
 rules below it mark a place whose logit is negative as negative throughout. `Attribution.sign` holds the sign of each
 map.
 """
@@ -50,10 +50,10 @@ from heatlas.pipeline.run.work.host import on_host
 
 @dataclass(frozen=True)
 class Contributors:
-    """Inputs of a layer arranged so that its contributions are the products of `x` and `weight`.
+    """Inputs of a layer arranged so that its contributions are the products of `x`, at least 0, and `weight`.
 
-    `x`: non-negative. Has `copies` times the channels of the layer's input, side by side within each group. `weight`:
-    weights that go with `x`. `copies`: 1 or 2; the relevance of the copies of an input is added (`merge_copies`).
+    `x` has `copies` (1 or 2) times the channels of the layer's input, side by side within each group; the relevance of
+    the copies of an input is added (`merge_copies`).
     """
 
     x: Tensor
@@ -111,8 +111,6 @@ def contribution_floor(dtype: torch.dtype) -> float:
 def products(x: Tensor, weight: Tensor, linear: LinearMap) -> Contributors:
     """The plain contributions ``x_i w_ij``; a signed input is doubled: ``[x+, -x-]`` with ``[W, -W]``.
 
-    Examples
-    --------
     >>> from heatlas.pipeline.attribution.graph.layers import FullyConnected
     >>> products(torch.tensor([[1.0, -2.0]]), torch.eye(2), FullyConnected()).x.tolist()
     [[1.0, 0.0, 0.0, 2.0]]
@@ -146,20 +144,15 @@ def proportional(positive: Tensor, negative: Tensor | None, relevance: Tensor) -
 
 @dataclass(frozen=True)
 class BetaRule:
-    """The β-rule: ``R_ij = ((1 + β) z+_ij / z+_j - β z-_ij / z-_j) R_j``; biases are ignored.
+    """The β-rule: ``R_ij = ((1 + β) z+_ij / z+_j - β z-_ij / z-_j) R_j``; biases ignored, β any real number.
 
     - *One-signed units* pass all relevance to the sign they have (share 1 instead of 1 + β or -β), as in the code of
-    the
-      founding study. With β = 0 the negative sign has no share, so a unit with negative contributions only loses its
-      relevance (β = 0 is the z+ rule); with β = -1 the converse holds.
+      the founding study. With β = 0 the negative sign has no share, so a unit with negative contributions only loses
+      its relevance (β = 0 is the z+ rule); with β = -1 the converse holds.
     - *Units without contribution* (a receptive field of zeros, as in stripped background, but active through the
       bias) lose their relevance, since no input can receive it.
     - *No stabiliser.* The two sums have no cancellation, so each is either zero or a sound denominator.
 
-    `beta`: any real number.
-
-    Examples
-    --------
     >>> positive, negative = torch.tensor([2.0, 2.0, 0.0, 0.0]), torch.tensor([-1.0, 0.0, -1.0, 0.0])
     >>> messages = BetaRule(0.5).messages(positive, negative, None, torch.ones(4))
     >>> (positive * messages.positive).tolist()  # shares of the positive side
@@ -227,8 +220,7 @@ class ZPlusRule:
 class EpsilonRule:
     """The ε-rule: ``R_ij = z_ij R_j / (z_j + ε sign(z_j))``; LRP-0 for ε = 0.
 
-    `epsilon`: >= 0; the relevance it absorbs is reported in the ledger. `bias`: whether the bias is part of ``z_j`` and
-    absorbs relevance, as in the literature; reported in the ledger.
+    `bias`: whether the bias is part of ``z_j`` and absorbs relevance, as in the literature.
     """
 
     epsilon: float = 1e-6
@@ -347,10 +339,9 @@ UNWEIGHTED = EpsilonRule(1e-6, bias=False)
 
 @dataclass(frozen=True)
 class Composite:
-    """Rules by kind of layer.
+    """Rules by kind of layer: `first` sees the volume, `unweighted` are average poolings and sums.
 
-    `name`: for sidecars; with its settings. `first`: for layers with weights whose input is the volume. `convolution`,
-    `linear`: for all other convolutions, and for fully connected layers. `unweighted`: for average poolings and sums.
+    `name`: for sidecars; with its settings.
     """
 
     name: str
@@ -371,13 +362,8 @@ def focus(
 ) -> Composite:
     """ε on linear layers, z+ on convolutions, zB on the first: the main configuration of Rao et al. 2022.
 
-    Parameters
-    ----------
-    epsilon : float
-    low, high : float or Tensor
-        Bounds of the input; see `ZBoxRule`.
-    bias : bool
-        Whether biases stand in the denominators and absorb relevance, as in the literature.
+    `low`, `high`: bounds of the input; see `ZBoxRule`. `bias`: whether biases stand in the denominators and absorb
+    relevance, as in the literature.
     """
     first = ZBoxRule(low, high)
     return Composite(f"focus,epsilon={epsilon:g}", first, ZPlusRule(bias), EpsilonRule(epsilon, bias), UNWEIGHTED)

@@ -13,6 +13,7 @@ planes apart, so the result does not depend on the number of threads.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -44,23 +45,24 @@ def sparse_pays(linear: LinearMap, pool: MaxPool | None, x: Tensor) -> bool:
 def winner_sums(
     x: Tensor, weight: Tensor, linear: Convolution, winners: Tensor, units: Sequence[int]
 ) -> tuple[Tensor, Tensor]:
-    """Sums of positive and of negative contributions, ``z+`` and ``z-``, at the winners.
+    """Sums of positive and of negative contributions, ``z+`` and ``z-``, at the winners, each of their shape.
 
     `x`: (B, C_in, D, H, W), >= 0. `weight`: (C_out, C_in, k, k, k). `linear`: without groups or dilation. `winners`:
-    (B, C_out, d, h, w), flat indices into the units. `units`: spatial shape of the units (of what was pooled). Returns
-    both of the shape of `winners`.
+    (B, C_out, d, h, w), flat indices into the units. `units`: spatial shape of the units (of what was pooled).
     """
     rows, positive, negative = _rows(x, linear), *_row_weights(weight)
     sums = [torch.zeros(winners.shape, dtype=x.dtype) for _ in range(2)]
     flat = winners.flatten(2).numpy()
     run = x.shape[1]
-    jobs = [
-        functools.partial(
-            _sums, rows[b], positive[c : c + 1], negative[c : c + 1], flat[b, c : c + 1], units[1], units[2],
-            linear.stride, run, sums[0].flatten(2).numpy()[b, c : c + 1], sums[1].flatten(2).numpy()[b, c : c + 1],
+    above, below = (part.flatten(2).numpy() for part in sums)
+    jobs = []
+    for b, c in itertools.product(range(len(x)), range(len(weight))):
+        unit = slice(c, c + 1)
+        geometry = (units[1], units[2], linear.stride, run)
+        weights = (positive[unit], negative[unit])
+        jobs.append(
+            functools.partial(_sums, rows[b], *weights, flat[b, unit], *geometry, above[b, unit], below[b, unit])
         )
-        for b in range(len(x)) for c in range(len(weight))
-    ]  # fmt: skip
     _together([jobs])
     return sums[0], sums[1]
 
@@ -75,12 +77,10 @@ def winner_messages(
     units: Sequence[int],
     input_shape: Sequence[int],
 ) -> list[Tensor]:
-    """Messages of the winners at the inputs, ``W+^T s+ + W-^T s-``, for several rules at once.
+    """Messages of the winners at the inputs, ``W+^T s+ + W-^T s-``, for `count` rules at once: views of one tensor.
 
-    `messages`: (Tensor, Tensor or None), ``s+`` and ``s-`` per rule, each of the shape of `winners`; None is 0.
-    `count`: number of rules. `weight`, `linear`, `winners`, `units`: as for `winner_sums`. `pool`: pooling that
-    determined the winners. `input_shape`: (B, C_in, D, H, W). Returns a tensor of `input_shape` for each rule; views of
-    one tensor.
+    `messages`: ``s+`` and ``s-`` per rule, each of the shape of `winners`; None is 0. `weight`, `linear`, `winners`,
+    `units`: as for `winner_sums`. `input_shape`: (B, C_in, D, H, W).
     """
     run = input_shape[1]
     positive, negative = _row_weights(weight)
@@ -95,19 +95,8 @@ def winner_messages(
     out = torch.zeros((input_shape[0], padded[0], padded[1], padded[2] * run, count), dtype=weight.dtype)
     flat, target = winners.flatten(3, 4).numpy(), out.numpy()
     for b in range(input_shape[0]):
-        job = functools.partial(
-            _hand_down,
-            positive,
-            negative,
-            flat[b],
-            units[1],
-            units[2],
-            linear.stride,
-            run,
-            sent_up[b],
-            sent_down[b],
-            target[b],
-        )
+        of_volume = (flat[b], units[1], units[2], linear.stride, run, sent_up[b], sent_down[b], target[b])
+        job = functools.partial(_hand_down, positive, negative, *of_volume)
         planes = range(winners.shape[2])
         colours = _colours(linear, pool, weight.shape[2])
         _together([[functools.partial(job, plane) for plane in planes[first::colours]] for first in range(colours)])

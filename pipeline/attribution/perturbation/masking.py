@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 
 from heatlas.pipeline.attribution.entry import RunContext
+from heatlas.pipeline.attribution.graph.layers import triple
 from heatlas.pipeline.attribution.method_settings import CheckedSettings
 from heatlas.pipeline.attribution.network_view import NetworkView
 from heatlas.pipeline.run.config.ranges import Count, at_least
@@ -49,8 +50,6 @@ class Masking(CheckedSettings):
     feature of the baseline volume at that place (default; has the same meaning at every stage), or 0 (as in the
     literature; means "nothing detected" only after a ReLU).
 
-    Examples
-    --------
     >>> Masking().apply(torch.tensor([0.8, 0.6]), torch.tensor([1.0, 0.5])).tolist()
     [0.800000011920929, 0.30000001192092896]
     >>> Masking(baseline=-1.5).apply(torch.tensor([0.8]), torch.tensor([0.0])).tolist()
@@ -61,11 +60,10 @@ class Masking(CheckedSettings):
     inner: Literal["baseline", "zero"] = "baseline"
 
     def apply(self, x: Tensor, keep: Tensor) -> Tensor:
-        """Volumes (B, 1, D, H, W) with the hidden part replaced; see `mixed`."""
         return mixed(x, keep, self.hidden(x))
 
     def hidden(self, volumes: Tensor) -> Tensor:
-        """The baseline, in a shape that broadcasts to volumes (B, 1, D, H, W)."""
+        """The baseline, as a scalar on the device of the volumes."""
         return torch.full((), self.baseline, dtype=volumes.dtype, device=volumes.device)
 
     def hidden_features(self, view: NetworkView) -> Tensor:
@@ -80,10 +78,7 @@ class Masking(CheckedSettings):
 
 
 def mixed(x: Tensor, keep: Tensor, hidden: Tensor) -> Tensor:
-    """``hidden + keep (x - hidden)``, exact at both ends; all three broadcast.
-
-    Raises BadInputError if `keep` leaves [0, 1] or is NaN.
-    """
+    """``hidden + keep (x - hidden)``, exact at both ends; all three broadcast."""
     low, high = on_host(torch.stack(torch.aminmax(keep.detach()))).tolist()
     if not (low >= -ROUNDING and high <= 1 + ROUNDING):
         raise BadInputError(f"a mask must lie in [0, 1], but ranges from {low} to {high}; normalise it first.")
@@ -93,11 +88,9 @@ def mixed(x: Tensor, keep: Tensor, hidden: Tensor) -> Tensor:
 def masked_scores(
     view: NetworkView, volume: int, keeps: Iterable[Tensor], hidden: Tensor, batch: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Scores of one volume of a view under many masks, a few at a time.
+    """Scores (m,) of one volume of a view under masks (m, d, h, w) on the grid of its features, `batch` at a time.
 
-    `volume`: index of the volume. `keeps`: masks (d, h, w) on the grid of the features; drawn only as needed. `hidden`:
-    values of hidden features, (B, C, d, h, w); see `Masking.hidden_features`. `batch`: masked volumes evaluated, and
-    held, at once. Yields up to `batch` masks (m, d, h, w) and their scores (m,).
+    `keeps`: drawn only as needed. `hidden`: (B, C, d, h, w); see `Masking.hidden_features`.
     """
     remaining = iter(keeps)
     while chunk := list(islice(remaining, batch)):
@@ -121,8 +114,6 @@ def boxes(grid: tuple[int, ...], size: tuple[int, ...], stride: tuple[int, ...])
 
     The last box of an axis is cropped at the border if the steps do not fit, as in captum.
 
-    Examples
-    --------
     >>> [(box[0].start, box[0].stop) for box in boxes((7, 3, 3), (3, 3, 3), (2, 3, 3))]
     [(0, 3), (2, 5), (4, 7)]
     >>> [(box[0].start, box[0].stop) for box in boxes((8, 3, 3), (3, 3, 3), (3, 3, 3))]
@@ -136,15 +127,13 @@ def boxes(grid: tuple[int, ...], size: tuple[int, ...], stride: tuple[int, ...])
 
 
 def occlusion(
-    view: NetworkView, size: tuple[int, int, int], stride: tuple[int, int, int], masking: Masking, batch: int
+    view: NetworkView, size: tuple[int, ...], stride: tuple[int, ...], masking: Masking, batch: int
 ) -> Tensor:
-    """Mean drop per voxel of the boxes that cover a voxel.
+    """Mean drop per voxel of the boxes that cover a voxel, (B, 1, d, h, w) on the grid of the features.
 
-    ``map(v) = 1 / n(v)  sum over the n(v) boxes b that contain v of  (score - score without b) / |b|``, with |b| the
+    ``map(v) = 1 / n(v) sum over the n(v) boxes b that contain v of (score - score without b) / |b|``, with |b| the
     number of voxels of b on the grid (all channels of a feature are hidden together). captum's `Occlusion` is the same
     without the division by |b|.
-
-    Returns (B, 1, d, h, w) on the grid of the features.
     """
     grid = view.features.shape[-3:]
     cover = boxes(tuple(grid), size, stride)
@@ -167,8 +156,7 @@ class Occlusion(CheckedSettings):
     """Drop of the score, per voxel, when a box is hidden; see `occlusion`.
 
     `size`, `stride`: edge of the boxes and distance between them, in voxels of the explained grid. 16 and 8 suit the
-    input at 1 mm; at an inner stage take 3 to 5, and 1 or 2. `masking`: value of hidden voxels. `batch`: volumes
-    evaluated at once.
+    input at 1 mm; at an inner stage take 3 to 5, and 1 or 2.
     """
 
     name: ClassVar[str] = "occlusion"
@@ -179,23 +167,20 @@ class Occlusion(CheckedSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        size, stride = _triple(self.size), _triple(self.stride)
+        size, stride = triple(self.size), triple(self.stride)
         if any(step > width for step, width in zip(stride, size, strict=True)):
             raise UsageError(f"occlusion: stride {stride} above size {size} would leave voxels uncovered; lower it.")
 
     def maps(self, view: NetworkView) -> Tensor:
-        size, grid = _triple(self.size), tuple(view.features.shape[-3:])
+        size, grid = triple(self.size), tuple(view.features.shape[-3:])
         if any(width > length for width, length in zip(size, grid, strict=True)):
             raise UsageError(f"occlusion: boxes of {size} voxels do not fit into the grid {grid}; lower size.")
-        return occlusion(view, size, _triple(self.stride), self.masking, self.batch)
+        return occlusion(view, size, triple(self.stride), self.masking, self.batch)
 
 
 @dataclass(frozen=True, eq=False)
 class RegionLabels:
-    """Regions to hide, on the grid of the volumes.
-
-    `name`: the atlas; goes into sidecars with a digest of the labels. `labels`: (D, H, W), integers; 0 for no region.
-    """
+    """Regions to hide, (D, H, W) on the grid of the volumes, 0 for no region; sidecars name the atlas and a digest."""
 
     name: str
     labels: Tensor
@@ -215,7 +200,7 @@ class RegionLabels:
         return cls("regions of the run", torch.from_numpy(surroundings.atlas.labels_in(surroundings.box)))
 
     def beside(self, volumes: Tensor) -> Tensor:
-        """The labels on the device of volumes (B, C, D, H, W); raises BadInputError if these lie on another grid."""
+        """The labels on the device of volumes (B, C, D, H, W), which must lie on their grid."""
         label_grid, grid = tuple(self.labels.shape), tuple(volumes.shape[-3:])
         if label_grid != grid:
             raise BadInputError(
@@ -227,11 +212,10 @@ class RegionLabels:
 
 @dataclass(frozen=True, eq=False)
 class RegionDrops:
-    """Drop of the score for each hidden region.
+    """Drop of the score for each hidden region, score minus score without it: positive if it supports the target.
 
-    `numbers`: labels with at least one voxel on the grid, ascending; other atlas regions are ``n/a``. `voxels`: (R,),
-    voxels of each region. `drops`: (B, R), score minus score without the region; positive if the region supports the
-    target.
+    `numbers`: labels with at least one voxel on the grid, ascending; other atlas regions are ``n/a``. `voxels`: (R,) of
+    each region. `drops`: (B, R).
     """
 
     numbers: tuple[int, ...]
@@ -239,7 +223,6 @@ class RegionDrops:
     drops: Tensor
 
     def of(self, number: int) -> Tensor:
-        """Drops (B,) of one region by its label."""
         return self.drops[:, self.numbers.index(number)]
 
 
@@ -259,10 +242,7 @@ def region_drops(view: NetworkView, labels: Tensor, masking: Masking, batch: int
 
 @dataclass(frozen=True)
 class RegionOcclusion(CheckedSettings):
-    """Drop of the score when an atlas region is hidden, divided evenly among its voxels; at the input only.
-
-    `masking`: value of hidden voxels. `batch`: volumes evaluated at once.
-    """
+    """Drop of the score when an atlas region is hidden, divided evenly among its voxels; at the input only."""
 
     name: ClassVar[str] = "region-occlusion"
     regions: RegionLabels
@@ -274,10 +254,6 @@ class RegionOcclusion(CheckedSettings):
         return {"regions": RegionLabels.of_run(surroundings)}
 
     def drops(self, view: NetworkView) -> RegionDrops:
-        """Drop of every region.
-
-        Raises UsageError at a stage other than the input. Raises BadInputError for labels on another grid.
-        """
         if not view.at_input:
             raise UsageError("region-occlusion hides regions of the volume; explain at stage 0.")
         return region_drops(view, self.regions.beside(view.volumes), self.masking, self.batch)
@@ -309,7 +285,3 @@ def _without_box(like: Tensor, box: Box) -> Tensor:
     keep = torch.ones_like(like)
     keep[box] = 0
     return keep
-
-
-def _triple(value: int | tuple[int, int, int]) -> tuple[int, int, int]:
-    return (value, value, value) if isinstance(value, int) else (value[0], value[1], value[2])

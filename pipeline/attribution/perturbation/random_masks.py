@@ -40,14 +40,10 @@ from heatlas.pipeline.run.work.seeds import derived_seed
 
 
 def interpolation(length: int, cells: int, shift: int) -> Tensor:
-    """Linear interpolation of one axis of a coarse grid, cropped at a shift.
+    """Linear interpolation of one axis of a coarse grid, cropped at a shift: (length, cells), float64; rows sum to 1.
 
     The cells are upsampled to ``(cells + 1) ceil(length / cells)`` voxels, of which `length` from `shift` on are taken.
 
-    Returns (length, cells), float64; rows sum to 1.
-
-    Examples
-    --------
     >>> interpolation(4, 2, 0)
     tensor([[1.0000, 0.0000],
             [1.0000, 0.0000],
@@ -74,12 +70,10 @@ def random_masks(grid: tuple[int, ...], count: int, cells: int, p: float, seed: 
 def rise(
     view: NetworkView, masks: int, cells: int, p: float, seed: int, masking: Masking, batch: int, control_variate: bool
 ) -> Tensor:
-    """``sum of score mask / (M p)`` over M random masks, the same for all volumes.
+    """``sum of score mask / (M p)`` over M random masks, the same for all volumes, (B, 1, d, h, w).
 
     With the control variate, ``mean score (sum of mask / (M p) - 1)``, whose expectation is 0 up to O(1 / M), is
     subtracted.
-
-    Returns (B, 1, d, h, w) on the grid of the features.
     """
     grid = tuple(view.features.shape[-3:])
     hidden = masking.hidden_features(view)
@@ -105,10 +99,9 @@ def rise(
 class Rise(CheckedSettings):
     """Mean score of random masks that show a voxel; see `rise`.
 
-    `masks`: number of random masks, each one evaluation. `cells`: cells of the coarse grid along each axis. `p`:
-    probability that a cell is shown. `score`: softmax probability of the target, as in the paper, or the value
-    explained by `attribute`. `control_variate`: remove the noise due to the masks' coverage; changes the expectation by
-    O(1 / masks) only. `masking`: value of hidden voxels. `batch`: volumes evaluated at once.
+    `masks`: each one evaluation. `cells`: of the coarse grid along each axis. `p`: probability that a cell is shown.
+    `score`: softmax probability of the target, as in the paper, or the value explained. `control_variate`: remove the
+    noise due to the masks' coverage; changes the expectation by O(1 / masks) only.
     """
 
     name: ClassVar[str] = "rise"
@@ -182,8 +175,6 @@ def kernel_weights(shown: Tensor, width: float) -> Tensor:
 
     Between 0/1 vectors ``d = 1 - sqrt(share shown)``; a sample that shows nothing has d = 1.
 
-    Examples
-    --------
     >>> kernel_weights(torch.tensor([[1.0, 1.0], [1.0, 0.0]]), 0.5).tolist()
     [1.0, 0.8423388600349426]
     """
@@ -211,16 +202,13 @@ def weighted_ridge(features: Tensor, values: Tensor, weights: Tensor, ridge: flo
 
 @dataclass(frozen=True)
 class Lime(CheckedSettings):
-    """Coefficients of a local linear model in supervoxels of the brain.
+    """Coefficients of a local linear model in supervoxels of the brain, at the input only; `fits` gives those and R².
 
-    At the input only. `fits` gives the coefficients and R² behind the map.
-
-    `segments`: target number of supervoxels. `compactness`: difference of intensity, as a share of its range in the
-    brain, that is equivalent to the distance between supervoxels; larger values give rounder supervoxels. `samples`:
-    random samples, each one evaluation; use several per supervoxel. `kernel_width`: of the kernel on the cosine
-    distance. `ridge`: penalty on the squared coefficients, above 0. `spread`: give each voxel the coefficient of its
-    supervoxel, as in the paper, or an equal share of it, so that sums over regions are in units of the score. `air`:
-    voxels of exactly this value are not brain. `masking`: value of hidden voxels. `batch`: volumes evaluated at once.
+    `segments`: about so many supervoxels. `compactness`: difference of intensity, as a share of its range in the brain,
+    that is equivalent to the distance between supervoxels; larger values give rounder ones. `samples`: each one
+    evaluation; use several per supervoxel. `kernel_width`: on the cosine distance. `ridge`: penalty on the squared
+    coefficients. `spread`: give each voxel the coefficient of its supervoxel, as in the paper, or an equal share of it,
+    so that sums over regions are in units of the score. `air`: voxels of exactly this value are not brain.
     """
 
     name: ClassVar[str] = "lime"
@@ -236,10 +224,6 @@ class Lime(CheckedSettings):
     batch: Count = 8
 
     def fits(self, view: NetworkView) -> tuple[LocalFit, ...]:
-        """The linear model of every volume.
-
-        Raises UsageError at a stage other than the input. Raises BadInputError for a volume without a voxel of brain.
-        """
         if not view.at_input:
             raise UsageError("lime hides supervoxels of the volume; explain at stage 0.")
         brains = on_host((view.volumes != self.air).any(dim=1)).numpy()

@@ -2,7 +2,7 @@
 
 Between a volume x and a reference r, an activation f turns the difference ``x - r`` into ``f(x) - f(r)``. The rule
 hands a multiplier back through the slope of that chord, ``(f(x) - f(r)) / (x - r)``, instead of the slope at x; linear
-operations keep their own. So the map, ``multiplier * (x - r)``, adds up to ``score(x) - score(r)`` up to rounding,
+operations keep theirs. So the map, ``multiplier * (x - r)``, adds up to ``score(x) - score(r)`` up to rounding,
 without sampling. The chord of a smooth activation over a short difference is lost in rounding; there the slope in the
 middle stands for it, which differs by a term of third order.
 
@@ -22,7 +22,6 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from heatlas.pipeline.attribution.entry import RunContext
 from heatlas.pipeline.attribution.graph.layers import AdaptiveMaxPool, MaxPool, gather, scatter
 from heatlas.pipeline.attribution.graph.planner import (
     boundary_value,
@@ -33,7 +32,6 @@ from heatlas.pipeline.attribution.graph.planner import (
     traced,
 )
 from heatlas.pipeline.attribution.graph.tape import Values
-from heatlas.pipeline.attribution.method_settings import CheckedSettings
 from heatlas.pipeline.attribution.methods import described
 from heatlas.pipeline.attribution.network_view import (
     NetworkView,
@@ -44,17 +42,8 @@ from heatlas.pipeline.attribution.network_view import (
     start_values,
 )
 from heatlas.pipeline.attribution.records import Attribution
-from heatlas.pipeline.attribution.reference.references import Reference, fitting
-from heatlas.pipeline.models.graph.operations import (
-    ACTIVATIONS,
-    NORMALISATIONS,
-    SMOOTH,
-    Gate,
-    MatrixProduct,
-    Product,
-    Scaled,
-    Shifted,
-)
+from heatlas.pipeline.attribution.reference.references import ComparesWithControls, fitting
+from heatlas.pipeline.models.graph import operations as ops
 from heatlas.pipeline.models.graph.tracing import Operation, Program, require_crossed
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.work.host import on_host
@@ -70,8 +59,6 @@ def chord_slope(
 
     ``y = function(x)`` and ``s = function(r)``.
 
-    Examples
-    --------
     >>> x, r = torch.tensor([2.0, -1.0, 3.0]), torch.tensor([-2.0, -2.0, 3.0])
     >>> chord_slope(torch.relu, x, r, torch.relu(x), torch.relu(r)).tolist()
     [0.5, 0.0, 1.0]
@@ -103,7 +90,7 @@ class Rescaled(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, multiplier: Tensor) -> tuple[Tensor, None, None, None]:
         x, r, y, s = ctx.saved_tensors
-        shortest = torch.finfo(x.dtype).eps ** 0.5 if isinstance(ctx.module, SMOOTH) else 0.0
+        shortest = torch.finfo(x.dtype).eps ** 0.5 if isinstance(ctx.module, ops.SMOOTH) else 0.0
         there = torch.nonzero(multiplier.reshape(-1)).squeeze(1)
         by_channel = isinstance(ctx.module, nn.PReLU) and ctx.module.num_parameters > 1
         if by_channel or len(there) > x.numel() // SPARSE:
@@ -120,7 +107,7 @@ class RescaledMaxPool(torch.autograd.Function):
     The output of r, `s`, and its winners, `of_r`, are given.
 
     With ``top`` the larger of both outputs, ``top - s`` is what x's winner added, and ``y - top``
-    (y, the output of x) what r's winner took away; each is divided by the difference of its own voxel, as in captum.
+    (y, the output of x) what r's winner took away; each is divided by the difference of its voxel, as in captum.
     Both parts have the multiplier of x, so that they add up to ``y - s`` in every window. A winner that is the same in
     x and r has the slope 1 of the maximum itself.
     """
@@ -179,14 +166,11 @@ class Sloped(torch.autograd.Function):
 
 
 def normalised(module: nn.Module, x: Tensor, r: Tensor) -> tuple[Tensor, Tensor]:
-    """A normalisation by the mean and spread of the values themselves, of x and of the reference r.
+    """A normalisation by the mean and spread of the values themselves, of x (B, C, ...) and its reference r.
 
     Subtracting the mean is linear; the variance is a mean of squares, whose chord has the slope ``c + c_r``; the chord
     of ``1 / sqrt(v)`` has ``-1 / (sqrt(v) sqrt(v_r) (sqrt(v) + sqrt(v_r)))``; and the result is a product
-    (`Multiplied`). So multipliers of x add up to the difference of the results.
-
-    `module`: without running statistics. `x`, `r`: (B, C, ...) and (1, C, ...). Returns tensors shaped like x and r;
-    derivatives of the first are those multipliers.
+    (`Multiplied`). So multipliers of x, the derivatives of its result, add up to the difference of the results.
     """
     (centred, centred_r), eps = (_centred(module, values) for values in (x, r)), float(module.eps)  # type: ignore[arg-type]
     squares = Multiplied.apply(centred, centred, centred_r, centred_r)  # type: ignore[no-untyped-call]
@@ -248,16 +232,15 @@ def _with_weights(module: Any, x: Tensor) -> Tensor:
     return scaled if bias is None else scaled + bias
 
 
-OTHERS = (*ACTIVATIONS, *NORMALISATIONS, Product, Scaled, Shifted, MatrixProduct, nn.Softmax, nn.ConstantPad3d,
-          nn.ConvTranspose3d, nn.Upsample)  # fmt: skip
+OTHERS = (
+    *(*ops.ACTIVATIONS, *ops.NORMALISATIONS, ops.Product, ops.Scaled, ops.Shifted, ops.MatrixProduct),
+    *(nn.Softmax, nn.ConstantPad3d, nn.ConvTranspose3d, nn.Upsample),
+)
 """Modules that DeepLIFT has a rule for, besides those that all methods know."""
 
 
 def plan_deeplift(model: nn.Module) -> Program:
-    """Operations of a model, each checked to be one that the rescale rule is defined for.
-
-    Raises UsageError, naming the operation.
-    """
+    """Operations of a model, each checked to be one that the rescale rule is defined for."""
     require_unchanging(model)
     program = traced(model)[0]
     needed = {program.result}
@@ -279,29 +262,11 @@ def deeplift(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """DeepLIFT by the rescale rule, from one reference volume.
 
-    Parameters
-    ----------
-    model : nn.Module
-        In evaluation mode; not changed in any way.
-    volumes : Tensor
-        (B, 1, D, H, W), in the precision and on the device of the model.
-    reference : Tensor
-        (1, 1, D, H, W).
-    target : int
-    start : {"logit", "evidence"}
-        The probability is no linear function of the last layer, and is refused.
-    stage : int or str
-        Boundary; see `pipeline.attribution.network_view.explaining`.
+    `model`: in evaluation mode; not changed. `volumes`: (B, 1, D, H, W), in its precision and on its device.
+    `reference`: (1, 1, D, H, W). `start`: the probability is no linear function of the last layer, and is refused.
+    `stage`: see `pipeline.attribution.network_view.explaining`.
 
-    Returns
-    -------
-    Tensor, Tensor, Tensor
-        Contributions (B, C, d, h, w), the values of the volumes (B,), and that of the reference (1,).
-
-    Raises
-    ------
-    UsageError
-        For an operation, option, target, start value or mode that is not supported, before any work.
+    Gives contributions (B, C, d, h, w), the values of the volumes (B,), and that of the reference (1,).
     """
     if start == "probability":
         raise UsageError("deeplift explains the logit or the evidence; the softmax has no rescale rule here.")
@@ -330,10 +295,10 @@ def _run(operation: Operation, at_x: Values, at_r: Values) -> tuple[Tensor, Tens
     """Run one operation for the volumes and for the reference; that of the volumes by the rescale rule."""
     module = operation.module
     pool = None if module is None else max_pool(module)
-    if isinstance(module, Gate | Product):
+    if isinstance(module, ops.Gate | ops.Product):
         (a, b), (a_r, b_r) = ([values[name] for name in operation.inputs] for values in (at_x, at_r))
         return _given(operation, at_x, at_r, Multiplied.apply(a, b, a_r, b_r), a_r * b_r)  # type: ignore[no-untyped-call]
-    if isinstance(module, MatrixProduct):
+    if isinstance(module, ops.MatrixProduct):
         (a, b), (a_r, b_r) = ([values[name] for name in operation.inputs] for values in (at_x, at_r))
 
         def product(*factors: Tensor) -> Tensor:
@@ -343,7 +308,7 @@ def _run(operation: Operation, at_x: Values, at_r: Values) -> tuple[Tensor, Tens
     if isinstance(module, nn.Softmax):
         (name,) = operation.inputs
         return _given(operation, at_x, at_r, *softmax(at_x[name], at_r[name], module.dim or 0))
-    if isinstance(module, NORMALISATIONS) and getattr(module, "running_mean", None) is None:
+    if isinstance(module, ops.NORMALISATIONS) and getattr(module, "running_mean", None) is None:
         (name,) = operation.inputs
         if is_flat(module, at_x[name], at_r[name]):
             warnings.warn(
@@ -352,7 +317,7 @@ def _run(operation: Operation, at_x: Values, at_r: Values) -> tuple[Tensor, Tens
                 stacklevel=2,
             )
         return _given(operation, at_x, at_r, *normalised(module, at_x[name], at_r[name]))
-    if pool is None and not isinstance(module, ACTIVATIONS):
+    if pool is None and not isinstance(module, ops.ACTIVATIONS):
         value = at_x.run(operation)
         with torch.no_grad():
             return value, at_r.run(operation)
@@ -374,29 +339,17 @@ def _given(operation: Operation, at_x: Values, at_r: Values, value: Tensor, s: T
 
 
 @dataclass(frozen=True)
-class DeepLift(CheckedSettings):
+class DeepLift(ComparesWithControls):
     """DeepLIFT by the rescale rule, signed, summed over channels.
 
-    Parameters
-    ----------
-    reference : Reference or None
-        Given by the run.
-    compare : {"mean", "each"}
-        With the mean of the controls, or with each of them, of whose maps it takes the mean.
+    `compare`: with the mean of the controls, or with each of them, of whose maps it takes the mean.
     """
 
     name: ClassVar[str] = "deeplift"
 
-    reference: Reference | None = None
     compare: Literal["mean", "each"] = "mean"
 
-    @staticmethod
-    def from_run(surroundings: RunContext) -> dict[str, Reference | None]:
-        """The controls of the network."""
-        return {"reference": surroundings.reference}
-
     def require(self, view: NetworkView) -> None:
-        """Refuse a network with an operation that the rule is not defined for."""
         plan_deeplift(view.model)
 
     def answers(

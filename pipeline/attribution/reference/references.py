@@ -10,13 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
 
+from heatlas.pipeline.attribution.method_settings import CheckedSettings
 from heatlas.pipeline.attribution.network_view import NetworkView, start_values
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.work.host import on_host
+
+if TYPE_CHECKING:
+    from heatlas.pipeline.attribution.entry import RunContext
 
 Memory = dict[Hashable, tuple[object, Tensor]]
 """What was made of the volumes of a reference, by question, and the network that it was made with."""
@@ -26,25 +31,10 @@ Memory = dict[Hashable, tuple[object, Tensor]]
 class Reference:
     """Controls that a volume is compared with.
 
-    Parameters
-    ----------
-    volumes : Tensor
-        (R, 1, D, H, W), as the network sees them.
-    people : tuple of str
-        Participants, one per volume.
-    logits : Tensor or None
-        (R, K), what the network answers to them, where that is known; saves R forward passes per volume explained.
-    memory : dict
-        Of `remembered`; may be shared by references to the same volumes.
-    controls : int
-        That each volume stands for: above 1 where it is a mean of controls.
-    members : tuple of Reference
-        Of an ensemble, the same volumes with what each of its members answers.
-
-    Raises
-    ------
-    BadInputError
-        If there is no volume, one is not finite, or their number is not that of the participants or logits.
+    `volumes`: (R, 1, D, H, W), as the network sees them. `people`: one per volume. `logits`: (R, K), what the network
+    answers to them, where that is known; saves R forward passes per volume explained. `memory`: of `remembered`; may be
+    shared by references to the same volumes. `members`: of an ensemble, the same volumes with what each of its members
+    answers. `controls`: that each volume stands for: above 1 where it is a mean of controls.
     """
 
     volumes: Tensor
@@ -90,15 +80,24 @@ class Reference:
 
     @cached_property
     def mean(self) -> Tensor:
-        """The mean volume, (1, 1, D, H, W)."""
         return self.volumes.mean(0, keepdim=True)
 
 
-def fitting(reference: Reference | None, volumes: Tensor, method: str) -> Reference:
-    """The reference of a method in the precision and on the device of the volumes that it explains.
+@dataclass(frozen=True)
+class ComparesWithControls(CheckedSettings):
+    """Settings of a method that compares with the controls of a network, which the run gives."""
 
-    Raises UsageError if there is none. Raises BadInputError if it lies on another grid.
-    """
+    name: ClassVar[str]
+
+    reference: Reference | None = None
+
+    @staticmethod
+    def from_run(surroundings: RunContext) -> dict[str, object]:
+        return {"reference": surroundings.reference}
+
+
+def fitting(reference: Reference | None, volumes: Tensor, method: str) -> Reference:
+    """The reference of a method in the precision and on the device of the volumes that it explains."""
     if reference is None:
         raise UsageError(
             f"{method} compares with controls and was given none; give images of controls as reference=[control], or "
@@ -120,10 +119,7 @@ def fitting(reference: Reference | None, volumes: Tensor, method: str) -> Refere
 
 
 def features_of(volumes: Tensor, view: NetworkView) -> Tensor:
-    """Features (R, C, d, h, w) of reference volumes at the boundary of a view; one pass each.
-
-    Raises UsageError: right before a pooling by attention, where what follows depends on the volume as well.
-    """
+    """Features (R, C, d, h, w) of reference volumes at the boundary of a view; one pass each."""
     if view.at_input:
         return volumes
     if view.pooling is not None:

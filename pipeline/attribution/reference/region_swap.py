@@ -2,12 +2,11 @@
 
 `RegionSwap` replaces one region at a time, so where two regions stand in for each other each alone seems idle.
 `RegionShapley` shares the whole difference fairly (Shapley 1953): a region's evidence is its mean contribution over
-random orders in which regions go from the mean control to the person. Orders are drawn in antithetic pairs, each with
-its reverse (Mitchell et al. 2022), which cancels much of the noise that interactions of two regions make; the standard
-error of each region comes from the spread between pairs.
+random orders in which regions go from the mean control to the person, drawn in antithetic pairs, each with its reverse
+(Mitchell et al. 2022), which cancels much of the noise that interactions of two regions make.
 
-Voxels of no region that differ from the mean control form one region of their own, the *rest*, so that nothing the
-network sees is left out. A region in which a volume equals the mean control has no evidence, and costs nothing.
+Voxels of no region that differ from the mean control form one more region, the *rest*, so that nothing the network sees
+is left out. A region in which a volume equals the mean control has no evidence, and costs nothing.
 """
 
 from __future__ import annotations
@@ -21,11 +20,10 @@ import torch
 from torch import Tensor
 
 from heatlas.pipeline.attribution.entry import RunContext
-from heatlas.pipeline.attribution.method_settings import CheckedSettings
 from heatlas.pipeline.attribution.methods import Drawn
 from heatlas.pipeline.attribution.network_view import NetworkView
 from heatlas.pipeline.attribution.perturbation.masking import RegionLabels, masked_scores, painted
-from heatlas.pipeline.attribution.reference.references import Reference, fitting, value_of_mean
+from heatlas.pipeline.attribution.reference.references import ComparesWithControls, fitting, value_of_mean
 from heatlas.pipeline.run.config.ranges import Count, Seed
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.work.host import on_host
@@ -37,12 +35,11 @@ REST = -1
 
 @dataclass(frozen=True, eq=False)
 class RegionEvidence:
-    """Evidence of the regions of one volume.
+    """Evidence of the regions of one volume, (N,), in units of the score, and its standard error over random orders.
 
     `numbers`: labels in which the volume differs from the mean control, ascending; `REST` first where there is a rest.
-    `voxels`: (N,), voxels of each. `evidence`: (N,), in units of the score. `standard_error`: (N,), of the evidence
-    over random orders; 0 where nothing is drawn, NaN for a single pair of orders. `labels`: (D, H, W), the regions of
-    this volume, `REST` included.
+    `voxels`: (N,). `standard_error`: 0 where nothing is drawn, NaN for a single pair of orders. `labels`: (D, H, W),
+    the regions of this volume, `REST` included.
     """
 
     numbers: tuple[int, ...]
@@ -63,8 +60,6 @@ def players(labels: Tensor, volume: Tensor, mean: Tensor) -> Tensor:
 def shapley_orders(count: int, pairs: int, seed: int) -> Tensor:
     """Random orders of `count` regions, (pairs, 2, count): each beside its reverse.
 
-    Examples
-    --------
     >>> orders = shapley_orders(4, 3, seed=0)
     >>> bool((orders[:, 0].flip(1) == orders[:, 1]).all()), orders.sort(2).values.unique().tolist()
     (True, [0, 1, 2, 3])
@@ -75,25 +70,22 @@ def shapley_orders(count: int, pairs: int, seed: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class OfRegions(CheckedSettings):
-    """What both methods share: regions, a reference, and maps painted from the evidence of regions.
+class OfRegions(ComparesWithControls):
+    """What both methods share: regions, a reference, and maps painted from the evidence of regions."""
 
-    `regions`: both given by the run.
-    """
-
-    name: ClassVar[str]
-
-    reference: Reference | None = None
     regions: RegionLabels | None = None
 
     @staticmethod
-    def from_run(surroundings: RunContext) -> dict[str, Reference | RegionLabels | None]:
-        """The controls of the network, and the atlas of the run."""
-        return {"reference": surroundings.reference, "regions": RegionLabels.of_run(surroundings)}
+    def from_run(surroundings: RunContext) -> dict[str, object]:
+        return {**ComparesWithControls.from_run(surroundings), "regions": RegionLabels.of_run(surroundings)}
 
     def evidence(self, view: NetworkView) -> tuple[RegionEvidence, ...]:
-        """Evidence, and its standard error, of every region of every volume; raises as `_prepared`."""
-        mean, labels = _prepared(self.name, self.reference, self.regions, view)
+        if not view.at_input:
+            raise UsageError(f"{self.name} replaces regions of the volume; explain at stage 0.")
+        if self.regions is None:
+            raise UsageError(f"{self.name} replaces atlas regions and was given none; set its regions.")
+        labels = self.regions.beside(view.volumes).long()
+        mean = fitting(self.reference, view.volumes, self.name).mean
         return tuple(
             self._of(view, place, players(labels, view.features[place], mean), mean)
             for place in range(len(view.features))
@@ -103,7 +95,6 @@ class OfRegions(CheckedSettings):
         return torch.cat([_painted(evidence, evidence.evidence) for evidence in self.evidence(view)]).to(view.features)
 
     def reference_value(self, view: NetworkView) -> Tensor:
-        """Score of the mean control, (B,)."""
         return value_of_mean(fitting(self.reference, view.volumes, self.name), view)
 
     def _of(self, view: NetworkView, place: int, labels: Tensor, mean: Tensor) -> RegionEvidence:
@@ -114,9 +105,7 @@ class OfRegions(CheckedSettings):
 class RegionSwap(OfRegions):
     """What the score loses when a region takes the controls' mean tissue, shared out evenly over its voxels.
 
-    At the input only. Positive where the person's own tissue speaks for the target.
-
-    `reference`, `regions`: as of `OfRegions`. `batch`: volumes evaluated at once.
+    At the input only. Positive where the person's tissue speaks for the target.
     """
 
     name: ClassVar[str] = "region-swap"
@@ -139,8 +128,8 @@ class RegionShapley(OfRegions):
 
     At the input only. Sums to the score less that of the mean control, whatever the number of orders.
 
-    `reference`, `regions`: as of `OfRegions`. `pairs`: antithetic pairs of orders; each costs two forward passes per
-    region. `seed`: draws the orders; the same for every volume. `batch`: volumes evaluated at once.
+    `pairs`: antithetic pairs of orders; each costs two forward passes per region. `seed`: draws the orders; the same
+    for every volume.
     """
 
     name: ClassVar[str] = "region-shapley"
@@ -177,22 +166,6 @@ class RegionShapley(OfRegions):
         pair_means = of_pairs.mean(1)
         error = pair_means.std(0) / math.sqrt(self.pairs) if self.pairs > 1 else pair_means[0] * math.nan
         return RegionEvidence(tuple(on_host(numbers).tolist()), voxels, pair_means.mean(0), error, labels)
-
-
-def _prepared(
-    name: str, reference: Reference | None, regions: RegionLabels | None, view: NetworkView
-) -> tuple[Tensor, Tensor]:
-    """The mean control (1, 1, D, H, W) and the labels, both on the grid and device of the volumes.
-
-    Raises UsageError at a stage other than the input, or without regions or reference. Raises BadInputError for regions
-    or a reference on another grid.
-    """
-    if not view.at_input:
-        raise UsageError(f"{name} replaces regions of the volume; explain at stage 0.")
-    if regions is None:
-        raise UsageError(f"{name} replaces atlas regions and was given none; set its regions.")
-    labels = regions.beside(view.volumes).long()
-    return fitting(reference, view.volumes, name).mean, labels
 
 
 def _growing(labels: Tensor, index: Tensor, order: Tensor) -> Iterator[Tensor]:

@@ -27,17 +27,7 @@ Shape = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Architecture:
-    """What a network was built from; enough to build it again.
-
-    Parameters
-    ----------
-    settings : ModelConfig
-        The family by name, and its settings.
-    input_shape : tuple of int
-        Voxels of the network's input.
-    images : int
-        Images that enter, one channel each.
-    """
+    """What a network was built from; enough to build it again. Each image that enters is a channel."""
 
     settings: ModelConfig
     input_shape: Shape
@@ -67,50 +57,39 @@ HIDDEN_LAYER = {
 INHERENT = "Use inherent, which is exact for this family"
 
 
-def _all_seen(side: int, _: Any) -> int:
-    return side
-
-
 @dataclass(frozen=True)
 class OnBackbone:
-    """What a family says of the trained network that each of its networks stands on (probes).
+    """The trained network that each network of a family stands on, as a probe does; by default there is none.
 
-    Parameters
-    ----------
-    body : callable
-        ``body(settings)``: settings of the backbone; opens no file.
-    keyed : callable
-        ``keyed(settings)``: with the backbone written out and without its place, for receipts and exports.
-    placed : callable
-        ``placed(settings)``: with the backbone written out and its place from any folder, for a run.
-    require : callable
-        ``require(settings, shuffled)``: refuse a missing backbone, and one that knows the true labels where those of
-        the run are shuffled.
-    for_shuffled : callable
-        ``for_shuffled(settings)``: the recipe for shuffled labels.
-    files : callable
-        ``files(settings, fold)``: those of the backbone of a fold; None where there are weights alone.
-    digest : callable
-        ``digest(settings, fold)``: of the weights of the backbone of a fold, for receipts.
-    weights : callable
-        ``weights(settings, spec, fold, shuffled, load)``: of the backbone, by their names in the network; None where
-        it must start from fresh ones. `load` reads a network, and refuses one that the fold must not build on.
-    keep : callable
-        ``keep(layout, settings, folds, digests)``: copy the backbones into the run before it trains.
-    kept : callable
-        ``kept(settings, layout)``: with the copy that a finished run keeps.
+    Every function takes the settings of the network first.
     """
 
-    body: Callable[[Any], ModelConfig]
-    keyed: Callable[[Any], ModelConfig]
-    placed: Callable[[Any], ModelConfig]
-    require: Callable[[Any, bool], None]
-    for_shuffled: Callable[[Any], ModelConfig]
-    files: Callable[[Any, int], FoldFiles | None]
-    digest: Callable[[Any, int], str]
-    weights: Callable[[Any, NetworkInput, int, bool, Callable[[FoldFiles], LoadedModel]], Mapping[str, Tensor] | None]
-    keep: Callable[[RunLayout, Any, Sequence[int], DigestCache], None]
-    kept: Callable[[Any, RunLayout], ModelConfig]
+    body: Callable[[Any], ModelConfig | None] = lambda _: None
+    """Settings of the backbone; opens no file."""
+    keyed: Callable[[Any], ModelConfig] = lambda settings: settings
+    """The settings with the backbone written out and without its place, for receipts and exports."""
+    placed: Callable[[Any], ModelConfig] = lambda settings: settings
+    """The settings with the backbone written out and its place from any folder, for a run."""
+    require: Callable[[Any, bool], None] = lambda _, shuffled: None
+    """Refuse a missing backbone, and one that knows the true labels where those of the run are shuffled."""
+    for_shuffled: Callable[[Any], ModelConfig] = lambda settings: settings
+    """The recipe for shuffled labels."""
+    files: Callable[[Any, int], FoldFiles | None] = lambda _, fold: None
+    """Files of the backbone of a fold; None where there are weights alone."""
+    digest: Callable[[Any, int], str | None] = lambda _, fold: None
+    """Digest of the weights of the backbone of a fold, for receipts."""
+    weights: Callable[
+        [Any, NetworkInput, int, bool, Callable[[FoldFiles], LoadedModel]], Mapping[str, Tensor] | None
+    ] = lambda *_: None
+    """Its weights, for an input, a fold and maybe shuffled labels, by their names in the network; None where it must
+    start from fresh ones. The last argument reads a network, and refuses one that the fold must not build on."""
+    keep: Callable[[RunLayout, Any, Sequence[int], DigestCache], None] = lambda *_: None
+    """Copy the backbones of these folds into the run before it trains."""
+    kept: Callable[[Any, RunLayout], ModelConfig] = lambda settings, layout: settings
+    """The settings with the copy that a finished run keeps."""
+
+
+NO_BACKBONE = OnBackbone()
 
 
 @dataclass(frozen=True)
@@ -120,74 +99,51 @@ class Family:
     Its module holds this record, the record of its settings, each with its range (`pipeline.run.config.ranges`), and
     the functions that build it; settings files, commands, storage and report find it by its line in
     `pipeline.models.families.registry`. ``tests/attribution/test_families_explained.py`` tries every method on it.
-
-    Parameters
-    ----------
-    name : str
-        As in ``[model] architecture``.
-    settings : type
-        Its settings: a record that stands beside it, and whose ``architecture`` may be `name`.
-    build : callable
-        ``build(shape, settings, outputs)``: a network for a grid, with weights drawn by torch's generator; with
-        `several_images` also ``build(shape, settings, outputs, images)``.
-    smallest_side : callable
-        ``smallest_side(settings)``: fewest voxels along an axis of the input.
-    require_fits : callable
-        ``require_fits(shape, settings)``: refuse a grid or settings that no network can be built for.
-    described : callable
-        ``described(settings)``: the sentence of the methods section, with citations as ``[@key]``.
-    covering_side : callable
-        ``covering_side(side, settings)``: fewest voxels, at least `side`, of which every one reaches a feature.
-    seen_side : callable
-        ``seen_side(side, settings)``: voxels of an axis, counted from the first, that reach a feature.
-    encoding : str
-        How a scan enters: ``intensity``, one channel of intensities, or ``pair``, each intensity v as [v, 1 - v].
-    loss : str
-        Usual loss for classes: ``cross-entropy`` or ``off-target`` (`pipeline.training.objectives`).
-    fitted_by : str
-        ``gradients``: in epochs. ``ridge``: the last layer is solved exactly (`pipeline.training.exact`), and nothing
-        before it learns. ``nothing``: it is used as it was given (`pipeline.training.given`).
-    fixed_grid : callable
-        ``fixed_grid(settings)``: voxels of the input where only one grid is possible, else nothing.
-    stored : callable
-        ``stored(settings)``: the settings that build a stored network again, without files that it no longer needs.
-    refused : mapping of str to str
-        Attribution methods that are not defined for the family, each with the reason.
-    needs : mapping of str to mapping
-        Settings that a method needs here and that are not its defaults.
-    several_images : bool
-        Whether it takes several images as channels.
-    resolve : callable or None
-        ``resolve(settings)``: the family as the settings make it, if it depends on them.
-    convert : callable or None
-        ``convert(network, settings, shape)``: a network of the family with the weights of a conventional one, if
-        training may start from such.
-    backbone : OnBackbone or None
-        Of a family whose networks stand on trained ones.
     """
 
     name: str
+    """As in ``[model] architecture``."""
     settings: type[ModelConfig]
+    """Its settings: a record that stands beside it, and whose ``architecture`` may be `name`."""
     build: Callable[..., StagedModel]
+    """``build(shape, settings, outputs)``: a network for a grid, with weights drawn by torch's generator; with
+    `several_images` also ``build(shape, settings, outputs, images)``."""
     smallest_side: Callable[[Any], int]
+    """``smallest_side(settings)``: fewest voxels along an axis of the input."""
     require_fits: Callable[[Shape, Any], None]
+    """``require_fits(shape, settings)``: refuse a grid or settings that no network can be built for."""
     described: Callable[[Any], str]
+    """``described(settings)``: the sentence of the methods section, with citations as ``[@key]``."""
     covering_side: Callable[[int, Any], int]
-    seen_side: Callable[[int, Any], int] = _all_seen
+    """``covering_side(side, settings)``: fewest voxels, at least `side`, of which every one reaches a feature."""
+    seen_side: Callable[[int, Any], int] = lambda side, _: side
+    """``seen_side(side, settings)``: voxels of an axis, counted from the first, that reach a feature."""
     encoding: str = "intensity"
+    """How a scan enters: ``intensity``, one channel of intensities, or ``pair``, each intensity v as [v, 1 - v]."""
     loss: str = "cross-entropy"
+    """Usual loss for classes: ``cross-entropy`` or ``off-target`` (`pipeline.training.objectives`)."""
     fitted_by: Literal["gradients", "ridge", "nothing"] = "gradients"
+    """``gradients``: in epochs. ``ridge``: the last layer is solved exactly (`pipeline.training.exact`), and nothing
+    before it learns. ``nothing``: it is used as it was given (`pipeline.training.given`)."""
     fixed_grid: Callable[[Any], tuple[int, ...]] = lambda _: ()
+    """``fixed_grid(settings)``: voxels of the input where only one grid is possible, else nothing."""
     stored: Callable[[Any], Any] = lambda settings: settings
+    """``stored(settings)``: the settings that build a stored network again, without files that it no longer needs."""
     refused: Mapping[str, str] = field(default_factory=dict)
+    """Attribution methods that are not defined for the family, each with the reason."""
     needs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Settings that a method needs here and that are not its defaults."""
     several_images: bool = False
+    """Whether it takes several images as channels."""
     resolve: Callable[[Any], Family] | None = None
+    """``resolve(settings)``: the family as the settings make it, if it depends on them."""
     convert: Callable[[StagedModel, Any, Shape], StagedModel] | None = None
-    backbone: OnBackbone | None = None
+    """``convert(network, settings, shape)``: a network of the family with the weights of a conventional one, if
+    training may start from such."""
+    backbone: OnBackbone = NO_BACKBONE
+    """Of a family whose networks stand on trained ones."""
 
     def require_images(self, images: int) -> None:
-        """Refuse several images as channels where the family takes one; raises `UsageError`."""
         if images > 1 and not self.several_images:
             raise UsageError(
                 f"cohort.further_suffixes: networks of the family {self.name} see one image, not {images} as channels. "
@@ -195,10 +151,6 @@ class Family:
             )
 
     def require_method(self, method: str) -> None:
-        """Refuse an attribution method that is not defined for this family.
-
-        Raises UsageError, naming the method, the family and the reason.
-        """
         if method in self.refused:
             raise UsageError(f"{method} is not defined for networks of the family {self.name}: {self.refused[method]}")
 

@@ -69,10 +69,7 @@ class ForeignConfig(ModelConfig):
 
 @contextmanager
 def code_of_others(sentence: str) -> Iterator[None]:
-    """Let code that is not ours raise one line: ``{}`` in the sentence is what it raised, be it an exit.
-
-    Raises BadInputError for anything but an interruption, or an error of ours.
-    """
+    """Let code that is not ours raise one line: ``{}`` in the sentence is what it raised, be it an exit."""
     try:
         yield
     except (KeyboardInterrupt, HeatlasError):
@@ -89,11 +86,8 @@ def _is_object(text: str) -> bool:
         return False
 
 
-def made(settings: ForeignConfig) -> nn.Module:
-    """The network of a description, with the weights that its code gives it.
-
-    Raises UsageError if the code cannot be found. Raises BadInputError if it raises, or gives no network.
-    """
+def described_network(settings: ForeignConfig) -> nn.Module:
+    """The network of a description, with the weights that its code gives it."""
     from torch import nn
 
     place, _, name = settings.network.rpartition(":")
@@ -125,11 +119,6 @@ def made(settings: ForeignConfig) -> nn.Module:
 
 
 def with_weights(network: nn.Module, path: Path) -> nn.Module:
-    """A network with the weights of a file.
-
-    Raises BadInputError if the file cannot be read safely, or its weights are not those of the network; lists what
-    differs.
-    """
     from heatlas.pipeline.models.storage import PARALLEL, read_weights
 
     given = {name.removeprefix(PARALLEL): value for name, value in read_weights(path).items()}
@@ -160,7 +149,7 @@ def _build(shape: Shape, settings: ForeignConfig, outputs: int, images: int = 1)
     from heatlas.pipeline.models.families.family import Architecture
     from heatlas.pipeline.models.foreign.adapted import ForeignNetwork, OutputForm, adapted
 
-    network = made(settings)
+    network = described_network(settings)
     if torch.empty(()).is_meta:  # only its weights are counted
         return ForeignNetwork([network], network)
     if settings.weights:
@@ -182,18 +171,15 @@ def _require_fits(shape: Shape, settings: ForeignConfig) -> None:
         )
 
 
-def _text(settings: ForeignConfig) -> str:
-    name = settings.network.rpartition(":")[2]
-    return f"was a network of the user's own, {name}, trained elsewhere and not changed"
-
-
 FOREIGN = Family(
     name="foreign",
     settings=ForeignConfig,
     build=_build,
     smallest_side=lambda _: 1,
     require_fits=_require_fits,
-    described=_text,
+    described=lambda settings: (
+        f"was a network of the user's own, {settings.network.rpartition(':')[2]}, trained elsewhere and not changed"
+    ),
     covering_side=lambda side, _: side,
     fixed_grid=lambda settings: settings.grid,
     fitted_by="nothing",

@@ -20,18 +20,10 @@ from heatlas.pipeline.models.families.founding_family import KERNEL, FoundingCon
 class FoundingCNN(StagedModel):
     """The founding CNN. Output: of two classes the logits, unit 0 the negative class and unit 1 the positive class.
 
-    Stages: one per convolutional block (``Conv3d, BatchNorm3d, ReLU, MaxPool3d``), then
-    ``Flatten, Dropout, Linear, ReLU``, then ``Dropout, Linear``.
+    Stages: one per convolutional block (``Conv3d, BatchNorm3d, ReLU, MaxPool3d``), then ``Flatten, Dropout, Linear,
+    ReLU``, then ``Dropout, Linear``. Settings are those of `FoundingConfig`; without `bias` the logits of ``c x`` are
+    ``c`` times those of x. `outputs`: one per class, or one for a number. `images`: that enter, one channel each.
 
-    `input_shape`: voxels of the network's input along (left-right, posterior-anterior, inferior-superior). `channels`:
-    filters of each block. `pools`: edge (= stride) of the max-pooling window of each block. `hidden_units`: width of
-    the first linear layer. `dropout`: probability of dropping a unit before each linear layer. `bias`: whether there
-    are biases and batch normalisation; without, the logits of ``c x`` are ``c`` times those of x. `outputs`: output
-    units: one per class, or one for a number. `images`: images that enter, one channel each. Raises BadInputError if
-    the grid is too small for the blocks.
-
-    Examples
-    --------
     >>> model = FoundingCNN((193, 229, 193))
     >>> model.features, sum(p.numel() for p in model.parameters())
     (5120, 728898)

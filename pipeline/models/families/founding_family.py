@@ -85,10 +85,6 @@ def require_fits(shape: tuple[int, int, int], settings: FoundingConfig) -> None:
 def output_shape(input_shape: Sequence[int], pools: Sequence[int]) -> tuple[int, ...]:
     """Voxels per axis after the blocks: each takes ``KERNEL - 1`` voxels, then divides by its pool, rounding down.
 
-    Raises BadInputError if nothing is left along an axis.
-
-    Examples
-    --------
     >>> output_shape((193, 229, 193), (2, 3, 2, 3))
     (4, 5, 4)
     """
@@ -111,10 +107,6 @@ def weight_count(
 ) -> int:
     """Weights and biases of the founding network, those of batch normalisation among them.
 
-    Raises as `output_shape`.
-
-    Examples
-    --------
     >>> weight_count((193, 229, 193), (8, 16, 32, 64), (2, 3, 2, 3), 128, 2)
     728898
     """
@@ -123,29 +115,20 @@ def weight_count(
     return filters + (features + 1) * hidden_units + (hidden_units + 1) * classes
 
 
-def seen_shape(input_shape: Sequence[int], pools: Sequence[int]) -> tuple[int, ...]:
-    """Voxels per axis, counted from the first, that reach a feature.
+def seen_side(side: int, pools: Sequence[int]) -> int:
+    """Voxels of an axis of `side` voxels, counted from the first, that reach a feature.
 
     Pooling rounds down, so the last voxels of an axis may fall beside every window: 7 of 193 on the founding grid.
 
-    Examples
-    --------
-    >>> seen_shape((193, 229, 193), (2, 3, 2, 3))
-    (186, 222, 186)
+    >>> seen_side(193, (2, 3, 2, 3)), seen_side(229, (2, 3, 2, 3))
+    (186, 222)
     """
-    return tuple(seen_side(side, pools) for side in input_shape)
-
-
-def seen_side(side: int, pools: Sequence[int]) -> int:
-    """Voxels of an axis of `side` voxels, counted from the first, that reach a feature; see `seen_shape`."""
     return _receptive_side(output_shape((side,), pools)[0], pools)
 
 
 def smallest_side(pools: Sequence[int]) -> int:
     """Fewest voxels per axis that leave one voxel after the last block.
 
-    Examples
-    --------
     >>> smallest_side((2, 3, 2, 3))
     78
     """
@@ -155,8 +138,6 @@ def smallest_side(pools: Sequence[int]) -> int:
 def covering_side(side: int, pools: Sequence[int]) -> int:
     """Fewest voxels, at least `side`, of which every one reaches a feature.
 
-    Examples
-    --------
     >>> covering_side(180, (2, 3, 2, 3)), covering_side(186, (2, 3, 2, 3))
     (186, 186)
     """

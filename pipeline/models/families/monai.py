@@ -102,15 +102,11 @@ class ViTConfig(ModelConfig):
         return [(self.dim % self.heads == 0, "model.dim must be a multiple of model.heads")]
 
 
-def _residual_blocks(settings: ResNetConfig) -> list[int]:
-    return {"resnet10": [1, 1, 1, 1], "resnet18": [2, 2, 2, 2]}[settings.architecture]
-
-
 def resnet(shape: Shape, settings: ResNetConfig, outputs: int, images: int = 1) -> StagedModel:
     """A residual network. Stages: the stem, four groups of blocks, the head."""
     from monai.networks.nets.resnet import ResNet
 
-    blocks = _residual_blocks(settings)
+    blocks = [2 if settings.architecture == "resnet18" else 1] * 4
     net = ResNet(
         "basic", blocks, [64, 128, 256, 512], n_input_channels=images, conv1_t_stride=settings.stem_stride,
         widen_factor=settings.width, num_classes=outputs,
@@ -149,9 +145,7 @@ def _seresnet(shape: Shape, settings: SEResNetConfig, outputs: int, images: int 
     from monai.networks.nets.senet import SEResNet50
     from torch import nn
 
-    net = SEResNet50(
-        spatial_dims=3, in_channels=images, num_classes=outputs, dropout_prob=settings.dropout or None
-    )  # fmt: skip
+    net = SEResNet50(spatial_dims=3, in_channels=images, num_classes=outputs, dropout_prob=settings.dropout or None)
     dropout = [] if net.dropout is None else [net.dropout]
     head = nn.Sequential(net.adaptive_avg_pool, *dropout, nn.Flatten(), net.last_linear)
     return _staged([net.layer0, net.layer1, net.layer2, net.layer3, net.layer4, head], shape, settings, net)

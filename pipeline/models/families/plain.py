@@ -13,21 +13,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from heatlas.pipeline.models.families.family import HIDDEN_LAYER, Architecture, Family, Shape, padded_family
 from heatlas.pipeline.run.config.networks import ModelConfig
-from heatlas.pipeline.run.config.ranges import Counts, Fraction, at_least, naming
+from heatlas.pipeline.run.config.ranges import Counts, Fraction, at_least, between, naming
 
 if TYPE_CHECKING:
     from torch import nn
 
     from heatlas.pipeline.models.contract import StagedModel
-from dataclasses import replace
-
-from heatlas.pipeline.run.config.ranges import between
 
 
 @dataclass(frozen=True)
@@ -202,7 +199,7 @@ def _smoothing(settings: LinearConfig) -> list[nn.Module]:
 
 def _along(axis: int, value: int, other: int) -> Shape:
     """A value for one axis, and another for the two others."""
-    left, back, top = (value if one == axis else other for one in range(3))
+    left, back, top = (value if place == axis else other for place in range(3))
     return left, back, top
 
 
@@ -230,4 +227,4 @@ LINEAR = replace(
         ),
     ),
     fitted_by="ridge",
-)  # fmt: skip
+)

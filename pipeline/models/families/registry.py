@@ -39,8 +39,8 @@ def family_of(settings: ModelConfig) -> Family:
     return family if family.resolve is None else family.resolve(settings)
 
 
-def on_backbone(settings: ModelConfig) -> OnBackbone | None:
-    """What the family says of the backbones of its networks, if they stand on some; no backbone need be known."""
+def on_backbone(settings: ModelConfig) -> OnBackbone:
+    """What the family says of the backbones of its networks; no backbone need be known."""
     return FAMILIES[settings.architecture].backbone
 
 
@@ -49,22 +49,16 @@ def code_of(settings: ModelConfig) -> tuple[str, ...]:
 
     Nothing in the program imports those of a plug-in, so its key would not hold their code.
     """
-    build, backbone = FAMILIES[settings.architecture].build, on_backbone(settings)
+    build, body = FAMILIES[settings.architecture].build, on_backbone(settings).body(settings)
     modules = {type(settings).__module__, str(getattr(build, "func", build).__module__)}  # of functools.partial
-    if backbone is not None:
-        modules |= {*code_of(backbone.body(settings))}
-    return tuple(sorted(modules))
+    return tuple(sorted(modules | {*(code_of(body) if body is not None else ())}))
 
 
 def is_solved(settings: ModelConfig) -> bool:
-    """Whether a network is solved as a ridge regression instead of trained."""
     return family_of(settings).fitted_by == "ridge"
 
 
-OWN = (
-    FOUNDING, LINEAR, *HALVING_FAMILIES, *MONAI_FAMILIES,
-)  # fmt: skip
-for _family in OWN:
+for _family in (FOUNDING, LINEAR, *HALVING_FAMILIES, *MONAI_FAMILIES):
     add_family(_family)
 for _family in plugged_in("networks", Family, (*FAMILIES, FOREIGN.name)):
     add_family(_family)
@@ -79,11 +73,7 @@ def is_given(config: Config) -> bool:
 
 
 def build_network(settings: ModelConfig, shape: Shape, outputs: int, images: int = 1) -> StagedModel:
-    """A network with fresh weights, drawn by torch's generator, that takes `images` as channels.
-
-    Raises BadInputError if the grid is too small for the family. Raises UsageError if the settings make more weights
-    than can be trained, or the family takes one image.
-    """
+    """A network with fresh weights, drawn by torch's generator, that takes `images` as channels."""
     family = family_of(settings)
     family.require_fits(shape, settings)
     family.require_images(images)
@@ -95,9 +85,9 @@ def build_network(settings: ModelConfig, shape: Shape, outputs: int, images: int
     return model
 
 
-def parameter_count(settings: ModelConfig, shape: Shape, outputs: int = 2, images: int = 1) -> int:
+def parameter_count(settings: ModelConfig, shape: Shape, outputs: int = 2) -> int:
     """Weights and biases of a network, without making them."""
     import torch
 
     with torch.device("meta"):
-        return sum(weight.numel() for weight in build_network(settings, shape, outputs, images).parameters())
+        return sum(weight.numel() for weight in build_network(settings, shape, outputs).parameters())

@@ -1,8 +1,8 @@
 """A network that somebody else made, as one that can be explained: a copy in evaluation mode that gives logits.
 
-The copy is changed, never the network: in-place operations are switched off, and what the network answers is made into
-one row of logits, or one number, per volume. A softmax or log-softmax at the end is taken off, so that the logits are
-explained and not what is left of them near 0 and 1.
+In-place operations of the copy are switched off, and its answer is made into one row of logits, or one number, per
+volume. A softmax or log-softmax at the end is taken off, so that the logits are explained and not what is left of them
+near 0 and 1.
 """
 
 from __future__ import annotations
@@ -42,9 +42,8 @@ class OutputForm:
     """What a network answers.
 
     `meaning`: ``auto``: probabilities that sum to 1 are a softmax, their logarithms a log-softmax, all else logits. A
-    sigmoid is never guessed, since a number may lie between 0 and 1 too. `item`: of a tuple or list, the place of the
-    answer; of a dict, its key. `bins`: centres of the bins of a number, as of ages: their expected value under the
-    softmax is explained.
+    sigmoid is never guessed, since a number may lie between 0 and 1 too. `item`: place or key of the answer among
+    several. `bins`: centres of the bins of a number, as of ages: their expected value under the softmax is explained.
     """
 
     meaning: Meaning = "auto"
@@ -55,12 +54,9 @@ class OutputForm:
 class ForeignNetwork(StagedModel):
     """A foreign network as two stages, up to its last value with voxels and from there; it may share layers.
 
-    It is stored under the names of the network it was made of, so that a stored network does not depend on how this or
-    a later version takes it apart.
-
-    `original`: holds the tensors of the stages; what the stages have beside them is constant, and not stored. `answer`:
-    (1, K), its logits of the volume that it was taken apart with. `others`: inputs besides the volume, which are held
-    fixed.
+    It is stored under the names of the `original`, so that a stored network does not depend on how this or a later
+    version takes it apart; what the stages have beside its tensors is constant, and not stored. `answer`: (1, K), its
+    logits of the volume that it was taken apart with. `others`: inputs besides the volume, which are held fixed.
     """
 
     answer: Tensor | None
@@ -71,10 +67,10 @@ class ForeignNetwork(StagedModel):
         self._stages = nn.ModuleList(stages)
         self.answer, self.others = None, {}
         names = names_in(original, self)
-        own = tuple(self.state_dict())
+        stage_names = tuple(self.state_dict())
 
         def to_original(_: nn.Module, state: dict[str, Tensor], prefix: str, __: Any) -> None:
-            for name in own:
+            for name in stage_names:
                 value = state.pop(prefix + name)
                 if name in names:
                     state[prefix + names[name]] = value
@@ -84,7 +80,7 @@ class ForeignNetwork(StagedModel):
                 (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
             )
             given = {name: state.pop(prefix + name) for name in set(names.values()) if prefix + name in state}
-            for name in own:
+            for name in stage_names:
                 if name not in names:
                     state[prefix + name] = held[name]
                 elif names[name] in given:
@@ -97,24 +93,17 @@ class ForeignNetwork(StagedModel):
 def adapted(
     network: nn.Module, volume: Tensor, outputs: int | None = None, form: OutputForm | None = None
 ) -> ForeignNetwork:
-    """A copy of any network that can be explained.
+    """A copy of any network that can be explained; the network is not changed.
 
-    `network`: not changed. `volume`: (1, C, D, H, W), one that it takes; on the device of the network. `outputs`:
-    classes that are told apart. For 2, a network with one logit gets 0 as the other. Raises BadInputError if the
-    network cannot be copied or does not take the volume, or answers with what is not finite. Raises UsageError if it is
-    random in evaluation mode, changes its input, or answers with anything but one row of numbers.
-
-    Warns
-    -----
-    UserWarning
-        If it stops the gradient of its input somewhere.
+    `volume`: (1, C, D, H, W), one that it takes; on the device of the network. `outputs`: classes that are told apart.
+    For 2, a network with one logit gets 0 as the other. Warns if the network stops the gradient of its input somewhere.
     """
     form = form or OutputForm()
     network = getattr(network, "_orig_mod", network)  # of torch.compile
     weights_of(network)
     with code_of_others(f"network ({type(network).__name__}): cannot be copied ({{}})."):
         copied = copy.deepcopy(network).eval().requires_grad_(False)
-    own = copied
+    original = copied
     first_copy = copy.deepcopy(copied)
     with draws(first_copy) as drawing:
         untouched = _asked(first_copy, volume)
@@ -151,18 +140,18 @@ def adapted(
         raise BadInputError("network: its answer is not finite (NaN or infinity); check weights and intensities.")
     changed = _with_logits(copied, form.meaning, values, volume)
     changed = _with_outputs(changed, values.shape[1], outputs, form.bins, volume)
-    model = ForeignNetwork(staged(changed.eval(), volume), own).eval()
+    model = ForeignNetwork(staged(changed.eval(), volume), original).eval()
     with torch.no_grad():
         wanted = values if changed is copied else changed(volume)
     with stops(model) as stopping:
         try:
-            found = model(volume.clone().requires_grad_())
+            answer = model(volume.clone().requires_grad_())
         except RuntimeError:  # it leaves PyTorch, as by x.numpy(), which no gradient can follow
             stopping.note("outside of PyTorch")
             with torch.no_grad():
-                found = model(volume)
-    found = found.detach()
-    if wanted.shape != found.shape or not torch.allclose(wanted, found, rtol=1e-4, atol=1e-5):
+                answer = model(volume)
+    answer = answer.detach()
+    if wanted.shape != answer.shape or not torch.allclose(wanted, answer, rtol=1e-4, atol=1e-5):
         raise UsageError(
             f"network {type(network).__name__}: taken apart it answers differently (a forward hook, an in-place "
             "function or another use of the batch axis); remove what its layers alone do not show."
@@ -173,16 +162,12 @@ def adapted(
             "in maps by gradients, as of expected gradients; occlusion and RISE need none.",
             stacklevel=2,
         )
-    model.answer = found
+    model.answer = answer
     return model
 
 
 def weights_of(network: nn.Module) -> Tensor:
-    """A tensor with the precision and on the device of a network's weights.
-
-    Raises UsageError if they have no values yet, are no float32 or float64, or not all the same, or are those of
-    TorchScript.
-    """
+    """A tensor with the precision and on the device of a network's weights."""
     if any(isinstance(module, torch.jit.ScriptModule) for module in network.modules()):
         raise UsageError(
             f"network ({type(network).__name__}): TorchScript cannot be taken apart; give the network in Python that "
@@ -211,18 +196,10 @@ def _opened(network: nn.Module, volume: Tensor, given: Any) -> nn.Module:
     opened = with_open_layers(network)
     try:
         with torch.no_grad():
-            same = opened is not None and _near(opened(volume), given)
+            same = opened is not None and _same(opened(volume), given, within=1e-4)
     except Exception:  # a layer that is given masks, or read in another way
         same = False
     return opened if opened is not None and same else network
-
-
-def _near(a: Any, b: Any) -> bool:
-    if isinstance(a, Tensor):
-        return torch.allclose(a, b, rtol=1e-4, atol=1e-5)
-    if isinstance(a, Mapping):
-        return all(_near(a[key], b[key]) for key in a)
-    return all(map(_near, a, b)) if isinstance(a, Sequence) and not isinstance(a, str) else True
 
 
 class _OneRow(nn.Module):
@@ -235,9 +212,8 @@ class _OneRow(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return self.row(self.network(x))
 
-    def row(self, found: Any) -> Tensor:
-        """The row of an answer."""
-        row: Tensor = found if self.item is None else found[self.item]
+    def row(self, answer: Any) -> Tensor:
+        row: Tensor = answer if self.item is None else answer[self.item]
         if self.lone:
             return row.unsqueeze(1)
         return row.flatten(1) if self.flat else row
@@ -275,12 +251,16 @@ def _asked(network: nn.Module, volume: Tensor) -> Any:
     return answer
 
 
-def _same(a: Any, b: Any) -> bool:
+def _same(a: Any, b: Any, within: float = 0.0) -> bool:
+    """Whether two answers are equal, NaN included, or differ by a share at most."""
     if isinstance(a, Tensor):
+        if within:
+            return torch.allclose(a, b, rtol=within, atol=within / 10)
         return torch.equal(a.nan_to_num(), b.nan_to_num())
     if isinstance(a, Mapping):
-        return all(_same(a[key], b[key]) for key in a)
-    return all(map(_same, a, b)) if isinstance(a, Sequence) and not isinstance(a, str) else True
+        return all(_same(a[key], b[key], within) for key in a)
+    pairs = zip(a, b, strict=False) if isinstance(a, Sequence) and not isinstance(a, str) else ()
+    return all(_same(first, second, within) for first, second in pairs)
 
 
 def _item_of(given: Any, item: str) -> Any:
@@ -321,9 +301,9 @@ def _with_logits(network: nn.Module, meaning: Meaning, values: Tensor, volume: T
         what = "logarithms of probabilities" if meaning == "log-softmax" else "probabilities"
         what += "" if meaning == "sigmoid" else " that add up to 1"
         raise UsageError(f'network: output = "{meaning}", but its answers are no {what}; leave it "auto".')
-    found = _without_last(network, SIGMOID if meaning == "sigmoid" else SOFTMAX)
-    if found is not None:
-        return found
+    without = _without_last(network, SIGMOID if meaning == "sigmoid" else SOFTMAX)
+    if without is not None:
+        return without
     if meaning == "log-softmax":
         return network  # log-probabilities are logits up to a constant, which the evidence does not see
     return nn.Sequential(OrderedDict(network=network, logarithm=_Logarithm(odds=meaning == "sigmoid")))
@@ -337,7 +317,7 @@ def _without_last(network: nn.Module, kinds: Sequence[Any]) -> nn.Module | None:
     except Exception:  # control flow on values; such a network is explained as it is
         return None
     modules = dict(tracer.root.named_modules()) if isinstance(tracer.root, nn.Module) else {}
-    node = next(one for one in graph.nodes if one.op == "output").args[0]
+    node = next(node for node in graph.nodes if node.op == "output").args[0]
 
     def is_a(node: fx.Node, kinds: Sequence[Any]) -> bool:
         if node.op == "call_module":

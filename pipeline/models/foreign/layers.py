@@ -103,21 +103,21 @@ class OpenEncoder(nn.Module):
 
 def with_open_layers(network: nn.Module) -> nn.Module | None:
     """A network in which such layers are opened, with the very weights of the other; None if there are none."""
-    opened = copy.deepcopy(network, {id(one): one for one in (*network.parameters(), *network.buffers())})
-    found = False
+    opened = copy.deepcopy(network, {id(value): value for value in (*network.parameters(), *network.buffers())})
+    changed = False
     for module in list(opened.modules()):
         for name, child in list(module.named_children()):
             new = _opened(child)
             if new is not None:
                 setattr(module, name, new)
-                found = True
-    return opened.eval() if found else None
+                changed = True
+    return opened.eval() if changed else None
 
 
 def _opened(layer: nn.Module) -> nn.Module | None:
     if type(layer) is nn.TransformerEncoder:
         open_encoder = OpenEncoder(layer)
-        open_encoder.layers = nn.ModuleList(_opened(one) or one for one in layer.layers)
+        open_encoder.layers = nn.ModuleList(_opened(inner) or inner for inner in layer.layers)
         return open_encoder
     if type(layer) is nn.TransformerEncoderLayer and _plain(layer.self_attn):
         return OpenEncoderLayer(layer)
@@ -178,8 +178,6 @@ def _layers_of(network: nn.Module) -> Iterator[_Layers]:
 def draws(network: nn.Module) -> Iterator[_Layers]:
     """The first layer that draws at random in a pass within the context, as ``seen``; empty if none does.
 
-    Examples
-    --------
     >>> network = nn.Sequential(nn.Dropout3d(0.5))
     >>> with draws(network) as layers:
     ...     _ = network(torch.ones(1, 1, 4, 4, 4))
@@ -214,12 +212,11 @@ class _Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if self._layers.seen or torch.Tag.nondeterministic_seeded not in func.tags:
             return func(*args, **kwargs)
-        generators = [one for one in (*args, *kwargs.values()) if isinstance(one, torch.Generator)] or [
-            torch.default_generator, *torch.cuda.default_generators
-        ]  # fmt: skip
-        before = [one.get_state() for one in generators]
+        generators = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Generator)]
+        generators = generators or [torch.default_generator, *torch.cuda.default_generators]
+        before = [generator.get_state() for generator in generators]
         answer = func(*args, **kwargs)
-        if not all(torch.equal(one.get_state(), state) for one, state in zip(generators, before, strict=True)):
+        if not all(map(torch.equal, before, [generator.get_state() for generator in generators])):
             self._layers.note(str(func.overloadpacket.__name__))
         return answer
 
@@ -232,7 +229,7 @@ class _Stops(TorchFunctionMode):
         self._layers = layers
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        had = not self._layers.seen and any(isinstance(one, Tensor) and one.requires_grad for one in args)
+        had = not self._layers.seen and any(isinstance(value, Tensor) and value.requires_grad for value in args)
         answer = func(*args, **(kwargs or {}))
         if had and isinstance(answer, Tensor) and answer.is_floating_point() and not answer.requires_grad:
             name = str(getattr(func, "__name__", func))
@@ -246,7 +243,7 @@ class _Stops(TorchFunctionMode):
 
 def _state(module: nn.Module) -> bytes:
     """State of the generators outside of PyTorch that a module can draw from: those of everybody, and what it holds."""
-    held = [one for one in vars(module).values() if isinstance(one, _HELD)]
+    held = [value for value in vars(module).values() if isinstance(value, _HELD)]
     return pickle.dumps([random.getstate(), np.random.get_state(), *map(_state_held, held)])  # noqa: NPY002
 
 

@@ -1,8 +1,6 @@
 """Operations of a traced network: the kinds that methods know, as modules that stand for functions of tensors.
 
-A function or a method of a tensor becomes the equivalent module; attention that runs as one operation, and functions
-that give several parts, become operations that have rules. Values that are shapes, or made of shapes and weights alone,
-do not depend on the volumes.
+Values that are shapes, or made of shapes and weights alone, do not depend on the volumes.
 """
 
 from __future__ import annotations
@@ -79,7 +77,7 @@ class Product(nn.Module):
 
 
 class AsCalled(nn.Module):
-    """An operation that is run by the model's own call."""
+    """An operation that is run by the model's call."""
 
 
 class Reshape(AsCalled):
@@ -111,7 +109,7 @@ def constants_of(graph: fx.Graph) -> frozenset[str]:
     """Values of a graph that are shapes, or made of shapes and of weights alone."""
     constants: set[str] = set()
     for node in graph.nodes:
-        is_constant = node.op != "placeholder" and all(one.name in constants for one in node.all_input_nodes)
+        is_constant = node.op != "placeholder" and all(source.name in constants for source in node.all_input_nodes)
         if is_constant or reads_shape(node):
             constants.add(node.name)
     return frozenset(constants)
@@ -258,7 +256,7 @@ def _with_settings(node: fx.Node, kind: type[nn.Module], names: Sequence[str]) -
 
 def _changing(node: fx.Node, constants: frozenset[str]) -> list[fx.Node]:
     """Inputs of an operation that depend on the volumes."""
-    return [one for one in node.all_input_nodes if one.name not in constants]
+    return [source for source in node.all_input_nodes if source.name not in constants]
 
 
 def _with_constants(node: fx.Node, constants: frozenset[str]) -> nn.Module | None:
@@ -295,8 +293,8 @@ def tensor_arguments(node: fx.Node) -> list[fx.Node]:
     """Arguments that are values of the graph, in order and with repetitions; for `torch.cat` those in its list."""
     nodes: list[fx.Node] = []
     for argument in (*node.args, *node.kwargs.values()):
-        nodes += [item for item in (argument if isinstance(argument, Sequence) else [argument])
-                  if isinstance(item, fx.Node)]  # fmt: skip
+        items = argument if isinstance(argument, Sequence) else [argument]
+        nodes += [item for item in items if isinstance(item, fx.Node)]
     return nodes
 
 

@@ -2,12 +2,11 @@
 
 `torch.fx` records every call of a model's forward, including functional ones, so residual sums, concatenations, shared
 modules and nested blocks need no special treatment. Each call becomes an `Operation`, with the module that is
-equivalent to it (`pipeline.models.graph.operations`). Relevance can be propagated only through operations that the
-planner supports. Parts without relevance (the branch that computes a gate) are run unchanged.
+equivalent to it (`pipeline.models.graph.operations`).
 
-A `StagedModel` lists its stages; any other network has only names. A name is a boundary if every path from the volumes
-to the output crosses the value of that layer, so that ``after(before(volumes)) == model(volumes)``. The value inside of
-a residual block, which the skip connection passes by, is none.
+A name is a boundary if every path from the volumes to the output crosses the value of that layer, so that
+``after(before(volumes)) == model(volumes)``. The value inside of a residual block, which the skip connection passes by,
+is none.
 """
 
 from __future__ import annotations
@@ -21,28 +20,7 @@ from itertools import takewhile
 import torch
 from torch import Tensor, fx, nn
 
-from heatlas.pipeline.models.graph.operations import (
-    ACTIVATIONS,
-    DYNAMIC,
-    GATES,
-    KNOWN,
-    NORMALISATIONS,
-    AsCalled,
-    Concatenate,
-    Gate,
-    MatrixProduct,
-    Moved,
-    Product,
-    Scaled,
-    Shifted,
-    Sum,
-    constants_of,
-    function_module,
-    gated,
-    tensor_arguments,
-    with_open_attention,
-    with_parts,
-)
+from heatlas.pipeline.models.graph import operations as ops
 from heatlas.pipeline.run.errors import UsageError
 
 
@@ -50,9 +28,9 @@ from heatlas.pipeline.run.errors import UsageError
 class Operation:
     """One call of the forward pass.
 
-    `name`: of the module as in the model, or of the function with its module path. `node`: as traced; its name is the
-    name of the output value. `module`: equivalent module; None if it cannot carry relevance. `inputs`: names of the
-    input values that relevance may be passed to.
+    `name`: of the module as in the model, or of the function with its module path. `node`: its name is that of the
+    output value. `module`: equivalent module; None if it cannot carry relevance. `inputs`: names of the input values
+    that relevance may be passed to.
     """
 
     name: str
@@ -69,9 +47,8 @@ class Operation:
 class Program:
     """All operations of a model, in order of computation.
 
-    `source`: name of the value that holds the volumes. `result`: name of the value that holds the logits. `graph`:
-    keeps the modules that `Operation.node` refers to. `constants`: values that do not depend on the volumes other than
-    by their shape.
+    `source`, `result`: names of the values that hold the volumes and the logits. `graph`: keeps the modules that
+    `Operation.node` refers to. `constants`: values that depend on the volumes by their shape at most.
     """
 
     operations: tuple[Operation, ...]
@@ -85,19 +62,15 @@ class LayerTracer(fx.Tracer):
     """Traces into everything except single layers."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        whole = isinstance(m, KNOWN + ACTIVATIONS + NORMALISATIONS + GATES + DYNAMIC)
+        whole = isinstance(m, ops.KNOWN + ops.ACTIVATIONS + ops.NORMALISATIONS + ops.GATES + ops.DYNAMIC)
         whole = whole or type(m).__module__.startswith("einops.")
         whole = whole or (getattr(m, "keeps_places", False) and not getattr(m, "rules_inside", False))
         return whole or super().is_leaf_module(m, module_qualified_name)
 
 
 def trace(model: nn.Module) -> Program:
-    """Record the operations of a model.
-
-    `model`: takes one tensor of volumes and returns logits. Raises UsageError if its forward depends on values (Python
-    control flow on tensors), takes other arguments, or returns more than one tensor.
-    """
-    if isinstance(model, KNOWN):
+    """Record the operations of a model that takes one tensor of volumes and returns logits."""
+    if isinstance(model, ops.KNOWN):
         model = nn.Sequential(model)
     try:
         tracer = LayerTracer()
@@ -107,8 +80,8 @@ def trace(model: nn.Module) -> Program:
             f"model ({type(model).__name__}): its operations cannot be traced ({error}); attribution needs a "
             "forward without control flow on tensors."
         ) from error
-    with_parts(graph)
-    with_open_attention(graph)
+    ops.with_parts(graph)
+    ops.with_open_attention(graph)
     module = fx.GraphModule(tracer.root, graph)
     modules = dict(model.named_modules(remove_duplicate=False))
     sources = [node for node in graph.nodes if node.op == "placeholder"]
@@ -116,7 +89,7 @@ def trace(model: nn.Module) -> Program:
     if len(sources) != 1 or not isinstance(results[0], fx.Node):
         raise UsageError(f"model ({type(model).__name__}): must take one tensor and return one tensor of logits.")
     nodes = [node for node in graph.nodes if node.op not in ("placeholder", "output")]
-    constants = constants_of(graph)
+    constants = ops.constants_of(graph)
     operations = tuple(_operation(node, modules, constants) for node in nodes)
     return Program(operations, sources[0].name, results[0].name, module, constants)
 
@@ -126,8 +99,6 @@ def is_piecewise_linear(model: nn.Module) -> bool:
 
     Products of two values, softmax, smooth activations and other norms are none; nor is what cannot be traced.
 
-    Examples
-    --------
     >>> is_piecewise_linear(nn.Sequential(nn.Conv3d(1, 2, 3), nn.ReLU())), is_piecewise_linear(nn.Sequential(nn.GELU()))
     (True, False)
     """
@@ -135,23 +106,23 @@ def is_piecewise_linear(model: nn.Module) -> bool:
         program = trace(model)
     except UsageError:
         return False
-    asked = (one for one in program.operations if one.value not in program.constants)
-    return all(isinstance(one.module, (*KNOWN, nn.LeakyReLU, nn.ConstantPad3d, Sum, Concatenate)) for one in asked)
+    linear = (*ops.KNOWN, nn.LeakyReLU, nn.ConstantPad3d, ops.Sum, ops.Concatenate)
+    return all(isinstance(step.module, linear) or step.value in program.constants for step in program.operations)
 
 
 def _operation(node: fx.Node, modules: dict[str, nn.Module], constants: frozenset[str]) -> Operation:
     tensors = tuple(argument.name for argument in node.all_input_nodes)
     if node.op == "call_module":
         layer = modules[str(node.target)]
-        layer = Moved() if type(layer).__module__.startswith("einops.") else layer
+        layer = ops.Moved() if type(layer).__module__.startswith("einops.") else layer
         return Operation(shown_name(str(node.target)), node, layer, tensors[:1])
-    module = function_module(node, modules, constants)
+    module = ops.function_module(node, modules, constants)
     name = f"{_place(node)}{node.name}"
-    if isinstance(module, Gate):
-        tensors = tuple(argument.name for argument in gated(node, modules))
-    elif isinstance(module, Sum | Concatenate | Product | MatrixProduct):
-        tensors = tuple(argument.name for argument in tensor_arguments(node))
-    elif isinstance(module, Scaled | Shifted):
+    if isinstance(module, ops.Gate):
+        tensors = tuple(argument.name for argument in ops.gated(node, modules))
+    elif isinstance(module, ops.Sum | ops.Concatenate | ops.Product | ops.MatrixProduct):
+        tensors = tuple(argument.name for argument in ops.tensor_arguments(node))
+    elif isinstance(module, ops.Scaled | ops.Shifted):
         tensors = tuple(name for name in tensors if name not in constants)
     else:
         tensors = tensors[:1]
@@ -172,16 +143,14 @@ def _place(node: fx.Node) -> str:
 
 _IN_STAGES = re.compile(r"^(stages\.\d+\.)?(network\.)*")
 ADAPTIVE = (nn.AdaptiveAvgPool3d, nn.AdaptiveMaxPool3d)
-"""Poolings to a grid of their own, behind which nobody knows where in the volume a value is."""
+"""Poolings to another grid, behind which nobody knows where in the volume a value is."""
 Layers = tuple[tuple[str, nn.Module], ...]
 
 
 def split_at(model: nn.Module, name: str) -> tuple[Layers, Layers]:
-    """The layers before and after a named layer of any network that can be traced.
+    """The layers before and after a named layer of any network that can be traced; the boundary is right after it.
 
-    `name`: a module as in ``named_modules()``, or an operation as attribution names it; the boundary is right after it.
-    Raises UsageError if the network cannot be traced, there is no such layer, it is the output, or a connection passes
-    it by.
+    `name`: a module as in ``named_modules()``, or an operation as attribution names it.
     """
     program = _needed(trace(model))
     places = [place for place, operation in enumerate(program.operations) if is_in(operation, name)]
@@ -200,10 +169,10 @@ def require_crossed(program: Program, value: str, stage: int | str) -> None:
         return
     needed = _needed(program)
     open_ends = crossed(needed)
-    if any(one.value == value for one in open_ends):
+    if any(end.value == value for end in open_ends):
         return
-    order = [one.value for one in needed.operations]
-    later = [one.name for one in open_ends if value not in order or order.index(one.value) > order.index(value)]
+    order = [operation.value for operation in needed.operations]
+    later = [end.name for end in open_ends if value not in order or order.index(end.value) > order.index(value)]
     raise UsageError(
         f"stage {stage!r}: a connection passes this layer by, so that it is not all that the output depends on. "
         f"Name a layer where the paths meet{', as ' + later[0] if later else ''}."
@@ -217,8 +186,8 @@ def _split_after(program: Program, place: int) -> tuple[Layers, Layers]:
 def staged(model: nn.Module, volume: Tensor) -> tuple[nn.Module, ...]:
     """A network as two stages, up to the last value with several voxels and from there; one if there is no such value.
 
-    `model`: in evaluation mode. `volume`: (1, C, D, H, W), any volume; the network runs once. Returns they share the
-    layers of the network, which are not copied. A network that cannot be traced is one stage.
+    The network, in evaluation mode, runs once on a volume (1, C, D, H, W). Its layers are shared, not copied. A network
+    that cannot be traced is one stage.
     """
     try:
         program = _needed(trace(model))
@@ -230,7 +199,7 @@ def staged(model: nn.Module, volume: Tensor) -> tuple[nn.Module, ...]:
         shape = shapes.get(operation.value, ())
         return len(shape) == 5 and shape[0] == len(volume) and max(shape[2:]) > 1
 
-    placed = list(takewhile(lambda one: not (isinstance(one.module, ADAPTIVE) and has_voxels(one)), program.operations))
+    placed = list(takewhile(lambda op: not (isinstance(op.module, ADAPTIVE) and has_voxels(op)), program.operations))
     for operation in reversed(crossed(program)):
         if operation in placed and has_voxels(operation):
             before, after = _split_after(program, program.operations.index(operation))
@@ -259,20 +228,20 @@ def crossed(program: Program) -> list[Operation]:
     for number, operation in enumerate(program.operations):
         if operation.value not in anywhere:
             reads.update({node.name: number for node in operation.node.all_input_nodes})
-    furthest, found = -1, []  # the latest operation that reads a value computed earlier
+    furthest, ends = -1, []  # the latest operation that reads a value computed earlier
     for number, operation in enumerate(program.operations[:-1]):
         before = program.source if number == 0 else program.operations[number - 1].value
         furthest = max(furthest, -1 if before in anywhere else reads.get(before, -1))
         if furthest <= number and operation.value not in anywhere:
-            found.append(operation)
-    return found
+            ends.append(operation)
+    return ends
 
 
 def _known_anywhere(program: Program) -> set[str]:
     """Values that are known wherever a network is cut: numbers of volumes, and what is made of these and of weights."""
     names = _batch_sizes(program)
     for node in program.graph.graph.nodes:
-        if node.op != "placeholder" and all(one.name in names for one in node.all_input_nodes):
+        if node.op != "placeholder" and all(source.name in names for source in node.all_input_nodes):
             names.add(node.name)
     return names
 
@@ -305,11 +274,10 @@ def is_in(operation: Operation, name: str) -> bool:
     """Whether an operation is a layer of this name, or in it; a foreign network's names count without our stages."""
     full = operation.name.replace("/", ".")
     names = {full, _IN_STAGES.sub("", full)}
-    return any(one == name or one.startswith(f"{name}.") for one in names)
+    return any(alias == name or alias.startswith(f"{name}.") for alias in names)
 
 
 def _shapes(program: Program, volume: Tensor) -> dict[str, tuple[int, ...]]:
-    """Shape of each value that is a tensor, by name."""
     shapes: dict[str, tuple[int, ...]] = {}
 
     class _Shapes(fx.Interpreter):
@@ -331,10 +299,10 @@ def _layers(program: Program, start: int, stop: int) -> Layers:
     before = program.source if start == 0 else program.operations[start - 1].value
     chain, value, sizes = [], before, _batch_sizes(program)
     for operation in part:
-        read = [node.name for node in tensor_arguments(operation.node) if node.name not in sizes]
+        read = [node.name for node in ops.tensor_arguments(operation.node) if node.name not in sizes]
         further = operation.node.op == "call_module" and (len(operation.node.args) > 1 or operation.node.kwargs)
         module = nn.Flatten() if _flattens(operation.node, sizes) else operation.module
-        if read != [value] or further or module is None or isinstance(module, AsCalled):
+        if read != [value] or further or module is None or isinstance(module, ops.AsCalled):
             return ((f"{part[0].name} to {part[-1].name}", _cut_out(program, part, before)),)
         chain.append((operation.name, module))
         value = operation.value
@@ -357,24 +325,24 @@ def _flattens(node: fx.Node, batch_sizes: Collection[str]) -> bool:
 
 
 def _cut_out(program: Program, part: Sequence[Operation], before: str) -> fx.GraphModule:
-    """The operations of a part as a module of their own, which shares its layers with the network."""
-    graph, known = fx.Graph(), dict[fx.Node, fx.Node]()
+    """The operations of a part as one module, which shares its layers with the network."""
+    graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
     source, sizes = graph.placeholder("features"), _batch_sizes(program)
     for node in program.graph.graph.nodes:
         if node.name == before:
-            known[node] = source
+            copies[node] = source
 
     def copied(node: fx.Node) -> fx.Node:
         """A node in the new graph; what is known on both sides of a boundary is made again."""
-        if node not in known and node.name in sizes:
-            known[node] = graph.call_method("size", (known.get(_measured(node), source), 0))
-        if node not in known:
-            for one in node.all_input_nodes:
-                copied(one)
-            known[node] = graph.node_copy(node, known.__getitem__)
-        return known[node]
+        if node not in copies and node.name in sizes:
+            copies[node] = graph.call_method("size", (copies.get(_measured(node), source), 0))
+        if node not in copies:
+            for needed in node.all_input_nodes:
+                copied(needed)
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+        return copies[node]
 
     for operation in part:
         copied(operation.node)
-    graph.output(known[part[-1].node])
+    graph.output(copies[part[-1].node])
     return fx.GraphModule(program.graph, graph)

@@ -150,7 +150,6 @@ def nonzero_brain(data: np.ndarray) -> np.ndarray:
 
 
 def litres(mask: np.ndarray, affine: np.ndarray) -> float:
-    """Volume of a mask."""
     return float(np.count_nonzero(mask) * abs(np.linalg.det(affine[:3, :3])) * 1e-6)
 
 
@@ -168,7 +167,6 @@ def _deepbet_mask(image: T1wImage) -> np.ndarray:
 
 @functools.cache
 def _deepbet() -> Any:
-    """Both networks, loaded once per worker."""
     spec = importlib.util.find_spec("deepbet")
     if spec is None or spec.origin is None:
         raise MissingDataError(
@@ -188,12 +186,10 @@ SUFFIXES = (".nii.gz", ".nii")
 
 
 def mask_path(input_root: Path, scan: Scan, pattern: str = "") -> Path:
-    """Path of the mask of a scan, existing or not.
+    """Path of the mask of a scan, or of the T1-weighted image that it is registered through, existing or not.
 
-    `input_root`: folder that the image paths of scans, and patterns, start from. `scan`: with an image; if that is
-    registered through a T1-weighted one, the mask is that of the latter. `pattern`: as
-    `RegistrationConfig.mask_pattern`; empty for the BIDS name beside the scan. Returns the existing file or, without
-    one, the expected path.
+    `input_root`: folder that the image paths of scans, and patterns, start from. `pattern`: as
+    `RegistrationConfig.mask_pattern`; empty for the BIDS name beside the scan.
     """
     if pattern:
         fields = {
@@ -244,7 +240,6 @@ COMMAND = "mri_synthstrip"
 
 
 def require_synthstrip(model: Path) -> None:
-    """Check before any work that the command and its weights exist."""
     if shutil.which(COMMAND) is None:
         raise MissingDataError(
             f"{COMMAND} is not on the PATH. Install FreeSurfer 7.3 or later, or choose another "

@@ -37,10 +37,7 @@ MARGIN_MM = 10.0
 def without_face(
     job: Job, scan: Scan, files: ScanFiles, input_root: Path, config: RegistrationConfig, digests: DigestCache
 ) -> Job:
-    """Replace the conversion of a series by one that removes the face.
-
-    `job`: job of `pipeline.cohort.images.conversion`. `files`: files of this scan. `config`: how brains are found.
-    """
+    """Replace the conversion of a series (`pipeline.cohort.images.conversion`) by one that removes the face."""
     mask = mask_path(input_root, scan, config.mask_pattern)
     method = "none" if scan.entry == "brain" else config.brain_extraction
     inputs = {"conversion": job.key}

@@ -50,12 +50,7 @@ class T1wImage:
 
 
 def load_t1w(path: Path) -> T1wImage:
-    """Read and check an image, T1-weighted or of another kind.
-
-    Raises BadInputError if the file is absent, truncated, or neither a NIfTI image nor one of FreeSurfer; if it is not
-    three-dimensional (a fourth axis of length 1 is dropped); if its affine is absent, singular or sheared, or its
-    voxels have an impossible size; if its values are not finite, constant, or too few.
-    """
+    """Read and check an image, T1-weighted or of another kind: whole, three-dimensional, of a head's size, finite."""
     image, header = _open(path)
     shape = _spatial_shape(image.shape, path)
     if header.get_data_dtype().kind not in "iuf":
@@ -74,11 +69,7 @@ def load_t1w(path: Path) -> T1wImage:
 
 
 def load_labels(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Read a label image.
-
-    Returns `labels`: (I, J, K), int32, axes as stored. `affine`: 4x4, voxel indices to world RAS+ in mm. Raises
-    BadInputError as `load_t1w`, or if a value is not a whole number.
-    """
+    """Read a label image: (I, J, K), int32, axes as stored, and its affine to world RAS+ in mm."""
     image, header = _open(path)
     shape = _spatial_shape(image.shape, path)
     affine = voxel_to_world(header, path).affine

@@ -34,10 +34,13 @@ FLAGGED_TABLE = Table(
         "decision": "For you to fill in: keep or drop",
     },
     "scan whose registration is in doubt",
-    "Which scans do you want to keep? Written with flagged = \"ask\"; fill in the last column.", stage="registration",
-    file="flagged.tsv", filled=("participant_id", "scan_id", "flags"), on_pages=False,
+    'Which scans do you want to keep? Written with flagged = "ask"; fill in the last column.',
+    stage="registration",
+    file="flagged.tsv",
+    filled=("participant_id", "scan_id", "flags"),
+    on_pages=False,
     values={"decision": (KEEP, DROP)},
-)  # fmt: skip
+)
 
 
 def decide(
@@ -54,26 +57,16 @@ def decide(
     doubtful = [scan for scan in scans if scan.name in flags]
     decisions = {scan.name: earlier.get((scan.name, flags[scan.name]), "") for scan in doubtful}
     if doubtful or file.is_file():
-        rows = [
-            (
-                scan.participant_id,
-                scan.session_id,
-                scan.scan_id,
-                flags[scan.name],
-                figures.get(scan.name),
-                decisions[scan.name] or None,
-            )
-            for scan in doubtful
-        ]
+        rows = []
+        for scan in doubtful:
+            facts = (flags[scan.name], figures.get(scan.name), decisions[scan.name] or None)
+            rows.append((scan.participant_id, scan.session_id, scan.scan_id, *facts))
         FLAGGED_TABLE.write(file, rows)
     return decisions
 
 
 def require_decisions(decisions: Mapping[str, str], file: Path) -> None:
-    """Stop, resumably, unless a person has decided on every flagged scan.
-
-    Raises ResumableError if a decision is missing.
-    """
+    """Stop, resumably, unless a person has decided on every flagged scan."""
     open_ones = [name for name, decision in decisions.items() if not decision]
     if open_ones:
         shown = ", ".join(open_ones[:5]) + (", ..." if len(open_ones) > 5 else "")
@@ -84,12 +77,10 @@ def require_decisions(decisions: Mapping[str, str], file: Path) -> None:
 
 
 def dropped_reason(flags: str) -> str:
-    """Reason of a scan that is dropped for its flags, as ``scans.tsv`` gives it."""
     return f"{DROPPED_REASON}: {flags}"
 
 
 def _read_decisions(file: Path) -> dict[tuple[str, str], str]:
-    """Decisions so far, by scan and reasons for the doubt."""
     if not file.is_file():
         return {}
     columns = ("participant_id", "session_id", "flags", "decision")
@@ -128,8 +119,8 @@ def add_doubt(
     scans: Sequence[Scan],
     layout: RunLayout,
     config: RegistrationConfig,
-    decided: bool = True,
-    sides: Sides | None = None,
+    decided: bool,
+    sides: Sides | None,
 ) -> pd.DataFrame:
     """Fill in the columns of `DOUBT_COLUMNS`; with ``flagged = "ask"`` also write ``flagged.tsv``.
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import nibabel as nib
 import numpy as np
 import pandas as pd
 import scipy.ndimage
@@ -25,7 +24,7 @@ from heatlas.atlases.spaces import Box
 from heatlas.atlases.templates import Template, brain_box, load_template
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.cohort.work import Work
-from heatlas.pipeline.registration.ants_transform import read_affine, read_displacement
+from heatlas.pipeline.registration.ants_transform import read_affine, read_displacement, read_values
 from heatlas.pipeline.registration.quality.outliers import region_distances
 from heatlas.pipeline.registration.quality.sides import write_asymmetry
 from heatlas.pipeline.run.declared import Table, described
@@ -145,13 +144,15 @@ REGION_QUALITY_TABLE = Table(
         "distance": "Deviation of the correlation from the cohort: robust standard deviations of its Fisher transform "
         "from the region's median, minus the scan's median over regions; < 0 is worse; n/a in small cohorts",
     },
-    "scan and region", "Does each scan lie on the template in each region?", stage="registration", on_pages=False,
-)  # fmt: skip
+    "scan and region",
+    "Does each scan lie on the template in each region?",
+    stage="registration",
+    on_pages=False,
+)
 SCAN_QUALITY_TABLE = REGION_QUALITY_TABLE.without("participant_id", "session_id", "scan_id", "distance")
 
 
 def region_quality_job(layout: RunLayout, scan: Scan, atlas_name: str, atlas_digest: str, resolution_mm: float) -> Job:
-    """Unit of work of one registered scan."""
     files = layout.scan(scan.participant_id, scan.session_id, resolution_mm)
     given = {"t1w": files.image if scan.entry == "template" else files.t1w}
     if scan.entry != "template":
@@ -172,7 +173,6 @@ def region_quality_job(layout: RunLayout, scan: Scan, atlas_name: str, atlas_dig
 
 
 def measure_regions(work: Work, scans: Sequence[Scan]) -> list[Outcome]:
-    """Write the local quality of every registered scan and the table of the group."""
     layout, atlas_name, resolution_mm = work.layout, work.config.regions.atlas, work.config.registration.resolution_mm
     digest = find_atlas(atlas_name).digest
     jobs = [region_quality_job(layout, scan, atlas_name, digest, resolution_mm) for scan in scans]
@@ -188,7 +188,6 @@ def measure_regions(work: Work, scans: Sequence[Scan]) -> list[Outcome]:
 
 
 def gather_region_quality(layout: RunLayout, scans: Sequence[Scan], resolution_mm: float) -> Path:
-    """Write ``group/region_quality.tsv`` from the tables of these scans."""
     tables = []
     for scan in scans:
         path = layout.scan(scan.participant_id, scan.session_id, resolution_mm).region_quality
@@ -210,7 +209,7 @@ def measure_one(
     Only ``t1w`` is given for an image that came in template space.
     """
     places = _places(atlas_name, resolution_mm, template)
-    brain = places.box.crop(_read(given["t1w"]))
+    brain = places.box.crop(read_values(given["t1w"]))
     numbers: dict[str, dict[int, float]] = {
         "voxels": places.inside.by_number(places.inside.counts),
         "correlation": local_correlation(brain, places.template, places.around),
@@ -219,7 +218,7 @@ def measure_one(
         displacement, inverse = read_displacement(given["warp"]), read_displacement(given["inverse_warp"])
         error = inverse_error(displacement, inverse, places.affine, places.inside)
         scale = abs(float(np.linalg.det(read_affine(given["affine"])[:3, :3])))
-        determinant = np.exp(places.box.crop(_read(given["log_jacobian"])).ravel()[places.inside.voxels]) / scale
+        determinant = np.exp(places.box.crop(read_values(given["log_jacobian"])).ravel()[places.inside.voxels]) / scale
         numbers |= {
             "inverse_error_mean_mm": region_means(error, places.inside),
             "inverse_error_max_mm": region_percentiles(error, places.inside, 100),
@@ -259,8 +258,3 @@ def _places(atlas_name: str, resolution_mm: float, template: str) -> _Places:
     brain = load_template(resolution_mm, template)
     atlas = load_atlas(atlas_name, brain.grid)
     return _Places(brain, np.asarray(atlas.labels), atlas.regions)
-
-
-def _read(path: Path) -> np.ndarray:
-    image: Any = nib.load(path)
-    return np.asarray(image.dataobj, dtype=np.float32)

@@ -2,7 +2,7 @@
 
 Brains are asymmetric in the same way (petalia, planum temporale, vessels of one side), so a scan whose asymmetry is the
 opposite of the others' is likely mirrored. Images are compared by the affine map alone, on voxels of 4 mm: a warp to an
-asymmetric template would give all scans its asymmetry. Each scan is first moved onto its own midline, since a tilt of a
+asymmetric template would give all scans its asymmetry. Each scan is first moved onto its midline, since a tilt of a
 degree is a larger difference between the sides than any anatomy.
 
 The scans are compared with each other only. If all are mirrored, they look alike, and nothing is found.
@@ -212,12 +212,10 @@ class _StoredArrays(Sequence[np.ndarray]):
 
 
 def sides_of(paths: Sequence[Path]) -> Sides:
-    """What can be said about the sides of scans, from their files of `write_asymmetry`."""
     return compare_sides(_StoredArrays(paths))
 
 
 def _symmetric(template: str) -> Grid:
-    """Coarse grid of a template, symmetric about x = 0."""
     first, last = span_of(template)
     reach = VOXEL_MM * (max(-first[0], last[0]) // VOXEL_MM)
     return template_grid(VOXEL_MM, ((-reach, *first[1:]), (reach, *last[1:])))

@@ -101,10 +101,8 @@ def people_before(config: Config, fold: Fold) -> list[str]:
 
     Raises UsageError, BadInputError if there is no such network, or it cannot be read.
     """
-    below, files = on_backbone(config.model), list[FoldFiles]()
-    if config.training.from_run:
-        files.append(start_of(config.training.from_run, fold))
-    if below is not None and (backbone := below.files(config.model, fold.index)) is not None:
+    files = [start_of(config.training.from_run, fold)] if config.training.from_run else []
+    if (backbone := on_backbone(config.model).files(config.model, fold.index)) is not None:
         files.append(backbone)
     return sorted(
         {name for one in files for name in known_to_network(load_model(one).description, str(one.description))}
@@ -130,8 +128,7 @@ def weights_to_start_from(config: Config, task: Task, spec: NetworkInput, fold: 
             _require_usable("model.backbone", backbone, loaded, spec, fold)
             return loaded
 
-        below, shuffled = on_backbone(settings), config.cohort.shuffle_labels
-        return None if below is None else below.weights(settings, spec, fold.index, shuffled, load)
+        return on_backbone(settings).weights(settings, spec, fold.index, config.cohort.shuffle_labels, load)
     files = start_of(folder, fold)
     loaded = load_model(files)
     _require_usable("training.from_run", files, loaded, spec, fold)
@@ -175,8 +172,7 @@ def without_other_runs(config: Config) -> Config:
 
 def require_start(config: Config, split: Split) -> None:
     """Refuse before any work starts what no fold can start from; raises as `weights_to_start_from`."""
-    if (below := on_backbone(config.model)) is not None:
-        below.require(config.model, config.cohort.shuffle_labels)
+    on_backbone(config.model).require(config.model, config.cohort.shuffle_labels)
     if config.training.from_run and config.cohort.shuffle_labels:
         raise UsageError(
             "training.from_run: a run on shuffled labels must not start from networks that know the true ones. Leave "
