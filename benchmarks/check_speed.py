@@ -14,7 +14,6 @@ import csv
 import gzip
 import json
 import os
-import platform
 import shlex
 import subprocess
 import sys
@@ -27,12 +26,11 @@ from pathlib import Path
 
 import nibabel as nib
 import numpy as np
+from harness import ROOT, arguments_of, show_page, table
 from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.uid import ExplicitVRLittleEndian, generate_uid
-from sections import arguments_of, line, show_page, table
 
 LIMIT_SECONDS, LIMIT_BYTES = 60.0, 1e9
-REPOSITORY = Path(__file__).parents[1]
 VISITS = {"bl": 0, "m06": 6, "m12": 12, "m24": 24, "m36": 36}
 DIAGNOSES = ("CN", "MCI", "Dementia")
 SLICES = 100
@@ -61,7 +59,7 @@ class Scanned:
 
 
 def main() -> None:
-    options = arguments_of(__doc__, ("--scans", {"type": int, "default": 10_000}), "--output")
+    options = arguments_of(__doc__, "--output", scans=10_000)
     rows = []
     trees: dict[str, tuple[Callable[[Path, int], None], int]] = {
         "LONI, NIfTI": (write_loni, options.scans),
@@ -72,9 +70,13 @@ def main() -> None:
         for name, (write, scans) in trees.items():
             root = Path(folder) / name.replace(" ", "_").replace(",", "")
             write(root, scans)
-            rows.append((name, *measured(root, Path(folder) / "out" / root.name)))
+            found, kept, seconds, busy, memory = measured(root, Path(folder) / "out" / root.name)
+            good = "yes" if seconds <= LIMIT_SECONDS and memory <= LIMIT_BYTES else "no"
+            rows.append([name, found, kept, f"{seconds:.1f}", f"{busy:.1f}", f"{memory / 1e6:.0f} MB", good])
             print(rows[-1], flush=True)
-    show_page(page(rows, options.scans), options.output)
+    columns = ["input", "scans found", "kept", "seconds (clock)", "seconds (processor)", "peak memory"]
+    text = "\n".join(table([*columns, "within 60 s and 1 GB"], rows))
+    show_page(text, options.output, "Speed of `heatlas check`")
 
 
 def measured(root: Path, out: Path) -> tuple[int, int, float, float, int]:
@@ -84,40 +86,13 @@ def measured(root: Path, out: Path) -> tuple[int, int, float, float, int]:
     )
     command = [sys.executable, "-c", heatlas, "check", str(root), "--out", str(out)]
     started = time.perf_counter()
-    process = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
     seconds = time.perf_counter() - started
     if os.waitstatus_to_exitcode(status) != 0:
         raise SystemExit(f"{shlex.join(command)} failed")
     found = json.loads((out / "check.json").read_text())["scans"]
     return found["found"], found["kept"], seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024
-
-
-def page(rows: list[tuple[str, int, int, float, float, int]], scans: int) -> str:
-    lines = [
-        "# Speed of `heatlas check`",
-        "",
-        f"`python benchmarks/check_speed.py{'' if scans == 10_000 else f' --scans {scans}'}` on "
-        f"{os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}; one process, one thread. "
-        "Files are tiny, tables as large as those of a full download. Seconds of the processor are the command's own; "
-        "those of the clock include whatever else the machine was doing.",
-        "",
-        *table(
-            [
-                "input",
-                "scans found",
-                "kept",
-                "seconds (clock)",
-                "seconds (processor)",
-                "peak memory",
-                "within 60 s and 1 GB",
-            ]
-        ),
-    ]
-    for name, found, kept, seconds, busy, memory in rows:
-        good = "yes" if seconds <= LIMIT_SECONDS and memory <= LIMIT_BYTES else "no"
-        lines.append(line(name, found, kept, f"{seconds:.1f}", f"{busy:.1f}", f"{memory / 1e6:.0f} MB", good))
-    return "\n".join(lines)
 
 
 def visits(scans: int) -> list[Scanned]:

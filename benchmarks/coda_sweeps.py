@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import pandas as pd
 import torch
-from sections import arguments_of
+from harness import arguments_of
 from torch import Tensor, nn
 
 from heatlas.studies.coda.network import Layers, SumPool, stack
@@ -43,7 +43,7 @@ def kept_bytes(bound: str, rank: int) -> int:
 
 
 def main() -> None:
-    arguments = arguments_of(__doc__, "--seeds", ("--steps", {"type": int, "default": 300}), seeds=[0, 1, 2])
+    arguments = arguments_of(__doc__, "--seeds", seeds=[0, 1, 2], steps=300)
     rows = []
     for name, values in SWEEPS.items():
         for value in values:

@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
-from sections import arguments_of, kept_rows
+from harness import arguments_of, kept_rows
 
 from heatlas.pipeline.cohort.demo.cohort import write_demo_cohort
 from heatlas.pipeline.cohort.people.splits import Fold
@@ -174,8 +174,8 @@ def added(rows: pd.DataFrame, path: Path, key: str) -> None:
 
 
 def main() -> None:
-    step, epochs = ("step", {"choices": ["cohort", "study"]}), ("--epochs", {"type": int, "default": 30})
-    arguments = arguments_of(__doc__, step, "out", "--seeds", epochs, "--n-procs")
+    step = {"choices": ["cohort", "study"]}
+    arguments = arguments_of(__doc__, "step out --seeds --n-procs", step=step, epochs=30)
     arguments.out.mkdir(parents=True, exist_ok=True)
     if arguments.step == "cohort":
         make_cohort(arguments.out, arguments.n_procs)

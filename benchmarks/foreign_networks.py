@@ -1,8 +1,8 @@
 """Which methods explain which networks of the field, with drawn weights, on one drawn volume; and at what cost.
 
-``python benchmarks/foreign_networks.py > docs/benchmarks/foreign_networks.md``. Maps that add up are checked: a number
-is what a map misses of the difference of the logits, relative to it. MONAI's transformer needs einops. ``--speed``
-makes the table of times alone, names of networks their rows alone.
+``python benchmarks/foreign_networks.py`` prints the tables of docs/benchmarks/foreign_networks.md. Maps that add up are
+checked: a number is what a map misses of the difference of the logits, relative to it. MONAI's ViT needs einops.
+``--speed`` makes the table of times alone, names of networks their rows alone.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
+from harness import arguments_of, line, table
 from monai.networks import nets
 from monai.networks.nets.swin_unetr import SwinTransformer
-from sections import arguments_of, line, table
 from torch import Tensor, nn
 
 from heatlas.pipeline.attribution.entry import RunContext
@@ -208,26 +208,16 @@ def speed() -> None:
 def main() -> None:
     options = arguments_of(
         __doc__,
-        ("networks", {"nargs": "*", "help": "rows of these alone"}),
-        ("--speed", {"action": "store_true", "help": "the table of times alone"}),
+        "networks",
+        networks={"nargs": "*", "help": "rows of these alone"},
+        speed=(False, "the table of times alone"),
     )
-    if options.speed:
-        speed()
-        return
-    print("# Which network, which method\n")
-    print(
-        "Networks of the field with drawn weights as `heatlas.explain` takes them, without any change to their code. "
-        "In brackets: by how much the map\nmisses the difference of the logits, relative to it. Refusals name the "
-        "layer. `python benchmarks/foreign_networks.py` makes this table.\n"
-    )
-    print(*table(["network", *METHODS]), sep="\n")
-    for name in options.networks or NETWORKS:
-        print(row(name), flush=True)
+    if not options.speed:
+        print(*table(["network", *METHODS]), sep="\n")
+        for name in options.networks or NETWORKS:
+            print(row(name), flush=True)
+        print()
     if not options.networks:
-        print("\n## Times\n")
-        print(
-            f"One image of {FINE} voxels, a network like VGG with batch normalisation, one thread, medians of five.\n"
-        )
         speed()
 
 

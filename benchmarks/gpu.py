@@ -32,10 +32,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for the small networks of the tests
 
 import torch
-from lrp_engines import ENGINES, YARDSTICK, brain_volume, seeded_network
-from lrp_measure import on_cpu, on_gpu
-from sections import arguments_of
-from sections import table as markdown
+from harness import arguments_of, table
+from lrp_speed import ENGINES, YARDSTICK, brain_volume, seeded_network
+from timed import on_cpu, on_gpu
 from training_rate import CPU, resident, written
 from training_rate import heatlas as by_trainer
 
@@ -194,17 +193,18 @@ def page(found: dict[str, Any]) -> str:
             lines += ["Not run: out of time." if rows is None else "Not run: no test data, or a reduced size.", ""]
             continue
         columns = list(rows[0])
-        lines += [*markdown(columns, ([shown(row[column]) for column in columns] for row in rows)), ""]
+        lines += [*table(columns, ([shown(row[column]) for column in columns] for row in rows)), ""]
     return "\n".join(lines)
 
 
 def main() -> int:
     options = arguments_of(
         __doc__,
-        ("--device", {"default": "cuda", "choices": ("cpu", "cuda")}),
-        ("--small", {"action": "store_true", "help": "reduced sizes and a few methods, to try the script"}),
-        ("--seconds", {"type": float, "default": 540, "help": "no part begins later (default 540)"}),
-        ("--output", {"type": Path, "required": True, "help": "Markdown page; the JSON is put beside it"}),
+        "--device --output",
+        device={"default": "cuda", "choices": ("cpu", "cuda")},
+        small=(False, "reduced sizes and a few methods, to try the script"),
+        seconds=(540.0, "no part begins later (default 540)"),
+        output={"required": True, "help": "Markdown page; the JSON is put beside it"},
     )
     if options.device == "cuda" and not torch.cuda.is_available():
         sys.exit("No usable GPU here. Try the script with --device cpu --small.")

@@ -21,8 +21,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shlex
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from itertools import zip_longest
@@ -36,8 +34,8 @@ import nibabel as nib
 import numpy as np
 import pandas as pd
 import scipy.ndimage
+from harness import arguments_of, line, show_page, table
 from scipy.spatial.transform import Rotation
-from sections import arguments_of, line, show_page, table
 
 from heatlas.atlases.labels import Atlas, load_atlas
 from heatlas.atlases.templates import Template, load_template
@@ -79,13 +77,13 @@ PLAIN_CALL = "antsRegistrationSyNQuick[s]"
 def main() -> None:
     options = arguments_of(
         __doc__,
-        ("oasis", {"type": Path, "help": "BIDS dataset with manual labels under derivatives/manual"}),
-        ("work", {"type": Path, "help": "folder for the result of each person and engine"}),
-        ("--resolution", {"type": float, "nargs": "+", "default": [2.0, 1.0], "help": "of the template, mm"}),
-        ("--retest", {"type": int, "default": 4, "help": "people registered twice where hippocampi are measured"}),
-        ("--minutes", {"type": float, "default": float("inf"), "help": "begin nothing after that"}),
-        ("--seed", {"type": int, "default": 43}),
-        "--page",
+        "oasis work --page",
+        oasis={"type": Path, "help": "BIDS dataset with manual labels under derivatives/manual"},
+        work={"type": Path, "help": "folder for the result of each person and engine"},
+        resolution=([2.0, 1.0], "of the template, mm"),
+        retest=(4, "people registered twice where hippocampi are measured"),
+        minutes=(float("inf"), "begin nothing after that"),
+        seed=43,
     )
     end = time.monotonic() + 60 * options.minutes
     images = in_order(sorted(options.oasis.glob("sub-*/anat/*_T1w.nii.gz")))
@@ -98,7 +96,10 @@ def main() -> None:
             rows.append({"resolution": resolution, "engine": engine, "person": person_of(image), **(row or {})})
             if row:
                 print(resolution, person_of(image), engine, row["dice"], f"{row['seconds']:.0f} s", flush=True)
-    show_page(page(pd.DataFrame(rows), options), options.page)
+    lines = []
+    for resolution, own in pd.DataFrame(rows).groupby("resolution", sort=False):
+        lines += [f"## Template at {resolution:g} mm", "", *overlap(own), "", *volumes_of(own), "", *people(own), ""]
+    show_page("\n".join(lines), options.page, "Registration: manual labels on the atlas")
 
 
 def in_order(images: list[Path]) -> list[Path]:
@@ -212,28 +213,6 @@ def again(image: Path, template: Template, seed: int, prefix: Path) -> tuple[np.
 
 Engine = Callable[[Path, Template, int, Path], tuple[np.ndarray, np.ndarray]]
 ENGINES: dict[str, Engine] = {OURS: ours, PLAIN: plain, RETEST: again}
-
-
-def page(rows: pd.DataFrame, options: argparse.Namespace) -> str:
-    """What was found, as Markdown."""
-    lines = [
-        "# Registration: manual labels on the atlas",
-        "",
-        f"`python benchmarks/label_dice.py {shlex.join(sys.argv[1:])}`",
-        "",
-        f"People of OASIS-20, `{RegistrationConfig().transform}` against the bare call of ANTsPy {ants.__version__}, "
-        f"`{PLAIN_CALL}`, on the same scans and the same template brain; seed {options.seed}, one thread. Seconds are "
-        f"those of the processor. The parameters were chosen on {', '.join(CHOSEN_ON)}; the means leave these people "
-        f"out. The rule for fluid in the hippocampus was chosen with {', '.join(FLUID_SEEN_ON)} in view.",
-        "",
-        "OASIS-20: twenty skull-stripped brains of OASIS-1 (Marcus et al. 2007, doi:10.1162/jocn.2007.19.9.1498) with "
-        "the manual labels of the MICCAI 2012 challenge, provided by Neuromorphometrics, Inc. under academic "
-        "subscription; CC BY-NC 3.0, not part of this repository. From GitHub, muschellij2/malf.templates, "
-        "as a BIDS dataset.",
-    ]
-    for resolution, own in rows.groupby("resolution", sort=False):
-        lines += ["", f"## Template at {resolution:g} mm", "", *overlap(own), "", *volumes_of(own), "", *people(own)]
-    return "\n".join(lines)
 
 
 def dice_per_label(first: np.ndarray, second: np.ndarray, labels: Iterable[int]) -> dict[int, float]:

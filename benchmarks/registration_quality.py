@@ -24,7 +24,7 @@ from typing import Any
 import nibabel as nib
 import numpy as np
 import pandas as pd
-from sections import arguments_of, show, table
+from harness import arguments_of, show, table
 
 from heatlas.pipeline.cohort.people.splits import Split
 from heatlas.pipeline.cohort.records import Scan
@@ -138,15 +138,12 @@ COLUMNS = (
 
 
 def main() -> None:
-    ways = {"nargs": "+", "default": ["template", "affine", "syn-quick"], "help": "template, or a transform"}
     given = arguments_of(
         __doc__,
-        "folder",
-        "out",
-        ("--cohorts", {"nargs": "+", "default": ["older", "younger"]}),
-        ("--ways", ways),
-        ("--voxel", {"type": float, "default": 4.0}),
-        "--output",
+        "folder out --output",
+        cohorts=["older", "younger"],
+        ways=(["template", "affine", "syn-quick"], "template, or a transform"),
+        voxel=4.0,
     )
     rows = []
     for way, cohort in itertools.product(given.ways, given.cohorts):
