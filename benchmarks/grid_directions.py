@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from harness import CLAIMS, arguments_of, line, listed, over_people, show, table, within, write_tables
 from patients import area
-from sections import HEADING, arguments_of, line, listed, over_people, show, table, within, write_tables
 
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
 from heatlas.studies.grids.directions import (
@@ -31,17 +31,6 @@ from heatlas.studies.grids.stage import INVARIANCE_TABLE, claims_about, read_sco
 
 TITLE = "Grids"
 OF_MEAN, OF_DIFFERENCE = (("", "people", "seeds", f"{what} (95 %)") for what in ("mean", "difference"))
-AGREE = """\
-A21: rank correlation, over the needle grids of a seed, of the shares of integrated gradients at the input, smoothed by
-kernels of K voxels (K is that share of a cell's edge which the source has in pixels), and of Grad-CAM at the last
-stage. Intervals: people drawn with replacement, the mean over seeds."""
-COPIES = """\
-A7: share of Grad-CAM at the last stage, in the grids of DiFull, in the copy of the class that the head cannot see, less
-the .25 that an even map has there."""
-WRITTEN = "A19: share of |attribution| on last features that the network does not read; both networks compute the same."
-NINE = """\
-A20: the same needle grids with 3 × 3 × 1 cells, `layout = [3, 3, 1]`; share in four cells less share in nine, of the
-people explained in both. Chance falls from .25 to .11, that is by .139."""
 
 
 def verdict(each: Sequence[float], low: float, high: float, near: bool) -> str:
@@ -118,14 +107,14 @@ def fallen(four: Sequence[pd.DataFrame], nine: Sequence[pd.DataFrame], people: d
         yield of_each(what, seeds, each)
 
 
-def shown(seeds: Sequence[float], mean: float, low: float, high: float) -> str:
+def cells_of(seeds: Sequence[float], mean: float, low: float, high: float) -> str:
     """Cells of a row: each seed, the mean and its interval; none where everybody has the same."""
     return f"{listed(seeds, '.3f')} | {mean:.3f}{within(low, high, '.3f') or ' (of everybody)'}"
 
 
 def of_each(what: str, seeds: Sequence[float], each: np.ndarray) -> str:
     """A row: values of seeds, and of people, with the interval of their mean."""
-    return line(what, len(each), shown(seeds, float(each.mean()), *over_people(each)))
+    return line(what, len(each), cells_of(seeds, float(each.mean()), *over_people(each)))
 
 
 def mean_row(what: str, runs: Sequence[pd.DataFrame], people: dict[int, str], column: str) -> str:
@@ -172,7 +161,7 @@ def without_norms(normed: Sequence[Path], unnormed: Sequence[Path], same_people:
     yield from ("", *table(OF_DIFFERENCE))
     yield below_chance(scores, people, "no normalisation")
     yield below_chance(*read(normed, same_people), "batch normalisation")
-    yield from ("", AGREE, "", *table(OF_MEAN), *agreement(scores, people))
+    yield from ("", *table(OF_MEAN), *agreement(scores, people))
 
 
 def claim_rows(folders: Sequence[Path], scores: Sequence[pd.DataFrame], people: dict[int, str]) -> Iterator[str]:
@@ -184,7 +173,7 @@ def claim_rows(folders: Sequence[Path], scores: Sequence[pd.DataFrame], people: 
         alike = pd.isna(one["ci_low"])  # everybody has the same difference
         low, high = (one["difference"] if alike else one[side] for side in ("ci_low", "ci_high"))
         said = verdict(each, low, high, one["expected"] == "near")
-        found = shown(each, one["difference"], one["ci_low"], one["ci_high"])
+        found = cells_of(each, one["difference"], one["ci_low"], one["ci_high"])
         yield line(name, one["n_participants"], found, said)
 
 
@@ -224,31 +213,30 @@ def main() -> None:
     run = {"type": Path, "nargs": "+", "default": []}
     options = arguments_of(
         __doc__,
-        "runs",
-        ("--same-people", {"action": "store_true", "help": "runs are seeds of one cohort"}),
-        ("--nine", {**run, "help": "the same runs in grids of nine cells"}),
-        ("--unnormed", {**run, "help": "runs of networks without normalisation"}),
-        "--page",
+        "runs --page",
+        same_people=(False, "runs are seeds of one cohort"),
+        nine={**run, "help": "the same runs in grids of nine cells"},
+        unnormed={**run, "help": "runs of networks without normalisation"},
     )
     if options.unnormed:
         text = "\n".join(without_norms(options.runs, options.unnormed, options.same_people))
-        show(text, options.page, f"{TITLE}, without normalisation", HEADING, words=False)
+        show(text, options.page, f"{TITLE}, without normalisation", CLAIMS)
         return
     scores, people = read(options.runs, options.same_people)
     answers, pooled = found_by(options.runs, scores, people)
     together = pooled[["n_participants", "difference", "ci_low", "ci_high", "holds"]]
-    holds = pd.DataFrame({one.name: own["holds"] for one, own in zip(options.runs, answers, strict=True)})
+    holds = pd.DataFrame({run.name: own["holds"] for run, own in zip(options.runs, answers, strict=True)})
     print(holds.join(together.rename(columns={"holds": "together"})).round(2).to_csv(sep="\t"))
     if options.page:
         lines = [*claim_rows(options.runs, scores, people)]
-        lines += ["", AGREE, "", *table(OF_MEAN), *agreement(scores, people)]
-        lines += ["", COPIES, "", *table(OF_DIFFERENCE), in_the_copy(scores, people)]
-        lines += ["", WRITTEN, "", *table(["", "grids", "as it is", "with two units that cancel"])]
+        lines += ["", *table(OF_MEAN), *agreement(scores, people)]
+        lines += ["", *table(OF_DIFFERENCE), in_the_copy(scores, people)]
+        lines += ["", *table(["", "grids", "as it is", "with two units that cancel"])]
         lines += written_twice(options.runs)
         if options.nine:
             nine, others = read(options.nine, options.same_people, 500_000)
-            lines += ["", NINE, "", *table(OF_DIFFERENCE), *fallen(scores, nine, people | others)]
-        write_tables(options.page, TITLE, "\n".join(lines), HEADING)
+            lines += ["", *table(OF_DIFFERENCE), *fallen(scores, nine, people | others)]
+        write_tables(options.page, TITLE, "\n".join(lines), CLAIMS)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from sections import arguments_of, replaced
+from harness import arguments_of, replaced
 
 from heatlas.pipeline.cohort.people.splits import Split
 from heatlas.pipeline.cohort.reading import PLANTED
@@ -55,13 +55,10 @@ def settings_of(family: str) -> str:
     epochs = EPOCHS.get(family, USUAL_EPOCHS)
     model = {"architecture": family, **FAMILIES[family]}
     training = {"max_epochs": epochs, "min_epochs": min(15, epochs), "threads": 1}
-    lines = [
-        "[cohort]",
-        f"folds = {FOLDS}",
-        "[model]",
-        *(f"{name} = {toml_value(value)}" for name, value in model.items()),
-    ]
-    return "\n".join([*lines, "[training]", *(f"{name} = {value}" for name, value in training.items()), ""])
+    lines = []
+    for section, values in {"cohort": {"folds": FOLDS}, "model": model, "training": training}.items():
+        lines += [f"[{section}]", *(f"{name} = {toml_value(value)}" for name, value in values.items())]
+    return "\n".join([*lines, ""])
 
 
 def copied(run: Path, out: Path) -> None:
@@ -121,12 +118,10 @@ def found_by(layout: RunLayout, planted: tuple[str, ...]) -> dict[str, float]:
 def main() -> None:
     arguments = arguments_of(
         __doc__,
-        "run",
-        "out",
-        ("--only", {"nargs": "+", "choices": list(FAMILIES), "default": list(FAMILIES)}),
-        ("--participant-label", {"nargs": "+", "default": []}),
-        ("--stop-after", {"default": "report"}),
-        "--n-procs",
+        "run out --only --participant-label --n-procs",
+        only={"choices": list(FAMILIES), "default": list(FAMILIES)},
+        participant_label={"nargs": "+", "default": []},
+        stop_after="report",
     )
     arguments.out.mkdir(parents=True, exist_ok=True)
     source = read_run_input(RunLayout(arguments.run.resolve())).input

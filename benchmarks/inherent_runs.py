@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from sections import replaced
+from harness import replaced
 
 from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.templates import configured_grid
@@ -146,7 +146,7 @@ def scored(work: Workplace, recipe: Recipe, cohort: JudgedCohort, seed: int, fai
     """Train, explain and score: a row per map, of the columns of ``evaluation.tsv`` and those of the training."""
     found = networks(recipe, cohort, seed)
     minutes = trained(work, found, cohort)
-    table = judged(work, recipe, found.explaining(cohort), f"{found.name} maps", cohort.name, faithful)
+    table = evaluated(work, recipe, found.explaining(cohort), f"{found.name} maps", cohort.name, faithful)
     return table.assign(recipe=recipe.name, seed=seed, minutes=minutes, **last_epochs(found, cohort))
 
 
@@ -158,12 +158,12 @@ def scored_on_copies(work: Workplace, recipe: Recipe, seed: int) -> pd.DataFrame
     started = time.perf_counter()
     cohort = own.planted(recipe.config(work.run, seed))
     minutes = (time.perf_counter() - started) / 60
-    table = judged(own, recipe, cohort, f"{name} maps", cohort.name)
+    table = evaluated(own, recipe, cohort, f"{name} maps", cohort.name)
     table = table[table["severity"] == "all"]
     return table.assign(recipe=recipe.name, seed=seed, minutes=minutes)
 
 
-def judged(
+def evaluated(
     work: Workplace, recipe: Recipe, cohort: JudgedCohort, title: str, name: str, faithful: bool = False
 ) -> pd.DataFrame:
     """Rows of the trained networks in the table of the bench; if asked, with faithfulness and scores of voxels.
@@ -196,3 +196,34 @@ def last_epochs(found: Networks, cohort: JudgedCohort) -> dict[str, float]:
 def collected(tables: Sequence[pd.DataFrame], path: Path) -> None:
     """Rows of all recipes, written as they come; earlier rows of the same recipe, seed and map are replaced."""
     replaced(pd.concat(tables), path, ["recipe", "seed", "map"])
+
+
+def bcos(name: str, training: dict | None = None, **model: object) -> Recipe:
+    """A recipe with B = 2 and off-targets, the defaults before this search, unless told otherwise."""
+    settings = {"model": {"architecture": "bcos-simple", "b": 2.0, **model}}
+    return Recipe(name, settings | {"training": {"loss": "off-target", **(training or {})}})
+
+
+def coda(name: str, settings: dict, training: dict | None = None, **model: object) -> Recipe:
+    """A CoDA network and its own maps."""
+    return Recipe(
+        name, {**settings, "model": {"architecture": "coda-s", **model}, "training": training or {}}, ("inherent",)
+    )
+
+
+GOOD = {"head": "places", "stem_kernel": 5, "channels": [16, 16, 32, 32], "strides": [3, 1, 2, 1]}
+"""Around which the other settings are varied."""
+BCE = {"loss": "binary-cross-entropy"}
+LONG = {"max_epochs": 40, "min_epochs": 30}
+OLD = {"head": "average", "stem_kernel": 3, "channels": [8, 8, 16, 16, 32, 32], "strides": [3, 1, 2, 1, 2, 1]}
+"""Defaults before this search."""
+BEST = bcos("BCE, B 1.5", BCE, b=1.5, **GOOD)
+"""Now the defaults of bcos-simple."""
+FOUNDING = Recipe("founding")
+WITHOUT_BIASES = tuple(
+    Recipe(f"founding, no biases, lr {rate:g}, 40 epochs", {
+        "model": {"bias": False}, "training": {"learning_rate": rate, "max_epochs": 40, "min_epochs": 30},
+    })
+    for rate in (3e-4, 1e-3, 3e-3)
+)  # fmt: skip
+"""Without normalisation training needs longer."""

@@ -15,8 +15,8 @@ from functools import cache
 
 import numpy as np
 import pandas as pd
+from harness import arguments_of, line, table
 from null_relevance import Case, Found, Generator, people, relevance
-from sections import arguments_of, line, table
 
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.work.seeds import generator
@@ -235,8 +235,7 @@ POWER = {
 
 
 def main() -> None:
-    effect = ("--effect", {"type": float, "default": 0.8})
-    options = arguments_of(__doc__, "--data-sets", effect, data_sets=100)
+    options = arguments_of(__doc__, "--data-sets", data_sets=100, effect=0.8)
     print(*table(["data", "p", "p_fwe", "p_fdr", "p_fwe_ranks"]), sep="\n")
     for name, groups in POWER.items():
         found = []

@@ -6,10 +6,8 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import pandas as pd
-from inherent_runs import Recipe, Workplace
-from inherent_search import BCE, BEST, FOUNDING, GOOD, WITHOUT_BIASES, bcos, coda
-from patients_backbones import LEARNED, known, learned
-from patients_own_maps import RIVALS, Measure, cascade, constants, drawn, removal
+from inherent_runs import BCE, BEST, FOUNDING, GOOD, WITHOUT_BIASES, Recipe, Workplace, bcos, coda
+from patients_measures import LEARNED, RIVALS, Measure, cascade, constants, drawn, known, learned, removal
 from probes import BACKBONES, LOSSES, backbone_of, probes
 
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort

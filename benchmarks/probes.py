@@ -19,8 +19,8 @@ import dataclasses
 from pathlib import Path
 
 import pandas as pd
+from harness import arguments_of
 from inherent_runs import Recipe, Workplace, collected, networks, scored, trained
-from sections import arguments_of
 
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.run.work.executors import open_executor
@@ -108,13 +108,10 @@ def backbone_of(work: Workplace, recipe: Recipe, seed: int) -> Path:
 def main() -> None:
     arguments = arguments_of(
         __doc__,
-        "run",
-        "out",
-        "--seeds",
-        ("--backbones", {"nargs": "+", "choices": BACKBONES, "default": list(BACKBONES)}),
-        ("--regions", {"action": "store_true", "help": "also the area of the planted regions"}),
-        ("--faithful", {"action": "store_true", "help": "with --regions: insertion, deletion, Gini and entropy"}),
-        "--n-procs",
+        "run out --seeds --backbones --n-procs",
+        backbones={"nargs": "+", "choices": BACKBONES, "default": list(BACKBONES)},
+        regions=(False, "also the area of the planted regions"),
+        faithful=(False, "with --regions: insertion, deletion, Gini and entropy"),
     )
     arguments.out.mkdir(parents=True, exist_ok=True)
     with open_executor(arguments.n_procs) as executor:

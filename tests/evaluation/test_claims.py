@@ -63,7 +63,9 @@ def test_commands_and_their_settings_exist(name, tmp_path):
         else:
             source = (ROOT / words[1]).read_text(encoding="utf-8")
             for word in words[2:]:
-                assert not word.startswith("--") or re.search(rf"{word}\b|\b{word[2:].replace('-', '_')}=", source), word
+                assert not word.startswith("--") or re.search(rf"{word}\b|\b{word[2:].replace('-', '_')}=", source), (
+                    word
+                )
 
 
 def test_times_are_said_measured_or_estimated_and_keep_the_bound():
