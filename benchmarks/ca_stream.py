@@ -62,7 +62,6 @@ def scans_of(cohort: Cohort, people: np.ndarray, task: str) -> tuple[torch.Tenso
 
 
 def learned(model: StagedModel, cohort: Cohort, task: str, fold: int, seed: int, work: Path) -> StagedModel:
-    """A network trained with the recipe of the study."""
     parts = []
     for people in parts_of(cohort.positive, fold, seed)[:2]:
         volumes, targets = scans_of(cohort, people, task)

@@ -38,8 +38,6 @@ SLICES = 100
 
 @dataclass(frozen=True)
 class Scanned:
-    """A visit with a scan."""
-
     person: int
     code: str
     months: int
@@ -96,7 +94,6 @@ def measured(root: Path, out: Path) -> tuple[int, int, float, float, int]:
 
 
 def visits(scans: int) -> list[Scanned]:
-    """People with five visits each."""
     codes = list(VISITS.items())
     return [Scanned(i // len(codes), *codes[i % len(codes)], i + 1) for i in range(scans)]
 
@@ -148,7 +145,6 @@ def write_slice(path: Path, series: str, index: int) -> None:
 
 
 def write_tables(root: Path, scanned: list[Scanned]) -> None:
-    """Tables of everybody, scanned or not."""
     everybody = [*scanned, *visits(16_000)[len(scanned) :]]
     fillers = {f"FILLER{i}": "12.5" for i in range(98)}
     write_csv(root / "ADNIMERGE_18Feb2025.csv", [

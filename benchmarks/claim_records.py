@@ -108,8 +108,6 @@ class System:
 
 @dataclass(frozen=True)
 class Source:
-    """Claims of one line of papers."""
-
     title: str
     papers: str
     claims: tuple[Claim, ...]
@@ -140,7 +138,6 @@ class Command:
 
 
 def _named(text: str, folders: Mapping[str, str]) -> str:
-    """Text with folders in place of their names."""
     return re.sub(r"\b[A-Z]+\b", lambda found: folders.get(found[0], found[0]), text)
 
 
@@ -164,7 +161,6 @@ def numbers(text: str) -> set[str]:
 
 @cache
 def sources() -> tuple[Source, ...]:
-    """All records, in the order of the page."""
     return tuple(_source(tomllib.loads((RECORDS / f"{name}.toml").read_text(encoding="utf-8"))) for name in SOURCES)
 
 
@@ -190,7 +186,6 @@ def _command(one: dict[str, Any]) -> Command:
 
 @cache
 def systems() -> tuple[System, ...]:
-    """A row per command that reaches parts of the sources."""
     lines = (RECORDS / "systems.tsv").read_text(encoding="utf-8").splitlines()[1:]
     return tuple(System(*line.split("\t")) for line in lines)
 
@@ -216,7 +211,6 @@ class Time:
 
 @cache
 def recorded() -> dict[str, Time]:
-    """Times of times.tsv by command."""
     return {
         one["command"]: Time(float(one["minutes"]), one["kind"], one["how"] or f"{one['machine']}, `{one['commit']}`")
         for one in _rows_of_times()
@@ -245,5 +239,4 @@ def time_of(name: str) -> Time | None:
 
 
 def hours(names: Sequence[str]) -> float:
-    """Hours on two cores of the commands whose time is known."""
     return sum(one.minutes for one in map(time_of, names) if one) / 60 / 2

@@ -91,7 +91,6 @@ PROGRAMS = {
 
 
 def page() -> str:
-    """docs/claims.md."""
     every = [claim for source in sources() for claim in source.claims]
     rows = [row for claim in every for row in claim.rows()]
     used = sorted({answer.command for _, answer in rows if answer.command})
@@ -147,7 +146,6 @@ def _command(name: str) -> str:
 
 
 def _time(names: Sequence[str]) -> str:
-    """Time of each study, longest first, and of all together."""
     known = {name: one for name in names if (one := time_of(name))}
     kinds = [one.kind for one in known.values()]
     unknown = ", ".join(f"`{name}`" for name in names if name not in known)
@@ -170,7 +168,6 @@ def _summary() -> str:
 
 
 def _by_verdict(what: str, shown: Mapping[str, Sequence[Claim]]) -> str:
-    """A row per name: how many claims, and how many of each verdict."""
     lines = [f"| {what} | claims | hold | do not | open | cannot be asked |", "|---|---:|---:|---:|---:|---:|"]
     for name, claims in shown.items():
         found = [claim.verdict for claim in claims]
@@ -179,7 +176,6 @@ def _by_verdict(what: str, shown: Mapping[str, Sequence[Claim]]) -> str:
 
 
 def _counts(every: Sequence[Claim]) -> str:
-    """Claims by verdict, by whom they were asked of, and by seeds."""
     shown = {
         "all claims": every,
         "identities": [one for one in every if _asked(one, "identity") and len(one.here) == 1],

@@ -87,7 +87,6 @@ def layers() -> dict[str, Callable[[], nn.Module]]:
 
 
 def operations(model: nn.Module, volume: Tensor) -> float:
-    """Multiplications and additions of a forward pass, as PyTorch counts those of convolutions."""
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         model(volume)
     return float(counter.get_total_flops())
@@ -143,7 +142,6 @@ def networks(grid: tuple[int, int, int]) -> dict[str, Callable[[], nn.Module]]:
 
 
 def step_of(model: nn.Module, volume: Tensor, target: bool) -> Step:
-    """Forward and backward pass; of a layer to its input too."""
 
     def step() -> None:
         leaf = volume.detach().requires_grad_(target)
@@ -178,7 +176,6 @@ def peak_in_this_process(kind: str, name: str, grid: tuple[int, int, int]) -> in
 
 
 def times(steps: dict[str, Step], repeats: int) -> dict[str, list[float]]:
-    """Seconds of each step by turn, after one that is not counted."""
     in_turns(steps, 1)
     return in_turns(steps, repeats)
 

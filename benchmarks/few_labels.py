@@ -168,7 +168,6 @@ def study(out: Path, seed: int, epochs: int, executor: Executor) -> None:
 
 
 def added(rows: pd.DataFrame, path: Path, key: str) -> None:
-    """Rows of all seeds; earlier ones of the same key are replaced."""
     before = kept_rows(path, rows.columns)
     pd.concat([before[~before[key].isin(rows[key])], rows]).to_csv(path, sep="\t", index=False)
 

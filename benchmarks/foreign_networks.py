@@ -137,7 +137,6 @@ def cell(found: Explained) -> str:
 
 
 def row(name: str) -> str:
-    """What each method says to a network."""
     torch.manual_seed(7)
     network, draws = NETWORKS[name](), torch.Generator().manual_seed(8)
     volume, controls = torch.rand(SHAPE, generator=draws), [torch.rand(SHAPE, generator=draws) for _ in range(2)]

@@ -54,7 +54,6 @@ Rows = list[dict[str, Any]]
 
 
 def waited(device: torch.device) -> None:
-    """Until the device has done all that it was told."""
     if device.type == "cuda":
         torch.cuda.synchronize()
 
@@ -178,7 +177,6 @@ def shown(value: object) -> str:
 
 
 def page(found: dict[str, Any]) -> str:
-    """The page of the documentation."""
     is_gpu = found["device"] == "cuda"
     lines = [
         "# On a GPU", "",

@@ -113,7 +113,6 @@ def cells_of(seeds: Sequence[float], mean: float, low: float, high: float) -> st
 
 
 def of_each(what: str, seeds: Sequence[float], each: np.ndarray) -> str:
-    """A row: values of seeds, and of people, with the interval of their mean."""
     return line(what, len(each), cells_of(seeds, float(each.mean()), *over_people(each)))
 
 
@@ -124,7 +123,6 @@ def mean_row(what: str, runs: Sequence[pd.DataFrame], people: dict[int, str], co
 
 
 def in_the_copy(runs: Sequence[pd.DataFrame], people: dict[int, str]) -> str:
-    """The row of A7."""
     corners = [one[(one["setting"] == "DiFull") & (one["kind"] == "corner") & (one["method"] == "grad-cam")
                    & one["grid"].notna()] for one in runs]  # fmt: skip
     corners = [one[one["stage"] == one["stage"].max()] for one in corners]
@@ -146,7 +144,6 @@ def areas(folders: Sequence[Path]) -> str:
 
 
 def below_chance(runs: Sequence[pd.DataFrame], people: dict[int, str], which: str) -> str:
-    """The row of A12."""
     own = [one[(one["method"] == "layer-cam") & (one["stage"] == 0) & (one["kind"] == "needle") & one["grid"].notna()]
            for one in runs]  # fmt: skip
     own = [one.assign(less=one["share"].fillna(0) - one["chance"]) for one in own]
@@ -154,7 +151,6 @@ def below_chance(runs: Sequence[pd.DataFrame], people: dict[int, str], which: st
 
 
 def without_norms(normed: Sequence[Path], unnormed: Sequence[Path], same_people: bool) -> Iterator[str]:
-    """The section on networks without normalisation."""
     scores, people = read(unnormed, same_people)
     yield from (*table(OF_MEAN), areas(unnormed), "")
     yield from claim_rows(unnormed, scores, people)
@@ -165,7 +161,6 @@ def without_norms(normed: Sequence[Path], unnormed: Sequence[Path], same_people:
 
 
 def claim_rows(folders: Sequence[Path], scores: Sequence[pd.DataFrame], people: dict[int, str]) -> Iterator[str]:
-    """A table: what the literature found, for all runs together."""
     answers, pooled = found_by(folders, scores, people)
     yield from table(["claim", "people", "seeds", "difference (95 %)", ""])
     for name, one in pooled[pooled["difference"].notna() & (pooled["holds"] != BY_CONSTRUCTION)].iterrows():
@@ -180,7 +175,6 @@ def claim_rows(folders: Sequence[Path], scores: Sequence[pd.DataFrame], people: 
 def found_by(
     folders: Sequence[Path], scores: Sequence[pd.DataFrame], people: dict[int, str]
 ) -> tuple[list[pd.DataFrame], pd.DataFrame]:
-    """Answers of each run by claim, and those of all together."""
     layouts = [EvaluationLayout(one.resolve()) for one in folders]
     answers = [pd.read_csv(DIRECTIONS_TABLE.path(one), sep="\t").set_index("claim") for one in layouts]
     asked = claims_about(layouts[0].fold(0))

@@ -210,7 +210,6 @@ def pause(seconds: float, argument: tuple[int, bytes]) -> None:
 
 
 def waiting(units: int, seconds: float) -> tuple[float, float]:
-    """Largest memory of this process beyond that at the start, and of the interchange, in MB."""
     argument = os.urandom(BYTES)
     most = [0.0, 0.0]
     with tempfile.TemporaryDirectory() as folder, open_executor(1, "local", Path(folder, "parsl")) as executor:

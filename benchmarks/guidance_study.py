@@ -144,7 +144,6 @@ def enlarged(mask: torch.Tensor, share: float) -> torch.Tensor:
 
 
 def parts_of(positive: np.ndarray, fold: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """People to train with, to select with (a fifth of the rest) and to test, by class."""
     train_, validate, test = [], [], []
     for label in (False, True):
         own = np.flatnonzero(positive == label)
@@ -286,7 +285,6 @@ def measured(
 
 
 def box_of(mask: torch.Tensor) -> torch.Tensor:
-    """Bounding box of a mask."""
     filled = torch.zeros_like(mask)
     places = mask.nonzero()
     filled[tuple(slice(int(a), int(b) + 1) for a, b in zip(places.amin(0), places.amax(0), strict=True))] = True
@@ -302,7 +300,6 @@ def study(
     epochs: int,
     folds: int,
 ) -> None:
-    """Train and measure whatever is not done yet."""
     for one in (one for name, one in everything.items() if not only or name in only):
         for seed in seeds:
             for fold in range(min(folds, one.folds)):
@@ -332,7 +329,6 @@ def study(
 
 
 def stored(cohort: Cohort, one: Condition, weights: Path) -> StagedModel:
-    """A trained network, which learns no more."""
     model = build_network(one.family, tuple(cohort.volumes.shape[2:]), 2)
     model.load_state_dict(torch.load(weights, weights_only=True))
     return model.eval().requires_grad_(False)

@@ -44,14 +44,12 @@ OF_BCOS = (f"bcos{ON}", "energy")
 
 
 def tested(rows: pd.DataFrame) -> GroupAnswers:
-    """Means over seeds of each person's copies."""
     wide = rows.pivot_table(index="person", columns="marked", values="correct", aggfunc="mean")
     positive = rows.groupby("person")["positive"].first()
     return GroupAnswers(wide[False].to_numpy(), wide[True].to_numpy(), positive.to_numpy(bool))
 
 
 def worst_by_seed(rows: pd.DataFrame) -> list[float]:
-    """Worst group of the networks of each seed."""
     return [tested(found).worst for _, found in rows.groupby("seed")]
 
 
@@ -60,7 +58,6 @@ def per_person(rows: pd.DataFrame, name: str) -> pd.Series:
 
 
 def summary(rows: pd.DataFrame, wanted: Sequence[Condition]) -> str:
-    """Markdown: one table of values and one of paired differences."""
     by_name = dict(list(rows.groupby("condition", sort=False)))
     students = ["cosine", "agreement ID", "OOD"] if any(one.teacher and one.name in by_name for one in wanted) else []
     lines = table([
@@ -179,13 +176,11 @@ def choices(rows: pd.DataFrame, wanted: Sequence[Condition]) -> str:
 
 
 def tables(rows: pd.DataFrame, wanted: Sequence[Condition]) -> str:
-    """Markdown of all: tests first, then choices on the validation parts."""
     test = rows["part"] == "test"
     return f"{summary(rows[test], wanted)}\n\n{choices(rows[~test], wanted)}\n"
 
 
 def further_tables(rows: pd.DataFrame, wanted: Sequence[Condition]) -> str:
-    """Markdown of the tested people: conditions without a marker, and with one the reversed task."""
     test = rows[rows["part"] == "test"]
     marked = [one for one in wanted if not one.plain]
     return f"{plain_summary(test, wanted)}\n\nThe reversed task\n\n{summary(test, marked)}\n"
@@ -204,7 +199,6 @@ def _worst(own: pd.DataFrame, other: pd.DataFrame) -> str:
 
 
 def _grouped(own: pd.DataFrame, other: pd.DataFrame, name: str) -> str:
-    """Difference of the mean accuracy of some groups."""
     first, second = tested(own), tested(other)
     change, low, high = mean_of_classes(first.per_person[name] - second.per_person[name], first.of_class)
     means = [[getattr(tested(found), name) for _, found in side.groupby("seed")] for side in (own, other)]
@@ -216,7 +210,6 @@ def _rises(first: Sequence[float], second: Sequence[float]) -> str:
 
 
 def curve_columns(mask: str) -> list[str]:
-    """Of the IoU at each of `IOU_THRESHOLDS`."""
     return [f"iou_{mask}_{place}" for place in range(len(IOU_THRESHOLDS))]
 
 

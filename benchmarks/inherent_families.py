@@ -51,7 +51,6 @@ USUAL_EPOCHS, FOLDS = 10, 2
 
 
 def settings_of(family: str) -> str:
-    """The file for ``--config``."""
     epochs = EPOCHS.get(family, USUAL_EPOCHS)
     model = {"architecture": family, **FAMILIES[family]}
     training = {"max_epochs": epochs, "min_epochs": min(15, epochs), "threads": 1}
@@ -90,7 +89,6 @@ def measured(command: list[str], log: Path) -> tuple[float, float]:
 
 
 def found_by(layout: RunLayout, planted: tuple[str, ...]) -> dict[str, float]:
-    """What the tables of a run say of its inherent map."""
     predictions = read_table(layout.group / "predictions.tsv")
     right = predictions["predicted"] == predictions["label"]
     evidence = read_table(layout.group / "evidence.tsv")

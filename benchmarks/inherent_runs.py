@@ -205,7 +205,6 @@ def bcos(name: str, training: dict | None = None, **model: object) -> Recipe:
 
 
 def coda(name: str, settings: dict, training: dict | None = None, **model: object) -> Recipe:
-    """A CoDA network and its own maps."""
     return Recipe(
         name, {**settings, "model": {"architecture": "coda-s", **model}, "training": training or {}}, ("inherent",)
     )

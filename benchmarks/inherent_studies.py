@@ -135,7 +135,7 @@ SCREEN = (
 
 
 @dataclasses.dataclass(frozen=True)
-class ScanAndNetwork:
+class Explained:
     """One test scan and the network that has not seen it."""
 
     scan_id: str
@@ -145,9 +145,7 @@ class ScanAndNetwork:
     fold: int
 
 
-def scans_and_networks(
-    work: Workplace, recipe: Recipe, seed: int, positive_only: bool = False
-) -> Iterator[ScanAndNetwork]:
+def scans_and_networks(work: Workplace, recipe: Recipe, seed: int, positive_only: bool = False) -> Iterator[Explained]:
     """Test scans of all folds, one per participant, with the recipe's networks; these are trained if missing."""
     cohort = work.cohort(recipe.config(work.run, seed))
     found = networks(recipe, cohort, seed)
@@ -157,7 +155,7 @@ def scans_and_networks(
         loaded = models[cohort.fold_of(scan)]
         files = work.layout.scan(scan.participant_id, scan.session_id, cohort.config.registration.resolution_mm)
         volume = torch.from_numpy(read_network_volume(files, loaded.input))[None, None]
-        yield ScanAndNetwork(scan.scan_id, scan in cohort.positive, volume, loaded, cohort.fold_of(scan))
+        yield Explained(scan.scan_id, scan in cohort.positive, volume, loaded, cohort.fold_of(scan))
 
 
 def encoded(loaded: LoadedModel, volume: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
@@ -240,7 +238,7 @@ def trade_off(work: Workplace, seed: int, recipes: Recipes) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def alignment(one: ScanAndNetwork) -> float:
+def alignment(one: Explained) -> float:
     """Cosine of the row of W(x) for the predicted class with the encoded scan; 1 would be a copy of the scan."""
     pairs, logits = encoded(one.loaded, one.volume)
     with torch.no_grad():

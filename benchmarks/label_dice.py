@@ -172,7 +172,6 @@ def files_of(prefix: Path) -> Transforms:
 
 
 def ours(image: Path, template: Template, seed: int, prefix: Path) -> tuple[np.ndarray, np.ndarray]:
-    """This pipeline with its default settings."""
     config = RegistrationConfig(resolution_mm=float(template.grid.affine[1, 1]))
     result = register_image(image, template, config, seed, prefix)
     return result.log_jacobian, result.t1w
@@ -231,7 +230,6 @@ def dice_per_label(first: np.ndarray, second: np.ndarray, labels: Iterable[int])
 
 
 def by_engine(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """What was run, by person."""
     run = rows[rows["seconds"].notna()] if "seconds" in rows else rows.iloc[:0]
     return {engine: run[run["engine"] == engine].set_index("person") for engine in ENGINES}
 

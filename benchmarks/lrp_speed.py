@@ -279,7 +279,6 @@ def agreement(folder: Path, names: list[str]) -> list[list[str]]:
 
 
 def tables(found: dict[str, dict], again: dict, agreed: list[list[str]]) -> str:
-    """Markdown, and how steady the machine was."""
     first = found[YARDSTICK]
     yard = {key: min(min(first[key]), min(again[key])) for key in ("time", "wall")}
     yard["median"] = min(statistics.median(first["time"]), statistics.median(again["time"]))

@@ -76,7 +76,6 @@ def area(rows: pd.DataFrame) -> float:
 
 
 def accuracy_table(runs: Sequence[Path]) -> list[str]:
-    """Areas of each run's networks, by severity, and what else their output goes with."""
     columns = ["run", "area", "CDR ≥ 1 against 0", "CDR 0.5 against 0", "mean z at CDR 0, 0.5, ≥ 1", "ρ with MMSE"]
     lines = table([*columns, "ρ with nWBV (within CN, within AD)"])
     for run in runs:
@@ -91,7 +90,6 @@ def accuracy_table(runs: Sequence[Path]) -> list[str]:
 
 
 def rank_correlation(rows: pd.DataFrame, name: str) -> float:
-    """Spearman's ρ of what networks say within their fold and what is known of people."""
     return float(spearmanr(rows["z"], rows[name], nan_policy="omit").statistic)
 
 

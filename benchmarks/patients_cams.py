@@ -213,7 +213,6 @@ def level(runs: Sequence[Path], name: str, scores: Sequence[str]) -> list[str]:
 
 
 def tables(runs: Sequence[Path]) -> str:
-    """The section."""
     fast = (*(name for name in CAMS if name not in SLOW), FAKE, INSIDE)
     parts = ["Everybody, a number per seed:", "", *means_table(runs, fast), ""]
     parts += ["All methods:", "", *means_table(runs, ("opti-cam", *CAMS, FAKE, INSIDE), partly=True), ""]

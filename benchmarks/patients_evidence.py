@@ -230,7 +230,6 @@ MEASURES = {
 
 
 def better(table: pd.DataFrame, measure: str) -> Floats:
-    """A measure turned so that more is better."""
     values = table[measure].to_numpy(float)
     return -values if measure == "place" else values
 
@@ -263,7 +262,6 @@ def answer(low: float, high: float) -> str:
 def section(
     networks: Sequence[Evidence], baseline: Evidence, tissue: Floats, people: HeldOutPeople, regions: Sequence[str]
 ) -> str:
-    """Tables of the page, whose words say what was asked and found."""
     region, every = list(regions).index(REGION), [*networks, baseline]
     found = measures_of(networks, every, tissue, people, np.ones(len(tissue)), region)
     draws = [measures_of(networks, every, tissue, people, one, region) for one in people.weights(DRAWS, 0)]
@@ -291,7 +289,6 @@ def section(
 def first_regions(
     networks: Sequence[Evidence], baseline: Evidence, people: HeldOutPeople, regions: Sequence[str]
 ) -> str:
-    """First regions of the mean over families, and of the baseline."""
     ill, fold = people.positive.astype(float), people.fold.astype(np.intp)
     g = {one.name: hedges_g(one.densities, ill, fold, LEAST_SPREAD) for one in [*networks, baseline]}
     mean = other_families(networks, "", g)

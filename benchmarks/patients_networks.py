@@ -68,7 +68,6 @@ def on_page(measure: str) -> bool:
 
 
 def answers(cohort: JudgedCohort, found: Networks, study: Study, recipe: Recipe) -> Iterator[dict[str, object]]:
-    """Measures of every test person by the network that has not seen them."""
     explanations = [dataclasses.replace(one, start="logit") for one in recipe.explanations(found.config)]
     for fold in cohort.tested_folds:
         loaded = load_model(found.layout.fold(fold.index))

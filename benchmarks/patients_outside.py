@@ -221,7 +221,6 @@ class Study:
 
     @cached_property
     def everyone(self) -> torch.Tensor:
-        """As `volumes`, of all people, those of `scans` first, by one map for all."""
         kept = self.out / "volumes_everyone.npy"
         if not kept.is_file():
             folder = self.source.parent / "younger"
@@ -463,7 +462,6 @@ class Half:
         return self.applied(ON_RIDGE) + logits, self.evidence(ON_RIDGE) + added, {}
 
     def row(self, name: str, logits: Floats, evidence: Floats | None, facts: Mapping[str, object]) -> dict[str, object]:
-        """Area and places of a predictor in the second half."""
         ill = self.study.positive[self.parts[1]]
         reached = area(pd.DataFrame({"fold": 0, "target": ill, "probability": logits}))
         found: dict[str, object] = {"half": self.number, "predictor": name, "area": reached}
@@ -538,7 +536,6 @@ def spread(values: pd.Series, form: str) -> str:
 
 
 def finished(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows of the halves in which all predictors with one network a fold have answered."""
     done = rows.groupby("half")["predictor"].agg(lambda own: set(ONES) <= set(own))
     return rows[rows["half"].map(done)]
 
@@ -588,7 +585,6 @@ def write(rows: pd.DataFrame, page: Path) -> None:
 
 
 def answer_all(study: Study, number: int, predictors: Mapping[str, Answer]) -> None:
-    """Add what is missing of a half to the table."""
     half, path = Half(study, number, study.out / f"half-{number}"), study.out / "halves.tsv"
     half.folder.mkdir(exist_ok=True)
     for name, answer in predictors.items():

@@ -150,7 +150,6 @@ def with_all(rows: pd.DataFrame, methods: Sequence[str]) -> pd.DataFrame:
 
 
 def accuracy(rows: pd.DataFrame) -> float:
-    """Box accuracy of the maps of a method and seed, in per cent."""
     return 100 * box_accuracy(rows[list(BOX_COLUMNS)].to_numpy(float))
 
 
@@ -172,7 +171,6 @@ def ba_difference(rows: pd.DataFrame, first: str, second: str) -> str:
 
 
 def difference(rows: pd.DataFrame, score: str, first: str, second: str) -> str:
-    """A row of the page: one method less another."""
     decimals = 2 if score in FINE else 1
     if score == "ba":
         cells = ba_difference(rows, first, second)

@@ -112,7 +112,6 @@ def separation(seed: Seed, name: str) -> float:
 
 
 def higher(seed: Seed, name: str) -> float:
-    """Regions whose mean is higher in patients."""
     own = seed.sums[name]
     return float((own[seed.positive].mean(axis=0) > own[~seed.positive].mean(axis=0)).sum())
 
@@ -166,7 +165,6 @@ def spread(seed: Seed) -> float:
 
 
 def row(what: str, statistic: Callable[[Seed], float], runs: Sequence[Seed], digits: int = 2) -> str:
-    """A row: each seed, the mean and its interval."""
     found = [statistic(seed) for seed in runs]
     rng, means = np.random.default_rng(0), []
     classes = [np.flatnonzero(runs[0].positive == label) for label in (True, False)]
@@ -179,7 +177,6 @@ def row(what: str, statistic: Callable[[Seed], float], runs: Sequence[Seed], dig
 
 
 def tables(runs: Sequence[Seed]) -> str:
-    """The section."""
     last, lines = len(runs[0].regions), table(["", "seeds", "mean", "95 %"])
 
     def add(what: str, of: Callable[[Seed], float], digits: int = 2) -> None:
@@ -258,7 +255,6 @@ def _places(seed: Seed) -> str:
 
 
 def read(run: Path) -> Seed:
-    """A seed from its folder."""
     layout = RunLayout(run.resolve())
     frames = [pd.read_csv(run / "group" / "relevance.tsv", sep="\t")]
     frames.append(predicted(run).assign(map=PREDICTED))

@@ -101,7 +101,6 @@ class People:
 
 
 def load(run: Path, voxel_mm: float) -> People:
-    """One scan of each labelled person of a run, on a grid of `voxel_mm`."""
     layout = EvaluationLayout(run.resolve())
     config = read_run_config(layout)
     task, firsts = task_of(config.cohort), {}
@@ -146,7 +145,6 @@ def trained_on_age(
 
 
 def smoothed(objective: Objective, amount: float) -> Objective:
-    """The cross-entropy of an objective with smoothed labels."""
 
     def loss(model: torch.nn.Module, batch: Batch, context: Context) -> tuple[torch.Tensor, Logged]:
         _, logged = objective.loss(model, batch, context)

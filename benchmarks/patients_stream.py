@@ -108,7 +108,6 @@ def ask(run: Path, curves: int, names: Sequence[str], folds: int) -> None:
 def person(
     heads: Mapping[str, LoadedModel], volume: Tensor, target: int, name: str, rest: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Rows of a person: each method with each head."""
     brain, rows = volume[0, 0] != 0, []
     for cam in CAMS:
         maps = []
@@ -130,7 +129,6 @@ def likeness(runs: Sequence[Path]) -> pd.DataFrame:
 
 
 def tables(runs: Sequence[Path], heads: Sequence[str]) -> str:
-    """The section."""
     names = [f"{cam}, {head}" for cam in CAMS for head in (GAP, *heads)]
     parts = [*means_table(runs, names, partly=True), "", *table(["difference", *DIFFERENCE])]
     for cam in CAMS:
@@ -145,7 +143,6 @@ def tables(runs: Sequence[Path], heads: Sequence[str]) -> str:
 
 
 def less_alike(alike: pd.DataFrame, cam: str) -> str:
-    """A row: likeness of the maps of the stream less that of average pooling from another start."""
     change = (alike[f"{cam}, CA-Stream"] - alike[f"{cam}, {AGAIN}"]).dropna()
     return f"| likeness: {cam}, CA-Stream less {cam}, {AGAIN} | {across(change, '+.2f')} |"
 

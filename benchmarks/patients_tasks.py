@@ -33,7 +33,6 @@ volume_covariates = "age"
 
 
 def joined(folders: Sequence[Path], out: Path) -> Path:
-    """One BIDS dataset of several, with one table of participants."""
     if (out / "participants.tsv").is_file():
         return out
     for folder in folders:
@@ -113,7 +112,6 @@ def age_table(run: Path) -> list[str]:
 
 
 def sex_table(run: Path) -> list[str]:
-    """Areas beside the baselines, and the regions that differ most."""
     return [*baseline_table([run]), "", *region_table([run], [EVIDENCE])]
 
 

@@ -129,7 +129,6 @@ def coverage(name: str, data_sets: int, percentile: bool = False) -> Coverage:
 
 
 def row_of(name: str, counted: Coverage) -> str:
-    """A row of the table."""
     share = lambda values: f"{100 * float(np.mean(values)):.1f} %"  # noqa: E731
     places = np.asarray(counted.places)
     held = share(places), share(places.mean(axis=0).min()), f"{np.mean(counted.width):.1f}"

@@ -83,7 +83,6 @@ def in_grids(
 
 
 def on_grids(work: Workplace, recipe: Recipe, seed: int) -> pd.DataFrame:
-    """Shares of positive attribution in the cell of the class, of the networks of a recipe; trains those missing."""
     cohort = work.cohort(recipe.config(work.run, seed))
     found = networks(recipe, cohort, seed)
     trained(work, found, cohort)

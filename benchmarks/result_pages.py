@@ -52,7 +52,6 @@ class PageRecord:
 
 
 def digest_of(path: Path) -> str:
-    """First 12 digits of the SHA-256 of a file."""
     return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
 
 

@@ -31,7 +31,6 @@ def cpu_seconds(call: Callable[[], object]) -> float:
 
 
 def best_of(call: Callable[[], object], turns: int = 3) -> float:
-    """The least CPU time of some calls."""
     return min(cpu_seconds(call) for _ in range(turns))
 
 
@@ -111,7 +110,6 @@ def forget_peak() -> str:
 
 
 def resident() -> int:
-    """Bytes resident now."""
     return status("VmRSS") or peak_resident()
 
 

@@ -47,15 +47,12 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Cohort:
-    """Registered scans of an experiment."""
-
     files: tuple[ScanFiles, ...]
     targets: torch.Tensor
     spec: NetworkInput
 
 
 def written(folder: Path, scans: int, resolution: float) -> Cohort:
-    """Random scans on the brain of the template."""
     template = load_template(resolution)
     grid, brain = template_grid(resolution), np.asarray(template.brain_mask)
     files = tuple(ScanFiles(folder, f"sub-{n}", None, resolution) for n in range(scans))

@@ -163,7 +163,6 @@ def main() -> None:
 
 
 def rates(tests: dict[str, Test], data_sets: int) -> dict[str, list[float]]:
-    """Share of data sets in which each test rejects, for each ICC."""
     rejected = {name: np.zeros(len(ICCS)) for name in tests}
     for i in range(data_sets // SETS_PER_COHORT):
         people = cohort(generator(SEED, "type-one-error", "cohort", i))
@@ -233,7 +232,6 @@ def power_section(data_sets: int) -> str:
 
 
 def power(test: Test, effects: tuple[float, ...], data_sets: int) -> list[list[float]]:
-    """Share of data sets in which a test rejects, for each ICC and effect."""
     rejected = np.zeros((len(ICCS), len(effects)))
     for i in range(data_sets // SETS_PER_COHORT):
         rng = generator(SEED, "power", test.scheme, test.term, i)

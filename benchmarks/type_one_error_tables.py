@@ -14,15 +14,12 @@ import time
 from pathlib import Path
 
 import null_cohorts
-import null_estimates
 import null_groups
 import null_intervals
-import null_networks
-import null_people
-import null_relevance
+import null_tables
 import numpy as np
 from harness import STATISTICS, arguments_of, line, show, table
-from null_relevance import Case
+from null_tables import Case
 from scipy.stats import binom
 
 from heatlas.pipeline.run.work.seeds import generator
@@ -31,10 +28,8 @@ SEED, LEVEL = 43, 0.05
 LIMITS = (0.035, 0.065)
 FULL = 1_000
 """Data sets below which a number is too rough to be judged by the limits."""
-CASES = null_relevance.CASES | null_people.CASES | null_networks.CASES | null_estimates.CASES | null_groups.CASES
-CASES |= null_cohorts.CASES
-INTERVALS = null_networks.INTERVALS | null_intervals.INTERVALS | null_estimates.INTERVALS
-INTERVALS |= null_cohorts.INTERVALS
+CASES = null_tables.CASES | null_groups.CASES | null_cohorts.CASES
+INTERVALS = null_intervals.INTERVALS | null_cohorts.INTERVALS
 
 
 def main() -> None:
@@ -77,7 +72,6 @@ def rates(
 
 
 def section(kept: dict[str, dict[str, tuple[float, int]]]) -> str:
-    """Tests of each table, then intervals."""
     lines = table(["table", "test", "data", "data sets", "rejected", "within 3.5-6.5 %"])
     for name, case in CASES.items():
         for test, (rate, count) in kept.get(name, {}).items():
