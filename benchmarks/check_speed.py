@@ -13,12 +13,8 @@ from __future__ import annotations
 import csv
 import gzip
 import json
-import os
-import shlex
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date, timedelta
@@ -26,14 +22,17 @@ from pathlib import Path
 
 import nibabel as nib
 import numpy as np
-from harness import ROOT, arguments_of, show_page, table
+from harness import arguments_of, show_page, table
 from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.uid import ExplicitVRLittleEndian, generate_uid
+from timed import command_cost
 
 LIMIT_SECONDS, LIMIT_BYTES = 60.0, 1e9
 VISITS = {"bl": 0, "m06": 6, "m12": 12, "m24": 24, "m36": 36}
 DIAGNOSES = ("CN", "MCI", "Dementia")
 SLICES = 100
+HEATLAS = "import sys; from heatlas.workflows.command_line import main; sys.exit(main())"
+"""As the installed command."""
 
 
 @dataclass(frozen=True)
@@ -79,16 +78,8 @@ def main() -> None:
 
 def measured(root: Path, out: Path) -> tuple[int, int, float, float, int]:
     """Scans found and kept, seconds of the clock and of the processor, and peak memory in bytes of a check."""
-    heatlas = (
-        "import sys; from heatlas.workflows.command_line import main; sys.exit(main())"  # as the installed command
-    )
-    command = [sys.executable, "-c", heatlas, "check", str(root), "--out", str(out)]
-    started = time.perf_counter()
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
-    _, status, usage = os.wait4(process.pid, 0)
-    seconds = time.perf_counter() - started
-    if os.waitstatus_to_exitcode(status) != 0:
-        raise SystemExit(f"{shlex.join(command)} failed")
+    command = [sys.executable, "-c", HEATLAS, "check", str(root), "--out", str(out)]
+    seconds, usage = command_cost(command)
     found = json.loads((out / "check.json").read_text())["scans"]
     return found["found"], found["kept"], seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024
 

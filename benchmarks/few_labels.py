@@ -24,6 +24,7 @@ import numpy as np
 import pandas as pd
 import torch
 from harness import arguments_of, kept_rows
+from inherent_runs import layout_of
 
 from heatlas.pipeline.cohort.demo.cohort import write_demo_cohort
 from heatlas.pipeline.cohort.people.splits import Fold
@@ -62,13 +63,7 @@ class Place:
 
     @property
     def layout(self) -> EvaluationLayout:
-        layout = EvaluationLayout(self.folder.resolve())
-        link = layout.evaluation / "images" / "registered"
-        link.parent.mkdir(parents=True, exist_ok=True)
-        if not link.is_symlink():
-            link.symlink_to(self.run.resolve())
-        (self.folder / "logs").mkdir(exist_ok=True)
-        return dataclasses.replace(layout, images="registered")
+        return layout_of(self.run, self.folder)
 
 
 def make_cohort(out: Path, n_procs: int) -> None:

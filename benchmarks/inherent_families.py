@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
-import time
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,6 +20,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from harness import arguments_of, replaced
+from timed import command_cost
 
 from heatlas.pipeline.cohort.people.splits import Split
 from heatlas.pipeline.cohort.reading import PLANTED
@@ -77,17 +76,6 @@ def copied(run: Path, out: Path) -> None:
         unfinished.rename(out)
 
 
-def measured(command: list[str], log: Path) -> tuple[float, float]:
-    """Minutes, and peak resident memory in GiB of the main process; that of workers is not known."""
-    started = time.perf_counter()
-    with log.open("w") as handle:
-        process = subprocess.Popen(command, stdout=handle, stderr=subprocess.STDOUT)
-        _, status, usage = os.wait4(process.pid, 0)
-    if os.waitstatus_to_exitcode(status) != 0:
-        raise RuntimeError(f"{' '.join(command)}: failed; see {log}")
-    return (time.perf_counter() - started) / 60, usage.ru_maxrss / 2**20
-
-
 def found_by(layout: RunLayout, planted: tuple[str, ...]) -> dict[str, float]:
     predictions = read_table(layout.group / "predictions.tsv")
     right = predictions["predicted"] == predictions["label"]
@@ -134,8 +122,9 @@ def main() -> None:
         if arguments.participant_label:
             command += ["--participant-label", *arguments.participant_label]
         try:
-            minutes, memory = measured(command, arguments.out / f"{family}.log")
-            row = {"family": family, **found_by(RunLayout(copy), planted), "minutes": minutes, "GiB": memory}
+            seconds, usage = command_cost(command, arguments.out / f"{family}.log")
+            row = {"family": family, **found_by(RunLayout(copy), planted)}
+            row |= {"minutes": seconds / 60, "GiB": usage.ru_maxrss / 2**20}  # of the main process alone
         except RuntimeError as error:
             row = {"family": family, "note": str(error)}
         replaced(pd.DataFrame([row]), path, ["family"])

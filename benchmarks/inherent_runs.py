@@ -70,6 +70,17 @@ class Recipe:
         return explanations_of_run(with_methods(config, methods))
 
 
+def layout_of(run: Path, out: Path) -> EvaluationLayout:
+    """Writes to a folder, reads scans of a run through a link."""
+    layout = EvaluationLayout(out.resolve())
+    link = layout.evaluation / "images" / REGISTERED
+    for folder in (link.parent, out / "logs"):
+        folder.mkdir(parents=True, exist_ok=True)
+    if not link.is_symlink():
+        link.symlink_to(run.resolve())
+    return dataclasses.replace(layout, images=REGISTERED)
+
+
 @dataclass(frozen=True)
 class Workplace:
     """A registered run that is read, a folder that is written, who works, and how many folds (0: all)."""
@@ -81,17 +92,10 @@ class Workplace:
 
     @property
     def layout(self) -> EvaluationLayout:
-        """Writes to the folder, reads scans of the run through a link."""
-        layout = EvaluationLayout(self.out.resolve())
-        link = layout.evaluation / "images" / REGISTERED
-        link.parent.mkdir(parents=True, exist_ok=True)
-        if not link.is_symlink():
-            link.symlink_to(self.run.resolve())
-        return dataclasses.replace(layout, images=REGISTERED)
+        return layout_of(self.run, self.out)
 
     @property
     def digests(self) -> DigestCache:
-        (self.out / "logs").mkdir(parents=True, exist_ok=True)
         return DigestCache(self.layout.digests)
 
     def cohort(self, config: Config) -> JudgedCohort:
@@ -112,18 +116,21 @@ class Workplace:
     def planted(self, config: Config) -> JudgedCohort:
         """Copies of the controls with planted loss, and untouched ones, with the networks of a recipe."""
         kept, nobody = ScanTable.read(self.run / "scans.tsv").kept, Split(())
-        return planted_cohort(
-            Bench(self.layout, BenchRequest(), kept, nobody, config, self._atlas(config), self.executor, self.digests),
-            self.folds,
-        )[0]
+        work = self.executor, self.digests
+        bench = Bench(self.layout, BenchRequest(), kept, nobody, config, self._atlas(config), *work)
+        return planted_cohort(bench, self.folds)[0]
 
     def _atlas(self, config: Config) -> Any:
         return load_atlas(config.regions.atlas, configured_grid(config.registration))
 
 
+def name_of(recipe: Recipe, seed: int) -> str:
+    return re.sub(r"[^A-Za-z0-9.]+", "-", recipe.name) + f"_seed-{seed}"
+
+
 def networks(recipe: Recipe, cohort: JudgedCohort, seed: int) -> Networks:
     """The networks of a recipe and seed; not yet trained."""
-    name = re.sub(r"[^A-Za-z0-9.]+", "-", recipe.name) + f"_seed-{seed}"
+    name = name_of(recipe, seed)
     return Networks(name, FAMILY, networks_of(cohort, name), cohort.config)
 
 
@@ -142,6 +149,14 @@ def trained(work: Workplace, found: Networks, cohort: JudgedCohort) -> float:
     return (time.perf_counter() - started) / 60
 
 
+def trained_networks(work: Workplace, recipe: Recipe, seed: int) -> tuple[JudgedCohort, Networks]:
+    """The cohort and the networks of a recipe and seed, which are trained if missing."""
+    cohort = work.cohort(recipe.config(work.run, seed))
+    found = networks(recipe, cohort, seed)
+    trained(work, found, cohort)
+    return cohort, found
+
+
 def scored(work: Workplace, recipe: Recipe, cohort: JudgedCohort, seed: int, faithful: bool = False) -> pd.DataFrame:
     """Train, explain and score: a row per map, of the columns of ``evaluation.tsv`` and those of the training."""
     found = networks(recipe, cohort, seed)
@@ -152,7 +167,7 @@ def scored(work: Workplace, recipe: Recipe, cohort: JudgedCohort, seed: int, fai
 
 def scored_on_copies(work: Workplace, recipe: Recipe, seed: int) -> pd.DataFrame:
     """As `scored`, on copies of the controls of the run with planted loss; each recipe has a folder of its own."""
-    name = re.sub(r"[^A-Za-z0-9.]+", "-", recipe.name) + f"_seed-{seed}"
+    name = name_of(recipe, seed)
     own = dataclasses.replace(work, out=work.out / name)
     own.out.mkdir(parents=True, exist_ok=True)
     started = time.perf_counter()

@@ -40,10 +40,9 @@ from inherent_runs import (
     Workplace,
     bcos,
     collected,
-    networks,
     scored,
     scored_on_copies,
-    trained,
+    trained_networks,
 )
 from torch import Tensor
 from torch.nn import functional
@@ -147,9 +146,7 @@ class Explained:
 
 def scans_and_networks(work: Workplace, recipe: Recipe, seed: int, positive_only: bool = False) -> Iterator[Explained]:
     """Test scans of all folds, one per participant, with the recipe's networks; these are trained if missing."""
-    cohort = work.cohort(recipe.config(work.run, seed))
-    found = networks(recipe, cohort, seed)
-    trained(work, found, cohort)
+    cohort, found = trained_networks(work, recipe, seed)
     models = {fold.index: load_model(found.layout.fold(fold.index)) for fold in cohort.tested_folds}
     for scan in cohort.positive if positive_only else cohort.scans:
         loaded = models[cohort.fold_of(scan)]
@@ -277,9 +274,7 @@ def removal(work: Workplace, seed: int, _: Recipes) -> pd.DataFrame:
 
 def founding_maps(work: Workplace, seed: int) -> dict[str, np.ndarray]:
     """DeepLIFT of the patients by the founding network, on the template grid, by scan id."""
-    cohort = work.cohort(FOUNDING.config(work.run, seed))
-    found = networks(FOUNDING, cohort, seed)
-    trained(work, found, cohort)
+    cohort, found = trained_networks(work, FOUNDING, seed)
     asked, maps = FOUNDING.explanations(cohort.config)[0], {}
     for job in map_jobs(found.explaining(cohort), (asked,), work.digests, "maps"):
         task: ScanToJudge = job.arguments[0]
@@ -295,9 +290,7 @@ def founding_maps(work: Workplace, seed: int) -> dict[str, np.ndarray]:
 
 def cascade(work: Workplace, seed: int, _: Recipes) -> pd.DataFrame:
     """Likeness to the true map, voxel by voxel in the brain, as more layers are drawn anew; scans of the bench."""
-    cohort = work.cohort(BEST.config(work.run, seed))
-    found = networks(BEST, cohort, seed)
-    trained(work, found, cohort)
+    cohort, found = trained_networks(work, BEST, seed)
     own, explanations = found.explaining(cohort), BEST.explanations(cohort.config)
     untold = dataclasses.replace(own, truth=None)
     jobs = Judge(untold, explanations, Extent(nulls=True), work.digests).jobs()

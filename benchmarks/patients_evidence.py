@@ -10,7 +10,6 @@ the same of one recipe, its epochs and families with a truth; here recipes diffe
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ import numpy as np
 import pandas as pd
 import torch
 from harness import CLAIMS, arguments_of, line, show, table
-from inherent_runs import BEST, FOUNDING, Recipe, Workplace, networks, trained
+from inherent_runs import BEST, FOUNDING, Recipe, Workplace, name_of, networks, trained
 from numpy.typing import NDArray
 from patients_search import CONV5, SFCN
 from scipy.stats import spearmanr
@@ -310,7 +309,7 @@ def main() -> None:
         for recipe in RECIPES:
             if options.only and recipe.name not in options.only:
                 continue
-            path = folder / f"{re.sub(r'[^A-Za-z0-9.]+', '-', recipe.name)}_seed-{options.seed}.tsv"
+            path = folder / f"{name_of(recipe, options.seed)}.tsv"
             if not path.is_file():
                 answers(work, recipe, options.seed).to_csv(path, sep="\t")
             every[recipe.name] = pd.read_csv(path, sep="\t", index_col=INDEX)

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pandas as pd
 from harness import arguments_of
-from inherent_runs import Recipe, Workplace, collected, networks, scored, trained
+from inherent_runs import Recipe, Workplace, collected, scored, trained_networks
 
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.run.work.executors import open_executor
@@ -45,7 +45,7 @@ HEADS = {
     "bcos-simple": {"linear": ("inherent",), "bcos-3": ("inherent",)},
 }  # fmt: skip
 TRAINING = {"learning_rate": 5e-3, "weight_decay": 0.0}
-SHOWN = ["recipe", "seed", "map", "share", "ci_low", "ci_high", "n_participants", "confidence"]
+COLUMNS = ["recipe", "seed", "map", "share", "ci_low", "ci_high", "n_participants", "confidence"]
 
 
 def probes(backbone: Path, name: str, kind: str = "") -> list[Recipe]:
@@ -83,9 +83,7 @@ def in_grids(
 
 
 def on_grids(work: Workplace, recipe: Recipe, seed: int) -> pd.DataFrame:
-    cohort = work.cohort(recipe.config(work.run, seed))
-    found = networks(recipe, cohort, seed)
-    trained(work, found, cohort)
+    cohort, found = trained_networks(work, recipe, seed)
     table = GRIDS_TABLE.read(in_grids(work, found, cohort, recipe)[0].layout)
     table = table[(table["setting"] == "GridPG") & table["share"].notna()]
     return table.assign(recipe=recipe.name, seed=seed, map=table["method"] + " at " + table["depth"].astype(str))
@@ -93,9 +91,7 @@ def on_grids(work: Workplace, recipe: Recipe, seed: int) -> pd.DataFrame:
 
 def backbone_of(work: Workplace, recipe: Recipe, seed: int) -> Path:
     """A folder that looks like a run whose networks are those of a recipe and seed."""
-    cohort = work.cohort(recipe.config(work.run, seed))
-    found = networks(recipe, cohort, seed)
-    trained(work, found, cohort)
+    found = trained_networks(work, recipe, seed)[1]
     folder = work.out / "backbones" / found.name
     folder.mkdir(parents=True, exist_ok=True)
     link = folder / "models"
@@ -125,7 +121,7 @@ def main() -> None:
                     table = on_grids(work, recipe, seed)
                     collected([table], arguments.out / "grids.tsv")
                     with pd.option_context("display.width", 220, "display.max_columns", 30):
-                        print(table[SHOWN].round(3).to_string(index=False), flush=True)
+                        print(table[COLUMNS].round(3).to_string(index=False), flush=True)
 
 
 if __name__ == "__main__":

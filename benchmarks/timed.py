@@ -128,6 +128,23 @@ def added_peak(call: Callable[[], object]) -> int:
     return peak_resident() - held
 
 
+def command_cost(command: Sequence[str], log: Path | None = None) -> tuple[float, resource.struct_rusage]:
+    """Seconds of the clock of a command in the repository, and what its main process used.
+
+    Raises
+    ------
+    RuntimeError
+        If it fails; its words are in `log`.
+    """
+    started = time.perf_counter()
+    with log.open("w") if log else contextlib.nullcontext(subprocess.DEVNULL) as out:
+        process = subprocess.Popen(command, cwd=Path(__file__).parents[1], stdout=out, stderr=log and subprocess.STDOUT)
+        _, status, usage = os.wait4(process.pid, 0)
+    if os.waitstatus_to_exitcode(status) != 0:
+        raise RuntimeError(f"{' '.join(command)} failed{f'; see {log}' if log else ''}")
+    return time.perf_counter() - started, usage
+
+
 def timed(words: Sequence[str], folder: Path) -> tuple[int, float]:
     """Run a command in a folder: its exit code, and seconds of all its processes."""
     with tempfile.TemporaryDirectory() as scratch:
