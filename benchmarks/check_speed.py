@@ -16,12 +16,12 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import date, timedelta
 from pathlib import Path
+from typing import Any
 
 import nibabel as nib
 import numpy as np
+import pandas as pd
 from harness import arguments_of, show_page, table
 from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.uid import ExplicitVRLittleEndian, generate_uid
@@ -33,26 +33,6 @@ DIAGNOSES = ("CN", "MCI", "Dementia")
 SLICES = 100
 HEATLAS = "import sys; from heatlas.workflows.command_line import main; sys.exit(main())"
 """As the installed command."""
-
-
-@dataclass(frozen=True)
-class Scanned:
-    person: int
-    code: str
-    months: int
-    number: int
-
-    @property
-    def ptid(self) -> str:
-        return f"{self.person % 60:03d}_S_{self.person:04d}"
-
-    @property
-    def day(self) -> date:
-        return date(2006, 1, 1) + timedelta(days=self.person + round(self.months * 30.44))
-
-    @property
-    def diagnosis(self) -> str:
-        return DIAGNOSES[self.person % 3]
 
 
 def main() -> None:
@@ -84,19 +64,34 @@ def measured(root: Path, out: Path) -> tuple[int, int, float, float, int]:
     return found["found"], found["kept"], seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024
 
 
-def visits(scans: int) -> list[Scanned]:
-    codes = list(VISITS.items())
-    return [Scanned(i // len(codes), *codes[i % len(codes)], i + 1) for i in range(scans)]
+def visits(scans: int) -> pd.DataFrame:
+    """A row per scan; people have five visits each."""
+    place = np.arange(scans)
+    person, months = place // len(VISITS), np.array(list(VISITS.values()))[place % len(VISITS)]
+    since_first = pd.to_timedelta(np.round(months * 30.44), unit="D")
+    first = pd.Timestamp(2006, 1, 1) + pd.to_timedelta(person, unit="D")
+    return pd.DataFrame(
+        {
+            "person": person,
+            "ptid": [f"{one % 60:03d}_S_{one:04d}" for one in person],
+            "code": np.array(list(VISITS))[place % len(VISITS)],
+            "months": months,
+            "number": place + 1,
+            "first": first,
+            "day": first + since_first,
+            "diagnosis": np.array(DIAGNOSES)[person % 3],
+        }
+    )
 
 
 def write_loni(root: Path, scans: int) -> None:
     """A LONI download: half the scans original, half processed; compressed or not, as LONI does both."""
     image = nifti()
     packed = gzip.compress(image, 1)
-    for scan in visits(scans):
+    for scan in visits(scans).itertuples():
         processed = scan.number % 2 == 0
         sequence = "MPR__GradWarp__B1_Correction__N3__Scaled" if processed else "MPRAGE"
-        folder = root / "ADNI" / scan.ptid / sequence / f"{scan.day}_08_20_30.0" / f"I{scan.number}"
+        folder = root / "ADNI" / scan.ptid / sequence / f"{scan.day:%Y-%m-%d}_08_20_30.0" / f"I{scan.number}"
         folder.mkdir(parents=True)
         name = f"ADNI_{scan.ptid}_MR_{sequence}_Br_{scan.day:%Y%m%d}0820_S1_I{scan.number}.nii"
         (folder / (name + ".gz" if processed else name)).write_bytes(packed if processed else image)
@@ -104,8 +99,8 @@ def write_loni(root: Path, scans: int) -> None:
 
 
 def write_dicom(root: Path, scans: int) -> None:
-    for scan in visits(scans):
-        folder = root / "ADNI" / scan.ptid / "MPRAGE" / f"{scan.day}_08_20_30.0" / f"I{scan.number}"
+    for scan in visits(scans).itertuples():
+        folder = root / "ADNI" / scan.ptid / "MPRAGE" / f"{scan.day:%Y-%m-%d}_08_20_30.0" / f"I{scan.number}"
         folder.mkdir(parents=True)
         series = generate_uid(entropy_srcs=[str(scan.number)])
         for index in range(SLICES):
@@ -135,46 +130,37 @@ def write_slice(path: Path, series: str, index: int) -> None:
     data.save_as(path, enforce_file_format=True)
 
 
-def write_tables(root: Path, scanned: list[Scanned]) -> None:
-    everybody = [*scanned, *visits(16_000)[len(scanned) :]]
-    fillers = {f"FILLER{i}": "12.5" for i in range(98)}
-    write_csv(root / "ADNIMERGE_18Feb2025.csv", [
-        {"RID": s.person, "PTID": s.ptid, "VISCODE": s.code, "SITE": s.person % 60, "COLPROT": "ADNI1",
-         "EXAMDATE": s.day, "DX_bl": "CN", "AGE": 70, "PTGENDER": "Female", "APOE4": s.person % 3,
-         "MMSE": 28, "Hippocampus": 7000, "ICV": 1_500_000, "FLDSTRENG": "1.5 Tesla MRI", "DX": s.diagnosis,
-         "EXAMDATE_bl": s.day - timedelta(days=round(s.months * 30.44)), "Years_bl": s.months / 12, "Month": s.months,
-         **fillers}
-        for s in everybody
-    ])  # fmt: skip
-    write_csv(root / "DXSUM_18Feb2025.csv", [
-        {"RID": s.person, "PTID": s.ptid, "VISCODE": s.code, "VISCODE2": s.code, "EXAMDATE": s.day,
-         "DIAGNOSIS": s.person % 3 + 1} for s in everybody
-    ])  # fmt: skip
-    write_csv(root / "MPRAGEMETA_18Feb2025.csv", [
-        {"SubjectID": s.ptid, "Visit": s.code, "MagStrength": 1.5, "Sequence": "MPRAGE", "ScanDate": s.day,
-         "ImageUID": s.number} for s in scanned
-    ])  # fmt: skip
-    write_csv(root / "MRIQUALITY_18Feb2025.csv", [
-        {"RID": s.person, "VISCODE": s.code, "LONIUID": f"S{s.number}", "PASS": 1} for s in scanned
-    ])  # fmt: skip
-    write_csv(root / "ADNI_T1_2_18_2025.csv", [
-        {"Image Data ID": f"I{s.number}", "Subject": s.ptid, "Group": "CN", "Sex": "F", "Age": 70, "Visit": s.code,
-         "Modality": "MRI", "Description": "MPRAGE", "Type": "Original", "Acq Date": f"{s.day:%m/%d/%Y}"}
-        for s in scanned
-    ])  # fmt: skip
-
-
-def write_csv(path: Path, rows: list[dict[str, object]]) -> None:
-    with path.open("w", newline="", encoding="utf-8") as handle:
-        writer = csv.DictWriter(handle, list(rows[0]), quoting=csv.QUOTE_ALL)
-        writer.writeheader()
-        writer.writerows(rows)
+def write_tables(root: Path, scanned: pd.DataFrame) -> None:
+    """Tables of everybody, scanned or not."""
+    every = pd.concat([scanned, visits(16_000)[len(scanned) :]])
+    ids = {"RID": every["person"], "PTID": every["ptid"], "VISCODE": every["code"]}
+    constant = {"COLPROT": "ADNI1", "DX_bl": "CN", "AGE": 70, "PTGENDER": "Female", "MMSE": 28, "Hippocampus": 7000}
+    constant |= {"ICV": 1_500_000, "FLDSTRENG": "1.5 Tesla MRI", **{f"FILLER{i}": "12.5" for i in range(98)}}
+    known = {"SITE": every["person"] % 60, "APOE4": every["person"] % 3, "DX": every["diagnosis"]}
+    known |= {"EXAMDATE": every["day"], "EXAMDATE_bl": every["first"]}
+    known |= {"Years_bl": every["months"] / 12, "Month": every["months"]}
+    visit = {"VISCODE2": every["code"], "EXAMDATE": every["day"]}
+    images = {"SubjectID": scanned["ptid"], "Visit": scanned["code"], "ScanDate": scanned["day"]}
+    number = scanned["number"].astype(str)
+    listed = {"Image Data ID": "I" + number, "Subject": scanned["ptid"], "Visit": scanned["code"]}
+    listed["Acq Date"] = scanned["day"].dt.strftime("%m/%d/%Y")
+    rated = {"RID": scanned["person"], "VISCODE": scanned["code"], "LONIUID": "S" + number, "PASS": 1}
+    of_all = {"Group": "CN", "Sex": "F", "Age": 70, "Modality": "MRI", "Description": "MPRAGE", "Type": "Original"}
+    tables = {
+        "ADNIMERGE_18Feb2025": ids | known | constant,
+        "DXSUM_18Feb2025": ids | visit | {"DIAGNOSIS": every["person"] % 3 + 1},
+        "MPRAGEMETA_18Feb2025": images | {"ImageUID": scanned["number"], "MagStrength": 1.5, "Sequence": "MPRAGE"},
+        "MRIQUALITY_18Feb2025": rated,
+        "ADNI_T1_2_18_2025": listed | of_all,
+    }
+    for name, columns in tables.items():
+        pd.DataFrame(columns).to_csv(root / f"{name}.csv", index=False, quoting=csv.QUOTE_ALL)
 
 
 def write_bids(root: Path, scans: int) -> None:
     image = gzip.compress(nifti(), 1)
-    people: dict[str, list[Scanned]] = {}
-    for scan in visits(scans):
+    people: dict[str, list[Any]] = {}
+    for scan in visits(scans).itertuples():
         people.setdefault("sub-ADNI" + scan.ptid.replace("_", ""), []).append(scan)
     root.mkdir(parents=True)
     (root / "dataset_description.json").write_text('{"Name": "ADNI", "BIDSVersion": "1.7.0"}', encoding="utf-8")

@@ -17,10 +17,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS = ROOT / "benchmarks" / "claims"
-SOURCES = (
-    "relevance_propagation", "attribution_methods", "coda", "bcos", "guidance", "distillation", "temperature",
-    "probing", "opti_cam", "ca_stream", "readable_gradients",
-)  # fmt: skip
+SOURCES = ["relevance_propagation", "attribution_methods", "coda", "bcos", "guidance", "distillation", "temperature"]
+SOURCES += ["probing", "opti_cam", "ca_stream", "readable_gradients"]
 COHORTS = {
     "patients": "patients (OASIS-1)",
     "copies": "copies of patients' and others' brains with planted loss",
@@ -161,15 +159,15 @@ def numbers(text: str) -> set[str]:
 
 @cache
 def sources() -> tuple[Source, ...]:
-    return tuple(_source(tomllib.loads((RECORDS / f"{name}.toml").read_text(encoding="utf-8"))) for name in SOURCES)
-
-
-def _source(values: dict[str, Any]) -> Source:
-    claims = []
-    for one in values["claim"]:
-        answers = [Answer(**{**a, "quotes": tuple(a.get("quotes", ()))}) for a in one.pop("here", [])]
-        claims.append(Claim(**one, here=tuple(answers)))
-    return Source(values["title"], values["papers"], tuple(claims))
+    found = []
+    for name in SOURCES:
+        values = tomllib.loads((RECORDS / f"{name}.toml").read_text(encoding="utf-8"))
+        claims = []
+        for one in values["claim"]:
+            answers = [Answer(**{**a, "quotes": tuple(a.get("quotes", ()))}) for a in one.pop("here", [])]
+            claims.append(Claim(**one, here=tuple(answers)))
+        found.append(Source(values["title"], values["papers"], tuple(claims)))
+    return tuple(found)
 
 
 @cache

@@ -167,16 +167,16 @@ def _summary() -> str:
     return _by_verdict("source", {one.title: one.claims for one in sources()})
 
 
-def _by_verdict(what: str, shown: Mapping[str, Sequence[Claim]]) -> str:
+def _by_verdict(what: str, groups: Mapping[str, Sequence[Claim]]) -> str:
     lines = [f"| {what} | claims | hold | do not | open | cannot be asked |", "|---|---:|---:|---:|---:|---:|"]
-    for name, claims in shown.items():
+    for name, claims in groups.items():
         found = [claim.verdict for claim in claims]
         lines.append(f"| {name} | {len(found)} | " + " | ".join(str(found.count(v)) for v in VERDICTS) + " |")
     return "\n".join(lines)
 
 
 def _counts(every: Sequence[Claim]) -> str:
-    shown = {
+    groups = {
         "all claims": every,
         "identities": [one for one in every if _asked(one, "identity") and len(one.here) == 1],
         "measured": [one for one in every if one.here and not all(a.cohort == "identity" for a in one.here)],
@@ -190,7 +190,7 @@ def _counts(every: Sequence[Claim]) -> str:
             one for one in every if not one.cannot and all(command_of(a) is None for _, a in one.rows())
         ],
     }
-    return _by_verdict("", shown)
+    return _by_verdict("", groups)
 
 
 def _asked(claim: Claim, cohort: str) -> bool:

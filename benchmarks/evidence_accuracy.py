@@ -171,13 +171,15 @@ def designs(one: Mapping[str, NDArray[np.generic]]) -> Iterator[tuple[str, list[
             yield f"expected gradients, {name}, control variate", weighted, to_controls
             scaled = [sample.mean(0) * to_controls / sample[:, -1].mean() for sample, _ in drawn]
             yield f"expected gradients, {name}, scaled to its sum", scaled, to_controls
-    for name, title, wanted in (
-        ("ig", f"integrated gradients from the mean, {STEPS} points", to_mean),
-        ("long", f"integrated gradients from the mean, {4 * STEPS} points", to_mean),
-        ("deeplift", "DeepLIFT from the mean", to_mean), ("deeplift-each", "DeepLIFT from each control", to_controls),
-        *((f"segments-{count}", f"DeepLIFT from the mean in {count} parts of the path", to_mean) for count in SEGMENTS),
-    ):  # fmt: skip
-        yield title, [one[f"map {name}"]], wanted
+    titles = {
+        "ig": f"integrated gradients from the mean, {STEPS} points",
+        "long": f"integrated gradients from the mean, {4 * STEPS} points",
+        "deeplift": "DeepLIFT from the mean",
+        "deeplift-each": "DeepLIFT from each control",
+        **{f"segments-{count}": f"DeepLIFT from the mean in {count} parts of the path" for count in SEGMENTS},
+    }
+    for name, title in titles.items():
+        yield title, [one[f"map {name}"]], to_controls if name == "deeplift-each" else to_mean
 
 
 def dealt(points: Floats, controls: int, each: int, seed: int) -> tuple[Floats, Floats]:
@@ -191,11 +193,8 @@ def dealt(points: Floats, controls: int, each: int, seed: int) -> tuple[Floats, 
 def controlled(sample: Floats, wanted: float) -> Floats:
     """`PathSample.controlled` of points that are at hand."""
     deviation = sample[:, -1] - sample[:, -1].mean()
-    as_sums = PathSample(
-        torch.from_numpy(sample.mean(0)), torch.from_numpy((deviation[:, None] * sample).mean(0)),
-        torch.from_numpy(sample[:, -1]),
-    )  # fmt: skip
-    return as_sums.controlled(wanted).numpy()
+    sums = (sample.mean(0), (deviation[:, None] * sample).mean(0), sample[:, -1])
+    return PathSample(*map(torch.from_numpy, sums)).controlled(wanted).numpy()
 
 
 def table(folder: Path) -> None:
@@ -218,10 +217,8 @@ def table(folder: Path) -> None:
         r = np.median([np.corrcoef(a, b)[0, 1] for a, b in pairs])
         apart = np.median([np.linalg.norm(a - b) / np.linalg.norm(b) for a, b in pairs])
         target = effects(np.array([mark[1:-1] for _, _, mark in found]) / voxels, patients)
-        ranks = np.mean([
-            stats.spearmanr(effects(np.array([maps[k][1:-1] for maps, _, _ in found]) / voxels, patients), target)[0]
-            for k in range(len(found[0][0]))
-        ])  # fmt: skip
+        by_deal = (np.array([maps[k][1:-1] for maps, _, _ in found]) / voxels for k in range(len(found[0][0])))
+        ranks = np.mean([stats.spearmanr(effects(each, patients), target)[0] for each in by_deal])
         share = f"{100 * np.median(missed) / evidence:.1f} %"
         missing = f"{np.median(missed):.3f}, {missed.max():.2f}"
         print(line(name, missing, share, f"{r:.3f}, {apart:.2f}", f"{ranks:.2f}"))

@@ -30,11 +30,11 @@ from heatlas.pipeline.explaining.explained_image import Explained
 from heatlas.pipeline.run.errors import HeatlasError
 
 SHAPE = (64, 72, 64)
+VIT = {"hidden_size": 48, "mlp_dim": 96, "num_layers": 2, "num_heads": 4, "classification": True}
+VIT |= {"num_classes": 2, "post_activation": ""}
 THREE_D = {"spatial_dims": 3, "in_channels": 1}
-METHODS = {
-    "expected-gradients": {"alphas": 2}, "deeplift": {}, "lrp": {},
-    "guided-backpropagation": {}, "input-x-gradient": {}, "grad-cam": {},
-}  # fmt: skip
+METHODS = {"expected-gradients": {"alphas": 2}, "deeplift": {}, "lrp": {}}
+METHODS |= {"guided-backpropagation": {}, "input-x-gradient": {}, "grad-cam": {}}
 
 
 class Pooled(nn.Module):
@@ -118,14 +118,11 @@ NETWORKS: Mapping[str, Callable[[], nn.Module]] = {
     "VGG-like, group norm, SiLU": lambda: plain(nn.GroupNorm, nn.SiLU),
     "Conv5 with padding (Wen et al.)": lambda: plain(nn.BatchNorm3d, nn.ReLU, pads=True),
     "Vision transformer of torch": Transformer,
-    "MONAI ViT": lambda: nets.ViT(
-        1, SHAPE, (16, 24, 16), hidden_size=48, mlp_dim=96, num_layers=2, num_heads=4, classification=True,
-        num_classes=2, post_activation="",
-    ),
+    "MONAI ViT": lambda: nets.ViT(1, SHAPE, (16, 24, 16), **VIT),
     "MONAI Swin encoder": lambda: Last(
         SwinTransformer(1, 12, (4, 4, 4), (2, 2, 2), (2, 2, 2, 2), (2, 2, 4, 4), spatial_dims=3), 192
     ),
-}  # fmt: skip
+}
 ITEMS = {"MONAI ViT": "0"}
 """Which entry is the answer of networks that give several."""
 
@@ -153,10 +150,8 @@ def row(name: str) -> str:
 
 FINE = (97, 115, 97)
 """The template at 2 mm."""
-TIMED = {
-    "lrp": {}, "deeplift": {}, "expected-gradients": {"alphas": 2},
-    "expected-gradients, 16 points": {"alphas": 8},
-}  # fmt: skip
+TIMED = {"lrp": {}, "deeplift": {}, "expected-gradients": {"alphas": 2}}
+TIMED["expected-gradients, 16 points"] = {"alphas": 8}
 FIRST = """
 import time
 start = time.perf_counter()

@@ -61,10 +61,8 @@ def agreement(runs: Sequence[pd.DataFrame], people: dict[int, str]) -> Iterator[
     def alike(chosen: Sequence[np.ndarray]) -> np.ndarray:
         """Correlation of each kernel with Grad-CAM, (seeds, kernels), over rows of each seed."""
         with np.errstate(invalid="ignore"):  # a draw in which all shares are the same is left out
-            return np.array([
-                np.corrcoef(pd.DataFrame(own[rows]).rank().to_numpy(float).T)[-1, :-1]
-                for own, rows in zip(values, chosen, strict=True)
-            ])  # fmt: skip
+            ranks = [pd.DataFrame(own[rows]).rank().to_numpy(float) for own, rows in zip(values, chosen, strict=True)]
+            return np.array([np.corrcoef(own.T)[-1, :-1] for own in ranks])
 
     rng = np.random.default_rng(0)
     everybody = sorted(set(np.concatenate(owner)))
@@ -74,8 +72,8 @@ def agreement(runs: Sequence[pd.DataFrame], people: dict[int, str]) -> Iterator[
         names_drawn = rng.choice(everybody, len(everybody))
         drawn.append(alike([np.concatenate([own[name] for name in names_drawn]) for own in places]).mean(0))
     found, draws = alike([np.arange(len(own)) for own in values]), np.array(drawn)
-    rows = {("none" if not place else f"K = {kernels[place - 1]}"): (found[:, place], draws[:, place])
-            for place in range(len(names))}  # fmt: skip
+    widths = ["none", *(f"K = {kernel}" for kernel in kernels)]
+    rows = {width: (found[:, place], draws[:, place]) for place, width in enumerate(widths)}
     for place, what in ((-2, "last but one"), (-1, "widest")):
         rows[f"{what} less none"] = found[:, place] - found[:, 0], draws[:, place] - draws[:, 0]
     for name, (each, own) in rows.items():
@@ -85,16 +83,22 @@ def agreement(runs: Sequence[pd.DataFrame], people: dict[int, str]) -> Iterator[
 
 def grid_shares(scores: pd.DataFrame) -> pd.DataFrame:
     """Shares in needle grids, a row per grid and a column per method and stage; an undefined map counts as 0."""
-    own = scores[(scores["setting"] == "GridPG") & (scores["kind"] == "needle") & scores["grid"].notna()]
-    return own.assign(share=own["share"].fillna(0)).pivot_table(
-        index=["grid", "scan"], columns=["method", "stage"], values="share", sort=False
-    )
+    own = in_grids(scores, setting="GridPG", kind="needle")
+    own = own.assign(share=own["share"].fillna(0))
+    return own.pivot_table(index=["grid", "scan"], columns=["method", "stage"], values="share", sort=False)
+
+
+def in_grids(scores: pd.DataFrame, **wanted: object) -> pd.DataFrame:
+    """Scores of grids with these values."""
+    there = scores["grid"].notna()
+    for column, value in wanted.items():
+        there &= scores[column] == value
+    return scores[there]
 
 
 def fallen(four: Sequence[pd.DataFrame], nine: Sequence[pd.DataFrame], people: dict[int, str]) -> Iterator[str]:
     """Rows of A20: of each method and stage, its share in four cells less that in nine."""
-    needles = [[one[(one["setting"] == "GridPG") & (one["kind"] == "needle") & one["grid"].notna()] for one in side]
-               for side in (four, nine)]  # fmt: skip
+    needles = [[in_grids(one, setting="GridPG", kind="needle") for one in side] for side in (four, nine)]
     both = [pd.concat(side) for side in needles]
     for (name, stage), own in both[1].groupby(["method", "stage"], sort=False):
         if re.search(r"kernel=|bias=false|from=air|gamma=(?!0.25)|beta=(?!0$)", name):
@@ -123,8 +127,7 @@ def mean_row(what: str, runs: Sequence[pd.DataFrame], people: dict[int, str], co
 
 
 def in_the_copy(runs: Sequence[pd.DataFrame], people: dict[int, str]) -> str:
-    corners = [one[(one["setting"] == "DiFull") & (one["kind"] == "corner") & (one["method"] == "grad-cam")
-                   & one["grid"].notna()] for one in runs]  # fmt: skip
+    corners = [in_grids(one, setting="DiFull", kind="corner", method="grad-cam") for one in runs]
     corners = [one[one["stage"] == one["stage"].max()] for one in corners]
     corners = [one.assign(copy=(one["class_share"] - one["share"]).fillna(0) - one["chance"]) for one in corners]
     return mean_row("A7: Grad-CAM in the copy, less an even map", corners, people, "copy")
@@ -144,8 +147,7 @@ def areas(folders: Sequence[Path]) -> str:
 
 
 def below_chance(runs: Sequence[pd.DataFrame], people: dict[int, str], which: str) -> str:
-    own = [one[(one["method"] == "layer-cam") & (one["stage"] == 0) & (one["kind"] == "needle") & one["grid"].notna()]
-           for one in runs]  # fmt: skip
+    own = [in_grids(one, method="layer-cam", stage=0, kind="needle") for one in runs]
     own = [one.assign(less=one["share"].fillna(0) - one["chance"]) for one in own]
     return mean_row(f"A12: LayerCAM at the input less chance, {which}", own, people, "less")
 

@@ -3,15 +3,11 @@
     python benchmarks/guidance_study.py /tmp/demo/run /tmp/study --seeds 43 44 45
     python benchmarks/guidance_study.py /tmp/demo/run /tmp/study --seeds 43 44 45 --only control energy-brain
 
-RUN is a run with registered scans at 2 or 4 mm; it is only read. One scan of each person, at 4 mm, so
-that a study takes minutes on one core. The marker is a small cube in a corner of what networks see, as bright as the
-brightest voxel. In training and validation it goes with the diagnosis (95 %); who is tested has a copy with and one
-without. Masks and measures are those of `heatlas evaluate --parts marker`. A training that is done is not repeated:
-other epochs or folds need another OUT.
-Writes OUT/guidance_study.tsv, an answer a row, from which `guidance_summary.py` makes the tables again, and
-OUT/guidance_study.md: means over people and seeds beside what chance gives, paired differences with intervals over
-people, and which condition of each mask is chosen on the validation parts, where marker and diagnosis go together as in
-training.
+RUN has registered scans at 2 or 4 mm, and is only read: one scan of each person, at 4 mm. The marker is a small cube in
+a corner, as bright as the brightest voxel; in training and validation it goes with the diagnosis (95 %), and who is
+tested has a copy with and one without. Masks and measures are those of `heatlas evaluate --parts marker`. A training
+that is done is not repeated: other epochs or folds need another OUT. Writes OUT/guidance_study.tsv, an answer a row,
+and OUT/guidance_study.md, the tables that `guidance_summary.py` makes of it.
 """
 
 from __future__ import annotations

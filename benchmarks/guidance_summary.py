@@ -25,15 +25,19 @@ ENDS = " [{}, {}]"
 GROUPED = ("against_training", "mean_accuracy", "as_in_training")
 OF_STUDENTS = ("cosine", "agrees")
 ALSO = (
-    ("bcos-energy-10%", "bcos-energy"), ("energy-middle", "plain"), ("bcos-energy-middle", "bcos-plain"),
-    ("energy-last", "energy"), ("bcos-energy-last", "bcos-energy"),
-)  # fmt: skip
+    ("bcos-energy-10%", "bcos-energy"),
+    ("energy-middle", "plain"),
+    ("bcos-energy-middle", "bcos-plain"),
+    ("energy-last", "energy"),
+    ("bcos-energy-last", "bcos-energy"),
+)
 """As `COMPARED`, of the further section."""
 COMPARED = (
-    ("energy-brain", "l1-brain"), ("energy-brain", "ppce-brain"), ("energy-brain", "rrr-brain"),
-    ("l1-brain", "ppce-brain"), ("l1-brain", "rrr-brain"), ("bcos", "energy-brain"), ("energy-10%", "energy-brain"),
-    ("marker-bcos-energy", "marker-bcos-l1"), ("marker-bcos-energy", "marker-energy"),
-)  # fmt: skip
+    *(("energy-brain", f"{other}-brain") for other in ("l1", "ppce", "rrr")),
+    *(("l1-brain", f"{other}-brain") for other in ("ppce", "rrr")),
+    *((name, "energy-brain") for name in ("bcos", "energy-10%")),
+    *(("marker-bcos-energy", name) for name in ("marker-bcos-l1", "marker-energy")),
+)
 """Conditions that claims compare, beside each with what it is against."""
 
 
@@ -60,10 +64,8 @@ def per_person(rows: pd.DataFrame, name: str) -> pd.Series:
 def summary(rows: pd.DataFrame, wanted: Sequence[Condition]) -> str:
     by_name = dict(list(rows.groupby("condition", sort=False)))
     students = ["cosine", "agreement ID", "OOD"] if any(one.teacher and one.name in by_name for one in wanted) else []
-    lines = table([
-        "condition", "EPG", "on marker", "worst group", "by seed", "chance", "mean of four", "against training",
-        "as in training", *students,
-    ])  # fmt: skip
+    columns = ["condition", "EPG", "on marker", "worst group", "by seed", "chance", "mean of four"]
+    lines = table([*columns, "against training", "as in training", *students])
     for one in wanted:
         own = by_name.get(one.name)
         if own is None:
@@ -86,10 +88,8 @@ def summary(rows: pd.DataFrame, wanted: Sequence[Condition]) -> str:
             cells += [""] * len(students)
         lines.append(line(*cells))
     lines += ["", "Differences (95 % interval over people, seeds averaged; seeds in which it rises)", ""]
-    lines += table([
-        "condition", "minus", "EPG", "worst group", "against training", "mean of four", "as in training", *students,
-        "IoU", "on-object EPG",
-    ])  # fmt: skip
+    columns = ["condition", "minus", "EPG", "worst group", "against training", "mean of four", "as in training"]
+    lines += table([*columns, *students, "IoU", "on-object EPG"])
     named = {one.name: one for one in wanted}
     pairs = [(one.name, one.against) for one in wanted] + [pair for pair in COMPARED if pair[0] in named]
     for name, against in pairs:

@@ -65,12 +65,10 @@ from heatlas.studies.inherent import contrast, contributions
 Recipes = tuple[Recipe, ...]
 FACE = 2
 """Voxels from a face of the volume that count as on it."""
-SHOWN_SHARE = 0.25
+REMOVED_SHARE = 0.25
 """Of the brain, taken away at most: beyond, nothing is left that a network was trained on."""
-COLUMNS = [
-    "recipe", "seed", "map", "balanced_accuracy", "auroc_difference", "hits_difference", "auroc_mean", "hits_mean",
-    "train_loss", "train_balanced_accuracy", "validation_loss", "minutes",
-]  # fmt: skip
+SCORES = ["balanced_accuracy", "auroc_difference", "hits_difference", "auroc_mean", "hits_mean"]
+COLUMNS = ["recipe", "map", *SCORES, "train_loss", "train_balanced_accuracy", "validation_loss", "minutes"]
 """That the search prints."""
 IMPLICIT = (
     BEST,
@@ -229,7 +227,7 @@ def trade_off(work: Workplace, seed: int, recipes: Recipes) -> pd.DataFrame:
     rows = []
     for recipe in recipes:
         table = scored(work, recipe, work.cohort(recipe.config(work.run, seed)), seed)
-        kept = table.iloc[0][["balanced_accuracy", "auroc_difference", "hits_difference", "auroc_mean", "hits_mean"]]
+        kept = table.iloc[0][SCORES]
         cosines = [alignment(one) for one in scans_and_networks(work, recipe, seed)]
         rows.append({"recipe": recipe.name, **kept, "cosine": float(np.mean(cosines))})
     return pd.DataFrame(rows)
@@ -256,19 +254,18 @@ def removal(work: Workplace, seed: int, _: Recipes) -> pd.DataFrame:
         other = one.loaded.input.box.crop(of_founding[one.scan_id])
         draw = torch.Generator().manual_seed(seed)
         orders = {
-            "inherent, most first": own, "inherent, least first": -own,
+            "inherent, most first": own,
+            "inherent, least first": -own,
             "DeepLIFT of the founding network, most first": torch.from_numpy(np.ascontiguousarray(other)),
             "random": torch.rand(volume.shape, generator=draw),
-        }  # fmt: skip
+        }
         parts, empty = part_numbers(brain), torch.zeros_like(volume)
         for name, values in orders.items():
             score = lambda volumes, model=one.loaded.model: torch.softmax(model(volumes), 1)[:, 1]  # noqa: E731
             curve = removal_curve(score, volume, empty, parts, values, steps=20, seed=seed)
-            early = curve.fractions <= SHOWN_SHARE + 1e-3
-            rows.append({
-                "order": name, "before": curve.scores[0], "after 5 %": curve.scores[1],
-                "after 25 %": curve.scores[early][-1], "mean up to 25 %": curve.scores[early].mean(),
-            })  # fmt: skip
+            early = curve.fractions <= REMOVED_SHARE + 1e-3
+            row = {"order": name, "before": curve.scores[0], "after 5 %": curve.scores[1]}
+            rows.append(row | {"after 25 %": curve.scores[early][-1], "mean up to 25 %": curve.scores[early].mean()})
     return pd.DataFrame(rows).groupby("order", sort=False).mean().reset_index()
 
 
@@ -333,10 +330,10 @@ def templates(seed: int) -> pd.DataFrame:
             (-one(x.view(-1, 125, 1, 1, 1)).mean()).backward()
             optimiser.step()
         span = torch.linalg.qr(one.expand_weight.flatten(1).T.detach()).Q
-        rows.append({"bound": bound} | {
-            name: float(torch.linalg.svdvals(span.T @ torch.linalg.qr(basis).Q).min())
-            for name, basis in (("templates", truth.T), ("principal components", principal))
-        })  # fmt: skip
+        row = {"bound": bound}
+        for name, basis in (("templates", truth.T), ("principal components", principal)):
+            row[name] = float(torch.linalg.svdvals(span.T @ torch.linalg.qr(basis).Q).min())
+        rows.append(row)
     return pd.DataFrame(rows)
 
 

@@ -3,17 +3,13 @@
     python benchmarks/label_dice.py ../shared/data/oasis20 WORK --page docs/benchmarks/registration.md
 
 Both get the same scans (skull-stripped, as stored), the same template brain, the same seed and one thread. Plain is
-what a user of ANTsPy would write, ``ants.registration(template, scan, "antsRegistrationSyNQuick[s]")``. The manual
-labels of each person are carried to template space and compared with the atlas there (Dice of its 134 regions).
-Volumes of the hippocampi are compared with the manual ones.
+what a user of ANTsPy would write. In place of repeat scans, which this dataset does not have, a scan is turned by 3
+degrees, shifted by 2 mm, interpolated and made noisier, and registered again (`--retest N`): what this changes is the
+least that a repeat scan would change.
 
-There are no repeat scans in this dataset. In their place a scan is turned by 3 degrees, shifted by 2 mm, interpolated
-and made noisier, and registered again (`--retest N`): what this changes is the least that a repeat scan would change.
-
-Every registration is a folder in WORK, so a killed run goes on where it was. One made by other code, other settings or
+Every registration is a folder in WORK, so a killed run goes on where it was; one made by other code, other settings or
 another version of ANTsPy is made again. One person takes some three minutes at 2 mm and six at 1 mm; with
-`--minutes N`, no new measurement begins after that time, and the page says what was not run. `--minutes 0` only
-writes the page.
+`--minutes N`, no new measurement begins after that time. `--minutes 0` only writes the page.
 """
 
 from __future__ import annotations
@@ -128,11 +124,9 @@ def measured(
 ) -> dict[str, Any] | None:
     """What one engine gives for one person; None if there is no valid registration and none may `begin`."""
     person, resolution = person_of(image), float(template.grid.affine[1, 1])
-    settings = {
-        "engine": engine, "resolution_mm": resolution, "seed": options.seed,
-        "transform": PLAIN_CALL if engine == PLAIN else RegistrationConfig().transform, "ants": ants.__version__,
-        "code": code_digest(*CODE),
-    }  # fmt: skip
+    settings = {"engine": engine, "resolution_mm": resolution, "seed": options.seed}
+    settings["transform"] = PLAIN_CALL if engine == PLAIN else RegistrationConfig().transform
+    settings |= {"ants": ants.__version__, "code": code_digest(*CODE)}
     folder = options.work / f"{person}_res-{resolution:g}_{engine}"
     record, prefix = folder / "settings.json", folder / "ants_"
     known = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else {}
@@ -256,24 +250,28 @@ def volumes_of(rows: pd.DataFrame) -> list[str]:
     found = by_engine(rows)
     columns = "people", "r with manual", "bias", "SD of the difference", "from", "to"
     lines = table(["volume of both hippocampi", *columns])
-    kinds = (("without fluid", OURS, "tissue_mm3"), ("whole label", OURS, "whole_mm3"),
-             ("whole label, plain", PLAIN, "whole_mm3"))  # fmt: skip
-    for title, engine, column in kinds:
+    for title, engine, column in (
+        ("without fluid", OURS, "tissue_mm3"),
+        ("whole label", OURS, "whole_mm3"),
+        ("whole label, plain", PLAIN, "whole_mm3"),
+    ):
         own = found[engine][~found[engine].index.isin(CHOSEN_ON)]
         if len(own) < 3:
             continue
         percent = 100 * (own[column] / own["manual_mm3"] - 1)
         r = np.corrcoef(own[column], own["manual_mm3"])[0, 1]
-        lines.append(f"| {title} | {len(own)} | {r:.3f} | {percent.mean():+.1f} % | {percent.std():.1f} % | "
-                     f"{percent.min():+.1f} % | {percent.max():+.1f} % |")  # fmt: skip
+        cells = (f"{percent.mean():+.1f} %", f"{percent.std():.1f} %")
+        lines.append(
+            line(title, len(own), f"{r:.3f}", *cells, *(f"{percent.agg(end):+.1f} %" for end in ("min", "max")))
+        )
     lines = lines if len(lines) > 2 else ["Too few people for a correlation of volumes."]
     first, second = found[OURS], found[RETEST]
     second = second[second.index.isin(first.index)]
     if len(second):
         pair = first.loc[second.index, "tissue_mm3"], second["tissue_mm3"]
         percent = 200 * (pair[0] - pair[1]).abs() / (pair[0] + pair[1])
-        lines += ["", f"Scan moved and registered again (n = {len(second)}): volumes without fluid differ by "
-                  f"{percent.mean():.1f} % on average, {percent.max():.1f} % at most."]  # fmt: skip
+        differ = f"differ by {percent.mean():.1f} % on average, {percent.max():.1f} % at most"
+        lines += ["", f"Scan moved and registered again (n = {len(second)}): volumes without fluid {differ}."]
     return lines
 
 

@@ -75,8 +75,8 @@ def true_performance(positive: int, negative: int, quality: float) -> dict[str, 
 def small_classes(rng: Generator) -> Found:
     found = {}
     settings = replace(FAST, bootstrap_samples=DRAWS)
-    for positive, negative, quality in ((15, 15, 0.8), (15, 15, 1.5), (8, 22, 0.8), (8, 22, 1.5), (10, 20, 2.0),
-                                        (20, 60, 1.5), (60, 60, 0.8)):  # fmt: skip
+    few = ((15, 15, 0.8), (15, 15, 1.5), (8, 22, 0.8), (8, 22, 1.5), (10, 20, 2.0))
+    for positive, negative, quality in (*few, (20, 60, 1.5), (60, 60, 0.8)):
         frame = cohort(rng, positive, negative, 5, quality)
         table = pd.DataFrame(rows_of_performance(ALL_FOLDS, frame, settings, rng)).set_index("metric")
         truth = true_performance(positive, negative, quality)
@@ -95,8 +95,10 @@ def predictors(rng: Generator) -> Found:
         of = cohort(rng, positive, negative, folds, 0.0)  # its people, classes and folds
         person = of["participant_id"].astype(int).to_numpy()
         shared = quality * (2 * of["target"].to_numpy() - 1) + 0.6 * rng.normal(size=n)[person]
-        scores = [expit(2 * (shared + 0.6 * rng.normal(size=n)[person] + 0.3 * rng.normal(size=len(of))))
-                  for _ in range(2)]  # fmt: skip
+        scores = []
+        for _ in range(2):
+            seen = shared + 0.6 * rng.normal(size=n)[person] + 0.3 * rng.normal(size=len(of))
+            scores.append(expit(2 * seen))
         compared = _Compared(of["target"].to_numpy(float), (1,), *(one[:, None] for one in scores))
         rows = rows_of_baseline("regions", of.assign(**{"class": of["target"]}), compared, DRAWS, rng)
         for row in rows:
@@ -119,13 +121,13 @@ def new_cohorts(rng: Generator) -> Found:
     """The same network answers the people of a run and others who do not differ."""
     found = {}
     config = load_config(overrides={"statistics": {"bootstrap_samples": DRAWS}})
-    for run, new, quality in (((60, 60), (30, 30), 0.75), ((60, 60), (8, 22), 0.75), ((30, 30), (10, 10), 1.5),
-                              ((60, 60), (8, 22), 1.4)):  # fmt: skip
-        sides = [
-            SimpleNamespace(predictions=cohort(rng, *sizes, folds, quality, False), config=config,
-                            seed=int(rng.integers(2**31)))
-            for sizes, folds in ((run, 5), (new, 1))
-        ]  # fmt: skip
+    large = (60, 60)
+    sizes = ((large, (30, 30), 0.75), (large, (8, 22), 0.75), ((30, 30), (10, 10), 1.5), (large, (8, 22), 1.4))
+    for run, new, quality in sizes:
+        sides = []
+        for people, folds in ((run, 5), (new, 1)):
+            predictions = cohort(rng, *people, folds, quality, False)
+            sides.append(SimpleNamespace(predictions=predictions, config=config, seed=int(rng.integers(2**31))))
         for row in _performance(Cohorts(*sides)):
             if row["measure"] == "probability_less_share" and run[0] * new[1] != run[1] * new[0]:
                 continue  # it depends on the share of the positive class
@@ -167,8 +169,8 @@ def images_and_maps(rng: Generator) -> Found:
         seen = seen * SCALE[fold][:, None] + fold[:, None]
         frame = pd.DataFrame({"participant_id": np.arange(n).astype(str), "target": first.astype(int), "fold": fold})
         config = SimpleNamespace(statistics=replace(FAST, covariates="", bootstrap_samples=20))
-        inputs = SimpleNamespace(frame=frame, config=config, seed=int(rng.integers(2**31)),
-                                 values=SimpleNamespace(maps=["map"], densities=seen[:, None]))  # fmt: skip
+        values = SimpleNamespace(maps=["map"], densities=seen[:, None])
+        inputs = SimpleNamespace(frame=frame, config=config, seed=int(rng.integers(2**31)), values=values)
         row = _agreement(inputs, np.arange(n), images, "map")
         named = f"images and {'a map of them' if same else 'another map'}, {few} and {many} people, SD {spread:g}:1"
         found[named] = np.array([row["p"]])
@@ -179,8 +181,8 @@ def images_and_maps(rng: Generator) -> Found:
 def steady_scans(rng: Generator) -> Found:
     """Few people whose scans agree (ICC .95) beside many whose scans do not (ICC .3) and who have more of them."""
     found = {}
-    for n, share, few, many in ((60, 0.25, (1, 1), (5, 5)), (60, 0.35, (1, 2), (3, 5)), (120, 0.25, (1, 2), (3, 4)),
-                                (200, 0.4, (1, 1), (4, 4))):  # fmt: skip
+    small = ((60, 0.25, (1, 1), (5, 5)), (60, 0.35, (1, 2), (3, 5)))
+    for n, share, few, many in (*small, (120, 0.25, (1, 2), (3, 4)), (200, 0.4, (1, 1), (4, 4))):
         inside = rng.permutation(n) < share * n
         positive = np.arange(n) < 0.4 * n
         scans = np.where(inside, rng.integers(few[0], few[1] + 1, n), rng.integers(many[0], many[1] + 1, n))
@@ -212,10 +214,9 @@ def unequal_spread(rng: Generator) -> Found:
         for kind, biomarker in (("varies as much", x), ("is the class", is_few.astype(float))):
             for estimator in ("pearson", "spearman", "partial"):
                 held = [np.ones(n), age] if estimator == "partial" else [np.ones(n)]
-                points = ParticipantValues(
-                    values, biomarker[:, None], np.column_stack(held), (), Exchangeability.free(n), n, None,
-                    small_class(is_few.astype(np.intp)), SMALL_CLASS,
-                )  # fmt: skip
+                sides = values, biomarker[:, None], np.column_stack(held)
+                caution = small_class(is_few.astype(np.intp)), SMALL_CLASS
+                points = ParticipantValues(*sides, (), Exchangeability.free(n), n, None, *caution)
                 table = rows_of(points, columns, Biomarker("x", biomarker), estimator, FAST, rng)
                 named = f"{estimator}, {few} of {n} with {times:g} x the SD, biomarker {kind}"
                 found[named] = table["p"].to_numpy(float)

@@ -178,10 +178,9 @@ def ordering(rng: Generator) -> Found:
 def hazards(rng: Generator) -> Found:
     """Log hazard ratio 0 or 0.5 for 1 SD of relevance, and with age; or networks of unequal scale that see nothing."""
     found = {}
-    for rate, networks, slope, formula in (
-        (60, 1, 0.0, "age + sex + mmse"), (60, 1, 0.5, "age + sex + mmse"), (120, 1, 0.0, ""), (120, 1, 0.5, ""),
-        (60, 4, 0.0, "age + sex + mmse"), (120, 4, 0.0, ""),
-    ):  # fmt: skip
+    adjusting = "age + sex + mmse"
+    one_network = ((60, 1, 0.0, adjusting), (60, 1, 0.5, adjusting), (120, 1, 0.0, ""), (120, 1, 0.5, ""))
+    for rate, networks, slope, formula in (*one_network, (60, 4, 0.0, adjusting), (120, 4, 0.0, "")):
         x, age, network = rng.normal(size=PEOPLE), rng.normal(74, 6, PEOPLE), np.arange(PEOPLE) % networks
         months = np.ceil(rng.exponential(rate * np.exp(-slope * x - 0.05 * (age - 74) * bool(formula))) / 3) * 3
         followed = rng.choice([24.0, 36.0, 48.0], PEOPLE)
@@ -300,9 +299,14 @@ def pairs(rng: Generator, kind: str, n: int, rho: float) -> tuple[np.ndarray, np
 def correlations(rng: Generator) -> Found:
     found = {}
     for kind, n, folds, rho in (
-        ("normal", 12, 1, 0.5), ("normal", 12, 1, 0.8), ("normal", 30, 5, 0.8), ("lognormal 0.6", 30, 1, 0.5),
-        ("lognormal 0.6", 30, 5, 0.8), ("exponential", 30, 1, 0.5), ("lognormal 1", 30, 1, 0.5),
-    ):  # fmt: skip
+        ("normal", 12, 1, 0.5),
+        ("normal", 12, 1, 0.8),
+        ("normal", 30, 5, 0.8),
+        ("lognormal 0.6", 30, 1, 0.5),
+        ("lognormal 0.6", 30, 5, 0.8),
+        ("exponential", 30, 1, 0.5),
+        ("lognormal 1", 30, 1, 0.5),
+    ):
         x, y, true = pairs(rng, kind, n, rho)
         frame = pd.DataFrame({"participant_id": np.arange(n).astype(str), "fold": np.arange(n) % folds})
         frame = frame.assign(map="map", relevance_sum=y, hippocampus_mm3=x, hippocampus_per_tiv=np.nan)

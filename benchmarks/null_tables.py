@@ -526,9 +526,14 @@ def skewed_change(rng: Generator, effect: float = 0.0) -> Found:
 
 
 def fair(
-    rng: Generator, fold: np.ndarray, inside: np.ndarray, scans: np.ndarray, quality: np.ndarray, effect: float,
+    rng: Generator,
+    fold: np.ndarray,
+    inside: np.ndarray,
+    scans: np.ndarray,
+    quality: np.ndarray,
+    effect: float,
     noise: float = 0.5,
-) -> Found:  # fmt: skip
+) -> Found:
     """p of the subgroup in each metric; networks differ in `quality`, of the people of both classes alike.
 
     With an effect, quality in the subgroup is less by so much; `noise` is the SD of scans of a person.
@@ -679,10 +684,9 @@ def of_relevance(
 def short_follow_up(rng: Generator, effect: float = 0.0) -> Found:
     """Conversion does not depend on relevance; how long people are followed does, and conversions are few or many."""
     found = {}
-    for n, rate, networks, formula, follow in (
-        (80, 50, 1, "", "short"), (60, 120, 4, "", "short"), (60, 120, 4, "age + sex + mmse", "short"),
-        (60, 120, 4, "", "long for extreme values"), (60, 120, 4, "age + sex + mmse", "long for extreme values"),
-    ):  # fmt: skip
+    formulas, lengths = ("", "age + sex + mmse"), ("short", "long for extreme values")
+    of_networks = [(60, 120, 4, formula, follow) for follow in lengths for formula in formulas]
+    for n, rate, networks, formula, follow in [(80, 50, 1, "", "short"), *of_networks]:
         values, age = rng.normal(size=n), rng.normal(74, 6, n)
         months = np.ceil(rng.exponential(rate, n) * np.exp(-effect * values - 0.03 * (age - 74) * (n < 80)) / 6) * 6
         months_followed = 42 - 15 * values if follow == "short" else 36 + 20 * np.abs(values)

@@ -180,8 +180,8 @@ def main() -> None:
         if not (out / name / "report.html").is_file():
             call("run", source, out / name, *common, "--config", settings)
         if not (out / name / "evaluation" / "verdicts.tsv").is_file():
-            call("evaluate", out / name, "--quick", "--parts", *options.parts, "--methods", *METHODS,
-                 "--n-procs", options.n_procs)  # fmt: skip
+            asked = ["--parts", *options.parts, "--methods", *METHODS]
+            call("evaluate", out / name, "--quick", *asked, "--n-procs", options.n_procs)
             call("report", out / name)
     summary(out, ["run", "applied", *options.only])
 

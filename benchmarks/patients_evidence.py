@@ -100,7 +100,7 @@ def is_whole(recipe: Recipe) -> bool:
     return not {"participants", "max_epochs"} & set(recipe.settings.get("training", {}))
 
 
-def asked_of(recipe: Recipe, run: Path, seed: int) -> Recipe:
+def with_its_method(recipe: Recipe, run: Path, seed: int) -> Recipe:
     """The recipe with the one method that is asked."""
     refused = family_of_networks(recipe.config(run, seed).model).refused
     return Recipe(recipe.name, recipe.settings, tuple(one for one in METHODS if one not in refused)[:1])
@@ -108,7 +108,7 @@ def asked_of(recipe: Recipe, run: Path, seed: int) -> Recipe:
 
 def answers(work: Workplace, recipe: Recipe, seed: int) -> pd.DataFrame:
     """Logit and densities of every person by the networks of a recipe, which are trained if missing."""
-    asked = asked_of(recipe, work.run, seed)
+    asked = with_its_method(recipe, work.run, seed)
     cohort = work.cohort(asked.config(work.run, seed))
     found = networks(asked, cohort, seed)
     if recipe is FOUNDING and seed == read_run_config(RunLayout(work.run.resolve())).seed:
@@ -221,11 +221,12 @@ def measures_of(
 
 
 MEASURES = {
-    "place": "place of the hippocampus (1 is best)", "g": "Hedges' g of the hippocampus",
+    "place": "place of the hippocampus (1 is best)",
+    "g": "Hedges' g of the hippocampus",
     "others": "agreement with the mean of the other networks",
     "families": "agreement with the mean of the other families",
     "tissue": "agreement with the difference of the images",
-}  # fmt: skip
+}
 
 
 def better(table: pd.DataFrame, measure: str) -> Floats:

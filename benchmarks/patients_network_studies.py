@@ -330,8 +330,9 @@ def readable_pairs(rows: pd.DataFrame) -> Iterator[Pair]:
 TESTS: Mapping[str, Mapping[Measure, int]] = {
     "CoDA-S": {removal: 6, cascade: 4},
     **{f"B-cos, {name} norm with biases": {constants: 0} for name in NORMS},
-    "B-cos, dark": {drawn: 0}, "B-cos, dark, off-targets": {drawn: 0}, "B-cos, B 1.5": {constants: 0, drawn: 0},
-}  # fmt: skip
+    **{name: {drawn: 0} for name in ("B-cos, dark", "B-cos, dark, off-targets")},
+    "B-cos, B 1.5": {constants: 0, drawn: 0},
+}
 STUDIES = {
     "own": Study("Networks that explain themselves", own_recipes, own_pairs),
     "own-further": Study(

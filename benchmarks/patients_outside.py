@@ -138,8 +138,7 @@ class Study:
         """One scan of each person, registered if they are not."""
         run = self.out / "registered"
         if not (run / "group" / "registration.tsv").is_file():
-            call("run", str(self.source), str(run), "--preset", "patients", "--n-procs", "1", "--stop-after",
-                 "registration")  # fmt: skip
+            call("run", self.source, run, "--preset", "patients", "--n-procs", 1, "--stop-after", "registration")
         return [scan for scan in ScanTable.read(run / "scans.tsv").kept if scan.label is not None]
 
     @cached_property
@@ -326,8 +325,8 @@ class Half:
             task, loss = task_of(config.cohort), family_of(config.model).loss
             objective = objective_of(task, config.training, training.targets, loss)
             learner = StagedModel([OnTop(model)]) if recipe.on_ridge else model
-            weights = run_training(learner, training, selecting, objective, config.training, seed,
-                                   self.folder / "training.safetensors", Context())  # fmt: skip
+            parts, work = (training, selecting), self.folder / "training.safetensors"
+            weights = run_training(learner, *parts, objective, config.training, seed, work, Context())
             learner.load_state_dict(weights)
             values = {name: value.contiguous() for name, value in model.state_dict().items()}
             save_file(values, kept.with_suffix(".part"))
@@ -344,8 +343,8 @@ class Half:
         for fold in range(FOLDS):
             people = self.fold(fold)[2]
             logits = answers(self.networks(recipe, fold), self.study.volumes(recipe)[torch.from_numpy(people)])
-            rows.append(pd.DataFrame({"person": people, "fold": fold, "target": self.study.positive[people],
-                                      "probability": logits}))  # fmt: skip
+            own = pd.DataFrame({"person": people, "fold": fold, "target": self.study.positive[people]})
+            rows.append(own.assign(probability=logits))
         return pd.concat(rows, ignore_index=True)
 
     @cached_property
@@ -568,9 +567,9 @@ def in_short(rows: pd.DataFrame) -> str:
     rows = finished(rows)
     own = rows[rows["predictor"] == CHOSEN]
     of_ridge = rows.loc[rows["predictor"] == RIDGE, "area"].median()
-    cells = [f"{own['area'].median():.2f}", f"{of_ridge:.2f}",
-             f"{own['Hippocampus place'].median():.0f}, {own['Hippocampus g'].median():.2f}",
-             f"{own['regions p_fwe'].median():.0f}"]  # fmt: skip
+    cells = [f"{own['area'].median():.2f}", f"{of_ridge:.2f}"]
+    cells.append(f"{own['Hippocampus place'].median():.0f}, {own['Hippocampus g'].median():.2f}")
+    cells.append(f"{own['regions p_fwe'].median():.0f}")
     name = f"{IN_SHORT} ({len(own)}; medians): chosen and learned in one, judged in the other ([below](#{ANCHOR}))"
     return " | ".join([name, *(cell.replace("0.", ".") for cell in cells)]) + " |"
 

@@ -42,6 +42,8 @@ FIRST = ("Transverse temporal gyrus", "Hippocampus", "Planum temporale", "Amygda
 """Largest gains of the source, in its order."""
 HIGHER_IN_CONTROLS = ("Cerebral white matter", "Cerebellum")
 TOP, DRAWS = 10, 1000
+WAYS = (lambda gap: True, lambda gap: gap == 0.25, lambda gap: gap >= 0.75)
+"""Distances of β: all, neighbours, and .75 and more apart."""
 NAMES = {"mmse": "MMSE", "nwbv": "nWBV"}
 
 
@@ -94,11 +96,6 @@ def shared(seed: Seed, metric: str, wanted: Callable[[float], bool] = lambda gap
     return 100 * float(np.mean(pairs))
 
 
-def near_less_far(seed: Seed, metric: str) -> float:
-    """Overlap of neighbouring values of β less that of values .75 and more apart."""
-    return shared(seed, metric, lambda gap: gap == 0.25) - shared(seed, metric, lambda gap: gap >= 0.75)
-
-
 def separation(seed: Seed, name: str) -> float:
     """Probability that a patient's total is above a control's of the same fold."""
     won = pairs = 0.0
@@ -120,10 +117,6 @@ def mean_of(seed: Seed, name: str, *outcomes: str) -> float:
     return float(seed.total(name)[np.isin(seed.outcome, outcomes)].mean())
 
 
-def false_less_true(seed: Seed) -> float:
-    return mean_of(seed, LRP, "FP") - mean_of(seed, LRP, "TP")
-
-
 def alike(seed: Seed) -> float:
     """Rank correlation over regions of the mean density of false and of true positives."""
     means = [seed.sums[LRP][seed.outcome == outcome].mean(axis=0) / seed.size for outcome in ("FP", "TP")]
@@ -133,15 +126,6 @@ def alike(seed: Seed) -> float:
 def wrong_less_right(seed: Seed, name: str) -> float:
     """The lower of the means of false positives and negatives less the higher of true ones."""
     return min(mean_of(seed, name, kind) for kind in ("FP", "FN")) - max(mean_of(seed, name, k) for k in ("TP", "TN"))
-
-
-def with_size(seed: Seed, name: str) -> float:
-    return float(spearmanr(seed.sums[name][seed.positive].mean(axis=0), seed.size).statistic)
-
-
-def among_first(seed: Seed) -> float:
-    """How many of the four of the source are among the first ten by gain."""
-    return float(sum(seed.regions[place] in FIRST for place in order(seed, LRP, "gain")[:TOP]))
 
 
 def sparser(seed: Seed, measure: int) -> float:
@@ -158,10 +142,6 @@ def spreads(seed: Seed) -> Floats:
         left = frame - frame.groupby(seed.fold[own]).transform("mean")
         shares.append(np.sqrt((left**2).sum() / (own.sum() - len(np.unique(seed.fold[own])))))
     return np.asarray(shares[0] / shares[1])
-
-
-def spread(seed: Seed) -> float:
-    return float(np.median(spreads(seed)))
 
 
 def row(what: str, statistic: Callable[[Seed], float], runs: Sequence[Seed], digits: int = 2) -> str:
@@ -190,7 +170,10 @@ def tables(runs: Sequence[Seed]) -> str:
         less = partial(lambda seed, n: separation(seed, LRP) - separation(seed, n), n=name)
         add(f"L5: area of LRP less that of {what}", less)
         add(f"L5: regions of {last} with more {what} in patients", lambda seed, n=name: higher(seed, n), 0)
-    add("L6: LRP of false positives less that of true positives", false_less_true)
+    add(
+        "L6: LRP of false positives less that of true positives",
+        lambda seed: mean_of(seed, LRP, "FP") - mean_of(seed, LRP, "TP"),
+    )
     add("L6: rank correlation over regions, false and true positives", alike)
     for what, name in GUIDED_MAPS:
         add(
@@ -198,16 +181,25 @@ def tables(runs: Sequence[Seed]) -> str:
             lambda seed, n=name: wrong_less_right(seed, n),
         )
     for what, name in (("LRP β = 0", LRP), *GUIDED_MAPS):
-        add(f"L8: rank correlation of sum and size over regions, {what}", lambda seed, n=name: with_size(seed, n))
-    add("L9: of the source's four regions, those among the first ten by gain", among_first, 1)
+        means = lambda seed, n=name: seed.sums[n][seed.positive].mean(axis=0)  # noqa: E731
+        title = f"L8: rank correlation of sum and size over regions, {what}"
+        add(title, lambda seed, of=means: float(spearmanr(of(seed), seed.size).statistic))
+    places = lambda seed: order(seed, LRP, "gain")[:TOP]  # noqa: E731
+    among = lambda seed: float(sum(seed.regions[place] in FIRST for place in places(seed)))  # noqa: E731
+    add("L9: of the source's four regions, those among the first ten by gain", among, 1)
     add("L10: Gini index at β = 1 less that at β = 0", lambda seed: sparser(seed, 0), 3)
     add("L10: entropy at β = 1 less that at β = 0, bits", lambda seed: sparser(seed, 1))
     for more, less_ in (("sum", "density"), ("density", "gain"), ("sum", "gain")):
         gap = partial(lambda seed, a, b: shared(seed, a) - shared(seed, b), a=more, b=less_)
         add(f"L11: overlap of the first ten, {more} less {less_}, per cent", gap, 0)
     for metric in METRICS:
-        add(f"L12: overlap of neighbouring less distant β, {metric}", lambda seed, m=metric: near_less_far(seed, m), 0)
-    add("L13: standard deviation of density, patients over controls, median over regions", spread)
+        near, far = (partial(shared, metric=metric, wanted=way) for way in (WAYS[1], WAYS[2]))
+        less = lambda seed, a=near, b=far: a(seed) - b(seed)  # noqa: E731
+        add(f"L12: overlap of neighbouring less distant β, {metric}", less, 0)
+    add(
+        "L13: standard deviation of density, patients over controls, median over regions",
+        lambda seed: float(np.median(spreads(seed))),
+    )
     return "\n".join([*lines, "", *details(runs)])
 
 
@@ -245,8 +237,7 @@ def _ratio(seed: Seed, region: str) -> str:
 
 
 def _overlaps(seed: Seed, metric: str) -> str:
-    ways = (lambda gap: True, lambda gap: gap == 0.25, lambda gap: gap >= 0.75)
-    return listed((shared(seed, metric, wanted) for wanted in ways), ".0f")
+    return listed((shared(seed, metric, wanted) for wanted in WAYS), ".0f")
 
 
 def _places(seed: Seed) -> str:

@@ -3,12 +3,10 @@
     python benchmarks/patients_search.py RUN OUT --seeds 43 44 45
     python benchmarks/patients_search.py RUN OUT --only founding smaller --voxel 4
 
-RUN is a run with registered scans of patients (docs/patients.md); it is only read. One scan of each person, resampled
-to the voxel size asked for. In each of five folds a candidate is trained on four fifths of the rest and answers for the
-people of the fold and for the fifth that it did not train with. The last row takes, in each fold, the candidate with
-the best area on that fifth, over seeds, so nothing is chosen on people who are reported (Varma & Simon 2006); the best
-of the other rows is a best of many and says more than it should. `OUT/answers.tsv` keeps every answer; what is done is
-not repeated.
+RUN, of patients (docs/patients.md), is only read. In each of five folds a candidate is trained on four fifths of the
+rest and answers for the people of the fold and for the fifth that it did not train with. The last row takes, in each
+fold, the candidate with the best area on that fifth, over seeds, so nothing is chosen on people who are reported (Varma
+& Simon 2006). `OUT/answers.tsv` keeps every answer; what is done is not repeated.
 """
 
 from __future__ import annotations
@@ -197,8 +195,8 @@ def answers(
     rows = []
     for kind, own in (("selection", selecting), ("test", testing)):
         with torch.inference_mode():
-            logits = torch.cat([model(part(own[i : i + 8]).batch(np.arange(len(own[i : i + 8])))[0].float())
-                                for i in range(0, len(own), 8)])  # fmt: skip
+            batches = [part(own[i : i + 8]) for i in range(0, len(own), 8)]
+            logits = torch.cat([model(each.batch(np.arange(len(each)))[0].float()) for each in batches])
         for person, logit in zip(own, (logits[:, 1] - logits[:, 0]).tolist(), strict=True):
             rows.append([name, seed, fold, kind, people.names[person], bool(people.positive[person]), logit])
     return pd.DataFrame(rows, columns=["candidate", "seed", "fold", "part", "person", "positive", "logit"])

@@ -2,15 +2,11 @@
 
     python benchmarks/probes.py RUN OUT --seeds 43 44 45
 
-RUN is a registered run whose truth is known (the demo); it is only read. For each seed the networks of the backbone are
-trained first; probes then stand on their convolutions, fold by fold. Shares of maps in grids of four scans are in
+RUN, the demo or another registered run whose truth is known, is only read. For each seed the networks of the backbone
+are trained first; probes then stand on their convolutions, fold by fold. Shares of maps in grids of four scans are in
 OUT/grids.tsv; with --regions also scores of `heatlas evaluate` on the planted regions, in OUT/search.tsv. The same
-command continues.
-
-Gairola et al. (2025) find that binary cross-entropy raises GridPG of LRP (ε, γ = .25 and zB), integrated gradients,
-LIME and the maps of B-cos networks, and no consistent effect on input × gradient, guided backpropagation and Grad-CAM
-of conventional networks; depth raises that of B-cos heads. All start from the logit: maps of the evidence (DeepLIFT,
-expected gradients) take the other class away, and with it what cross-entropy leaves open.
+command continues. Methods are those of Gairola et al. (2025), and all start from the logit: maps of the evidence
+(DeepLIFT, expected gradients) take the other class away, and with it what cross-entropy leaves open.
 """
 
 from __future__ import annotations
