@@ -30,7 +30,7 @@ import nibabel as nib
 import numpy as np
 import pandas as pd
 import scipy.ndimage
-from harness import arguments_of, line, show_page, table
+from harness import arguments_of, line, table, write_section
 from scipy.spatial.transform import Rotation
 
 from heatlas.atlases.labels import Atlas, load_atlas
@@ -92,10 +92,12 @@ def main() -> None:
             rows.append({"resolution": resolution, "engine": engine, "person": person_of(image), **(row or {})})
             if row:
                 print(resolution, person_of(image), engine, row["dice"], f"{row['seconds']:.0f} s", flush=True)
-    lines = []
     for resolution, own in pd.DataFrame(rows).groupby("resolution", sort=False):
-        lines += [f"## Template at {resolution:g} mm", "", *overlap(own), "", *volumes_of(own), "", *people(own), ""]
-    show_page("\n".join(lines), options.page, "Registration: manual labels on the atlas")
+        text = "\n".join([*overlap(own), "", *volumes_of(own), "", *people(own)])
+        print(text)
+        if options.page:
+            heading = "Registration: manual labels on the atlas"
+            write_section(options.page, f"Template at {resolution:g} mm", text, heading)
 
 
 def in_order(images: list[Path]) -> list[Path]:
