@@ -2,13 +2,12 @@
 
     python benchmarks/ca_stream.py /tmp/demo/run --seeds 43 44 45 --output docs/benchmarks/ca_stream.md
 
-RUN is only read. Volumes and folds are those of `benchmarks/guidance_study.py`. Networks recognise the marker in
-copies with and without it: the diagnosis is beyond a network with GAP and 16 people to learn from (--task diagnosis:
-50 % with GAP, 47 % with CA-Stream), and a comparison at chance says nothing. A ResNet-10 with GAP is trained, then
-frozen, and two probes on it are trained with the same recipe: head "linear" (GAP) and head "ca-stream". Both are asked
-for the logit of the class that they find, by methods at their last features: with CA-Stream those before the attention,
-so that gradients pass through it (Torres Figueroa 2024, ch. 3). The volume is shown through the map, scaled to [0, 1]
-and brought to its grid; what is hidden is air. --marker sets how bright the marker is, as share of the brightest voxel.
+RUN is only read. Volumes and folds are those of `benchmarks/guidance_study.py`. Networks recognise the marker: the
+diagnosis is beyond a network with GAP and 16 people to learn from (--task diagnosis: 50 % with GAP, 47 % with
+CA-Stream). A ResNet-10 with GAP is trained, then frozen, and two probes on it are trained with the same recipe. Both
+are asked for the logit of the class that they find, by methods at their last features: with CA-Stream those before the
+attention, so that gradients pass through it (Torres Figueroa 2024, ch. 3). --marker sets how bright the marker is, as
+share of the brightest voxel.
 """
 
 from __future__ import annotations

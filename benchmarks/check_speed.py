@@ -3,9 +3,8 @@
     python benchmarks/check_speed.py --output docs/benchmarks/check.md
 
 Three inputs are generated in a temporary folder: a LONI tree of NIfTI files, one of DICOM files (a hundredth of the
-scans: each is 100 files), and a BIDS dataset as Clinica writes it. The tables are as long and as wide as real ones:
-ADNIMERGE of 16,000 visits and 116 columns, DXSUM, MPRAGEMETA, MRIQUALITY and a collection list. What is measured is
-the command in a process of its own, the start of Python included; the limit is that of issue 4, 60 s and 1 GB.
+scans: each is 100 files), and a BIDS dataset as Clinica writes it. Measured is the command in a process of its own, the
+start of Python included; the limit is that of issue 4, 60 s and 1 GB.
 """
 
 from __future__ import annotations

@@ -2,13 +2,10 @@
 
     python benchmarks/patients_cams.py OUT/seed-43 OUT/seed-44 OUT/seed-45 --page PAGE
 
-As in Zhang et al. (2024): the class that is explained is the true one, maps are of the last features and become masks
-by their range, what is hidden is air, insertion starts from the blurred scan. Each person is explained by the network
-that was not trained with him or her. Fake-CAM is made at the input, as published, and once more with a voxel of the
-brain in place of the corner. Opti-CAM is asked of the people of a fold and class at once, as in the source, which times
-eight images; PyTorch takes batches of one far longer. AOPC takes regions of the atlas, max-sensitivity two changed
-scans. Runs are only read; the answers are kept in OUT/seed-43/cams.tsv, so that the same command continues. Intervals:
-people drawn with replacement, means over seeds.
+Method and measures are those of Zhang et al. (2024), and told on the page. Each person is explained by the network that
+was not trained with him or her. Opti-CAM is asked of the people of a fold and class at once, as in the source, which
+times eight images; PyTorch takes batches of one far longer. Runs are only read; the answers are kept in
+OUT/seed-43/cams.tsv, so that the same command continues.
 """
 
 from __future__ import annotations

@@ -2,10 +2,8 @@
 
     python benchmarks/patients_planted.py RUN OUT --seeds 43 44 45 --page PAGE
 
-RUN is a registered run of `benchmarks/patients.py`; it is only read. For each seed every control is copied with loss in
-known regions and without (as by `heatlas evaluate --plant`), a network learns to tell copies apart, and copies with
-loss are explained of people whom it has not seen. Scores are those of `heatlas evaluate`: boxes of maps
-against boxes around the parts of the true regions, and masked recognition with what lies inside or outside these boxes
+RUN is a registered run of `benchmarks/patients.py`; it is only read. Loss is planted as by `heatlas evaluate --plant`,
+and scores are those of `heatlas evaluate`, by boxes and by masked recognition with what lies inside or outside of boxes
 alone. OUT/planted.tsv keeps a row per seed, person and map; the same command continues.
 """
 

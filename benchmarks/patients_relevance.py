@@ -5,11 +5,9 @@
 
 Runs are those of `benchmarks/patients.py` with the start value, batch norms and values of β of the source, and with one
 scan a person; they are only read, but for guided backpropagation of the predicted class, which `heatlas explain` adds
-where it is missing. Each fold has its own network: where people of several folds are compared, totals are divided by
-their mean in the fold. Intervals: people drawn with replacement within the classes, the same in all seeds.
-
-With VOLUMES, a run of the patients of INPUT with a deformable registration (made if it is not there), relevance of the
-hippocampus of true positives is compared with its volume and intensity.
+where it is missing. Each fold has its own network: totals are divided by their mean in the fold. With VOLUMES, a
+deformable registration of the patients of INPUT (made if it is not there), relevance of the hippocampus of true
+positives is compared with its volume and intensity.
 """
 
 from __future__ import annotations

@@ -2,11 +2,10 @@
 
     python benchmarks/patients_stream.py OUT/seed-43 OUT/seed-44 OUT/seed-45 --heads CA-Stream "GAP again" --curves 30
 
-Runs are those of `benchmarks/patients.py`. On the stages of each fold's network two probes are trained with the people
-of the fold, head "linear" (average pooling) and head "ca-stream" (or its variants: `--heads projections queries`, and
-`--heads "from stage 1"`, 2 and 3, where the stream begins), and judged with the people whom neither saw, as in
-`benchmarks/patients_cams.py`, whose table keeps the answers. Likeness: correlation over the brain of the maps of both
-heads. The same command continues.
+Runs are those of `benchmarks/patients.py`. Heads are trained with the people of the fold: average pooling, and the
+stream or its variants (`--heads projections queries`; `--heads "from stage 1"`, 2 and 3, where it begins). They are
+judged with people whom neither saw, as in `benchmarks/patients_cams.py`, whose table keeps the answers; the same
+command continues.
 """
 
 from __future__ import annotations
