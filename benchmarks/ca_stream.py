@@ -2,19 +2,17 @@
 
     python benchmarks/ca_stream.py /tmp/demo/run --seeds 43 44 45 --output docs/benchmarks/ca_stream.md
 
-RUN is only read. Volumes and folds are those of `benchmarks/marked_cohort.py`. Networks recognise the marker in
-copies with and without it: the diagnosis is beyond a network with GAP and 16 people to learn from (--task diagnosis:
-50 % with GAP, 47 % with CA-Stream), and a comparison at chance says nothing. A ResNet-10 with GAP is trained, then
-frozen, and two probes on it are trained with the same recipe: head "linear" (GAP) and head "ca-stream". Both are asked
-for the logit of the class that they find, by methods at their last features: with CA-Stream those before the attention,
-so that gradients pass through it (Torres Figueroa 2024, ch. 3). The volume is shown through the map, scaled to [0, 1]
-and brought to its grid; what is hidden is air. --marker sets how bright the marker is, as share of the brightest voxel.
+RUN is only read. Volumes and folds are those of `benchmarks/guidance_study.py`. Networks recognise the marker: the
+diagnosis is beyond a network with GAP and 16 people to learn from (--task diagnosis: 50 % with GAP, 47 % with
+CA-Stream). A ResNet-10 with GAP is trained, then frozen, and two probes on it are trained with the same recipe. Both
+are asked for the logit of the class that they find, by methods at their last features: with CA-Stream those before the
+attention, so that gradients pass through it (Torres Figueroa 2024, ch. 3). --marker sets how bright the marker is, as
+share of the brightest voxel.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,22 +20,13 @@ from pathlib import Path
 import numpy as np
 import torch
 from guidance_conditions import RESNET
-from guidance_study import RECIPE
-from marked_cohort import FOLDS, Cohort, load, parts_of
-from sections import arguments_of, line, over_people, show_page, table, within
+from guidance_study import FOLDS, RECIPE, Cohort, load, parts_of
+from harness import arguments_of, line, over_people, show_page, table, within
+from patients_cams import map_and_scores
+from patients_stream import CURVES
 
 from heatlas.pipeline.attribution.cam.channel_maps import by_range
-from heatlas.pipeline.attribution.gradient.smoothing import gaussian_smooth
-from heatlas.pipeline.attribution.methods import attribute
-from heatlas.pipeline.attribution.registry import METHODS
 from heatlas.pipeline.cohort.people.tasks import task_of
-from heatlas.pipeline.evaluation.scores.masking import (
-    average_drop,
-    average_gain,
-    average_increase,
-    part_numbers,
-    removal_curve,
-)
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.run.config.settings import CohortConfig
@@ -54,18 +43,6 @@ OF_SCAN = ("accuracy", "probability of the class found")
 OF_MAP = ("average drop", "average gain", "average increase", "insertion", "deletion", "extent")
 CAMS = ("grad-cam", "grad-cam++", "xgrad-cam", "hires-cam", "score-cam")
 NAMES = (*OF_SCAN, *(f"{method}: {name}" for method in CAMS for name in OF_MAP))
-USUAL = {"task": "marker", "marker": 1.0}
-PAGE = """# CA-Stream against global average pooling, per cent
-
-Made by `python benchmarks/ca_stream.py RUN {asked}` on the demo: two heads of a probe on one frozen backbone.
-Maps are of the last features, with CA-Stream before their attention; extent is the mean of the scaled map over the
-brain. Insertion and deletion: {steps} steps over the voxels of the brain. Differences are paired, intervals
-are over people (seeds averaged).
-
-{table}
-"""
-STEPS, BLUR = 20, 5
-"""Of insertion and deletion, and edge in voxels of the Gaussian that insertion starts from."""
 
 
 def fainter(cohort: Cohort, share: float) -> Cohort:
@@ -84,7 +61,6 @@ def scans_of(cohort: Cohort, people: np.ndarray, task: str) -> tuple[torch.Tenso
 
 
 def learned(model: StagedModel, cohort: Cohort, task: str, fold: int, seed: int, work: Path) -> StagedModel:
-    """A network trained with the recipe of the study."""
     parts = []
     for people in parts_of(cohort.positive, fold, seed)[:2]:
         volumes, targets = scans_of(cohort, people, task)
@@ -97,28 +73,16 @@ def learned(model: StagedModel, cohort: Cohort, task: str, fold: int, seed: int,
     return model.eval()
 
 
-def judged(model: StagedModel, volume: torch.Tensor, label: int) -> list[float]:
+def answers(model: StagedModel, volume: torch.Tensor, label: int) -> list[float]:
     """`NAMES` of one scan (1, 1, D, H, W), in per cent."""
     with torch.no_grad():
         before = model(volume).softmax(1)[0]
-    found = int(before.argmax())
-    p, brain = float(before[found]), volume[0, 0] != 0
-
-    def score(volumes: torch.Tensor) -> torch.Tensor:
-        return model(volumes).softmax(1)[:, found]
-
-    values = [100.0 * (found == label), 100 * p]
+    found, brain = int(before.argmax()), volume[0, 0] != 0
+    values = [100.0 * (found == label), 100 * float(before[found])]
     for name in CAMS:
-        entry = METHODS[name]
-        maps = attribute(model, volume, found, entry.record(), entry.stage_of(model)).values
-        scaled = by_range(maps)
-        with torch.no_grad():
-            after = float(score(volume * scaled))
-        blurred, air = gaussian_smooth(volume, BLUR)[0, 0], torch.zeros_like(volume[0, 0])
-        ways = ((blurred, volume[0, 0]), (volume[0, 0], air))
-        areas = [removal_curve(score, *ends, part_numbers(brain), maps[0, 0], STEPS).area for ends in ways]
-        values += [average_drop(p, after), average_gain(p, after), average_increase(p, after)]
-        values += [100 * area for area in areas] + [100 * float(scaled[0, 0][brain].mean())]
+        own, scores = map_and_scores(model, volume, found, name, CURVES)
+        extent = 100 * float(by_range(own[None, None])[0, 0][brain].mean())
+        values += [*(scores[score] for score in ("AD", "AG", "AI", *CURVES)), extent]
     return values
 
 
@@ -140,8 +104,8 @@ def compared(cohort: Cohort, task: str, seeds: Sequence[int]) -> str:
                 for person in parts_of(cohort.positive, fold, seed)[2]:
                     for number, model in enumerate(probes):
                         found = zip(*scans_of(cohort, np.array([person]), task), strict=True)
-                        answers = [judged(model, volume[None, None], int(label)) for volume, label in found]
-                        values[number, place, person] = np.mean(answers, axis=0)
+                        own = [answers(model, volume[None, None], int(label)) for volume, label in found]
+                        values[number, place, person] = np.mean(own, axis=0)
                 print(f"seed {seed} fold {fold}: accuracy {np.nanmean(values[:, place, :, 0], axis=1)}", flush=True)
     means = values.mean(axis=1)
     lines = table(["", "GAP", "CA-Stream", "difference [95 %]"])
@@ -152,26 +116,13 @@ def compared(cohort: Cohort, task: str, seeds: Sequence[int]) -> str:
     return "\n".join(lines)
 
 
-def main() -> int:
-    """Train, judge, write the table."""
-    arguments = arguments_of(
-        __doc__,
-        "run",
-        "--seeds",
-        ("--task", {"choices": ("marker", "diagnosis"), "default": USUAL["task"]}),
-        ("--marker", {"type": float, "default": USUAL["marker"]}),
-        "--output",
-    )
+def main() -> None:
+    task = {"choices": ("marker", "diagnosis"), "default": "marker"}
+    arguments = arguments_of(__doc__, "run --seeds --task --output", task=task, marker=1.0)
     torch.set_num_threads(1)
     text = compared(fainter(load(arguments.run), arguments.marker), arguments.task, arguments.seeds)
-    asked = f"--seeds {' '.join(map(str, arguments.seeds))}" + "".join(
-        f" --{name} {getattr(arguments, name)}"
-        for name in ("task", "marker")
-        if getattr(arguments, name) != USUAL[name]
-    )
-    show_page(PAGE.format(asked=asked, steps=STEPS, table=text), arguments.output)
-    return 0
+    show_page(text, arguments.output, "CA-Stream against global average pooling, per cent")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

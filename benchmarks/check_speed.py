@@ -3,9 +3,8 @@
     python benchmarks/check_speed.py --output docs/benchmarks/check.md
 
 Three inputs are generated in a temporary folder: a LONI tree of NIfTI files, one of DICOM files (a hundredth of the
-scans: each is 100 files), and a BIDS dataset as Clinica writes it. The tables are as long and as wide as real ones:
-ADNIMERGE of 16,000 visits and 116 columns, DXSUM, MPRAGEMETA, MRIQUALITY and a collection list. What is measured is
-the command in a process of its own, the start of Python included; the limit is that of issue 4, 60 s and 1 GB.
+scans: each is 100 files), and a BIDS dataset as Clinica writes it. Measured is the command in a process of its own, the
+start of Python included; the limit is that of issue 4, 60 s and 1 GB.
 """
 
 from __future__ import annotations
@@ -13,55 +12,30 @@ from __future__ import annotations
 import csv
 import gzip
 import json
-import os
-import platform
-import shlex
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import date, timedelta
 from pathlib import Path
+from typing import Any
 
 import nibabel as nib
 import numpy as np
+import pandas as pd
+from harness import arguments_of, show_page, table
 from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.uid import ExplicitVRLittleEndian, generate_uid
-from sections import arguments_of, line, show_page, table
+from timed import command_cost
 
 LIMIT_SECONDS, LIMIT_BYTES = 60.0, 1e9
-REPOSITORY = Path(__file__).parents[1]
 VISITS = {"bl": 0, "m06": 6, "m12": 12, "m24": 24, "m36": 36}
 DIAGNOSES = ("CN", "MCI", "Dementia")
 SLICES = 100
-
-
-@dataclass(frozen=True)
-class Scanned:
-    """A visit with a scan."""
-
-    person: int
-    code: str
-    months: int
-    number: int
-
-    @property
-    def ptid(self) -> str:
-        return f"{self.person % 60:03d}_S_{self.person:04d}"
-
-    @property
-    def day(self) -> date:
-        return date(2006, 1, 1) + timedelta(days=self.person + round(self.months * 30.44))
-
-    @property
-    def diagnosis(self) -> str:
-        return DIAGNOSES[self.person % 3]
+HEATLAS = "import sys; from heatlas.workflows.command_line import main; sys.exit(main())"
+"""As the installed command."""
 
 
 def main() -> None:
-    options = arguments_of(__doc__, ("--scans", {"type": int, "default": 10_000}), "--output")
+    options = arguments_of(__doc__, "--output", scans=10_000)
     rows = []
     trees: dict[str, tuple[Callable[[Path, int], None], int]] = {
         "LONI, NIfTI": (write_loni, options.scans),
@@ -72,68 +46,51 @@ def main() -> None:
         for name, (write, scans) in trees.items():
             root = Path(folder) / name.replace(" ", "_").replace(",", "")
             write(root, scans)
-            rows.append((name, *measured(root, Path(folder) / "out" / root.name)))
+            found, kept, seconds, busy, memory = measured(root, Path(folder) / "out" / root.name)
+            good = "yes" if seconds <= LIMIT_SECONDS and memory <= LIMIT_BYTES else "no"
+            rows.append([name, found, kept, f"{seconds:.1f}", f"{busy:.1f}", f"{memory / 1e6:.0f} MB", good])
             print(rows[-1], flush=True)
-    show_page(page(rows, options.scans), options.output)
+    columns = ["input", "scans found", "kept", "seconds (clock)", "seconds (processor)", "peak memory"]
+    text = "\n".join(table([*columns, "within 60 s and 1 GB"], rows))
+    show_page(text, options.output, "Speed of `heatlas check`")
 
 
 def measured(root: Path, out: Path) -> tuple[int, int, float, float, int]:
     """Scans found and kept, seconds of the clock and of the processor, and peak memory in bytes of a check."""
-    heatlas = (
-        "import sys; from heatlas.workflows.command_line import main; sys.exit(main())"  # as the installed command
-    )
-    command = [sys.executable, "-c", heatlas, "check", str(root), "--out", str(out)]
-    started = time.perf_counter()
-    process = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.DEVNULL)
-    _, status, usage = os.wait4(process.pid, 0)
-    seconds = time.perf_counter() - started
-    if os.waitstatus_to_exitcode(status) != 0:
-        raise SystemExit(f"{shlex.join(command)} failed")
+    command = [sys.executable, "-c", HEATLAS, "check", str(root), "--out", str(out)]
+    seconds, usage = command_cost(command)
     found = json.loads((out / "check.json").read_text())["scans"]
     return found["found"], found["kept"], seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024
 
 
-def page(rows: list[tuple[str, int, int, float, float, int]], scans: int) -> str:
-    lines = [
-        "# Speed of `heatlas check`",
-        "",
-        f"`python benchmarks/check_speed.py{'' if scans == 10_000 else f' --scans {scans}'}` on "
-        f"{os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}; one process, one thread. "
-        "Files are tiny, tables as large as those of a full download. Seconds of the processor are the command's own; "
-        "those of the clock include whatever else the machine was doing.",
-        "",
-        *table(
-            [
-                "input",
-                "scans found",
-                "kept",
-                "seconds (clock)",
-                "seconds (processor)",
-                "peak memory",
-                "within 60 s and 1 GB",
-            ]
-        ),
-    ]
-    for name, found, kept, seconds, busy, memory in rows:
-        good = "yes" if seconds <= LIMIT_SECONDS and memory <= LIMIT_BYTES else "no"
-        lines.append(line(name, found, kept, f"{seconds:.1f}", f"{busy:.1f}", f"{memory / 1e6:.0f} MB", good))
-    return "\n".join(lines)
-
-
-def visits(scans: int) -> list[Scanned]:
-    """People with five visits each."""
-    codes = list(VISITS.items())
-    return [Scanned(i // len(codes), *codes[i % len(codes)], i + 1) for i in range(scans)]
+def visits(scans: int) -> pd.DataFrame:
+    """A row per scan; people have five visits each."""
+    place = np.arange(scans)
+    person, months = place // len(VISITS), np.array(list(VISITS.values()))[place % len(VISITS)]
+    since_first = pd.to_timedelta(np.round(months * 30.44), unit="D")
+    first = pd.Timestamp(2006, 1, 1) + pd.to_timedelta(person, unit="D")
+    return pd.DataFrame(
+        {
+            "person": person,
+            "ptid": [f"{one % 60:03d}_S_{one:04d}" for one in person],
+            "code": np.array(list(VISITS))[place % len(VISITS)],
+            "months": months,
+            "number": place + 1,
+            "first": first,
+            "day": first + since_first,
+            "diagnosis": np.array(DIAGNOSES)[person % 3],
+        }
+    )
 
 
 def write_loni(root: Path, scans: int) -> None:
     """A LONI download: half the scans original, half processed; compressed or not, as LONI does both."""
     image = nifti()
     packed = gzip.compress(image, 1)
-    for scan in visits(scans):
+    for scan in visits(scans).itertuples():
         processed = scan.number % 2 == 0
         sequence = "MPR__GradWarp__B1_Correction__N3__Scaled" if processed else "MPRAGE"
-        folder = root / "ADNI" / scan.ptid / sequence / f"{scan.day}_08_20_30.0" / f"I{scan.number}"
+        folder = root / "ADNI" / scan.ptid / sequence / f"{scan.day:%Y-%m-%d}_08_20_30.0" / f"I{scan.number}"
         folder.mkdir(parents=True)
         name = f"ADNI_{scan.ptid}_MR_{sequence}_Br_{scan.day:%Y%m%d}0820_S1_I{scan.number}.nii"
         (folder / (name + ".gz" if processed else name)).write_bytes(packed if processed else image)
@@ -141,8 +98,8 @@ def write_loni(root: Path, scans: int) -> None:
 
 
 def write_dicom(root: Path, scans: int) -> None:
-    for scan in visits(scans):
-        folder = root / "ADNI" / scan.ptid / "MPRAGE" / f"{scan.day}_08_20_30.0" / f"I{scan.number}"
+    for scan in visits(scans).itertuples():
+        folder = root / "ADNI" / scan.ptid / "MPRAGE" / f"{scan.day:%Y-%m-%d}_08_20_30.0" / f"I{scan.number}"
         folder.mkdir(parents=True)
         series = generate_uid(entropy_srcs=[str(scan.number)])
         for index in range(SLICES):
@@ -172,47 +129,37 @@ def write_slice(path: Path, series: str, index: int) -> None:
     data.save_as(path, enforce_file_format=True)
 
 
-def write_tables(root: Path, scanned: list[Scanned]) -> None:
+def write_tables(root: Path, scanned: pd.DataFrame) -> None:
     """Tables of everybody, scanned or not."""
-    everybody = [*scanned, *visits(16_000)[len(scanned) :]]
-    fillers = {f"FILLER{i}": "12.5" for i in range(98)}
-    write_csv(root / "ADNIMERGE_18Feb2025.csv", [
-        {"RID": s.person, "PTID": s.ptid, "VISCODE": s.code, "SITE": s.person % 60, "COLPROT": "ADNI1",
-         "EXAMDATE": s.day, "DX_bl": "CN", "AGE": 70, "PTGENDER": "Female", "APOE4": s.person % 3,
-         "MMSE": 28, "Hippocampus": 7000, "ICV": 1_500_000, "FLDSTRENG": "1.5 Tesla MRI", "DX": s.diagnosis,
-         "EXAMDATE_bl": s.day - timedelta(days=round(s.months * 30.44)), "Years_bl": s.months / 12, "Month": s.months,
-         **fillers}
-        for s in everybody
-    ])  # fmt: skip
-    write_csv(root / "DXSUM_18Feb2025.csv", [
-        {"RID": s.person, "PTID": s.ptid, "VISCODE": s.code, "VISCODE2": s.code, "EXAMDATE": s.day,
-         "DIAGNOSIS": s.person % 3 + 1} for s in everybody
-    ])  # fmt: skip
-    write_csv(root / "MPRAGEMETA_18Feb2025.csv", [
-        {"SubjectID": s.ptid, "Visit": s.code, "MagStrength": 1.5, "Sequence": "MPRAGE", "ScanDate": s.day,
-         "ImageUID": s.number} for s in scanned
-    ])  # fmt: skip
-    write_csv(root / "MRIQUALITY_18Feb2025.csv", [
-        {"RID": s.person, "VISCODE": s.code, "LONIUID": f"S{s.number}", "PASS": 1} for s in scanned
-    ])  # fmt: skip
-    write_csv(root / "ADNI_T1_2_18_2025.csv", [
-        {"Image Data ID": f"I{s.number}", "Subject": s.ptid, "Group": "CN", "Sex": "F", "Age": 70, "Visit": s.code,
-         "Modality": "MRI", "Description": "MPRAGE", "Type": "Original", "Acq Date": f"{s.day:%m/%d/%Y}"}
-        for s in scanned
-    ])  # fmt: skip
-
-
-def write_csv(path: Path, rows: list[dict[str, object]]) -> None:
-    with path.open("w", newline="", encoding="utf-8") as handle:
-        writer = csv.DictWriter(handle, list(rows[0]), quoting=csv.QUOTE_ALL)
-        writer.writeheader()
-        writer.writerows(rows)
+    every = pd.concat([scanned, visits(16_000)[len(scanned) :]])
+    ids = {"RID": every["person"], "PTID": every["ptid"], "VISCODE": every["code"]}
+    constant = {"COLPROT": "ADNI1", "DX_bl": "CN", "AGE": 70, "PTGENDER": "Female", "MMSE": 28, "Hippocampus": 7000}
+    constant |= {"ICV": 1_500_000, "FLDSTRENG": "1.5 Tesla MRI", **{f"FILLER{i}": "12.5" for i in range(98)}}
+    known = {"SITE": every["person"] % 60, "APOE4": every["person"] % 3, "DX": every["diagnosis"]}
+    known |= {"EXAMDATE": every["day"], "EXAMDATE_bl": every["first"]}
+    known |= {"Years_bl": every["months"] / 12, "Month": every["months"]}
+    visit = {"VISCODE2": every["code"], "EXAMDATE": every["day"]}
+    images = {"SubjectID": scanned["ptid"], "Visit": scanned["code"], "ScanDate": scanned["day"]}
+    number = scanned["number"].astype(str)
+    listed = {"Image Data ID": "I" + number, "Subject": scanned["ptid"], "Visit": scanned["code"]}
+    listed["Acq Date"] = scanned["day"].dt.strftime("%m/%d/%Y")
+    rated = {"RID": scanned["person"], "VISCODE": scanned["code"], "LONIUID": "S" + number, "PASS": 1}
+    of_all = {"Group": "CN", "Sex": "F", "Age": 70, "Modality": "MRI", "Description": "MPRAGE", "Type": "Original"}
+    tables = {
+        "ADNIMERGE_18Feb2025": ids | known | constant,
+        "DXSUM_18Feb2025": ids | visit | {"DIAGNOSIS": every["person"] % 3 + 1},
+        "MPRAGEMETA_18Feb2025": images | {"ImageUID": scanned["number"], "MagStrength": 1.5, "Sequence": "MPRAGE"},
+        "MRIQUALITY_18Feb2025": rated,
+        "ADNI_T1_2_18_2025": listed | of_all,
+    }
+    for name, columns in tables.items():
+        pd.DataFrame(columns).to_csv(root / f"{name}.csv", index=False, quoting=csv.QUOTE_ALL)
 
 
 def write_bids(root: Path, scans: int) -> None:
     image = gzip.compress(nifti(), 1)
-    people: dict[str, list[Scanned]] = {}
-    for scan in visits(scans):
+    people: dict[str, list[Any]] = {}
+    for scan in visits(scans).itertuples():
         people.setdefault("sub-ADNI" + scan.ptid.replace("_", ""), []).append(scan)
     root.mkdir(parents=True)
     (root / "dataset_description.json").write_text('{"Name": "ADNI", "BIDSVersion": "1.7.0"}', encoding="utf-8")

@@ -1,11 +1,15 @@
-"""Records of the ledger of claims (`benchmarks/claims/*.toml`): sources, claims, what was found, commands, systems."""
+"""Records of the ledger of claims (`benchmarks/claims`): sources, claims, answers, commands, their times, systems."""
 
 from __future__ import annotations
 
+import datetime
+import os
+import platform
 import re
 import shlex
+import subprocess
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -13,10 +17,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS = ROOT / "benchmarks" / "claims"
-SOURCES = (
-    "relevance_propagation", "attribution_methods", "coda", "bcos", "guidance", "distillation", "temperature",
-    "probing", "opti_cam", "ca_stream", "readable_gradients",
-)  # fmt: skip
+SOURCES = ["relevance_propagation", "attribution_methods", "coda", "bcos", "guidance", "distillation", "temperature"]
+SOURCES += ["probing", "opti_cam", "ca_stream", "readable_gradients"]
 COHORTS = {
     "patients": "patients (OASIS-1)",
     "copies": "copies of patients' and others' brains with planted loss",
@@ -29,6 +31,11 @@ FOLDERS = ("INPUT", "YOUNGER", "ADNI", "RUN", "BACKBONE", "OUT")
 CANNOT = "cannot be asked"
 VERDICTS = ("holds", "does not", "open", CANNOT)
 STALE = "stale"
+TIMES = RECORDS / "times.tsv"
+BOUND = 24
+"""Hours on two cores that all studies may take together."""
+SAID, MEASURED, ESTIMATED = "said", "measured", "estimated"
+COLUMNS = ("command", "minutes", "kind", "date", "commit", "machine", "how")
 
 
 @dataclass(frozen=True)
@@ -99,8 +106,6 @@ class System:
 
 @dataclass(frozen=True)
 class Source:
-    """Claims of one line of papers."""
-
     title: str
     papers: str
     claims: tuple[Claim, ...]
@@ -131,7 +136,6 @@ class Command:
 
 
 def _named(text: str, folders: Mapping[str, str]) -> str:
-    """Text with folders in place of their names."""
     return re.sub(r"\b[A-Z]+\b", lambda found: folders.get(found[0], found[0]), text)
 
 
@@ -155,16 +159,15 @@ def numbers(text: str) -> set[str]:
 
 @cache
 def sources() -> tuple[Source, ...]:
-    """All records, in the order of the page."""
-    return tuple(_source(tomllib.loads((RECORDS / f"{name}.toml").read_text(encoding="utf-8"))) for name in SOURCES)
-
-
-def _source(values: dict[str, Any]) -> Source:
-    claims = []
-    for one in values["claim"]:
-        answers = [Answer(**{**a, "quotes": tuple(a.get("quotes", ()))}) for a in one.pop("here", [])]
-        claims.append(Claim(**one, here=tuple(answers)))
-    return Source(values["title"], values["papers"], tuple(claims))
+    found = []
+    for name in SOURCES:
+        values = tomllib.loads((RECORDS / f"{name}.toml").read_text(encoding="utf-8"))
+        claims = []
+        for one in values["claim"]:
+            answers = [Answer(**{**a, "quotes": tuple(a.get("quotes", ()))}) for a in one.pop("here", [])]
+            claims.append(Claim(**one, here=tuple(answers)))
+        found.append(Source(values["title"], values["papers"], tuple(claims)))
+    return tuple(found)
 
 
 @cache
@@ -181,7 +184,6 @@ def _command(one: dict[str, Any]) -> Command:
 
 @cache
 def systems() -> tuple[System, ...]:
-    """A row per command that reaches parts of the sources."""
     lines = (RECORDS / "systems.tsv").read_text(encoding="utf-8").splitlines()[1:]
     return tuple(System(*line.split("\t")) for line in lines)
 
@@ -192,3 +194,47 @@ def command_of(answer: Answer) -> Command | None:
         file, _, function = answer.test.partition("::")
         return Command((f"pytest -m '' tests/{file} -k {function}",))
     return commands()[answer.command] if answer.command else None
+
+
+@dataclass(frozen=True)
+class Time:
+    """How long a command takes, in minutes of one core."""
+
+    minutes: float
+    kind: str
+    """Said on a page, measured by ``run ID --record``, or estimated from measured parts: nobody ran the command."""
+    how: str
+    """The file that says it, the commit and machine, or what the estimate is made of."""
+
+
+@cache
+def recorded() -> dict[str, Time]:
+    return {
+        one["command"]: Time(float(one["minutes"]), one["kind"], one["how"] or f"{one['machine']}, `{one['commit']}`")
+        for one in _rows_of_times()
+    }
+
+
+def _rows_of_times() -> list[dict[str, str]]:
+    lines = TIMES.read_text(encoding="utf-8").splitlines()[1:] if TIMES.is_file() else []
+    return [dict(zip(COLUMNS, line.split("\t"), strict=True)) for line in lines]
+
+
+def record(command: str, minutes: float) -> None:
+    """Write what a command took to times.tsv, in place of what is there."""
+    commit = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, text=True).strip()
+    machine = f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}"
+    values = (command, f"{minutes:.1f}", MEASURED, datetime.date.today().isoformat(), commit, machine, "")
+    rows = [one for one in _rows_of_times() if one["command"] != command] + [dict(zip(COLUMNS, values, strict=True))]
+    lines = ["\t".join(one[name] for name in COLUMNS) for one in sorted(rows, key=lambda one: one["command"])]
+    TIMES.write_text("\n".join(["\t".join(COLUMNS), *lines]) + "\n", encoding="utf-8")
+
+
+def time_of(name: str) -> Time | None:
+    """What a page says; else what was measured or estimated; None where neither is known."""
+    one = commands()[name]
+    return recorded().get(name) if one.minutes is None else Time(one.minutes, SAID, f"`{one.said_in}`")
+
+
+def hours(names: Sequence[str]) -> float:
+    return sum(one.minutes for one in map(time_of, names) if one) / 60 / 2

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import pandas as pd
 import torch
-from sections import arguments_of
+from harness import arguments_of
 from torch import Tensor, nn
 
 from heatlas.studies.coda.network import Layers, SumPool, stack
@@ -20,10 +20,8 @@ from heatlas.studies.dynamic import InputEncoding
 from tests.training.pattern_scenes import CLASSES, RANK, alignment, scenes, trained_coda
 
 USUAL = {"temperature": 1.0, "rank": RANK, "bound": "sq", "penalty": 0.0, "depth": 0}
-SWEEPS = {
-    "temperature": (0.3, 1.0, 3.0, 10.0), "penalty": (0.0, 1.0, 10.0), "rank": (2, 4, 8, 16),
-    "bound": ("sq", "l2", "wb"), "depth": (0, 1, 2, 3),
-}  # fmt: skip
+SWEEPS = {"temperature": (0.3, 1.0, 3.0, 10.0), "penalty": (0.0, 1.0, 10.0), "rank": (2, 4, 8, 16)}
+SWEEPS |= {"bound": ("sq", "l2", "wb"), "depth": (0, 1, 2, 3)}
 
 
 def kept_bytes(bound: str, rank: int) -> int:
@@ -43,7 +41,7 @@ def kept_bytes(bound: str, rank: int) -> int:
 
 
 def main() -> None:
-    arguments = arguments_of(__doc__, "--seeds", ("--steps", {"type": int, "default": 300}), seeds=[0, 1, 2])
+    arguments = arguments_of(__doc__, "--seeds", seeds=[0, 1, 2], steps=300)
     rows = []
     for name, values in SWEEPS.items():
         for value in values:
@@ -53,11 +51,10 @@ def main() -> None:
                 model = trained_coda(seed=seed, steps=arguments.steps, **settings)  # type: ignore[arg-type]
                 found.append(alignment(model))
             accuracy, cosine, share = (f"{min(column):.2f} to {max(column):.2f}" for column in zip(*found, strict=True))
-            rows.append({
-                "varied": f"{name} {value}", "accuracy": accuracy, "cosine": cosine, "right scene": share,
-                "parameters": sum(weight.numel() for weight in model.parameters()),
-                "kept, MB": round(kept_bytes(str(settings["bound"]), int(settings["rank"])) / 1e6, 1),
-            })  # fmt: skip
+            row = {"varied": f"{name} {value}", "accuracy": accuracy, "cosine": cosine, "right scene": share}
+            row["parameters"] = sum(weight.numel() for weight in model.parameters())
+            row["kept, MB"] = round(kept_bytes(str(settings["bound"]), int(settings["rank"])) / 1e6, 1)
+            rows.append(row)
             print(pd.DataFrame(rows[-1:]).to_string(index=False, header=len(rows) == 1), flush=True)
     scene = scenes(1, torch.Generator().manual_seed(0))[0]
     print(f"Scenes of {tuple(scene.shape[2:])} voxels, {CLASSES} patterns, {arguments.steps} steps of 32 scenes.")

@@ -1,35 +1,28 @@
 """What dynamic linear layers cost in training, as ratios to conventional ones measured in the same run.
 
-    python benchmarks/dynamic_networks.py
     python benchmarks/dynamic_networks.py --repeats 9 --output docs/benchmarks/dynamic_networks.md
 
 One B-cos convolution against `torch.nn.Conv3d` and against the formulations of B-cos-v2 written for three dimensions;
-CoDA networks against a network of convolutions and ReLUs with as many operations. One thread of the CPU; process CPU
-time of forward and backward pass, in turn, medians of the ratios. Memory is the kernel's high-water mark of a process
-of its own, less what it held before. The bounds of the issue are 1.3 (B-cos) and 3 (CoDA).
+CoDA networks against a network of convolutions and ReLUs with as many operations. One thread; process CPU time of
+forward and backward pass, in turn, medians of the ratios. Memory is the peak of a process of its own, less what it held
+with model and volume loaded. The bounds of the issue are 1.3 (B-cos) and 3 (CoDA).
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
-import json
 import math
-import os
-import platform
 import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import date
-from functools import cache
+from functools import cache, partial
 
 import torch
 import torch._dynamo  # loaded by the first checkpointed pass, which is not to count as its memory
-from lrp_measure import forget_peak, peak_resident, resident
-from sections import arguments_of, show_page
-from timed import in_turns
+from harness import arguments_of, line, show_page, table
+from timed import added_peak, in_turns
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
@@ -42,6 +35,15 @@ from heatlas.studies.coda.records import CodaConfig, CodaSConfig, CodaSWbConfig
 
 LAYER_GRID = (97, 115, 97)
 CHANNELS = (8, 16)
+NETWORK_COLUMNS = (
+    "network",
+    "GFLOP forward",
+    "parameters",
+    "CPU s per step",
+    "/ dense (least to most)",
+    "peak GiB",
+    "/ dense",
+)
 Step = Callable[[], object]
 
 
@@ -85,7 +87,6 @@ def layers() -> dict[str, Callable[[], nn.Module]]:
 
 
 def operations(model: nn.Module, volume: Tensor) -> float:
-    """Multiplications and additions of a forward pass, as PyTorch counts those of convolutions."""
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         model(volume)
     return float(counter.get_total_flops())
@@ -132,16 +133,15 @@ def networks(grid: tuple[int, int, int]) -> dict[str, Callable[[], nn.Module]]:
             wanted = operations(coda(name, grid), torch.empty(1, 1, *grid))
         return dense_like(settings, wanted, grid)
 
-    made: dict[str, Callable[[], nn.Module]] = {}
+    makers: dict[str, Callable[[], nn.Module]] = {}
     for name in ("CoDA-S", "CoDA-S-WB"):
-        made[f"dense, as many operations as {name}"] = lambda name=name: like(name)
-        made[name] = lambda name=name: coda(name, grid)
-        made[f"{name}, in chunks"] = lambda name=name: coda(name, grid, chunked=True)
-    return made
+        makers[f"dense, as many operations as {name}"] = lambda name=name: like(name)
+        makers[name] = lambda name=name: coda(name, grid)
+        makers[f"{name}, in chunks"] = lambda name=name: coda(name, grid, chunked=True)
+    return makers
 
 
 def step_of(model: nn.Module, volume: Tensor, target: bool) -> Step:
-    """Forward and backward pass; of a layer to its input too."""
 
     def step() -> None:
         leaf = volume.detach().requires_grad_(target)
@@ -157,7 +157,7 @@ def peak_of(kind: str, name: str, grid: tuple[int, int, int]) -> float:
     """Peak of one step in GiB, measured by a process of its own."""
     command = [sys.executable, __file__, "--grid", *map(str, grid), "--one", kind, name]
     answer = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    return float(json.loads(answer.splitlines()[-1])) / 2**30
+    return int(answer.splitlines()[-1]) / 2**30
 
 
 def build(kind: str, grid: tuple[int, int, int]) -> tuple[dict[str, Callable[[], nn.Module]], Tensor]:
@@ -167,21 +167,15 @@ def build(kind: str, grid: tuple[int, int, int]) -> tuple[dict[str, Callable[[],
     return networks(grid), torch.rand(1, 1, *grid)
 
 
-def one(kind: str, name: str, grid: tuple[int, int, int]) -> None:
-    made, volume = build(kind, grid)
-    model = made[name]()
-    step = step_of(model, volume, kind == "layer")
-    small = torch.rand(1, volume.shape[1], 25, 25, 25)
-    step_of(model, small, kind == "layer")()
-    gc.collect()
-    forget_peak()
-    held = resident()
-    step()
-    print(json.dumps(peak_resident() - held))
+def peak_in_this_process(kind: str, name: str, grid: tuple[int, int, int]) -> int:
+    """Bytes of one step, after one on a small volume."""
+    networks, volume = build(kind, grid)
+    model = networks[name]()
+    step_of(model, torch.rand(1, volume.shape[1], 25, 25, 25), kind == "layer")()
+    return added_peak(step_of(model, volume, kind == "layer"))
 
 
 def times(steps: dict[str, Step], repeats: int) -> dict[str, list[float]]:
-    """Seconds of each step by turn, after one that is not counted."""
     in_turns(steps, 1)
     return in_turns(steps, repeats)
 
@@ -192,48 +186,38 @@ def ratio(values: list[float], base: list[float]) -> str:
 
 
 def layer_rows(repeats: int, grid: tuple[int, int, int]) -> list[str]:
-    made, volume = build("layer", grid)
-    found = times({name: step_of(make(), volume, True) for name, make in made.items()}, repeats)
-    base = found["Conv3d with bias"]
-    rows = ["| layer | CPU s | / Conv3d (least to most) | peak GiB |", "|---|---:|---:|---:|"]
+    makers, volume = build("layer", grid)
+    found = times({name: step_of(make(), volume, True) for name, make in makers.items()}, repeats)
+    lines = table(["layer", "CPU s", "/ Conv3d (least to most)", "peak GiB"], rule="---:")
     for name, values in found.items():
-        peak = peak_of("layer", name, grid)
-        rows.append(f"| {name} | {statistics.median(values):.2f} | **{ratio(values, base)}** | {peak:.2f} |")
-    return rows
+        compared, peak = ratio(values, found["Conv3d with bias"]), peak_of("layer", name, grid)
+        lines.append(line(name, f"{statistics.median(values):.2f}", f"**{compared}**", f"{peak:.2f}"))
+    return lines
 
 
 def network_rows(repeats: int, grid: tuple[int, int, int]) -> list[str]:
-    made, volume = build("network", grid)
-    models = {name: make() for name, make in made.items()}
+    makers, volume = build("network", grid)
+    models = {name: make() for name, make in makers.items()}
     steps = {name: step_of(model, volume, False) for name, model in models.items()}
     for name in ("CoDA-S", "CoDA-S-WB"):
         rest = nn.Sequential(*models[name].stages[1:])
         pairs = models[name].eval().stages[0](volume)
         models[name].train()
         value = lambda x, rest=rest: rest(x)[:, 1]  # noqa: E731
-        steps[f"{name}, a row of W(x)"] = lambda rest=rest, value=value, pairs=pairs: dynamic_weights(
-            rest, value, pairs
-        )
+        steps[f"{name}, a row of W(x)"] = partial(dynamic_weights, rest, value, pairs)
     found = times(steps, repeats)
-    rows = [
-        "| network | GFLOP forward | parameters | CPU s per step | / dense (least to most) | peak GiB | / dense |",
-        "|---|---:|---:|---:|---:|---:|---:|",
-    ]
+    lines = table(NETWORK_COLUMNS, rule="---:")
     for name, values in found.items():
-        family = "CoDA-S-WB" if "CoDA-S-WB" in name else "CoDA-S"
-        base = f"dense, as many operations as {family}"
-        compared = ratio(values, found[base])
+        base = f"dense, as many operations as {'CoDA-S-WB' if 'CoDA-S-WB' in name else 'CoDA-S'}"
+        cells = [f"{statistics.median(values):.2f}", f"**{ratio(values, found[base])}**"]
         if name not in models:
-            rows.append(f"| {name} | | | {statistics.median(values):.2f} | **{compared}** | | |")
+            lines.append(line(name, "", "", *cells, "", ""))
             continue
         peak, other = peak_of("network", name, grid), peak_of("network", base, grid)
         count = sum(weight.numel() for weight in models[name].parameters())
         flops = operations(models[name], volume) / 1e9
-        rows.append(
-            f"| {name} | {flops:.2f} | {count:,} | {statistics.median(values):.2f} | **{compared}** "
-            f"| {peak:.2f} | **{peak / other:.2f}** |"
-        )
-    return rows
+        lines.append(line(name, f"{flops:.2f}", f"{count:,}", *cells, f"{peak:.2f}", f"**{peak / other:.2f}**"))
+    return lines
 
 
 def explicit_size(grid: Sequence[int], settings: CodaConfig) -> float:
@@ -249,48 +233,19 @@ def explicit_size(grid: Sequence[int], settings: CodaConfig) -> float:
 def main() -> None:
     options = arguments_of(
         __doc__,
-        ("--grid", {"type": int, "nargs": 3, "default": LAYER_GRID, "help": "of the networks"}),
-        "--repeats",
-        "--output",
-        ("--one", {"nargs": 2, "help": argparse.SUPPRESS}),
+        "--grid --repeats --output --one",
+        grid={"type": int, "nargs": 3, "default": LAYER_GRID, "help": "of the networks"},
+        one={"nargs": 2, "help": argparse.SUPPRESS},
         repeats=7,
     )
     grid = (options.grid[0], options.grid[1], options.grid[2])
     torch.set_num_threads(1)
     if options.one:
-        one(*options.one, grid)
+        print(peak_in_this_process(*options.one, grid))
         return
-    before = os.getloadavg()[0]
-    tables = layer_rows(options.repeats, grid), network_rows(options.repeats, grid)
-    size = "×".join(map(str, grid))
-    page = [
-        "# Dynamic linear layers against conventional ones, on CPU",
-        "",
-        f"Made by `python benchmarks/dynamic_networks.py --repeats {options.repeats}` on {date.today()}.",
-        "",
-        f"- Machine: {platform.machine()}, one thread of {os.cpu_count()}; Python {platform.python_version()}, PyTorch "
-        f"{torch.__version__}. Load over a minute was {before:.1f} before and {os.getloadavg()[0]:.1f} after.",
-        "- Time: process CPU time of forward and backward pass, in turn, after one that is not counted; medians.",
-        "- Memory: peak of one step in a process of its own, above what it held with model and volume loaded.",
-        "",
-        f"## One convolution, {CHANNELS[0]} to {CHANNELS[1]} channels, kernel 3, "
-        f"{'×'.join(map(str, LAYER_GRID))} voxels",
-        "",
-        "To weights and input. The bound for B-cos is 1.3.",
-        "",
-        *tables[0],
-        "",
-        f"## CoDA networks with their default layers, {size} voxels, one volume",
-        "",
-        "Dense: convolutions with batch normalisation and ReLU on the same grids, wider, with as many operations. The "
-        "bound for CoDA is 3. In chunks: volumes are computed in slabs, each again in the backward pass, as larger "
-        "grids and batches do. Explicit weights, which are never made, would take "
-        f"{explicit_size(grid, CodaSConfig()):.1f} GiB per volume, and as much again for their gradients.",
-        "",
-        *tables[1],
-        "",
-    ]
-    show_page("\n".join(page), options.output)
+    lines = [*layer_rows(options.repeats, grid), "", *network_rows(options.repeats, grid)]
+    show_page("\n".join(lines), options.output, "Dynamic linear layers against conventional ones, on CPU")
+    print(f"Explicit weights would take {explicit_size(grid, CodaSConfig()):.1f} GiB per volume.")
 
 
 if __name__ == "__main__":

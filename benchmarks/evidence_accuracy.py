@@ -2,11 +2,17 @@
 
     python benchmarks/evidence_accuracy.py measure RUN FOLDER --scans 60      # resumable: a file per scan
     python benchmarks/evidence_accuracy.py table FOLDER [FOLDER ...]
+    python benchmarks/evidence_accuracy.py costs             # on the grid of the demo: 80 x 98 x 80 voxels
+    python benchmarks/evidence_accuracy.py costs --grid 160 196 160 --repeats 3
 
 The yardstick of each scan is expected gradients with `POINTS` points on the path from every control: 144 forward and
 backward passes for 12 controls. Its points are the midpoints of equal parts, so the points that cheaper designs would
 take (12 controls with one point, 6 with two, ...) are among them and cost nothing more; each design is dealt out by
-`DEALS` seeds. What a map costs in passes is measured by ``map_costs.py``.
+`DEALS` seeds.
+
+Costs are ratios to one forward and backward pass, measured in turn on one thread: process CPU time, medians. Memory is
+kept between calls as in a run (`pipeline.run.work.host`). The bounds of the design are 15 for expected gradients and 2
+for DeepLIFT.
 """
 
 from __future__ import annotations
@@ -17,18 +23,28 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from harness import arguments_of, line
+from harness import table as markdown
+from lrp_speed import brain_volume, seeded_network
 from numpy.typing import NDArray
 from scipy import stats
-from sections import line, parser_of
-from sections import table as markdown
+from timed import cpu_seconds
 from torch import Tensor, nn
 
 from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.spaces import template_grid
 from heatlas.pipeline.attribution.gradient.gradients import score_and_gradient
-from heatlas.pipeline.attribution.gradient.paths import PathSample, path_integral, stratified_alphas
+from heatlas.pipeline.attribution.gradient.paths import (
+    ExpectedGradients,
+    IntegratedGradients,
+    IntegratedGradientsFromMean,
+    PathSample,
+    path_integral,
+    stratified_alphas,
+)
+from heatlas.pipeline.attribution.methods import attribute_all
 from heatlas.pipeline.attribution.network_view import exact_float32, explaining
-from heatlas.pipeline.attribution.reference.deeplift import deeplift
+from heatlas.pipeline.attribution.reference.deeplift import DeepLift, deeplift
 from heatlas.pipeline.attribution.reference.references import Reference
 from heatlas.pipeline.cohort.people.splits import Split
 from heatlas.pipeline.cohort.people.tasks import task_of
@@ -47,6 +63,8 @@ SEGMENTS = (2, 4, 7)
 """Parts into which the path from the mean control is cut, each explained by DeepLIFT."""
 STEPS = 14
 DEALS = 50
+CONTROLS = 12
+"""Of the costs."""
 Floats = NDArray[np.float64]
 
 
@@ -89,24 +107,14 @@ def measure(run: Path, folder: Path, most: int) -> None:
         found = maps_of(loaded.model, seen(scan), reference, target, labels)
         unfinished = out.with_suffix(".part")
         with unfinished.open("wb") as handle:
-            np.savez(
-                handle,
-                label=str(scan.label),
-                positive=config.cohort.positive,
-                numbers=labels.numbers,
-                n_voxels=labels.n_voxels,
-                **found,
-            )
+            facts = {"label": str(scan.label), "positive": config.cohort.positive}
+            np.savez(handle, **facts, numbers=labels.numbers, n_voxels=labels.n_voxels, **found)
         unfinished.rename(out)
         print(scan.scan_id, flush=True)
 
 
 def maps_of(
-    model: nn.Module,
-    volume: Tensor,
-    reference: Reference,
-    target: int,
-    labels: DeviceLabels,
+    model: nn.Module, volume: Tensor, reference: Reference, target: int, labels: DeviceLabels
 ) -> Mapping[str, NDArray[np.generic]]:
     """Sums over regions, and the whole, of every map of one scan."""
     found: dict[str, NDArray[np.generic]] = {}
@@ -163,13 +171,15 @@ def designs(one: Mapping[str, NDArray[np.generic]]) -> Iterator[tuple[str, list[
             yield f"expected gradients, {name}, control variate", weighted, to_controls
             scaled = [sample.mean(0) * to_controls / sample[:, -1].mean() for sample, _ in drawn]
             yield f"expected gradients, {name}, scaled to its sum", scaled, to_controls
-    for name, title, wanted in (
-        ("ig", f"integrated gradients from the mean, {STEPS} points", to_mean),
-        ("long", f"integrated gradients from the mean, {4 * STEPS} points", to_mean),
-        ("deeplift", "DeepLIFT from the mean", to_mean), ("deeplift-each", "DeepLIFT from each control", to_controls),
-        *((f"segments-{count}", f"DeepLIFT from the mean in {count} parts of the path", to_mean) for count in SEGMENTS),
-    ):  # fmt: skip
-        yield title, [one[f"map {name}"]], wanted
+    titles = {
+        "ig": f"integrated gradients from the mean, {STEPS} points",
+        "long": f"integrated gradients from the mean, {4 * STEPS} points",
+        "deeplift": "DeepLIFT from the mean",
+        "deeplift-each": "DeepLIFT from each control",
+        **{f"segments-{count}": f"DeepLIFT from the mean in {count} parts of the path" for count in SEGMENTS},
+    }
+    for name, title in titles.items():
+        yield title, [one[f"map {name}"]], to_controls if name == "deeplift-each" else to_mean
 
 
 def dealt(points: Floats, controls: int, each: int, seed: int) -> tuple[Floats, Floats]:
@@ -183,11 +193,8 @@ def dealt(points: Floats, controls: int, each: int, seed: int) -> tuple[Floats, 
 def controlled(sample: Floats, wanted: float) -> Floats:
     """`PathSample.controlled` of points that are at hand."""
     deviation = sample[:, -1] - sample[:, -1].mean()
-    as_sums = PathSample(
-        torch.from_numpy(sample.mean(0)), torch.from_numpy((deviation[:, None] * sample).mean(0)),
-        torch.from_numpy(sample[:, -1]),
-    )  # fmt: skip
-    return as_sums.controlled(wanted).numpy()
+    sums = (sample.mean(0), (deviation[:, None] * sample).mean(0), sample[:, -1])
+    return PathSample(*map(torch.from_numpy, sums)).controlled(wanted).numpy()
 
 
 def table(folder: Path) -> None:
@@ -210,10 +217,8 @@ def table(folder: Path) -> None:
         r = np.median([np.corrcoef(a, b)[0, 1] for a, b in pairs])
         apart = np.median([np.linalg.norm(a - b) / np.linalg.norm(b) for a, b in pairs])
         target = effects(np.array([mark[1:-1] for _, _, mark in found]) / voxels, patients)
-        ranks = np.mean([
-            stats.spearmanr(effects(np.array([maps[k][1:-1] for maps, _, _ in found]) / voxels, patients), target)[0]
-            for k in range(len(found[0][0]))
-        ])  # fmt: skip
+        by_deal = (np.array([maps[k][1:-1] for maps, _, _ in found]) / voxels for k in range(len(found[0][0])))
+        ranks = np.mean([stats.spearmanr(effects(each, patients), target)[0] for each in by_deal])
         share = f"{100 * np.median(missed) / evidence:.1f} %"
         missing = f"{np.median(missed):.3f}, {missed.max():.2f}"
         print(line(name, missing, share, f"{r:.3f}, {apart:.2f}", f"{ranks:.2f}"))
@@ -226,18 +231,63 @@ def effects(densities: Floats, patients: NDArray[np.bool_]) -> Floats:
     return np.divide(a.mean(0) - b.mean(0), spread, out=np.zeros_like(spread), where=spread > 0)
 
 
-if __name__ == "__main__":
-    parser = parser_of(__doc__)
-    commands = parser.add_subparsers(dest="command", required=True)
-    measuring = commands.add_parser("measure")
-    measuring.add_argument("run", type=Path)
-    measuring.add_argument("folder", type=Path)
-    measuring.add_argument("--scans", type=int, default=1000)
-    commands.add_parser("table").add_argument("folders", type=Path, nargs="+")
-    given = parser.parse_args()
+def like(volume: Tensor) -> Reference:
+    """People like the volume: its voxels times numbers around 1, air kept."""
+    draw = torch.Generator().manual_seed(3)
+    noise = torch.randn(CONTROLS, *volume.shape[1:], generator=draw)
+    return Reference(volume * (1 + 0.1 * noise), tuple(f"sub-{number}" for number in range(CONTROLS)))
+
+
+def costs(grid: tuple[int, int, int], repeats: int) -> None:
+    """Print what maps cost, in ratios to one forward and backward pass measured in turn."""
+    volume = brain_volume(tuple(grid))
+    model, reference = seeded_network(volume, seed=1), like(volume)
+    with torch.no_grad():
+        known = Reference(reference.volumes, reference.people, model(reference.volumes))
+    methods = {
+        "expected gradients, 12 controls": (ExpectedGradients(known), "evidence"),
+        "integrated gradients from the mean, 14 points": (IntegratedGradientsFromMean(known), "evidence"),
+        "DeepLIFT from the mean": (DeepLift(known), "evidence"),
+        "integrated gradients from air, 50 points": (IntegratedGradients(tolerance=np.inf), "logit"),
+    }
+
+    def passes() -> None:
+        leaf = volume.clone().requires_grad_()
+        score = model(leaf)
+        torch.autograd.grad(score[0, 1] - score[0, 0], leaf)
+
+    print(*markdown(["map", "forward and backward passes (least to most)"]), sep="\n")
+    with kept_memory():
+        passes()
+        for name, (method, start) in methods.items():
+            ratios = []
+            for _ in range(repeats):
+                cost = cpu_seconds(lambda: attribute_all(model, volume, 1, method, 0, start))  # noqa: B023
+                ratios.append(cost / np.median([cpu_seconds(passes) for _ in range(3)]))
+            print(line(name, f"{np.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"), flush=True)
+        once = np.median([cpu_seconds(passes) for _ in range(9)])
+    print(f"\nOne forward and backward pass: {1000 * once:.0f} ms of one core.")
+
+
+def main() -> None:
+    options = arguments_of(
+        __doc__,
+        "step folders --grid --repeats",
+        step={"choices": ["measure", "table", "costs"]},
+        folders={"type": Path, "nargs": "*"},
+        grid={"type": int, "nargs": 3, "default": (80, 98, 80)},
+        repeats=7,
+        scans=1000,
+    )
     torch.set_num_threads(1)
-    if given.command == "measure":
-        measure(given.run, given.folder, given.scans)
-    else:
-        for each in given.folders:
+    if options.step == "measure":
+        measure(*options.folders, options.scans)
+    elif options.step == "table":
+        for each in options.folders:
             table(each)
+    else:
+        costs(tuple(options.grid), options.repeats)
+
+
+if __name__ == "__main__":
+    main()

@@ -13,8 +13,6 @@ The same command continues.
 from __future__ import annotations
 
 import dataclasses
-import subprocess
-import sys
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -23,7 +21,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
-from sections import arguments_of, kept_rows
+from harness import arguments_of, kept_rows
+from inherent_runs import layout_of
+from patients import call
 
 from heatlas.pipeline.cohort.demo.cohort import write_demo_cohort
 from heatlas.pipeline.cohort.people.splits import Fold
@@ -62,20 +62,7 @@ class Place:
 
     @property
     def layout(self) -> EvaluationLayout:
-        layout = EvaluationLayout(self.folder.resolve())
-        link = layout.evaluation / "images" / "registered"
-        link.parent.mkdir(parents=True, exist_ok=True)
-        if not link.is_symlink():
-            link.symlink_to(self.run.resolve())
-        (self.folder / "logs").mkdir(exist_ok=True)
-        return dataclasses.replace(layout, images="registered")
-
-
-def make_cohort(out: Path, n_procs: int) -> None:
-    with open_executor(n_procs) as executor:
-        write_demo_cohort(out / "cohort", COHORT_SEED, PEOPLE, executor=executor)
-    command = [sys.executable, "workflows/adni.py", "run", str(out / "cohort"), str(out / "run"), "--preset", "demo"]
-    subprocess.run([*command, "--stop-after", "registration", "--n-procs", str(n_procs)], check=True)
+        return layout_of(self.run, self.folder)
 
 
 def backbone(place: Place, scans: Sequence[Scan], config: Config, executor: Executor) -> Place:
@@ -145,19 +132,15 @@ def study(out: Path, seed: int, epochs: int, executor: Executor) -> None:
     known = [scan for scan in scans if scan.participant_id in named[0] | named[1]]
     places = {}
     for schedule in SCHEDULES:
-        asked = {
-            "seed": seed, "pretraining": {"schedule": schedule}, "training": {"max_epochs": epochs},
-            "cohort": {"validation_fraction": 0.1},
-        }  # fmt: skip
+        asked = {"seed": seed, "pretraining": {"schedule": schedule}, "cohort": {"validation_fraction": 0.1}}
+        asked["training"] = {"max_epochs": epochs}
         place = Place(out / "run", out / f"{schedule}_seed-{seed}")
         places[schedule] = backbone(place, learnt, load_config("demo+pretraining", overrides=asked), executor)
     people = [scan.participant_id for scan in known]
     loaded = {name: load_model(place.layout.backbone) for name, place in places.items()}
-    table = judged(
-        {name: features_of(one.model, one.input, places[name].layout, known) for name, one in loaded.items()},
-        people, [class_of[n] for n in people], parts,
-        sites=[str(scan.site) for scan in known], seed=seed,
-    )  # fmt: skip
+    points = {name: features_of(one.model, one.input, places[name].layout, known) for name, one in loaded.items()}
+    sites = [str(scan.site) for scan in known]
+    table = judged(points, people, [class_of[name] for name in people], parts, sites=sites, seed=seed)
     added(table.assign(draw_of_people=seed), out / "representations.tsv", "draw_of_people")
     for schedule, place in places.items():
         found = few_labels(place, scans, parts, seed, executor)
@@ -168,19 +151,20 @@ def study(out: Path, seed: int, epochs: int, executor: Executor) -> None:
 
 
 def added(rows: pd.DataFrame, path: Path, key: str) -> None:
-    """Rows of all seeds; earlier ones of the same key are replaced."""
     before = kept_rows(path, rows.columns)
     pd.concat([before[~before[key].isin(rows[key])], rows]).to_csv(path, sep="\t", index=False)
 
 
 def main() -> None:
-    step, epochs = ("step", {"choices": ["cohort", "study"]}), ("--epochs", {"type": int, "default": 30})
-    arguments = arguments_of(__doc__, step, "out", "--seeds", epochs, "--n-procs")
+    step = {"choices": ["cohort", "study"]}
+    arguments = arguments_of(__doc__, "step out --seeds --n-procs", step=step, epochs=30)
     arguments.out.mkdir(parents=True, exist_ok=True)
-    if arguments.step == "cohort":
-        make_cohort(arguments.out, arguments.n_procs)
-        return
     with open_executor(arguments.n_procs) as executor:
+        if arguments.step == "cohort":
+            cohort, run = arguments.out / "cohort", arguments.out / "run"
+            write_demo_cohort(cohort, COHORT_SEED, PEOPLE, executor=executor)
+            call("run", cohort, run, "--preset", "demo", "--stop-after", "registration", "--n-procs", arguments.n_procs)
+            return
         for seed in arguments.seeds:
             study(arguments.out.resolve(), seed, arguments.epochs, executor)
 

@@ -1,8 +1,8 @@
 """Which methods explain which networks of the field, with drawn weights, on one drawn volume; and at what cost.
 
-``python benchmarks/foreign_networks.py > docs/benchmarks/foreign_networks.md``. Maps that add up are checked: a number
-is what a map misses of the difference of the logits, relative to it. MONAI's transformer needs einops. ``--speed``
-makes the table of times alone, names of networks their rows alone.
+``python benchmarks/foreign_networks.py`` prints the tables of docs/benchmarks/foreign_networks.md. Maps that add up are
+checked: a number is what a map misses of the difference of the logits, relative to it. MONAI's ViT needs einops.
+``--speed`` makes the table of times alone, names of networks their rows alone.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
+from harness import arguments_of, line, table
 from monai.networks import nets
 from monai.networks.nets.swin_unetr import SwinTransformer
-from sections import arguments_of, line, table
 from torch import Tensor, nn
 
 from heatlas.pipeline.attribution.entry import RunContext
@@ -30,11 +30,11 @@ from heatlas.pipeline.explaining.explained_image import Explained
 from heatlas.pipeline.run.errors import HeatlasError
 
 SHAPE = (64, 72, 64)
+VIT = {"hidden_size": 48, "mlp_dim": 96, "num_layers": 2, "num_heads": 4, "classification": True}
+VIT |= {"num_classes": 2, "post_activation": ""}
 THREE_D = {"spatial_dims": 3, "in_channels": 1}
-METHODS = {
-    "expected-gradients": {"alphas": 2}, "deeplift": {}, "lrp": {},
-    "guided-backpropagation": {}, "input-x-gradient": {}, "grad-cam": {},
-}  # fmt: skip
+METHODS = {"expected-gradients": {"alphas": 2}, "deeplift": {}, "lrp": {}}
+METHODS |= {"guided-backpropagation": {}, "input-x-gradient": {}, "grad-cam": {}}
 
 
 class Pooled(nn.Module):
@@ -118,14 +118,11 @@ NETWORKS: Mapping[str, Callable[[], nn.Module]] = {
     "VGG-like, group norm, SiLU": lambda: plain(nn.GroupNorm, nn.SiLU),
     "Conv5 with padding (Wen et al.)": lambda: plain(nn.BatchNorm3d, nn.ReLU, pads=True),
     "Vision transformer of torch": Transformer,
-    "MONAI ViT": lambda: nets.ViT(
-        1, SHAPE, (16, 24, 16), hidden_size=48, mlp_dim=96, num_layers=2, num_heads=4, classification=True,
-        num_classes=2, post_activation="",
-    ),
+    "MONAI ViT": lambda: nets.ViT(1, SHAPE, (16, 24, 16), **VIT),
     "MONAI Swin encoder": lambda: Last(
         SwinTransformer(1, 12, (4, 4, 4), (2, 2, 2), (2, 2, 2, 2), (2, 2, 4, 4), spatial_dims=3), 192
     ),
-}  # fmt: skip
+}
 ITEMS = {"MONAI ViT": "0"}
 """Which entry is the answer of networks that give several."""
 
@@ -137,7 +134,6 @@ def cell(found: Explained) -> str:
 
 
 def row(name: str) -> str:
-    """What each method says to a network."""
     torch.manual_seed(7)
     network, draws = NETWORKS[name](), torch.Generator().manual_seed(8)
     volume, controls = torch.rand(SHAPE, generator=draws), [torch.rand(SHAPE, generator=draws) for _ in range(2)]
@@ -154,10 +150,8 @@ def row(name: str) -> str:
 
 FINE = (97, 115, 97)
 """The template at 2 mm."""
-TIMED = {
-    "lrp": {}, "deeplift": {}, "expected-gradients": {"alphas": 2},
-    "expected-gradients, 16 points": {"alphas": 8},
-}  # fmt: skip
+TIMED = {"lrp": {}, "deeplift": {}, "expected-gradients": {"alphas": 2}}
+TIMED["expected-gradients, 16 points"] = {"alphas": 8}
 FIRST = """
 import time
 start = time.perf_counter()
@@ -208,26 +202,16 @@ def speed() -> None:
 def main() -> None:
     options = arguments_of(
         __doc__,
-        ("networks", {"nargs": "*", "help": "rows of these alone"}),
-        ("--speed", {"action": "store_true", "help": "the table of times alone"}),
+        "networks",
+        networks={"nargs": "*", "help": "rows of these alone"},
+        speed=(False, "the table of times alone"),
     )
-    if options.speed:
-        speed()
-        return
-    print("# Which network, which method\n")
-    print(
-        "Networks of the field with drawn weights as `heatlas.explain` takes them, without any change to their code. "
-        "In brackets: by how much the map\nmisses the difference of the logits, relative to it. Refusals name the "
-        "layer. `python benchmarks/foreign_networks.py` makes this table.\n"
-    )
-    print(*table(["network", *METHODS]), sep="\n")
-    for name in options.networks or NETWORKS:
-        print(row(name), flush=True)
+    if not options.speed:
+        print(*table(["network", *METHODS]), sep="\n")
+        for name in options.networks or NETWORKS:
+            print(row(name), flush=True)
+        print()
     if not options.networks:
-        print("\n## Times\n")
-        print(
-            f"One image of {FINE} voxels, a network like VGG with batch normalisation, one thread, medians of five.\n"
-        )
         speed()
 
 

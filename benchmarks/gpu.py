@@ -3,12 +3,7 @@
     python benchmarks/gpu.py --output docs/benchmarks/gpu.md            # on a GPU, ten minutes at most
     python benchmarks/gpu.py --device cpu --small --output /tmp/gpu.md  # tries the script itself; two minutes
 
-1. Every family (one map) and every method (on one family) on both devices: how far their maps are apart.
-2. Training at 1 mm against a batch that stays in memory.
-3. LRP with five β, and evidence maps, against one forward and backward pass.
-4. Memory of a training step beside what `heatlas check` estimates.
-5. From scans to report: patients of OASIS-1 at 4 mm, if ``HEATLAS_TEST_DATA`` names the folder of test data.
-
+Parts are those of `TITLES`; the last one, from scans to report, needs ``HEATLAS_TEST_DATA``, the folder of test data.
 Beside the page, a JSON of the same name holds all numbers. The exit code is 1 if maps are further apart than the
 tolerance. Parts that would begin after ``--seconds`` are left out, and the page says so.
 """
@@ -32,10 +27,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for the small networks of the tests
 
 import torch
-from lrp_engines import ENGINES, YARDSTICK, brain_volume, seeded_network
-from lrp_measure import on_cpu, on_gpu
-from sections import arguments_of
-from sections import table as markdown
+from harness import arguments_of, table
+from lrp_speed import ENGINES, YARDSTICK, brain_volume, seeded_network
+from timed import on_cpu, on_gpu
 from training_rate import CPU, resident, written
 from training_rate import heatlas as by_trainer
 
@@ -52,10 +46,13 @@ TOLERANCE = 1e-3
 """Largest difference of a map, relative to its largest value: float32 without TF32, sums in another order."""
 EVIDENCE = ("expected-gradients", "integrated-gradients-from-mean", "deeplift")
 Rows = list[dict[str, Any]]
+NOT_YET = (
+    "**Not yet run on a GPU: there are no CUDA figures.** What follows tried the script on a CPU against itself, at a "
+    "reduced size, and says nothing about a GPU."
+)
 
 
 def waited(device: torch.device) -> None:
-    """Until the device has done all that it was told."""
     if device.type == "cuda":
         torch.cuda.synchronize()
 
@@ -98,11 +95,9 @@ def training(device: torch.device, options: argparse.Namespace) -> Rows:
         )
         arms = {"one resident batch": resident(cohort, data, size), "Heatlas": by_trainer(cohort, data, size)}
         steps = scans // size
-        return [
-            {"arm": name, "resolution": resolution, "batch": size, "in_memory": isinstance(data.volumes, torch.Tensor),
-             "seconds": seconds_of(epoch, device, 2) / steps}
-            for name, epoch in arms.items()
-        ]  # fmt: skip
+        held = isinstance(data.volumes, torch.Tensor)
+        known = {"resolution": resolution, "batch": size, "in_memory": held}
+        return [{"arm": name, **known, "seconds": seconds_of(epoch, device, 2) / steps} for name, epoch in arms.items()]
 
 
 def maps(device: torch.device, options: argparse.Namespace) -> Rows:
@@ -149,10 +144,8 @@ def chain(device: torch.device, options: argparse.Namespace) -> Rows:
     with tempfile.TemporaryDirectory() as folder:
         settings = Path(folder, "device.toml")
         settings.write_text(f'[training]\ndevice = "{device.type}"\nmax_epochs = 20\nmin_epochs = 1\npatience = 10\n')
-        command = [
-            sys.executable, "-m", "heatlas", "run", str(data), str(Path(folder, "run")), "--preset", "patients",
-            "--config", str(settings), "--n-procs", str(min(8, os.cpu_count() or 1)),
-        ]  # fmt: skip
+        command = [sys.executable, "-m", "heatlas", "run", str(data), str(Path(folder, "run"))]
+        command += ["--preset", "patients", "--config", str(settings), "--n-procs", str(min(8, os.cpu_count() or 1))]
         begin = time.perf_counter()
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=options.seconds)
@@ -162,9 +155,8 @@ def chain(device: torch.device, options: argparse.Namespace) -> Rows:
         return [{"exit_code": done.returncode, "seconds": time.perf_counter() - begin, "last_line": last}]
 
 
-PARTS: dict[str, Callable[[torch.device, argparse.Namespace], Rows]] = {
-    "agreement": agreement, "training": training, "maps": maps, "memory": memory, "chain": chain,
-}  # fmt: skip
+PARTS: dict[str, Callable[[torch.device, argparse.Namespace], Rows]]
+PARTS = {"agreement": agreement, "training": training, "maps": maps, "memory": memory, "chain": chain}
 TITLES = {
     "agreement": f"Maps of both devices (tolerance {TOLERANCE:g} of the largest value)",
     "training": "A training step",
@@ -174,19 +166,14 @@ TITLES = {
 }
 
 
-def shown(value: object) -> str:
+def cell_of(value: object) -> str:
     return f"{value:.3g}" if isinstance(value, float) else "n/a" if value is None else str(value)
 
 
 def page(found: dict[str, Any]) -> str:
-    """The page of the documentation."""
     is_gpu = found["device"] == "cuda"
-    lines = [
-        "# On a GPU", "",
-        "" if is_gpu else "**Not yet run on a GPU: there are no CUDA figures.** What follows tried the script on a CPU "
-        "against itself, at a reduced size, and says nothing about a GPU.", "",
-        f"Made by `{found['command']}` on {found['date']}: {found['machine']}, PyTorch {found['torch']}.", "",
-    ]  # fmt: skip
+    made = f"Made by `{found['command']}` on {found['date']}: {found['machine']}, PyTorch {found['torch']}."
+    lines = ["# On a GPU", "", "" if is_gpu else NOT_YET, "", made, ""]
     for name, title in TITLES.items():
         rows = found["parts"].get(name)
         lines += [f"## {title}", ""]
@@ -194,27 +181,30 @@ def page(found: dict[str, Any]) -> str:
             lines += ["Not run: out of time." if rows is None else "Not run: no test data, or a reduced size.", ""]
             continue
         columns = list(rows[0])
-        lines += [*markdown(columns, ([shown(row[column]) for column in columns] for row in rows)), ""]
+        lines += [*table(columns, ([cell_of(row[column]) for column in columns] for row in rows)), ""]
     return "\n".join(lines)
 
 
 def main() -> int:
     options = arguments_of(
         __doc__,
-        ("--device", {"default": "cuda", "choices": ("cpu", "cuda")}),
-        ("--small", {"action": "store_true", "help": "reduced sizes and a few methods, to try the script"}),
-        ("--seconds", {"type": float, "default": 540, "help": "no part begins later (default 540)"}),
-        ("--output", {"type": Path, "required": True, "help": "Markdown page; the JSON is put beside it"}),
+        "--device --output",
+        device={"default": "cuda", "choices": ("cpu", "cuda")},
+        small=(False, "reduced sizes and a few methods, to try the script"),
+        seconds=(540.0, "no part begins later (default 540)"),
+        output={"required": True, "help": "Markdown page; the JSON is put beside it"},
     )
     if options.device == "cuda" and not torch.cuda.is_available():
         sys.exit("No usable GPU here. Try the script with --device cpu --small.")
     device, begin = torch.device(options.device), time.monotonic()
     found: dict[str, Any] = {
-        "device": device.type, "date": str(datetime.date.today()), "torch": torch.__version__,
+        "device": device.type,
+        "date": str(datetime.date.today()),
+        "torch": torch.__version__,
         "command": " ".join(["python", *sys.argv]),
         "machine": torch.cuda.get_device_name() if device.type == "cuda" else f"{platform.machine()}, no GPU",
         "parts": {},
-    }  # fmt: skip
+    }
     for name, part in PARTS.items():
         if time.monotonic() - begin > options.seconds:
             print(f"{name}: left out, out of time", file=sys.stderr)

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from harness import CLAIMS, arguments_of, line, listed, over_people, show, table, within, write_tables
 from patients import area
-from sections import HEADING, arguments_of, line, listed, over_people, show, table, within, write_tables
 
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
 from heatlas.studies.grids.directions import (
@@ -31,17 +31,6 @@ from heatlas.studies.grids.stage import INVARIANCE_TABLE, claims_about, read_sco
 
 TITLE = "Grids"
 OF_MEAN, OF_DIFFERENCE = (("", "people", "seeds", f"{what} (95 %)") for what in ("mean", "difference"))
-AGREE = """\
-A21: rank correlation, over the needle grids of a seed, of the shares of integrated gradients at the input, smoothed by
-kernels of K voxels (K is that share of a cell's edge which the source has in pixels), and of Grad-CAM at the last
-stage. Intervals: people drawn with replacement, the mean over seeds."""
-COPIES = """\
-A7: share of Grad-CAM at the last stage, in the grids of DiFull, in the copy of the class that the head cannot see, less
-the .25 that an even map has there."""
-WRITTEN = "A19: share of |attribution| on last features that the network does not read; both networks compute the same."
-NINE = """\
-A20: the same needle grids with 3 × 3 × 1 cells, `layout = [3, 3, 1]`; share in four cells less share in nine, of the
-people explained in both. Chance falls from .25 to .11, that is by .139."""
 
 
 def verdict(each: Sequence[float], low: float, high: float, near: bool) -> str:
@@ -72,10 +61,8 @@ def agreement(runs: Sequence[pd.DataFrame], people: dict[int, str]) -> Iterator[
     def alike(chosen: Sequence[np.ndarray]) -> np.ndarray:
         """Correlation of each kernel with Grad-CAM, (seeds, kernels), over rows of each seed."""
         with np.errstate(invalid="ignore"):  # a draw in which all shares are the same is left out
-            return np.array([
-                np.corrcoef(pd.DataFrame(own[rows]).rank().to_numpy(float).T)[-1, :-1]
-                for own, rows in zip(values, chosen, strict=True)
-            ])  # fmt: skip
+            ranks = [pd.DataFrame(own[rows]).rank().to_numpy(float) for own, rows in zip(values, chosen, strict=True)]
+            return np.array([np.corrcoef(own.T)[-1, :-1] for own in ranks])
 
     rng = np.random.default_rng(0)
     everybody = sorted(set(np.concatenate(owner)))
@@ -85,8 +72,8 @@ def agreement(runs: Sequence[pd.DataFrame], people: dict[int, str]) -> Iterator[
         names_drawn = rng.choice(everybody, len(everybody))
         drawn.append(alike([np.concatenate([own[name] for name in names_drawn]) for own in places]).mean(0))
     found, draws = alike([np.arange(len(own)) for own in values]), np.array(drawn)
-    rows = {("none" if not place else f"K = {kernels[place - 1]}"): (found[:, place], draws[:, place])
-            for place in range(len(names))}  # fmt: skip
+    widths = ["none", *(f"K = {kernel}" for kernel in kernels)]
+    rows = {width: (found[:, place], draws[:, place]) for place, width in enumerate(widths)}
     for place, what in ((-2, "last but one"), (-1, "widest")):
         rows[f"{what} less none"] = found[:, place] - found[:, 0], draws[:, place] - draws[:, 0]
     for name, (each, own) in rows.items():
@@ -96,16 +83,22 @@ def agreement(runs: Sequence[pd.DataFrame], people: dict[int, str]) -> Iterator[
 
 def grid_shares(scores: pd.DataFrame) -> pd.DataFrame:
     """Shares in needle grids, a row per grid and a column per method and stage; an undefined map counts as 0."""
-    own = scores[(scores["setting"] == "GridPG") & (scores["kind"] == "needle") & scores["grid"].notna()]
-    return own.assign(share=own["share"].fillna(0)).pivot_table(
-        index=["grid", "scan"], columns=["method", "stage"], values="share", sort=False
-    )
+    own = in_grids(scores, setting="GridPG", kind="needle")
+    own = own.assign(share=own["share"].fillna(0))
+    return own.pivot_table(index=["grid", "scan"], columns=["method", "stage"], values="share", sort=False)
+
+
+def in_grids(scores: pd.DataFrame, **wanted: object) -> pd.DataFrame:
+    """Scores of grids with these values."""
+    there = scores["grid"].notna()
+    for column, value in wanted.items():
+        there &= scores[column] == value
+    return scores[there]
 
 
 def fallen(four: Sequence[pd.DataFrame], nine: Sequence[pd.DataFrame], people: dict[int, str]) -> Iterator[str]:
     """Rows of A20: of each method and stage, its share in four cells less that in nine."""
-    needles = [[one[(one["setting"] == "GridPG") & (one["kind"] == "needle") & one["grid"].notna()] for one in side]
-               for side in (four, nine)]  # fmt: skip
+    needles = [[in_grids(one, setting="GridPG", kind="needle") for one in side] for side in (four, nine)]
     both = [pd.concat(side) for side in needles]
     for (name, stage), own in both[1].groupby(["method", "stage"], sort=False):
         if re.search(r"kernel=|bias=false|from=air|gamma=(?!0.25)|beta=(?!0$)", name):
@@ -118,14 +111,13 @@ def fallen(four: Sequence[pd.DataFrame], nine: Sequence[pd.DataFrame], people: d
         yield of_each(what, seeds, each)
 
 
-def shown(seeds: Sequence[float], mean: float, low: float, high: float) -> str:
+def cells_of(seeds: Sequence[float], mean: float, low: float, high: float) -> str:
     """Cells of a row: each seed, the mean and its interval; none where everybody has the same."""
     return f"{listed(seeds, '.3f')} | {mean:.3f}{within(low, high, '.3f') or ' (of everybody)'}"
 
 
 def of_each(what: str, seeds: Sequence[float], each: np.ndarray) -> str:
-    """A row: values of seeds, and of people, with the interval of their mean."""
-    return line(what, len(each), shown(seeds, float(each.mean()), *over_people(each)))
+    return line(what, len(each), cells_of(seeds, float(each.mean()), *over_people(each)))
 
 
 def mean_row(what: str, runs: Sequence[pd.DataFrame], people: dict[int, str], column: str) -> str:
@@ -135,9 +127,7 @@ def mean_row(what: str, runs: Sequence[pd.DataFrame], people: dict[int, str], co
 
 
 def in_the_copy(runs: Sequence[pd.DataFrame], people: dict[int, str]) -> str:
-    """The row of A7."""
-    corners = [one[(one["setting"] == "DiFull") & (one["kind"] == "corner") & (one["method"] == "grad-cam")
-                   & one["grid"].notna()] for one in runs]  # fmt: skip
+    corners = [in_grids(one, setting="DiFull", kind="corner", method="grad-cam") for one in runs]
     corners = [one[one["stage"] == one["stage"].max()] for one in corners]
     corners = [one.assign(copy=(one["class_share"] - one["share"]).fillna(0) - one["chance"]) for one in corners]
     return mean_row("A7: Grad-CAM in the copy, less an even map", corners, people, "copy")
@@ -157,26 +147,22 @@ def areas(folders: Sequence[Path]) -> str:
 
 
 def below_chance(runs: Sequence[pd.DataFrame], people: dict[int, str], which: str) -> str:
-    """The row of A12."""
-    own = [one[(one["method"] == "layer-cam") & (one["stage"] == 0) & (one["kind"] == "needle") & one["grid"].notna()]
-           for one in runs]  # fmt: skip
+    own = [in_grids(one, method="layer-cam", stage=0, kind="needle") for one in runs]
     own = [one.assign(less=one["share"].fillna(0) - one["chance"]) for one in own]
     return mean_row(f"A12: LayerCAM at the input less chance, {which}", own, people, "less")
 
 
 def without_norms(normed: Sequence[Path], unnormed: Sequence[Path], same_people: bool) -> Iterator[str]:
-    """The section on networks without normalisation."""
     scores, people = read(unnormed, same_people)
     yield from (*table(OF_MEAN), areas(unnormed), "")
     yield from claim_rows(unnormed, scores, people)
     yield from ("", *table(OF_DIFFERENCE))
     yield below_chance(scores, people, "no normalisation")
     yield below_chance(*read(normed, same_people), "batch normalisation")
-    yield from ("", AGREE, "", *table(OF_MEAN), *agreement(scores, people))
+    yield from ("", *table(OF_MEAN), *agreement(scores, people))
 
 
 def claim_rows(folders: Sequence[Path], scores: Sequence[pd.DataFrame], people: dict[int, str]) -> Iterator[str]:
-    """A table: what the literature found, for all runs together."""
     answers, pooled = found_by(folders, scores, people)
     yield from table(["claim", "people", "seeds", "difference (95 %)", ""])
     for name, one in pooled[pooled["difference"].notna() & (pooled["holds"] != BY_CONSTRUCTION)].iterrows():
@@ -184,14 +170,13 @@ def claim_rows(folders: Sequence[Path], scores: Sequence[pd.DataFrame], people: 
         alike = pd.isna(one["ci_low"])  # everybody has the same difference
         low, high = (one["difference"] if alike else one[side] for side in ("ci_low", "ci_high"))
         said = verdict(each, low, high, one["expected"] == "near")
-        found = shown(each, one["difference"], one["ci_low"], one["ci_high"])
+        found = cells_of(each, one["difference"], one["ci_low"], one["ci_high"])
         yield line(name, one["n_participants"], found, said)
 
 
 def found_by(
     folders: Sequence[Path], scores: Sequence[pd.DataFrame], people: dict[int, str]
 ) -> tuple[list[pd.DataFrame], pd.DataFrame]:
-    """Answers of each run by claim, and those of all together."""
     layouts = [EvaluationLayout(one.resolve()) for one in folders]
     answers = [pd.read_csv(DIRECTIONS_TABLE.path(one), sep="\t").set_index("claim") for one in layouts]
     asked = claims_about(layouts[0].fold(0))
@@ -224,31 +209,30 @@ def main() -> None:
     run = {"type": Path, "nargs": "+", "default": []}
     options = arguments_of(
         __doc__,
-        "runs",
-        ("--same-people", {"action": "store_true", "help": "runs are seeds of one cohort"}),
-        ("--nine", {**run, "help": "the same runs in grids of nine cells"}),
-        ("--unnormed", {**run, "help": "runs of networks without normalisation"}),
-        "--page",
+        "runs --page",
+        same_people=(False, "runs are seeds of one cohort"),
+        nine={**run, "help": "the same runs in grids of nine cells"},
+        unnormed={**run, "help": "runs of networks without normalisation"},
     )
     if options.unnormed:
         text = "\n".join(without_norms(options.runs, options.unnormed, options.same_people))
-        show(text, options.page, f"{TITLE}, without normalisation", HEADING, words=False)
+        show(text, options.page, f"{TITLE}, without normalisation", CLAIMS)
         return
     scores, people = read(options.runs, options.same_people)
     answers, pooled = found_by(options.runs, scores, people)
     together = pooled[["n_participants", "difference", "ci_low", "ci_high", "holds"]]
-    holds = pd.DataFrame({one.name: own["holds"] for one, own in zip(options.runs, answers, strict=True)})
+    holds = pd.DataFrame({run.name: own["holds"] for run, own in zip(options.runs, answers, strict=True)})
     print(holds.join(together.rename(columns={"holds": "together"})).round(2).to_csv(sep="\t"))
     if options.page:
         lines = [*claim_rows(options.runs, scores, people)]
-        lines += ["", AGREE, "", *table(OF_MEAN), *agreement(scores, people)]
-        lines += ["", COPIES, "", *table(OF_DIFFERENCE), in_the_copy(scores, people)]
-        lines += ["", WRITTEN, "", *table(["", "grids", "as it is", "with two units that cancel"])]
+        lines += ["", *table(OF_MEAN), *agreement(scores, people)]
+        lines += ["", *table(OF_DIFFERENCE), in_the_copy(scores, people)]
+        lines += ["", *table(["", "grids", "as it is", "with two units that cancel"])]
         lines += written_twice(options.runs)
         if options.nine:
             nine, others = read(options.nine, options.same_people, 500_000)
-            lines += ["", NINE, "", *table(OF_DIFFERENCE), *fallen(scores, nine, people | others)]
-        write_tables(options.page, TITLE, "\n".join(lines), HEADING)
+            lines += ["", *table(OF_DIFFERENCE), *fallen(scores, nine, people | others)]
+        write_tables(options.page, TITLE, "\n".join(lines), CLAIMS)
 
 
 if __name__ == "__main__":

@@ -1,29 +1,65 @@
-"""Time, memory and disk against the size of a study, one stage at a time; writes docs/benchmarks/growth.md's numbers.
+"""Time, memory and disk against the size of a study; the numbers of docs/benchmarks/growth.md and docs/cluster.md.
 
-``OMP_NUM_THREADS=1 python benchmarks/growth.py --output docs/benchmarks/growth.md``. Units and scans are synthetic, one
-process, one thread; CPU seconds, best of three, in one run. "Memory" is that of arrays and, for scans kept on disk, the
-resident memory that the process gained.
+    OMP_NUM_THREADS=1 python benchmarks/growth.py stages --output docs/benchmarks/growth.md
+    OMP_NUM_THREADS=1 python benchmarks/growth.py heatmaps --output docs/benchmarks/growth.md     # a quarter of an hour
+    python benchmarks/growth.py registrations --cohort COHORT --output docs/benchmarks/growth.md  # five minutes
+    python benchmarks/growth.py cluster
+
+stages         One stage at a time on synthetic units and scans; one process, one thread, CPU seconds, best of three.
+               "Memory" is that of arrays and, for scans kept on disk, the resident memory that the process gained.
+heatmaps       The stage against the bare LRP engine, for one β and five. The stage reads scans and networks, makes
+               maps, adds them up over regions and people, and writes tables; the engine explains the same volumes
+               (random values in the brain) with the same network (random weights), all in memory. Seconds of the clock,
+               one worker and one thread each, arms in turns, best of `--repeats` after a first turn.
+registrations  Of the cohort of `heatlas demo` at 2 mm, one thread each: by one run with one worker, by one with a
+               worker for each core, and by as many runs at once as there are cores, which share nothing but memory and
+               disk. Seconds of the clock from the first scan to the last, by the receipts.
+cluster        Largest memory of the command and of Parsl's interchange while units with arguments of 0.6 MB wait for
+               one worker; `--at-once` hands all to Parsl instead of few at a time (`pipeline.run.work.cluster`).
 """
 
 from __future__ import annotations
 
+import argparse
+import json
+import os
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import psutil
 import torch
-from sections import arguments_of, show, table
-from timed import best_of
+from harness import ROOT, arguments_of, line, show, table
+from timed import best_of, in_turns
+from training_rate import NETWORK, Cohort, written
 
+from heatlas.atlases.labels import load_atlas
+from heatlas.atlases.templates import configured_grid
+from heatlas.pipeline.attribution.entry import RunContext
+from heatlas.pipeline.attribution.methods import attribute_all
+from heatlas.pipeline.cohort.people.splits import Fold, Split
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.cohort.work import Work
+from heatlas.pipeline.explaining.scan_jobs import explanations_of_run
+from heatlas.pipeline.explaining.stage import explain_scans
+from heatlas.pipeline.models.families.registry import build_network
+from heatlas.pipeline.models.inputs import read_network_volume
 from heatlas.pipeline.models.kept_volumes import KeptVolumes
+from heatlas.pipeline.models.storage import load_model, save_model
+from heatlas.pipeline.regions.packed_atlas import PackedAtlas
+from heatlas.pipeline.run.config.files import load_config
+from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.work import cluster
+from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.executors import open_executor
+from heatlas.pipeline.run.work.host import kept_memory
 from heatlas.pipeline.run.work.jobs import Job, run_jobs
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Resampling
@@ -33,6 +69,9 @@ from heatlas.pipeline.statistics.linear.permutations import Exchangeability
 
 SHAPE = (49, 58, 49)
 """The template at 4 mm."""
+CLASSES = ("CN", "AD")
+BYTES = 600_000
+"""Of the argument of a unit that waits."""
 
 
 def touch(outputs: dict[str, Path], number: int) -> None:
@@ -90,31 +129,175 @@ def overhead(seconds: float, cluster: str | None) -> list[str]:
     return [name, f"{seconds:g}", f"{spent - seconds:.2f}", f"{100 * (spent / seconds - 1):.1f}"]
 
 
-def main() -> None:
-    given = arguments_of(__doc__, ("--most", {"type": int, "default": 10_000, "help": "scans"}), "--output")
-    torch.set_num_threads(1)
+def stage_arm(layout: RunLayout, cohort: Cohort, config: Config, executor: Executor) -> Callable[[], None]:
+    """The heatmaps of all scans as a run makes them, from nothing."""
+    people = tuple(files.participant_id for files in cohort.files)
+    scans = [Scan(person, None, person, None, label=CLASSES[0]) for person in people]
+    predictions = pd.DataFrame({"scan_id": people, "participant_id": people})
+    predictions = predictions.assign(label=CLASSES[0], predicted=CLASSES[0], outcome="TN")
+    split = Split((Fold(0, (), (), people),))
+    atlas = load_atlas(config.regions.atlas, configured_grid(config.registration))
+    digests = DigestCache(layout.digests)
+
+    def explain() -> None:
+        for receipt in (layout.logs / "receipts").rglob("*.json"):
+            receipt.unlink()
+        work = Work(layout, layout.root, config, tuple(scans), split, executor, digests)
+        outcomes = explain_scans(work, scans, predictions, atlas)
+        assert all(one.status == "done" for one in outcomes), outcomes
+
+    return explain
+
+
+def engine_arm(layout: RunLayout, cohort: Cohort, config: Config) -> Callable[[], None]:
+    """The maps alone, of volumes in memory by a network in memory."""
+    [asked] = explanations_of_run(config)
+    atlas = PackedAtlas.of(load_atlas(config.regions.atlas, configured_grid(config.registration)))
+    network = load_model(layout.fold(0))
+    method = asked.build(RunContext(atlas, cohort.spec.box, None))
+    volumes = [torch.from_numpy(read_network_volume(files, cohort.spec))[None, None] for files in cohort.files]
+
+    @kept_memory()
+    def explain() -> None:
+        for volume in volumes:
+            attribute_all(network.model, volume, network.classes.index(asked.target), method, 0, asked.start)
+
+    return explain
+
+
+def heatmaps_of(resolution: float, betas: int, scans: int, repeats: int) -> list[str]:
+    """A row: what each arm takes per scan, the rate of the stage as share of the engine's, memory and disk."""
+    with tempfile.TemporaryDirectory() as folder:
+        layout = RunLayout(Path(folder))
+        cohort = written(layout.root, scans, resolution)
+        torch.manual_seed(0)
+        network, nobody = build_network(NETWORK, cohort.spec.shape, 2).eval(), {"train": [], "validation": []}
+        save_model(layout.fold(0), network, cohort.spec, CLASSES, {"participants": nobody})
+        every = [n / max(betas - 1, 1) for n in range(betas)]
+        attribution = {"methods": ["lrp"], "betas": every, "keep_maps": "group"}
+        config = load_config(overrides={"registration": {"resolution_mm": resolution}, "attribution": attribution})
+        with open_executor(1) as executor:
+            arms = {"engine": engine_arm(layout, cohort, config), "stage": stage_arm(layout, cohort, config, executor)}
+            spent = in_turns(arms, repeats + 1, time.monotonic)
+            worker = max(one.memory_info().rss for one in psutil.Process().children(recursive=True))
+        disk = sum(path.stat().st_size for path in layout.partial_sums.glob("*_sums.npz"))
+    alone, whole = (min(arm[1:]) / scans for arm in spent.values())
+    seconds = [f"{alone:.2f}", f"{whole:.2f}", f"{100 * alone / whole:.0f}"]
+    return [f"{resolution:g}", f"{betas}", *seconds, f"{worker / 2**30:.1f}", f"{disk / 1e6:.0f}"]
+
+
+def started(cohort: Path, out: Path, people: Sequence[str], workers: int) -> subprocess.Popen[bytes]:
+    command = [sys.executable, str(ROOT / "workflows" / "adni.py"), "run", str(cohort), str(out), "--preset", "demo"]
+    command += ["--stop-after", "registration", "--n-procs", str(workers), "--participant-label", *people]
+    threads = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(command, env={**os.environ, **threads}, stdout=subprocess.DEVNULL)
+
+
+def rate(cohort: Path, folder: Path, groups: Sequence[Sequence[str]], workers: int) -> float:
+    """Scans per second of runs at once, one for each group of people."""
+    outs = [folder / f"{workers}-{len(groups)}-{number}" for number in range(len(groups))]
+    runs = [started(cohort, out, people, workers) for out, people in zip(outs, groups, strict=True)]
+    if any(run.wait() for run in runs):
+        raise SystemExit(f"a run failed; see {folder}")
+    receipts = [path for out in outs for path in (RunLayout(out).logs / "receipts" / "registration").glob("*.json")]
+    ends = [path.stat().st_mtime for path in receipts]
+    begins = [end - json.loads(path.read_text())["seconds"] for path, end in zip(receipts, ends, strict=True)]
+    return float(len(receipts) / (max(ends) - min(begins)))
+
+
+def pause(seconds: float, argument: tuple[int, bytes]) -> None:
+    time.sleep(seconds)
+
+
+def waiting(units: int, seconds: float) -> tuple[float, float]:
+    argument = os.urandom(BYTES)
+    most = [0.0, 0.0]
+    with tempfile.TemporaryDirectory() as folder, open_executor(1, "local", Path(folder, "parsl")) as executor:
+        before = psutil.Process().memory_info().rss
+        futures = [executor.submit(pause, 0.2, (n, argument)) for n in range(units)]
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            others = [child for child in psutil.Process().children() if "interchange" in " ".join(child.cmdline())]
+            now = psutil.Process().memory_info().rss - before, sum(child.memory_info().rss for child in others)
+            most = [max(pair) for pair in zip(most, now, strict=True)]
+            time.sleep(0.5)
+        for future in futures:
+            future.cancel()
+    return most[0] / 1e6, most[1] / 1e6
+
+
+def write(given: argparse.Namespace, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    print(title)
+    show("\n".join(table(columns, rows, "---:")), given.output, title, "Growth")
+
+
+def stages(given: argparse.Namespace) -> None:
     sizes = [size for size in (100, 1000, 10_000) if size <= given.most]
+    columns = ["scans", "first epoch, ms per scan", "later", "memory gained, MB", "disk, GB", "all in memory, GB"]
+    write(given, "Scans kept for training", columns, [kept(size) for size in sizes])
+    columns = ["units", "first run, s", "again, s", "again, ms per unit"]
+    write(given, "Units and their receipts", columns, [rerun(size) for size in sizes[:2]])
     permuted(50, 10, 10)  # numba compiles
-    sections: dict[str, tuple[list[str], Callable[..., list[str]], list[tuple[Any, ...]]]] = {
-        "Scans kept for training": (
-            ["scans", "first epoch, ms per scan", "later", "memory gained, MB", "disk, GB", "all in memory, GB"],
-            kept, [(size,) for size in sizes],
-        ),
-        "Units and their receipts": (
-            ["units", "first run, s", "again, s", "again, ms per unit"], rerun, [(size,) for size in sizes[:2]],
-        ),
-        "Permutations": (
-            ["people", "regions", "permutations", "s"], permuted,
-            [(400, 136, 1000), (4000, 136, 1000), (400, 1360, 1000), (400, 136, 10_000)],
-        ),
-        "One unit of 20 s": (
-            ["executor", "unit, s", "beyond it, s", "%"], overhead, [(20.0, None), (20.0, "local")],
-        ),
-    }  # fmt: skip
-    for title, (columns, measure, sizes_of) in sections.items():
-        print(title)
-        rows = [measure(*size) for size in sizes_of]
-        show("\n".join(table(columns, rows, "---:")), given.output, title, "Growth")
+    cases = ((400, 136, 1000), (4000, 136, 1000), (400, 1360, 1000), (400, 136, 10_000))
+    columns = ["people", "regions", "permutations", "s"]
+    write(given, "Permutations", columns, [permuted(*case) for case in cases])
+    columns = ["executor", "unit, s", "beyond it, s", "%"]
+    write(given, "One unit of 20 s", columns, [overhead(20.0, where) for where in (None, "local")])
+
+
+def heatmaps(given: argparse.Namespace) -> None:
+    columns = ["voxels, mm", "values of β", "engine, s per scan", "stage, s per scan", "rate, % of the engine's"]
+    columns += ["memory of the worker, GiB", "sums on disk, MB"]
+    rows = [heatmaps_of(mm, betas, given.scans, given.repeats) for mm in (2.0, 1.0) for betas in (1, 5)]
+    write(given, "Heatmaps against the engine", columns, rows)
+
+
+def registrations(given: argparse.Namespace) -> None:
+    cores = len(os.sched_getaffinity(0))
+    names = [f"ADNI{path.name.replace('_', '')}" for path in sorted((given.cohort / "ADNI").glob("*_S_*"))]
+    groups = [names[place::cores][: given.people] for place in range(cores)]
+    with tempfile.TemporaryDirectory() as folder:
+        one = rate(given.cohort, Path(folder), groups[:1], 1)
+        apart = rate(given.cohort, Path(folder), groups, 1)
+        together = rate(given.cohort, Path(folder), [[name for group in groups for name in group]], cores)
+    rows = [
+        ["one run, one worker", f"{60 * one:.1f}", "", ""],
+        [f"{cores} runs at once, one worker each", f"{60 * apart:.1f}", f"{apart / one / cores:.2f}", ""],
+    ]
+    shares = (f"{together / one / cores:.2f}", f"{together / apart:.2f}")
+    rows.append([f"one run, {cores} workers", f"{60 * together:.1f}", *shares])
+    columns = ["registrations", "scans per minute", f"/ {cores} × one worker", "/ runs at once"]
+    write(given, "Registrations on the cores of one machine", columns, rows)
+
+
+def queued(given: argparse.Namespace) -> None:
+    if given.at_once:
+        cluster.SMALLEST_WINDOW, cluster.LARGE_BYTES = 10**9, 10**9
+    print(*table(["units waiting", "command, MB more", "interchange, MB"], rule="---:"), sep="\n")
+    for units in given.units:
+        command, interchange = waiting(units, given.seconds)
+        print(line(units, f"{command:.0f}", f"{interchange:.0f}"), flush=True)
+
+
+PARTS = {"stages": stages, "heatmaps": heatmaps, "registrations": registrations, "cluster": queued}
+
+
+def main() -> None:
+    given = arguments_of(
+        __doc__,
+        "part --repeats --cohort --output",
+        part={"choices": PARTS},
+        repeats=2,
+        cohort={"type": Path},
+        most=(10_000, "scans of stages"),
+        scans=(8, "of heatmaps"),
+        people=(6, "of registrations, for each core"),
+        units=([100, 1000, 10_000], "of cluster"),
+        seconds=(20.0, "of cluster"),
+        at_once=(False, "hand all units to Parsl at once, with their arguments"),
+    )
+    torch.set_num_threads(1)
+    PARTS[given.part](given)
 
 
 if __name__ == "__main__":

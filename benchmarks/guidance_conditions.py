@@ -14,6 +14,16 @@ RESNET = ResNetConfig(architecture="resnet10", width=0.125)
 BCOS = BcosSimpleConfig(channels=(4, 8, 16), strides=(2, 2, 2))
 
 
+WEIGHTS = {"energy": (1.0, 3.0, 10.0), "l1": (1.0, 10.0, 100.0), "ppce": (0.1, 1.0, 10.0), "rrr": (10.0, 100.0, 1e3)}
+"""Of each loss, mildest first."""
+FEW = 3.0
+"""Weight of the energy of what is asked with one weight; with few annotations, as much larger as batches are rarer."""
+LAST = (0.3, 1.0, FEW)
+"""Weights of the energy at the last stage."""
+ON = "-on"
+"""End of the name of what goes on for as long without guidance."""
+
+
 @dataclass(frozen=True)
 class Condition:
     """One way to train. Shares are from 0 to 1; `mask` is "brain", "regions", "boxes", "sides" or "outside"."""
@@ -139,3 +149,39 @@ def further() -> list[Condition]:
         x_energy,
         replace(x_energy, name="x-dnn-energy-last", stage=-1),
     ]
+
+
+def swept() -> list[Condition]:
+    """Of the section with weights swept: networks that go on under guidance, a marker, and students of all folds."""
+    known = {one.name: one for one in (*conditions(), *further())}
+    found = []
+    for name, losses in (("bcos-plain", tuple(WEIGHTS)), ("plain", ("energy",)), ("x-dnn", ("energy",))):
+        start = replace(known[name], held_out=True, folds=1 if name == "x-dnn" else 3)
+        short = name.removesuffix("-plain")
+        on = replace(start, name=f"{short}{ON}", begins=name, longer=1 / 3, folds=1, against=name)
+        found += [start, on]
+        for loss in losses:
+            found += [
+                replace(on, name=f"{short}-{loss}-{weight:g}", loss=loss, weight=weight, against=on.name)
+                for weight in WEIGHTS[loss]
+            ]
+    by_name = {one.name: one for one in found}
+    energy, l1 = by_name[f"bcos-energy-{FEW:g}"], by_name[f"bcos-l1-{WEIGHTS['l1'][1]:g}"]
+    found += [
+        replace(energy, name=f"{energy.name}-10%", annotated=0.1, weight=3 * FEW, against=energy.name),
+        replace(energy, name=f"{energy.name}-1%", annotated=0.01, weight=18 * FEW, against=f"bcos{ON}"),
+        *(replace(one, name=f"{one.name}+50%", enlarged=0.5, against=one.name) for one in (energy, l1)),
+        replace(energy, name=f"{energy.name}-middle", stage=3, against=energy.name),
+        *(
+            replace(by_name[f"{short}-energy-{FEW:g}"], name=f"{short}-energy-{weight:g}-last", weight=weight, stage=-1)
+            for short in ("bcos", "plain", "x-dnn")
+            for weight in LAST
+        ),
+    ]
+    mild = replace(known["bcos"], name="marker-bcos-energy", weight=FEW)
+    l1 = replace(mild, name="marker-bcos-l1", loss="l1", weight=10.0)
+    founding = replace(known["energy-brain"], name="marker-energy", weight=FEW, folds=1)
+    last = replace(founding, name="marker-energy-last", stage=-1)
+    found += [known["bcos-control"], mild, l1, replace(known["control"], folds=1), founding, last]
+    names = "kd-bcos", "kd-bcos+weights", "kd-bcos-frozen", "kd-bcos+weights-frozen", "kd", "kd+maps"
+    return found + [replace(known[name], held_out=True) for name in names]

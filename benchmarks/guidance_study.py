@@ -3,20 +3,15 @@
     python benchmarks/guidance_study.py /tmp/demo/run /tmp/study --seeds 43 44 45
     python benchmarks/guidance_study.py /tmp/demo/run /tmp/study --seeds 43 44 45 --only control energy-brain
 
-RUN is a run with registered scans at 2 or 4 mm; it is only read. One scan of each person, at 4 mm, so
-that a study takes minutes on one core. The marker is a small cube in a corner of what networks see, as bright as the
-brightest voxel. In training and validation it goes with the diagnosis (95 %); who is tested has a copy with and one
-without. Masks and measures are those of `heatlas evaluate --parts marker`. A training that is done is not repeated:
-other epochs or folds need another OUT.
-Writes OUT/guidance_study.tsv, an answer a row, from which `guidance_summary.py` makes the tables again, and
-OUT/guidance_study.md: means over people and seeds beside what chance gives, paired differences with intervals over
-people, and which condition of each mask is chosen on the validation parts, where marker and diagnosis go together as in
-training.
+RUN has registered scans at 2 or 4 mm, and is only read: one scan of each person, at 4 mm. The marker is a small cube in
+a corner, as bright as the brightest voxel; in training and validation it goes with the diagnosis (95 %), and who is
+tested has a copy with and one without. Masks and measures are those of `heatlas evaluate --parts marker`. A training
+that is done is not repeated: other epochs or folds need another OUT. Writes OUT/guidance_study.tsv, an answer a row,
+and OUT/guidance_study.md, the tables that `guidance_summary.py` makes of it.
 """
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,20 +20,26 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
-from guidance_conditions import Condition, conditions, further
-from guidance_summary import further_tables, tables
-from guidance_weights import curve_columns, held_out_iou, swept, swept_tables
-from marked_cohort import FOLDS, Cohort, enlarged, load, parts_of
-from sections import HEADING, arguments_of, show
+from guidance_conditions import Condition, conditions, further, swept
+from guidance_summary import curve_columns, further_tables, held_out_iou, swept_tables, tables
+from harness import CLAIMS, arguments_of, show
+from scipy.ndimage import find_objects
+from scipy.ndimage import label as label_parts
 from torch import nn
 from torch.nn import functional
 
 from heatlas.pipeline.cohort.people.splits import Fold, few_people
 from heatlas.pipeline.cohort.people.tasks import task_of
+from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.evaluation.scores.localisation import iou_curve
+from heatlas.pipeline.evaluation.scores.map_scores import MARKER_OFFSET
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.registry import build_network, family_of
+from heatlas.pipeline.models.inputs import configured_input, read_network_volume
+from heatlas.pipeline.run.config.networks import ObjectiveConfig
 from heatlas.pipeline.run.config.settings import CohortConfig, TrainingConfig
+from heatlas.pipeline.run.layout.folder import read_run_config
+from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
 from heatlas.pipeline.run.work.seeds import derived_seed, generator
 from heatlas.pipeline.training.objectives.of_task import objective_of
 from heatlas.pipeline.training.objectives.records import Context, Objective
@@ -48,22 +49,109 @@ from heatlas.pipeline.training.trainer import Resumption, train
 from heatlas.pipeline.training.volumes import STORED, LabelledVolumes
 from heatlas.studies.marker.marker_groups import MarkerMasks, map_measures, tied_marks
 from heatlas.studies.objectives.distillation import Distillation, answered_by, distilled, frozen
-from heatlas.studies.objectives.guidance import Guidance, dilated, guided
+from heatlas.studies.objectives.guidance import Guidance, dilated, guided, mask_of
 from heatlas.studies.objectives.maps_in_training import explained_batch
+from heatlas.workflows.evaluate import registered_scans
 
 TITLE = "Guidance and distillation"
 RECIPE = TrainingConfig(
-    learning_rate=3e-3,
-    learning_rate_schedule="cosine",
     max_epochs=30,
     min_epochs=30,
     max_shift_voxels=1,
     precision="float32",
+    learning_rate=3e-3,
+    learning_rate_schedule="cosine",
 )
 GOING_ON = 1e-3
 """Learning rate of a trained network that is guided."""
 OBJECT = "regions"
 """Mask of what the boxes of a `held_out` condition are around."""
+FOLDS = 3
+VOXEL_MM = 4
+TEMPORAL = ("Hippocampus", "Amygdala", "Entorhinal area", "Parahippocampal gyrus")
+"""Mask `regions`."""
+MARKER_VOXELS = 6
+"""Edge; with 3 these small networks never used the marker."""
+
+
+@dataclass(frozen=True, eq=False)
+class Cohort:
+    """Volumes (people, copies, D, H, W), copies plain and marked; masks by name; who has the disease.
+
+    `others` are scans of people without a label, (M, D, H, W).
+    """
+
+    names: Sequence[str]
+    volumes: torch.Tensor
+    positive: np.ndarray
+    masks: Mapping[str, torch.Tensor]
+    marker: torch.Tensor
+    others: torch.Tensor
+
+
+def load(run: Path) -> Cohort:
+    """One scan of each labelled person of a run with voxels of 2 or 4 mm, at 4 mm, with and without the marker."""
+    layout = EvaluationLayout(run.resolve())
+    config = read_run_config(layout)
+    spec, task = configured_input(config), task_of(config.cohort)
+    factor = round(VOXEL_MM / spec.resolution_mm)
+    firsts, unlabelled = {}, {}
+    for scan in registered_scans(layout, config)[0]:
+        (firsts if scan.label in task.outputs else unlabelled).setdefault(scan.participant_id, scan)
+
+    def read(scans: Mapping[str, Scan]) -> torch.Tensor:
+        if not scans:
+            return torch.zeros(0, *(side // factor for side in spec.shape))
+        files = [layout.scan(one.participant_id, one.session_id, spec.resolution_mm) for one in scans.values()]
+        volumes = np.stack([read_network_volume(own, spec) for own in files])
+        return functional.avg_pool3d(torch.from_numpy(volumes)[:, None], factor)[:, 0]
+
+    plain = read(firsts)
+    cube = torch.zeros(plain.shape[1:], dtype=torch.bool)
+    cube[(slice(MARKER_OFFSET, MARKER_OFFSET + MARKER_VOXELS),) * 3] = True
+    cube &= ~(plain > 0).any(0)
+    marked = torch.where(cube, plain.flatten(1).amax(1)[:, None, None, None], plain)
+    masks = {"brain": (plain > 0).float().mean(0) > 0.5}
+    for name, boxes in (("regions", False), ("boxes", True)):
+        own = mask_of(ObjectiveConfig(kind="guided", regions=TEMPORAL, boxes=boxes), config.regions.atlas, spec)
+        masks[name] = functional.avg_pool3d(torch.from_numpy(own).float()[None], factor)[0] >= 0.5
+    masks["sides"] = enlarged(masks["regions"], 0.0)
+    masks["outside"] = ~masks["brain"]
+    positive = np.array([scan.label == config.cohort.positive for scan in firsts.values()])
+    return Cohort(list(firsts), torch.stack([plain, marked], 1), positive, masks, cube, read(unlabelled))
+
+
+def enlarged(mask: torch.Tensor, share: float) -> torch.Tensor:
+    """Bounding boxes of the connected parts of a mask, each grown on either side by a share of its width there.
+
+    As Rao et al. 2023 make annotations coarse; clipped at the border.
+
+    Examples
+    --------
+    >>> line = torch.tensor([0, 0, 0, 1, 0, 1, 1, 1, 1, 0, 0, 0]).bool()
+    >>> enlarged(line.view(1, 1, -1), 0.5).int().flatten().tolist()
+    [0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 0]
+    """
+    filled = torch.zeros_like(mask)
+    for box in find_objects(label_parts(mask.numpy(), np.ones((3, 3, 3)))[0]):
+        grown = [(side, round(share * (side.stop - side.start))) for side in box]
+        filled[tuple(slice(max(side.start - more, 0), side.stop + more) for side, more in grown)] = True
+    return filled
+
+
+def parts_of(positive: np.ndarray, fold: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    train_, validate, test = [], [], []
+    for label in (False, True):
+        own = np.flatnonzero(positive == label)
+        order = own[generator(seed, "folds", int(label)).permutation(len(own))]
+        tested = order[fold::FOLDS]
+        rest = np.setdiff1d(order, tested)
+        rest = rest[generator(seed, "validation", fold, int(label)).permutation(len(rest))]
+        count = max(round(len(rest) / 5), 1)
+        validate.append(rest[:count])
+        train_.append(rest[count:])
+        test.append(tested)
+    return np.concatenate(train_), np.concatenate(validate), np.concatenate(test)
 
 
 def trained(
@@ -114,9 +202,8 @@ def trained(
         context = Context(teacher=teacher)
         if one.others:
             unknown = torch.zeros(len(cohort.others), dtype=torch.int64)
-            training = answered_by(
-                teacher, LabelledVolumes(cohort.others[:, None].to(STORED), unknown), RECIPE.batch_size
-            )
+            asked = LabelledVolumes(cohort.others[:, None].to(STORED), unknown)
+            training = answered_by(teacher, asked, RECIPE.batch_size)
         if one.frozen:
             context = frozen(context, training.volumes, how, RECIPE.batch_size)
     torch.manual_seed(derived_seed(seed, "weights", fold))
@@ -168,22 +255,15 @@ def measured(
             label = copy if one.reversed else int(cohort.positive[person])
             volume = cohort.volumes[person, copy][None, None]
             found = explained_batch(model, volume, torch.tensor([label]), one.shown, 0, False)
-            row = {
-                "person": cohort.names[person],
-                "positive": bool(cohort.positive[person]),
-                "marked": bool(copy),
-                "correct": float(found.logits.argmax(1).item() == label),
-            }
+            row = {"person": cohort.names[person], "positive": bool(cohort.positive[person]), "marked": bool(copy)}
+            row["correct"] = float(found.logits.argmax(1).item() == label)
             values = found.maps[0].detach().numpy()
             for name, where in places.items():
                 row |= {f"{measure}_{name}": value for measure, value in map_measures(values, where).items()}
             if one.held_out:
-                row |= dict(
-                    zip(curve_columns(one.mask), iou_curve(values, cohort.masks[one.mask].numpy()), strict=True)
-                )
-                inside = MarkerMasks(
-                    cohort.masks[OBJECT].numpy(), cohort.masks[one.mask].numpy(), cohort.marker.numpy()
-                )
+                mask = cohort.masks[one.mask].numpy()
+                row |= dict(zip(curve_columns(one.mask), iou_curve(values, mask), strict=True))
+                inside = MarkerMasks(cohort.masks[OBJECT].numpy(), mask, cohort.marker.numpy())
                 row[f"on_object_epg_{one.mask}"] = map_measures(values, inside)["on_object_epg"]
             if one.plain:
                 last = explained_batch(model, volume, torch.tensor([label]), one.shown, -1, False).maps[0].detach()
@@ -201,7 +281,6 @@ def measured(
 
 
 def box_of(mask: torch.Tensor) -> torch.Tensor:
-    """Bounding box of a mask."""
     filled = torch.zeros_like(mask)
     places = mask.nonzero()
     filled[tuple(slice(int(a), int(b) + 1) for a, b in zip(places.amin(0), places.amax(0), strict=True))] = True
@@ -217,7 +296,6 @@ def study(
     epochs: int,
     folds: int,
 ) -> None:
-    """Train and measure whatever is not done yet."""
     for one in (one for name, one in everything.items() if not only or name in only):
         for seed in seeds:
             for fold in range(min(folds, one.folds)):
@@ -247,7 +325,6 @@ def study(
 
 
 def stored(cohort: Cohort, one: Condition, weights: Path) -> StagedModel:
-    """A trained network, which learns no more."""
     model = build_network(one.family, tuple(cohort.volumes.shape[2:]), 2)
     model.load_state_dict(torch.load(weights, weights_only=True))
     return model.eval().requires_grad_(False)
@@ -278,19 +355,14 @@ SECTIONS = {
 }
 
 
-def main() -> int:
-    """Train, measure, write the table."""
+def main() -> None:
     arguments = arguments_of(
         __doc__,
-        "run",
-        "out",
-        "--seeds",
-        ("--section", {"choices": SECTIONS, "default": "first", "help": "of the page, each with its conditions"}),
-        "--only",
-        ("--epochs", {"type": int, "default": RECIPE.max_epochs}),
-        ("--folds", {"type": int, "default": FOLDS, "help": "the first ones only"}),
-        "--page",
+        "run out --seeds --section --only --folds --page",
+        section={"choices": SECTIONS, "default": "first", "help": "of the page, each with its conditions"},
         only=[],
+        folds=FOLDS,
+        epochs=RECIPE.max_epochs,
     )
     arguments.out.mkdir(parents=True, exist_ok=True)
     section = SECTIONS[arguments.section]
@@ -304,9 +376,8 @@ def main() -> int:
     rows.to_csv(arguments.out / "guidance_study.tsv", sep="\t", index=False, float_format="%.3g")
     text = section.tables(rows, wanted)
     (arguments.out / "guidance_study.md").write_text(text, encoding="utf-8")
-    show(text, arguments.page, section.title, HEADING, words=False)
-    return 0
+    show(text, arguments.page, section.title, CLAIMS)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -8,19 +8,16 @@ value, which no bootstrap of so few people holds (`studies.marker.marker_groups`
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from sections import arguments_of, line, listed, over_people, table, within
+from guidance_conditions import ON, Condition, conditions
+from harness import arguments_of, line, listed, over_people, table, within
 
-from heatlas.studies.before_after.stage import chosen, pareto_front
+from heatlas.pipeline.evaluation.scores.localisation import IOU_THRESHOLDS, best_place
+from heatlas.studies.before_after.stage import EQUAL, LARGEST_DROP, chosen, pareto_front
 from heatlas.studies.marker.marker_groups import GroupAnswers, chance_of_worst, mean_of_classes
-
-if TYPE_CHECKING:
-    from guidance_conditions import Condition
 
 Pairs = Sequence[tuple[str, str]]
 ENDS = " [{}, {}]"
@@ -28,27 +25,35 @@ ENDS = " [{}, {}]"
 GROUPED = ("against_training", "mean_accuracy", "as_in_training")
 OF_STUDENTS = ("cosine", "agrees")
 ALSO = (
-    ("bcos-energy-10%", "bcos-energy"), ("energy-middle", "plain"), ("bcos-energy-middle", "bcos-plain"),
-    ("energy-last", "energy"), ("bcos-energy-last", "bcos-energy"),
-)  # fmt: skip
+    ("bcos-energy-10%", "bcos-energy"),
+    ("energy-middle", "plain"),
+    ("bcos-energy-middle", "bcos-plain"),
+    ("energy-last", "energy"),
+    ("bcos-energy-last", "bcos-energy"),
+)
 """As `COMPARED`, of the further section."""
 COMPARED = (
-    ("energy-brain", "l1-brain"), ("energy-brain", "ppce-brain"), ("energy-brain", "rrr-brain"),
-    ("l1-brain", "ppce-brain"), ("l1-brain", "rrr-brain"), ("bcos", "energy-brain"), ("energy-10%", "energy-brain"),
-    ("marker-bcos-energy", "marker-bcos-l1"), ("marker-bcos-energy", "marker-energy"),
-)  # fmt: skip
+    *(("energy-brain", f"{other}-brain") for other in ("l1", "ppce", "rrr")),
+    *(("l1-brain", f"{other}-brain") for other in ("ppce", "rrr")),
+    *((name, "energy-brain") for name in ("bcos", "energy-10%")),
+    *(("marker-bcos-energy", name) for name in ("marker-bcos-l1", "marker-energy")),
+)
 """Conditions that claims compare, beside each with what it is against."""
 
 
+BESIDE = ("energy", "l1")
+"""Losses whose chosen weight is compared with that of all others."""
+OF_BCOS = (f"bcos{ON}", "energy")
+"""Chosen network that is compared with those of other families."""
+
+
 def tested(rows: pd.DataFrame) -> GroupAnswers:
-    """Means over seeds of each person's copies."""
     wide = rows.pivot_table(index="person", columns="marked", values="correct", aggfunc="mean")
     positive = rows.groupby("person")["positive"].first()
     return GroupAnswers(wide[False].to_numpy(), wide[True].to_numpy(), positive.to_numpy(bool))
 
 
 def worst_by_seed(rows: pd.DataFrame) -> list[float]:
-    """Worst group of the networks of each seed."""
     return [tested(found).worst for _, found in rows.groupby("seed")]
 
 
@@ -57,13 +62,10 @@ def per_person(rows: pd.DataFrame, name: str) -> pd.Series:
 
 
 def summary(rows: pd.DataFrame, wanted: Sequence[Condition]) -> str:
-    """Markdown: one table of values and one of paired differences."""
     by_name = dict(list(rows.groupby("condition", sort=False)))
     students = ["cosine", "agreement ID", "OOD"] if any(one.teacher and one.name in by_name for one in wanted) else []
-    lines = table([
-        "condition", "EPG", "on marker", "worst group", "by seed", "chance", "mean of four", "against training",
-        "as in training", *students,
-    ])  # fmt: skip
+    columns = ["condition", "EPG", "on marker", "worst group", "by seed", "chance", "mean of four"]
+    lines = table([*columns, "against training", "as in training", *students])
     for one in wanted:
         own = by_name.get(one.name)
         if own is None:
@@ -80,18 +82,14 @@ def summary(rows: pd.DataFrame, wanted: Sequence[Condition]) -> str:
         ]
         if one.teacher:
             known = own["positive"] == own["marked"]
-            cells += [
-                f"{own['cosine'].mean():.2f}",
-                *(f"{own.loc[part, 'agrees'].mean():.2f}" for part in (known, ~known)),
-            ]
+            agreement = (f"{own.loc[part, 'agrees'].mean():.2f}" for part in (known, ~known))
+            cells += [f"{own['cosine'].mean():.2f}", *agreement]
         else:
             cells += [""] * len(students)
         lines.append(line(*cells))
     lines += ["", "Differences (95 % interval over people, seeds averaged; seeds in which it rises)", ""]
-    lines += table([
-        "condition", "minus", "EPG", "worst group", "against training", "mean of four", "as in training", *students,
-        "IoU", "on-object EPG",
-    ])  # fmt: skip
+    columns = ["condition", "minus", "EPG", "worst group", "against training", "mean of four", "as in training"]
+    lines += table([*columns, *students, "IoU", "on-object EPG"])
     named = {one.name: one for one in wanted}
     pairs = [(one.name, one.against) for one in wanted] + [pair for pair in COMPARED if pair[0] in named]
     for name, against in pairs:
@@ -103,11 +101,8 @@ def summary(rows: pd.DataFrame, wanted: Sequence[Condition]) -> str:
         if one.teacher and other["cosine"].notna().all():
             cells.append(_difference(own, other, "cosine"))
             for same in (True, False):
-                cells.append(
-                    _difference(
-                        *(found[(found["positive"] == found["marked"]) == same] for found in (own, other)), "agrees"
-                    )
-                )
+                sides = (found[(found["positive"] == found["marked"]) == same] for found in (own, other))
+                cells.append(_difference(*sides, "agrees"))
         else:
             cells += [""] * len(students)
         overlaps = (f"{measure}_{one.mask}" for measure in ("iou", "on_object_epg"))
@@ -181,13 +176,11 @@ def choices(rows: pd.DataFrame, wanted: Sequence[Condition]) -> str:
 
 
 def tables(rows: pd.DataFrame, wanted: Sequence[Condition]) -> str:
-    """Markdown of all: tests first, then choices on the validation parts."""
     test = rows["part"] == "test"
     return f"{summary(rows[test], wanted)}\n\n{choices(rows[~test], wanted)}\n"
 
 
 def further_tables(rows: pd.DataFrame, wanted: Sequence[Condition]) -> str:
-    """Markdown of the tested people: conditions without a marker, and with one the reversed task."""
     test = rows[rows["part"] == "test"]
     marked = [one for one in wanted if not one.plain]
     return f"{plain_summary(test, wanted)}\n\nThe reversed task\n\n{summary(test, marked)}\n"
@@ -206,7 +199,6 @@ def _worst(own: pd.DataFrame, other: pd.DataFrame) -> str:
 
 
 def _grouped(own: pd.DataFrame, other: pd.DataFrame, name: str) -> str:
-    """Difference of the mean accuracy of some groups."""
     first, second = tested(own), tested(other)
     change, low, high = mean_of_classes(first.per_person[name] - second.per_person[name], first.of_class)
     means = [[getattr(tested(found), name) for _, found in side.groupby("seed")] for side in (own, other)]
@@ -217,13 +209,87 @@ def _rises(first: Sequence[float], second: Sequence[float]) -> str:
     return f"{sum(a > b for a, b in zip(first, second, strict=True))}/{len(first)}"
 
 
-def main() -> int:
-    """Print the tables of kept answers."""
-    from guidance_conditions import conditions
+def curve_columns(mask: str) -> list[str]:
+    return [f"iou_{mask}_{place}" for place in range(len(IOU_THRESHOLDS))]
 
+
+def held_out_iou(rows: pd.DataFrame, mask: str = "sides") -> pd.DataFrame:
+    """The IoU of each network at the threshold that is best on its validation part, where there are curves."""
+    names = curve_columns(mask)
+    if names[0] not in rows:
+        return rows
+    parts = []
+    for _, own in rows.groupby(["condition", "seed", "fold"], sort=False):
+        known = own.loc[own["part"] == "validation", names]
+        if own[names].notna().to_numpy().any():
+            place = best_place(known.to_numpy())
+            own = own.assign(**{f"iou_{mask}": np.nan if place is None else own[names[place]]})
+        parts.append(own.drop(columns=names))
+    return pd.concat(parts)
+
+
+def weights_chosen(known: pd.DataFrame, wanted: Sequence[Condition], measure: str) -> dict[tuple[str, str], str]:
+    """By control and loss, the condition with the largest measure of those whose accuracy is at most 5 points lower.
+
+    Where there is none, the one with the smallest weight. All values are means over the validation parts.
+    """
+    means = known.groupby("condition").mean(numeric_only=True)
+    found = {}
+    swept_ones = [one for one in wanted if one.loss and one.against.endswith(ON) and one.annotated == 1]
+    there = [one for one in swept_ones if one.name in means.index and one.stage == 0]
+    for against, loss in dict.fromkeys((one.against, one.loss) for one in there):
+        own = [one for one in there if (one.against, one.loss) == (against, loss)]
+        least = means.loc[against, "correct"] - LARGEST_DROP - EQUAL
+        allowed = [one for one in own if means.loc[one.name, "correct"] >= least] or own[:1]
+        found[against, loss] = max(allowed, key=lambda one: means.loc[one.name, measure.format(one.mask)]).name
+    return found
+
+
+def swept_tables(rows: pd.DataFrame, wanted: Sequence[Condition]) -> str:
+    """Markdown: weights and their choice, the chosen beside each other, a marker, and students of all folds."""
+    test = rows["part"] == "test"
+    known, tested = (rows[(rows["fold"] == 0) & part] for part in (~test, test))
+    boxes = [one for one in wanted if one.plain and not one.teacher]
+    picks = [weights_chosen(known, boxes, name) for name in ("epg_{}", "iou_{}")]
+    text = [_weights(known, boxes, picks), plain_summary(tested, boxes, _beside(picks, boxes))]
+    marked = [one for one in wanted if not one.plain]
+    taught = {one.name: one.teacher for one in wanted if one.plain and one.teacher}
+    students = [one for one in wanted if one.name in {*taught, *taught.values()}]
+    text += ["Beside a marker", summary(tested, marked)]
+    whole = [one.name for one in marked if one.folds > 1]
+    text += ["Beside a marker, of all folds", summary(rows[test & rows["condition"].isin(whole)], marked)]
+    if set(taught) & set(rows["condition"]):
+        text += ["Students, of all folds", plain_summary(rows[test], students)]
+    return "\n\n".join(text) + "\n"
+
+
+def _weights(known: pd.DataFrame, wanted: Sequence[Condition], picks: Sequence[dict[tuple[str, str], str]]) -> str:
+    """Markdown: what is known of each weight on the validation parts, and which one is chosen by which measure."""
+    means = known.groupby("condition").mean(numeric_only=True)
+    lines = table(["on the validation parts", "accuracy", "EPG", "IoU", "chosen by"])
+    for one in (one for one in wanted if one.name in means.index):
+        by = [name for name, pick in zip(("EPG", "IoU"), picks, strict=True) if one.name in pick.values()]
+        values = (f"{means.loc[one.name, name]:.3f}" for name in ("correct", f"epg_{one.mask}", f"iou_{one.mask}"))
+        lines.append(line(one.name, *values, " and ".join(by)))
+    return "\n".join(lines)
+
+
+def _beside(picks: Sequence[dict[tuple[str, str], str]], wanted: Sequence[Condition]) -> Pairs:
+    """Chosen conditions: each beside what it begins with, energy and L1 beside other losses and other networks."""
+    starts = {one.name: one.begins for one in wanted}
+    pairs = []
+    for pick in picks:
+        pairs += [(name, starts[name]) for name in pick.values()]
+        for (against, loss), name in pick.items():
+            if loss in BESIDE:
+                pairs += [(name, other) for (control, _), other in pick.items() if control == against and other != name]
+        pairs += [(pick[OF_BCOS], other) for (_, loss), other in pick.items() if loss == "energy" and OF_BCOS in pick]
+    return [pair for pair in dict.fromkeys(pairs) if pair[0] != pair[1]]
+
+
+def main() -> None:
     print(tables(pd.read_csv(arguments_of(__doc__, "answers").answers, sep="\t"), conditions()), end="")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

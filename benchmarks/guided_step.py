@@ -2,22 +2,18 @@
 
     python benchmarks/guided_step.py --output docs/benchmarks/guided_step.md
 
-The founding network of the demo on its grid at 2 mm, batches of four, one thread of the CPU: process CPU time of
-forward and backward pass, medians of the ratios; memory is the kernel's high-water mark above what the process held
-before. The bounds of the issue are 2.5 (map at the input) and 1.6 (after a middle stage).
+The founding network of the demo on its grid at 2 mm, batches of four, one thread: process CPU time of forward and
+backward pass, medians of the ratios; memory is the peak above what the process held before.
 """
 
 from __future__ import annotations
 
-import gc
 import statistics
-import sys
 from collections.abc import Callable
 
 import torch
-from lrp_measure import forget_peak, peak_resident, resident
-from sections import arguments_of, line, show_page, table
-from timed import in_turns
+from harness import arguments_of, show_page, table
+from timed import added_peak, in_turns
 
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.models.inputs import configured_input
@@ -62,29 +58,19 @@ def steps() -> dict[str, Callable[[], None]]:
     return {name: step_of(objective) for name, objective in kinds.items()}
 
 
-def peak(step: Callable[[], None]) -> float:
-    """MiB above what the process held before."""
-    gc.collect()
-    before = resident()
-    forget_peak()
-    step()
-    return (peak_resident() - before) / 2**20
-
-
-def main() -> int:
-    """Measure and write the table."""
-    arguments = arguments_of(__doc__, "--repeats", "--output", repeats=5)
+def main() -> None:
+    arguments = arguments_of(__doc__, "--repeats --output", repeats=5)
     torch.set_num_threads(1)
-    made = steps()
-    in_turns(made, 1)
-    times = in_turns(made, arguments.repeats)
-    lines = table(["step", "s of one core", "ratio", "memory, MiB"])
-    for name, step in made.items():
+    every, rows = steps(), []
+    in_turns(every, 1)
+    times = in_turns(every, arguments.repeats)
+    for name, step in every.items():
         ratio = statistics.median(own / plain for own, plain in zip(times[name], times["plain"], strict=True))
-        lines.append(line(name, f"{statistics.median(times[name]):.2f}", f"{ratio:.2f}", f"{peak(step):.0f}"))
-    show_page("\n".join(lines), arguments.output)
-    return 0
+        seconds, peak = statistics.median(times[name]), added_peak(step) / 2**20
+        rows.append([name, f"{seconds:.2f}", f"{ratio:.2f}", f"{peak:.0f}"])
+    text = table(["step", "s of one core", "ratio", "memory, MiB"], rows)
+    show_page("\n".join(text), arguments.output, "What a step with explanations costs")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
-import time
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,7 +19,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from sections import arguments_of, replaced
+from harness import arguments_of, replaced
+from timed import command_cost
 
 from heatlas.pipeline.cohort.people.splits import Split
 from heatlas.pipeline.cohort.reading import PLANTED
@@ -51,17 +50,13 @@ USUAL_EPOCHS, FOLDS = 10, 2
 
 
 def settings_of(family: str) -> str:
-    """The file for ``--config``."""
     epochs = EPOCHS.get(family, USUAL_EPOCHS)
     model = {"architecture": family, **FAMILIES[family]}
     training = {"max_epochs": epochs, "min_epochs": min(15, epochs), "threads": 1}
-    lines = [
-        "[cohort]",
-        f"folds = {FOLDS}",
-        "[model]",
-        *(f"{name} = {toml_value(value)}" for name, value in model.items()),
-    ]
-    return "\n".join([*lines, "[training]", *(f"{name} = {value}" for name, value in training.items()), ""])
+    lines = []
+    for section, values in {"cohort": {"folds": FOLDS}, "model": model, "training": training}.items():
+        lines += [f"[{section}]", *(f"{name} = {toml_value(value)}" for name, value in values.items())]
+    return "\n".join([*lines, ""])
 
 
 def copied(run: Path, out: Path) -> None:
@@ -81,19 +76,7 @@ def copied(run: Path, out: Path) -> None:
         unfinished.rename(out)
 
 
-def measured(command: list[str], log: Path) -> tuple[float, float]:
-    """Minutes, and peak resident memory in GiB of the main process; that of workers is not known."""
-    started = time.perf_counter()
-    with log.open("w") as handle:
-        process = subprocess.Popen(command, stdout=handle, stderr=subprocess.STDOUT)
-        _, status, usage = os.wait4(process.pid, 0)
-    if os.waitstatus_to_exitcode(status) != 0:
-        raise RuntimeError(f"{' '.join(command)}: failed; see {log}")
-    return (time.perf_counter() - started) / 60, usage.ru_maxrss / 2**20
-
-
 def found_by(layout: RunLayout, planted: tuple[str, ...]) -> dict[str, float]:
-    """What the tables of a run say of its inherent map."""
     predictions = read_table(layout.group / "predictions.tsv")
     right = predictions["predicted"] == predictions["label"]
     evidence = read_table(layout.group / "evidence.tsv")
@@ -121,12 +104,10 @@ def found_by(layout: RunLayout, planted: tuple[str, ...]) -> dict[str, float]:
 def main() -> None:
     arguments = arguments_of(
         __doc__,
-        "run",
-        "out",
-        ("--only", {"nargs": "+", "choices": list(FAMILIES), "default": list(FAMILIES)}),
-        ("--participant-label", {"nargs": "+", "default": []}),
-        ("--stop-after", {"default": "report"}),
-        "--n-procs",
+        "run out --only --participant-label --n-procs",
+        only={"choices": list(FAMILIES), "default": list(FAMILIES)},
+        participant_label={"nargs": "+", "default": []},
+        stop_after="report",
     )
     arguments.out.mkdir(parents=True, exist_ok=True)
     source = read_run_input(RunLayout(arguments.run.resolve())).input
@@ -141,8 +122,9 @@ def main() -> None:
         if arguments.participant_label:
             command += ["--participant-label", *arguments.participant_label]
         try:
-            minutes, memory = measured(command, arguments.out / f"{family}.log")
-            row = {"family": family, **found_by(RunLayout(copy), planted), "minutes": minutes, "GiB": memory}
+            seconds, usage = command_cost(command, arguments.out / f"{family}.log")
+            row = {"family": family, **found_by(RunLayout(copy), planted)}
+            row |= {"minutes": seconds / 60, "GiB": usage.ru_maxrss / 2**20}  # of the main process alone
         except RuntimeError as error:
             row = {"family": family, "note": str(error)}
         replaced(pd.DataFrame([row]), path, ["family"])

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from sections import replaced
+from harness import replaced
 
 from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.templates import configured_grid
@@ -70,6 +70,17 @@ class Recipe:
         return explanations_of_run(with_methods(config, methods))
 
 
+def layout_of(run: Path, out: Path) -> EvaluationLayout:
+    """Writes to a folder, reads scans of a run through a link."""
+    layout = EvaluationLayout(out.resolve())
+    link = layout.evaluation / "images" / REGISTERED
+    for folder in (link.parent, out / "logs"):
+        folder.mkdir(parents=True, exist_ok=True)
+    if not link.is_symlink():
+        link.symlink_to(run.resolve())
+    return dataclasses.replace(layout, images=REGISTERED)
+
+
 @dataclass(frozen=True)
 class Workplace:
     """A registered run that is read, a folder that is written, who works, and how many folds (0: all)."""
@@ -81,17 +92,10 @@ class Workplace:
 
     @property
     def layout(self) -> EvaluationLayout:
-        """Writes to the folder, reads scans of the run through a link."""
-        layout = EvaluationLayout(self.out.resolve())
-        link = layout.evaluation / "images" / REGISTERED
-        link.parent.mkdir(parents=True, exist_ok=True)
-        if not link.is_symlink():
-            link.symlink_to(self.run.resolve())
-        return dataclasses.replace(layout, images=REGISTERED)
+        return layout_of(self.run, self.out)
 
     @property
     def digests(self) -> DigestCache:
-        (self.out / "logs").mkdir(parents=True, exist_ok=True)
         return DigestCache(self.layout.digests)
 
     def cohort(self, config: Config) -> JudgedCohort:
@@ -112,18 +116,21 @@ class Workplace:
     def planted(self, config: Config) -> JudgedCohort:
         """Copies of the controls with planted loss, and untouched ones, with the networks of a recipe."""
         kept, nobody = ScanTable.read(self.run / "scans.tsv").kept, Split(())
-        return planted_cohort(
-            Bench(self.layout, BenchRequest(), kept, nobody, config, self._atlas(config), self.executor, self.digests),
-            self.folds,
-        )[0]
+        work = self.executor, self.digests
+        bench = Bench(self.layout, BenchRequest(), kept, nobody, config, self._atlas(config), *work)
+        return planted_cohort(bench, self.folds)[0]
 
     def _atlas(self, config: Config) -> Any:
         return load_atlas(config.regions.atlas, configured_grid(config.registration))
 
 
+def name_of(recipe: Recipe, seed: int) -> str:
+    return re.sub(r"[^A-Za-z0-9.]+", "-", recipe.name) + f"_seed-{seed}"
+
+
 def networks(recipe: Recipe, cohort: JudgedCohort, seed: int) -> Networks:
     """The networks of a recipe and seed; not yet trained."""
-    name = re.sub(r"[^A-Za-z0-9.]+", "-", recipe.name) + f"_seed-{seed}"
+    name = name_of(recipe, seed)
     return Networks(name, FAMILY, networks_of(cohort, name), cohort.config)
 
 
@@ -142,28 +149,36 @@ def trained(work: Workplace, found: Networks, cohort: JudgedCohort) -> float:
     return (time.perf_counter() - started) / 60
 
 
+def trained_networks(work: Workplace, recipe: Recipe, seed: int) -> tuple[JudgedCohort, Networks]:
+    """The cohort and the networks of a recipe and seed, which are trained if missing."""
+    cohort = work.cohort(recipe.config(work.run, seed))
+    found = networks(recipe, cohort, seed)
+    trained(work, found, cohort)
+    return cohort, found
+
+
 def scored(work: Workplace, recipe: Recipe, cohort: JudgedCohort, seed: int, faithful: bool = False) -> pd.DataFrame:
     """Train, explain and score: a row per map, of the columns of ``evaluation.tsv`` and those of the training."""
     found = networks(recipe, cohort, seed)
     minutes = trained(work, found, cohort)
-    table = judged(work, recipe, found.explaining(cohort), f"{found.name} maps", cohort.name, faithful)
+    table = evaluated(work, recipe, found.explaining(cohort), f"{found.name} maps", cohort.name, faithful)
     return table.assign(recipe=recipe.name, seed=seed, minutes=minutes, **last_epochs(found, cohort))
 
 
 def scored_on_copies(work: Workplace, recipe: Recipe, seed: int) -> pd.DataFrame:
     """As `scored`, on copies of the controls of the run with planted loss; each recipe has a folder of its own."""
-    name = re.sub(r"[^A-Za-z0-9.]+", "-", recipe.name) + f"_seed-{seed}"
+    name = name_of(recipe, seed)
     own = dataclasses.replace(work, out=work.out / name)
     own.out.mkdir(parents=True, exist_ok=True)
     started = time.perf_counter()
     cohort = own.planted(recipe.config(work.run, seed))
     minutes = (time.perf_counter() - started) / 60
-    table = judged(own, recipe, cohort, f"{name} maps", cohort.name)
+    table = evaluated(own, recipe, cohort, f"{name} maps", cohort.name)
     table = table[table["severity"] == "all"]
     return table.assign(recipe=recipe.name, seed=seed, minutes=minutes)
 
 
-def judged(
+def evaluated(
     work: Workplace, recipe: Recipe, cohort: JudgedCohort, title: str, name: str, faithful: bool = False
 ) -> pd.DataFrame:
     """Rows of the trained networks in the table of the bench; if asked, with faithfulness and scores of voxels.
@@ -196,3 +211,33 @@ def last_epochs(found: Networks, cohort: JudgedCohort) -> dict[str, float]:
 def collected(tables: Sequence[pd.DataFrame], path: Path) -> None:
     """Rows of all recipes, written as they come; earlier rows of the same recipe, seed and map are replaced."""
     replaced(pd.concat(tables), path, ["recipe", "seed", "map"])
+
+
+def bcos(name: str, training: dict | None = None, **model: object) -> Recipe:
+    """A recipe with B = 2 and off-targets, the defaults before this search, unless told otherwise."""
+    settings = {"model": {"architecture": "bcos-simple", "b": 2.0, **model}}
+    return Recipe(name, settings | {"training": {"loss": "off-target", **(training or {})}})
+
+
+def coda(name: str, settings: dict, training: dict | None = None, **model: object) -> Recipe:
+    return Recipe(
+        name, {**settings, "model": {"architecture": "coda-s", **model}, "training": training or {}}, ("inherent",)
+    )
+
+
+GOOD = {"head": "places", "stem_kernel": 5, "channels": [16, 16, 32, 32], "strides": [3, 1, 2, 1]}
+"""Around which the other settings are varied."""
+BCE = {"loss": "binary-cross-entropy"}
+LONG = {"max_epochs": 40, "min_epochs": 30}
+OLD = {"head": "average", "stem_kernel": 3, "channels": [8, 8, 16, 16, 32, 32], "strides": [3, 1, 2, 1, 2, 1]}
+"""Defaults before this search."""
+BEST = bcos("BCE, B 1.5", BCE, b=1.5, **GOOD)
+"""Now the defaults of bcos-simple."""
+FOUNDING = Recipe("founding")
+WITHOUT_BIASES = tuple(
+    Recipe(f"founding, no biases, lr {rate:g}, 40 epochs", {
+        "model": {"bias": False}, "training": {"learning_rate": rate, "max_epochs": 40, "min_epochs": 30},
+    })
+    for rate in (3e-4, 1e-3, 3e-3)
+)  # fmt: skip
+"""Without normalisation training needs longer."""

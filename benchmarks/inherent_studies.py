@@ -1,6 +1,7 @@
 """Studies of networks that explain themselves, on a registered run whose truth is known; one command each.
 
     python benchmarks/inherent_studies.py implicit RUN OUT --seeds 43 44 45
+    python benchmarks/inherent_studies.py search RUN OUT --only founding "BCE, B 1.5" --seeds 43 44
 
 implicit   where contributions lie that are no anatomy: outside the brain, on faces of the volume, at the brain's rim
 explicit   which share of the margin between the classes is owed to trained biases and running means
@@ -9,8 +10,11 @@ removal    probability of the disease while voxels are taken away, in the order 
 cascade    whether maps change as layers are drawn anew, from the head down
 angle      one unit: how far its best direction depends on what it must not answer to, over B
 templates  one dynamic alignment unit: whether it learns the principal components of its data
+search     whether a B-cos network finds planted disease as well as the founding network does, over its settings; an
+           hour or more for a seed; with --planted in copies of the controls of any run (`heatlas evaluate --plant`)
 
-Networks are those of `inherent_search.py`, and are trained where they are missing. Tables go to OUT.
+RUN, the demo or another registered run whose truth is known, is only read. The seed draws folds and weights. Networks
+are trained where they are missing. Tables go to OUT.
 """
 
 from __future__ import annotations
@@ -18,13 +22,28 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 import pandas as pd
 import torch
-from inherent_runs import Recipe, Workplace, networks, scored, trained
-from inherent_search import BCE, BEST, FOUNDING, GOOD, bcos
-from sections import arguments_of
+from harness import arguments_of
+from inherent_runs import (
+    BCE,
+    BEST,
+    FOUNDING,
+    GOOD,
+    LONG,
+    OLD,
+    WITHOUT_BIASES,
+    Recipe,
+    Workplace,
+    bcos,
+    collected,
+    scored,
+    scored_on_copies,
+    trained_networks,
+)
 from torch import Tensor
 from torch.nn import functional
 
@@ -46,8 +65,11 @@ from heatlas.studies.inherent import contrast, contributions
 Recipes = tuple[Recipe, ...]
 FACE = 2
 """Voxels from a face of the volume that count as on it."""
-SHOWN_SHARE = 0.25
+REMOVED_SHARE = 0.25
 """Of the brain, taken away at most: beyond, nothing is left that a network was trained on."""
+SCORES = ["balanced_accuracy", "auroc_difference", "hits_difference", "auroc_mean", "hits_mean"]
+COLUMNS = ["recipe", "map", *SCORES, "train_loss", "train_balanced_accuracy", "validation_loss", "minutes"]
+"""That the search prints."""
 IMPLICIT = (
     BEST,
     bcos("B 1.5", b=1.5, **GOOD),  # off-targets
@@ -67,9 +89,50 @@ TRADE_OFF = (
     *(bcos(f"BCE, B 1.5, logits {size:g}", BCE, b=1.5, initial_logits=size, **GOOD) for size in (0.05, 5.0)),
 )
 
+SCREEN = (
+    bcos("average, six layers", **OLD),
+    bcos("average, six layers, lr 3e-3", {"learning_rate": 3e-3}, **OLD),
+    bcos("places, six layers", **OLD | {"head": "places"}),
+    bcos("places, six layers, stem 7", **OLD | {"head": "places", "stem_kernel": 7}),
+    bcos("average, six layers, first stride 2", **OLD | {"strides": [2, 1, 2, 1, 2, 2]}),
+    bcos("places", **GOOD),
+    bcos("lr 3e-3", {"learning_rate": 3e-3}, **GOOD),
+    bcos("lr 3e-4", {"learning_rate": 3e-4}, **GOOD),
+    bcos("B 1", b=1.0, **GOOD),
+    bcos("B 1.5", b=1.5, **GOOD),
+    bcos("B 2.5", b=2.5, **GOOD),
+    bcos("binary cross-entropy", BCE, **GOOD),
+    bcos("40 epochs", LONG, **GOOD),
+    bcos("logits 2", initial_logits=2.0, **GOOD),
+    bcos("logits 0.1", initial_logits=0.1, **GOOD),
+    bcos("dark background", background="dark", **GOOD),
+    bcos("no norm", norm="none", **GOOD),
+    bcos("layer norm", norm="layer", **GOOD),
+    bcos("position norm", norm="position", **GOOD),
+    bcos("half as wide", **GOOD | {"channels": [8, 8, 16, 16]}),
+    bcos("stem 7", **GOOD | {"stem_kernel": 7}),
+    bcos("first stride 2", **GOOD | {"strides": [2, 1, 2, 1]}),
+    bcos("three layers", **GOOD | {"channels": [16, 16, 32], "strides": [3, 1, 2]}),
+    bcos("two layers", **GOOD | {"channels": [16, 32], "strides": [3, 2]}),
+    bcos("MaxOut 2", max_out=2, **GOOD),
+    BEST,
+    bcos("BCE, B 1.25", BCE, b=1.25, **GOOD),
+    bcos("BCE, lr 3e-3", BCE | {"learning_rate": 3e-3}, **GOOD),
+    bcos("BCE, three layers", BCE, **GOOD | {"channels": [16, 16, 32], "strides": [3, 1, 2]}),
+    bcos("BCE, half as wide", BCE, **GOOD | {"channels": [8, 8, 16, 16]}),
+    bcos("BCE, B 1.5, lr 3e-3", BCE | {"learning_rate": 3e-3}, b=1.5, **GOOD),
+    bcos("BCE, B 1.5, 40 epochs", BCE | LONG, b=1.5, **GOOD),
+    bcos("BCE, B 1.25, 40 epochs", BCE | LONG, b=1.25, **GOOD),
+    bcos("BCE, B 1.5, 40 epochs, logits 0.1", BCE | LONG, b=1.5, initial_logits=0.1, **GOOD),
+    bcos("BCE, B 1.5, 40 epochs, 32 channels", BCE | LONG, b=1.5, **GOOD | {"channels": [16, 32, 32, 64]}),
+    bcos("BCE, B 1.5, 40 epochs, dark", BCE | LONG, b=1.5, background="dark", **GOOD),
+    bcos("BCE, B 1.5, 40 epochs, no norm", BCE | LONG, b=1.5, norm="none", **GOOD),
+    bcos("BCE, B 1.5, 40 epochs, layer norm", BCE | LONG, b=1.5, norm="layer", **GOOD),
+)
+
 
 @dataclasses.dataclass(frozen=True)
-class Shown:
+class Explained:
     """One test scan and the network that has not seen it."""
 
     scan_id: str
@@ -79,17 +142,15 @@ class Shown:
     fold: int
 
 
-def shown_scans(work: Workplace, recipe: Recipe, seed: int, positive_only: bool = False) -> Iterator[Shown]:
+def scans_and_networks(work: Workplace, recipe: Recipe, seed: int, positive_only: bool = False) -> Iterator[Explained]:
     """Test scans of all folds, one per participant, with the recipe's networks; these are trained if missing."""
-    cohort = work.cohort(recipe.config(work.run, seed))
-    found = networks(recipe, cohort, seed)
-    trained(work, found, cohort)
+    cohort, found = trained_networks(work, recipe, seed)
     models = {fold.index: load_model(found.layout.fold(fold.index)) for fold in cohort.tested_folds}
     for scan in cohort.positive if positive_only else cohort.scans:
         loaded = models[cohort.fold_of(scan)]
         files = work.layout.scan(scan.participant_id, scan.session_id, cohort.config.registration.resolution_mm)
         volume = torch.from_numpy(read_network_volume(files, loaded.input))[None, None]
-        yield Shown(scan.scan_id, scan in cohort.positive, volume, loaded, cohort.fold_of(scan))
+        yield Explained(scan.scan_id, scan in cohort.positive, volume, loaded, cohort.fold_of(scan))
 
 
 def encoded(loaded: LoadedModel, volume: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
@@ -109,7 +170,7 @@ def implicit(work: Workplace, seed: int, recipes: Recipes) -> pd.DataFrame:
     """Shares of |contribution| outside the brain and on faces, and at the rim over its share of voxels."""
     rows = []
     for recipe in recipes:
-        for one in shown_scans(work, recipe, seed, positive_only=True):
+        for one in scans_and_networks(work, recipe, seed, positive_only=True):
             both, places = of_each_class(one.loaded, one.volume), parts_of(one.loaded, one.volume)
             of_each = {"AD logit": both[1], "AD less mean of the classes": both[1] - both.mean(0)}
             for name, values in of_each.items():
@@ -139,7 +200,7 @@ def explicit(work: Workplace, seed: int, recipes: Recipes) -> pd.DataFrame:
     """Part of logit AD - logit CN that constants of the network add, not voxels (Böhle 2024, section 6.3.4)."""
     rows = []
     for recipe in recipes:
-        for one in shown_scans(work, recipe, seed):
+        for one in scans_and_networks(work, recipe, seed):
             owed, margin = owed_and_margin(one.loaded, one.volume)
             rows.append({"recipe": recipe.name, "owed": owed, "margin": margin})
     table = pd.DataFrame(rows).assign(
@@ -155,10 +216,10 @@ def owed_and_margin(loaded: LoadedModel, volume: Tensor) -> tuple[float, float]:
     """What constants of the network add to logit AD - logit CN of a scan, and the difference itself."""
     pairs, logits = encoded(loaded, volume)
     margin = lambda x: contrast(1, 0)(logits(x))  # noqa: E731
-    shown = contributions(loaded.model, margin, pairs)
+    from_voxels = contributions(loaded.model, margin, pairs)
     with torch.no_grad():
         whole = float(margin(pairs))
-    return whole - float(shown.sum()), whole
+    return whole - float(from_voxels.sum()), whole
 
 
 def trade_off(work: Workplace, seed: int, recipes: Recipes) -> pd.DataFrame:
@@ -166,13 +227,13 @@ def trade_off(work: Workplace, seed: int, recipes: Recipes) -> pd.DataFrame:
     rows = []
     for recipe in recipes:
         table = scored(work, recipe, work.cohort(recipe.config(work.run, seed)), seed)
-        kept = table.iloc[0][["balanced_accuracy", "auroc_difference", "hits_difference", "auroc_mean", "hits_mean"]]
-        cosines = [alignment(one) for one in shown_scans(work, recipe, seed)]
+        kept = table.iloc[0][SCORES]
+        cosines = [alignment(one) for one in scans_and_networks(work, recipe, seed)]
         rows.append({"recipe": recipe.name, **kept, "cosine": float(np.mean(cosines))})
     return pd.DataFrame(rows)
 
 
-def alignment(one: Shown) -> float:
+def alignment(one: Explained) -> float:
     """Cosine of the row of W(x) for the predicted class with the encoded scan; 1 would be a copy of the scan."""
     pairs, logits = encoded(one.loaded, one.volume)
     with torch.no_grad():
@@ -186,34 +247,31 @@ def removal(work: Workplace, seed: int, _: Recipes) -> pd.DataFrame:
     """Probability of the disease while up to a quarter of the brain is taken away; mean over patients."""
     of_founding = founding_maps(work, seed)
     rows = []
-    for one in shown_scans(work, BEST, seed, positive_only=True):
+    for one in scans_and_networks(work, BEST, seed, positive_only=True):
         pairs, logits = encoded(one.loaded, one.volume)
         own = contributions(one.loaded.model, lambda x, f=logits: contrast(1, 0)(f(x)), pairs).sum(1)[0]
         brain, volume = one.volume[0, 0] > 0, one.volume[0, 0]
         other = one.loaded.input.box.crop(of_founding[one.scan_id])
         draw = torch.Generator().manual_seed(seed)
         orders = {
-            "inherent, most first": own, "inherent, least first": -own,
+            "inherent, most first": own,
+            "inherent, least first": -own,
             "DeepLIFT of the founding network, most first": torch.from_numpy(np.ascontiguousarray(other)),
             "random": torch.rand(volume.shape, generator=draw),
-        }  # fmt: skip
+        }
         parts, empty = part_numbers(brain), torch.zeros_like(volume)
         for name, values in orders.items():
             score = lambda volumes, model=one.loaded.model: torch.softmax(model(volumes), 1)[:, 1]  # noqa: E731
             curve = removal_curve(score, volume, empty, parts, values, steps=20, seed=seed)
-            early = curve.fractions <= SHOWN_SHARE + 1e-3
-            rows.append({
-                "order": name, "before": curve.scores[0], "after 5 %": curve.scores[1],
-                "after 25 %": curve.scores[early][-1], "mean up to 25 %": curve.scores[early].mean(),
-            })  # fmt: skip
+            early = curve.fractions <= REMOVED_SHARE + 1e-3
+            row = {"order": name, "before": curve.scores[0], "after 5 %": curve.scores[1]}
+            rows.append(row | {"after 25 %": curve.scores[early][-1], "mean up to 25 %": curve.scores[early].mean()})
     return pd.DataFrame(rows).groupby("order", sort=False).mean().reset_index()
 
 
 def founding_maps(work: Workplace, seed: int) -> dict[str, np.ndarray]:
     """DeepLIFT of the patients by the founding network, on the template grid, by scan id."""
-    cohort = work.cohort(FOUNDING.config(work.run, seed))
-    found = networks(FOUNDING, cohort, seed)
-    trained(work, found, cohort)
+    cohort, found = trained_networks(work, FOUNDING, seed)
     asked, maps = FOUNDING.explanations(cohort.config)[0], {}
     for job in map_jobs(found.explaining(cohort), (asked,), work.digests, "maps"):
         task: ScanToJudge = job.arguments[0]
@@ -229,9 +287,7 @@ def founding_maps(work: Workplace, seed: int) -> dict[str, np.ndarray]:
 
 def cascade(work: Workplace, seed: int, _: Recipes) -> pd.DataFrame:
     """Likeness to the true map, voxel by voxel in the brain, as more layers are drawn anew; scans of the bench."""
-    cohort = work.cohort(BEST.config(work.run, seed))
-    found = networks(BEST, cohort, seed)
-    trained(work, found, cohort)
+    cohort, found = trained_networks(work, BEST, seed)
     own, explanations = found.explaining(cohort), BEST.explanations(cohort.config)
     untold = dataclasses.replace(own, truth=None)
     jobs = Judge(untold, explanations, Extent(nulls=True), work.digests).jobs()
@@ -274,11 +330,25 @@ def templates(seed: int) -> pd.DataFrame:
             (-one(x.view(-1, 125, 1, 1, 1)).mean()).backward()
             optimiser.step()
         span = torch.linalg.qr(one.expand_weight.flatten(1).T.detach()).Q
-        rows.append({"bound": bound} | {
-            name: float(torch.linalg.svdvals(span.T @ torch.linalg.qr(basis).Q).min())
-            for name, basis in (("templates", truth.T), ("principal components", principal))
-        })  # fmt: skip
+        row = {"bound": bound}
+        for name, basis in (("templates", truth.T), ("principal components", principal)):
+            row[name] = float(torch.linalg.svdvals(span.T @ torch.linalg.qr(basis).Q).min())
+        rows.append(row)
     return pd.DataFrame(rows)
+
+
+def search(work: Workplace, seed: int, recipes: Recipes, planted: bool = False) -> pd.DataFrame:
+    """Scores of `heatlas evaluate` by recipe, which are kept in OUT/search.tsv as they come."""
+    tables = []
+    for recipe in recipes:
+        if planted:
+            table = scored_on_copies(work, recipe, seed)
+        else:
+            table = scored(work, recipe, work.cohort(recipe.config(work.run, seed)), seed)
+        collected([table], work.out / "search.tsv")
+        tables.append(table.reindex(columns=COLUMNS))
+        print(f"{recipe.name}, seed {seed}", flush=True)
+    return pd.concat(tables)
 
 
 Study = Callable[[Workplace, int, Recipes], pd.DataFrame]
@@ -290,26 +360,34 @@ STUDIES: dict[str, tuple[Study, Recipes]] = {
     "cascade": (cascade, ()),
     "angle": (lambda *_: angle(), ()),
     "templates": (lambda _, seed, __: templates(seed), ()),
+    "search": (search, (*SCREEN, FOUNDING, *WITHOUT_BIASES)),
 }
 
 
 def main() -> None:
-    study_name = ("study", {"choices": [*STUDIES]})
-    arguments = arguments_of(__doc__, study_name, "run", "out", "--seeds", "--only", "--folds", "--n-procs", seeds=[43])
+    arguments = arguments_of(
+        __doc__,
+        "study run out --seeds --only --folds --n-procs",
+        study={"choices": STUDIES},
+        seeds=[43],
+        planted=(False, "of search: plant loss in copies of the controls"),
+    )
     torch.set_num_threads(1)
     arguments.out.mkdir(parents=True, exist_ok=True)
     study, recipes = STUDIES[arguments.study]
+    study = partial(search, planted=True) if arguments.planted else study
     recipes = tuple(one for one in recipes if not arguments.only or one.name in arguments.only)
-    made: list[pd.DataFrame] = []
+    tables: list[pd.DataFrame] = []
     with open_executor(arguments.n_procs) as executor:
         work = Workplace(arguments.run, arguments.out, executor, arguments.folds)
         for seed in arguments.seeds:
-            made.append(study(work, seed, recipes).assign(seed=seed))
-            table = pd.concat(made, ignore_index=True)
-            table.to_csv(arguments.out / f"{arguments.study}.tsv", sep="\t", index=False)
-            print(made[-1].round(3).to_string(index=False), flush=True)
+            tables.append(study(work, seed, recipes).assign(seed=seed))
+            table = pd.concat(tables, ignore_index=True)
+            if arguments.study != "search":  # which keeps more
+                table.to_csv(arguments.out / f"{arguments.study}.tsv", sep="\t", index=False)
+            print(tables[-1].round(3).to_string(index=False), flush=True)
     keys = [name for name in table.columns if table[name].dtype == object]
-    if len(made) > 1 and keys:
+    if len(tables) > 1 and keys:
         print("mean over seeds")
         print(table.drop(columns="seed").groupby(keys, sort=False).mean().round(3).to_string())
 

@@ -3,17 +3,13 @@
     python benchmarks/label_dice.py ../shared/data/oasis20 WORK --page docs/benchmarks/registration.md
 
 Both get the same scans (skull-stripped, as stored), the same template brain, the same seed and one thread. Plain is
-what a user of ANTsPy would write, ``ants.registration(template, scan, "antsRegistrationSyNQuick[s]")``. The manual
-labels of each person are carried to template space and compared with the atlas there (Dice of its 134 regions).
-Volumes of the hippocampi are compared with the manual ones.
+what a user of ANTsPy would write. In place of repeat scans, which this dataset does not have, a scan is turned by 3
+degrees, shifted by 2 mm, interpolated and made noisier, and registered again (`--retest N`): what this changes is the
+least that a repeat scan would change.
 
-There are no repeat scans in this dataset. In their place a scan is turned by 3 degrees, shifted by 2 mm, interpolated
-and made noisier, and registered again (`--retest N`): what this changes is the least that a repeat scan would change.
-
-Every registration is a folder in WORK, so a killed run goes on where it was. One made by other code, other settings or
+Every registration is a folder in WORK, so a killed run goes on where it was; one made by other code, other settings or
 another version of ANTsPy is made again. One person takes some three minutes at 2 mm and six at 1 mm; with
-`--minutes N`, no new measurement begins after that time, and the page says what was not run. `--minutes 0` only
-writes the page.
+`--minutes N`, no new measurement begins after that time. `--minutes 0` only writes the page.
 """
 
 from __future__ import annotations
@@ -21,8 +17,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shlex
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from itertools import zip_longest
@@ -36,8 +30,8 @@ import nibabel as nib
 import numpy as np
 import pandas as pd
 import scipy.ndimage
+from harness import arguments_of, line, table, write_section
 from scipy.spatial.transform import Rotation
-from sections import arguments_of, line, show_page, table
 
 from heatlas.atlases.labels import Atlas, load_atlas
 from heatlas.atlases.templates import Template, load_template
@@ -79,13 +73,13 @@ PLAIN_CALL = "antsRegistrationSyNQuick[s]"
 def main() -> None:
     options = arguments_of(
         __doc__,
-        ("oasis", {"type": Path, "help": "BIDS dataset with manual labels under derivatives/manual"}),
-        ("work", {"type": Path, "help": "folder for the result of each person and engine"}),
-        ("--resolution", {"type": float, "nargs": "+", "default": [2.0, 1.0], "help": "of the template, mm"}),
-        ("--retest", {"type": int, "default": 4, "help": "people registered twice where hippocampi are measured"}),
-        ("--minutes", {"type": float, "default": float("inf"), "help": "begin nothing after that"}),
-        ("--seed", {"type": int, "default": 43}),
-        "--page",
+        "oasis work --page",
+        oasis={"type": Path, "help": "BIDS dataset with manual labels under derivatives/manual"},
+        work={"type": Path, "help": "folder for the result of each person and engine"},
+        resolution=([2.0, 1.0], "of the template, mm"),
+        retest=(4, "people registered twice where hippocampi are measured"),
+        minutes=(float("inf"), "begin nothing after that"),
+        seed=43,
     )
     end = time.monotonic() + 60 * options.minutes
     images = in_order(sorted(options.oasis.glob("sub-*/anat/*_T1w.nii.gz")))
@@ -98,7 +92,12 @@ def main() -> None:
             rows.append({"resolution": resolution, "engine": engine, "person": person_of(image), **(row or {})})
             if row:
                 print(resolution, person_of(image), engine, row["dice"], f"{row['seconds']:.0f} s", flush=True)
-    show_page(page(pd.DataFrame(rows), options), options.page)
+    for resolution, own in pd.DataFrame(rows).groupby("resolution", sort=False):
+        text = "\n".join([*overlap(own), "", *volumes_of(own), "", *people(own)])
+        print(text)
+        if options.page:
+            heading = "Registration: manual labels on the atlas"
+            write_section(options.page, f"Template at {resolution:g} mm", text, heading)
 
 
 def in_order(images: list[Path]) -> list[Path]:
@@ -127,11 +126,9 @@ def measured(
 ) -> dict[str, Any] | None:
     """What one engine gives for one person; None if there is no valid registration and none may `begin`."""
     person, resolution = person_of(image), float(template.grid.affine[1, 1])
-    settings = {
-        "engine": engine, "resolution_mm": resolution, "seed": options.seed,
-        "transform": PLAIN_CALL if engine == PLAIN else RegistrationConfig().transform, "ants": ants.__version__,
-        "code": code_digest(*CODE),
-    }  # fmt: skip
+    settings = {"engine": engine, "resolution_mm": resolution, "seed": options.seed}
+    settings["transform"] = PLAIN_CALL if engine == PLAIN else RegistrationConfig().transform
+    settings |= {"ants": ants.__version__, "code": code_digest(*CODE)}
     folder = options.work / f"{person}_res-{resolution:g}_{engine}"
     record, prefix = folder / "settings.json", folder / "ants_"
     known = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else {}
@@ -171,7 +168,6 @@ def files_of(prefix: Path) -> Transforms:
 
 
 def ours(image: Path, template: Template, seed: int, prefix: Path) -> tuple[np.ndarray, np.ndarray]:
-    """This pipeline with its default settings."""
     config = RegistrationConfig(resolution_mm=float(template.grid.affine[1, 1]))
     result = register_image(image, template, config, seed, prefix)
     return result.log_jacobian, result.t1w
@@ -214,28 +210,6 @@ Engine = Callable[[Path, Template, int, Path], tuple[np.ndarray, np.ndarray]]
 ENGINES: dict[str, Engine] = {OURS: ours, PLAIN: plain, RETEST: again}
 
 
-def page(rows: pd.DataFrame, options: argparse.Namespace) -> str:
-    """What was found, as Markdown."""
-    lines = [
-        "# Registration: manual labels on the atlas",
-        "",
-        f"`python benchmarks/label_dice.py {shlex.join(sys.argv[1:])}`",
-        "",
-        f"People of OASIS-20, `{RegistrationConfig().transform}` against the bare call of ANTsPy {ants.__version__}, "
-        f"`{PLAIN_CALL}`, on the same scans and the same template brain; seed {options.seed}, one thread. Seconds are "
-        f"those of the processor. The parameters were chosen on {', '.join(CHOSEN_ON)}; the means leave these people "
-        f"out. The rule for fluid in the hippocampus was chosen with {', '.join(FLUID_SEEN_ON)} in view.",
-        "",
-        "OASIS-20: twenty skull-stripped brains of OASIS-1 (Marcus et al. 2007, doi:10.1162/jocn.2007.19.9.1498) with "
-        "the manual labels of the MICCAI 2012 challenge, provided by Neuromorphometrics, Inc. under academic "
-        "subscription; CC BY-NC 3.0, not part of this repository. From GitHub, muschellij2/malf.templates, "
-        "as a BIDS dataset.",
-    ]
-    for resolution, own in rows.groupby("resolution", sort=False):
-        lines += ["", f"## Template at {resolution:g} mm", "", *overlap(own), "", *volumes_of(own), "", *people(own)]
-    return "\n".join(lines)
-
-
 def dice_per_label(first: np.ndarray, second: np.ndarray, labels: Iterable[int]) -> dict[int, float]:
     """Dice coefficient 2 |A and B| / (|A| + |B|) of each label (Dice 1945, doi:10.2307/1932409).
 
@@ -252,7 +226,6 @@ def dice_per_label(first: np.ndarray, second: np.ndarray, labels: Iterable[int])
 
 
 def by_engine(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """What was run, by person."""
     run = rows[rows["seconds"].notna()] if "seconds" in rows else rows.iloc[:0]
     return {engine: run[run["engine"] == engine].set_index("person") for engine in ENGINES}
 
@@ -279,24 +252,28 @@ def volumes_of(rows: pd.DataFrame) -> list[str]:
     found = by_engine(rows)
     columns = "people", "r with manual", "bias", "SD of the difference", "from", "to"
     lines = table(["volume of both hippocampi", *columns])
-    kinds = (("without fluid", OURS, "tissue_mm3"), ("whole label", OURS, "whole_mm3"),
-             ("whole label, plain", PLAIN, "whole_mm3"))  # fmt: skip
-    for title, engine, column in kinds:
+    for title, engine, column in (
+        ("without fluid", OURS, "tissue_mm3"),
+        ("whole label", OURS, "whole_mm3"),
+        ("whole label, plain", PLAIN, "whole_mm3"),
+    ):
         own = found[engine][~found[engine].index.isin(CHOSEN_ON)]
         if len(own) < 3:
             continue
         percent = 100 * (own[column] / own["manual_mm3"] - 1)
         r = np.corrcoef(own[column], own["manual_mm3"])[0, 1]
-        lines.append(f"| {title} | {len(own)} | {r:.3f} | {percent.mean():+.1f} % | {percent.std():.1f} % | "
-                     f"{percent.min():+.1f} % | {percent.max():+.1f} % |")  # fmt: skip
+        cells = (f"{percent.mean():+.1f} %", f"{percent.std():.1f} %")
+        lines.append(
+            line(title, len(own), f"{r:.3f}", *cells, *(f"{percent.agg(end):+.1f} %" for end in ("min", "max")))
+        )
     lines = lines if len(lines) > 2 else ["Too few people for a correlation of volumes."]
     first, second = found[OURS], found[RETEST]
     second = second[second.index.isin(first.index)]
     if len(second):
         pair = first.loc[second.index, "tissue_mm3"], second["tissue_mm3"]
         percent = 200 * (pair[0] - pair[1]).abs() / (pair[0] + pair[1])
-        lines += ["", f"Scan moved and registered again (n = {len(second)}): volumes without fluid differ by "
-                  f"{percent.mean():.1f} % on average, {percent.max():.1f} % at most."]  # fmt: skip
+        differ = f"differ by {percent.mean():.1f} % on average, {percent.max():.1f} % at most"
+        lines += ["", f"Scan moved and registered again (n = {len(second)}): volumes without fluid {differ}."]
     return lines
 
 

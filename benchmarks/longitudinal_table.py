@@ -18,8 +18,8 @@ import numpy as np
 import pandas as pd
 import statsmodels.api as sm
 import statsmodels.formula.api as smf
-from sections import arguments_of, line
-from sections import table as markdown
+from harness import arguments_of, line
+from harness import table as markdown
 
 from heatlas.pipeline.statistics.arrays import Resampling
 from heatlas.pipeline.statistics.progression.trajectories import ParticipantSlopes, change_test, participant_slopes
@@ -86,8 +86,7 @@ def mixed_model(table: pd.DataFrame, response: str, groups: tuple[str, ...]) -> 
 
 
 def main() -> None:
-    """Print one row per response, term and method."""
-    options = arguments_of(__doc__, "table", ("--permutations", {"type": int, "default": 9999}))
+    options = arguments_of(__doc__, "table", permutations=9999)
     table = read(options.table)
     ways = ("Heatlas: per year (95 %)", "p", "slopes, HC3: per year (95 %)", "p", "mixed model", "p")
     print(*markdown(["response", "term", *ways]), sep="\n")

@@ -11,8 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
-from null_networks import misses
-from null_relevance import FAST, Case, Found, Generator
+from null_tables import FAST, Case, Found, Generator, answers, case, missed
 from scipy.special import expit
 from scipy.stats import norm
 
@@ -30,6 +29,8 @@ from heatlas.pipeline.statistics.performance.classification import _rows as rows
 from heatlas.pipeline.statistics.requested import Biomarker
 
 SEED, DRAWS, REGIONS = 43, 500, 30
+CASES: dict[str, Case] = {}
+INTERVALS: dict[str, Case] = {}
 QUALITY, LEVEL = np.array([0.5, 0.75, 1.0, 1.25, 1.5]), np.array([-0.4, -0.2, 0.0, 0.2, 0.4])
 """Of the networks of five folds."""
 SCALE = np.array([0.5, 1.0, 1.5, 2.0, 3.0])
@@ -49,10 +50,8 @@ def cohort(
     network = fold % len(QUALITY) if differ else np.full(n, 2)
     score = quality * QUALITY[network] * (2 * target - 1) + LEVEL[network] + 0.9 * rng.normal(size=n)
     score = score[person] + 0.45 * rng.normal(size=len(person))
-    frame = pd.DataFrame({"participant_id": person.astype(str), "target": target[person], "fold": fold[person]})
-    right = (score > 0) == (frame["target"] == 1)
-    outcome = np.where(right, np.where(score > 0, "TP", "TN"), np.where(score > 0, "FP", "FN"))
-    return frame.assign(probability=expit(2 * score), outcome=outcome)
+    frame = answers(person, target[person] == 1, score > 0)
+    return frame.assign(target=target[person], fold=fold[person], probability=expit(2 * score))
 
 
 @cache
@@ -72,21 +71,22 @@ def true_performance(positive: int, negative: int, quality: float) -> dict[str, 
     return {name: float(np.mean(values)) for name, values in found.items()}
 
 
+@case(INTERVALS, "cohorts: small classes", "performance", "five networks, one or two scans")
 def small_classes(rng: Generator) -> Found:
     found = {}
     settings = replace(FAST, bootstrap_samples=DRAWS)
-    for positive, negative, quality in ((15, 15, 0.8), (15, 15, 1.5), (8, 22, 0.8), (8, 22, 1.5), (10, 20, 2.0),
-                                        (20, 60, 1.5), (60, 60, 0.8)):  # fmt: skip
+    few = ((15, 15, 0.8), (15, 15, 1.5), (8, 22, 0.8), (8, 22, 1.5), (10, 20, 2.0))
+    for positive, negative, quality in (*few, (20, 60, 1.5), (60, 60, 0.8)):
         frame = cohort(rng, positive, negative, 5, quality)
         table = pd.DataFrame(rows_of_performance(ALL_FOLDS, frame, settings, rng)).set_index("metric")
         truth = true_performance(positive, negative, quality)
         for name in MEASURED:
-            bounds = (table.loc[[name], side].to_numpy(float) for side in ("ci_low", "ci_high"))
             named = f"{name} of {positive} and {negative} people, five folds, truly {truth[name]:.2f}"
-            found[named] = misses(*bounds, truth[name])
+            found[named] = missed(*table.loc[name, ["ci_low", "ci_high"]], truth[name])
     return found
 
 
+@case(INTERVALS, "cohorts: baselines", "baselines", "two predictors that are equally good")
 def predictors(rng: Generator) -> Found:
     """Network and baseline are equally good and see in part the same."""
     found = {}
@@ -95,16 +95,17 @@ def predictors(rng: Generator) -> Found:
         of = cohort(rng, positive, negative, folds, 0.0)  # its people, classes and folds
         person = of["participant_id"].astype(int).to_numpy()
         shared = quality * (2 * of["target"].to_numpy() - 1) + 0.6 * rng.normal(size=n)[person]
-        scores = [expit(2 * (shared + 0.6 * rng.normal(size=n)[person] + 0.3 * rng.normal(size=len(of))))
-                  for _ in range(2)]  # fmt: skip
+        scores = []
+        for _ in range(2):
+            seen = shared + 0.6 * rng.normal(size=n)[person] + 0.3 * rng.normal(size=len(of))
+            scores.append(expit(2 * seen))
         compared = _Compared(of["target"].to_numpy(float), (1,), *(one[:, None] for one in scores))
         rows = rows_of_baseline("regions", of.assign(**{"class": of["target"]}), compared, DRAWS, rng)
         for row in rows:
             named = f"{row['metric']} of {positive} and {negative} people, {folds} folds"
-            bounds = np.array([[row["difference_low"]], [row["difference_high"]]], float)
-            found[f"network less baseline, {named}"] = misses(*bounds, 0.0)
-            own = np.array([[row["ci_low"]], [row["ci_high"]]], float)
-            found[f"baseline, {named}"] = misses(*own, true_of_predictor(quality)[row["metric"]])
+            found[f"network less baseline, {named}"] = missed(row["difference_low"], row["difference_high"], 0.0)
+            true = true_of_predictor(quality)[row["metric"]]
+            found[f"baseline, {named}"] = missed(row["ci_low"], row["ci_high"], true)
     return found
 
 
@@ -115,28 +116,27 @@ def true_of_predictor(quality: float) -> dict[str, float]:
     return {AUC: float(norm.cdf(np.sqrt(2) * z)), BALANCED: float(norm.cdf(z))}
 
 
+@case(INTERVALS, "cohorts: new people", "external_validation", "the same network in both cohorts")
 def new_cohorts(rng: Generator) -> Found:
     """The same network answers the people of a run and others who do not differ."""
     found = {}
     config = load_config(overrides={"statistics": {"bootstrap_samples": DRAWS}})
-    for run, new, quality in (((60, 60), (30, 30), 0.75), ((60, 60), (8, 22), 0.75), ((30, 30), (10, 10), 1.5),
-                              ((60, 60), (8, 22), 1.4)):  # fmt: skip
-        sides = [
-            SimpleNamespace(predictions=cohort(rng, *sizes, folds, quality, False), config=config,
-                            seed=int(rng.integers(2**31)))
-            for sizes, folds in ((run, 5), (new, 1))
-        ]  # fmt: skip
+    large = (60, 60)
+    sizes = ((large, (30, 30), 0.75), (large, (8, 22), 0.75), ((30, 30), (10, 10), 1.5), (large, (8, 22), 1.4))
+    for run, new, quality in sizes:
+        sides = []
+        for people, folds in ((run, 5), (new, 1)):
+            predictions = cohort(rng, *people, folds, quality, False)
+            sides.append(SimpleNamespace(predictions=predictions, config=config, seed=int(rng.integers(2**31))))
         for row in _performance(Cohorts(*sides)):
             if row["measure"] == "probability_less_share" and run[0] * new[1] != run[1] * new[0]:
                 continue  # it depends on the share of the positive class
-            bounds = np.array([[row["ci_low"]], [row["ci_high"]]], float)
-            named = (
-                f"{row['measure']} of {new[0]} and {new[1]} new people less that of {sum(run)}, separation {quality}"
-            )
-            found[named] = misses(*bounds, 0.0)
+            who = f"{new[0]} and {new[1]} new people less that of {sum(run)}, separation {quality}"
+            found[f"{row['measure']} of {who}"] = missed(row["ci_low"], row["ci_high"], 0.0)
     return found
 
 
+@case(INTERVALS, "cohorts: regions", "external_validation", "120 people and new ones")
 def same_regions(rng: Generator) -> Found:
     """Sizes of the difference of the classes over regions that are unrelated, or correlate .5."""
     found = {}
@@ -151,12 +151,12 @@ def same_regions(rng: Generator) -> Found:
                 people.append(_People(rng.normal(size=(count, REGIONS)) + size * first[:, None], first, fold))
             row = agreement_over_regions(people, settings, rng)
             truly = float(rank_correlation(*sizes[:, None])[0])  # people are drawn, regions are not
-            bounds = np.array([[row["ci_low"]], [row["ci_high"]]], float)
             named = f"{REGIONS} regions with {n} new people, sizes correlated {related}"
-            found[f"rank correlation over {named}"] = misses(*bounds, truly)
+            found[f"rank correlation over {named}"] = missed(row["ci_low"], row["ci_high"], truly)
     return found
 
 
+@case(CASES, "cohorts: images", "image_agreement", "30 regions, five networks of scale .5 to 3")
 def images_and_maps(rng: Generator) -> Found:
     """Images do not differ; the map is the image in the eyes of five networks, or is unrelated; most vary unequally."""
     found = {}
@@ -169,29 +169,27 @@ def images_and_maps(rng: Generator) -> Found:
         seen = seen * SCALE[fold][:, None] + fold[:, None]
         frame = pd.DataFrame({"participant_id": np.arange(n).astype(str), "target": first.astype(int), "fold": fold})
         config = SimpleNamespace(statistics=replace(FAST, covariates="", bootstrap_samples=20))
-        inputs = SimpleNamespace(frame=frame, config=config, seed=int(rng.integers(2**31)),
-                                 values=SimpleNamespace(maps=["map"], densities=seen[:, None]))  # fmt: skip
+        values = SimpleNamespace(maps=["map"], densities=seen[:, None])
+        inputs = SimpleNamespace(frame=frame, config=config, seed=int(rng.integers(2**31)), values=values)
         row = _agreement(inputs, np.arange(n), images, "map")
         named = f"images and {'a map of them' if same else 'another map'}, {few} and {many} people, SD {spread:g}:1"
         found[named] = np.array([row["p"]])
     return found
 
 
+@case(CASES, "cohorts: steady scans", "fairness", "40 % positive, one network; ICC .95 beside .3")
 def steady_scans(rng: Generator) -> Found:
     """Few people whose scans agree (ICC .95) beside many whose scans do not (ICC .3) and who have more of them."""
     found = {}
-    for n, share, few, many in ((60, 0.25, (1, 1), (5, 5)), (60, 0.35, (1, 2), (3, 5)), (120, 0.25, (1, 2), (3, 4)),
-                                (200, 0.4, (1, 1), (4, 4))):  # fmt: skip
+    small = ((60, 0.25, (1, 1), (5, 5)), (60, 0.35, (1, 2), (3, 5)))
+    for n, share, few, many in (*small, (120, 0.25, (1, 2), (3, 4)), (200, 0.4, (1, 1), (4, 4))):
         inside = rng.permutation(n) < share * n
         positive = np.arange(n) < 0.4 * n
         scans = np.where(inside, rng.integers(few[0], few[1] + 1, n), rng.integers(many[0], many[1] + 1, n))
         person, icc = np.repeat(np.arange(n), scans), np.where(inside, 0.95, 0.3)
         score = (np.sqrt(icc) * rng.normal(size=n) + 0.8 * np.where(positive, 1.0, -1.0))[person]
         score = score + np.sqrt(1 - icc[person]) * rng.normal(size=len(person))
-        right = (score > 0) == positive[person]
-        outcome = np.where(right, np.where(score > 0, "TP", "TN"), np.where(score > 0, "FP", "FN"))
-        frame = pd.DataFrame({"participant_id": person.astype(str), "target": positive[person].astype(int)})
-        frame = frame.assign(outcome=outcome, probability=expit(score), fold=0)
+        frame = answers(person, positive[person], score > 0).assign(probability=expit(score), fold=0)
         settings = replace(FAST, bootstrap_samples=20)
         table = _of_level(frame, inside[person], settings, rng)
         sizes = f"{few[0]} to {few[1]}" if few[0] < few[1] else str(few[0])
@@ -202,6 +200,7 @@ def steady_scans(rng: Generator) -> Found:
     return found
 
 
+@case(CASES, "cohorts: spreads", "associations", "classes of unequal size and spread, pooled")
 def unequal_spread(rng: Generator) -> Found:
     """A small class varies more in relevance and biomarker, or is the biomarker; over all people, five regions."""
     found = {}
@@ -215,25 +214,11 @@ def unequal_spread(rng: Generator) -> Found:
         for kind, biomarker in (("varies as much", x), ("is the class", is_few.astype(float))):
             for estimator in ("pearson", "spearman", "partial"):
                 held = [np.ones(n), age] if estimator == "partial" else [np.ones(n)]
-                points = ParticipantValues(
-                    values, biomarker[:, None], np.column_stack(held), (), Exchangeability.free(n), n, None,
-                    small_class(is_few.astype(np.intp)), SMALL_CLASS,
-                )  # fmt: skip
+                sides = values, biomarker[:, None], np.column_stack(held)
+                caution = small_class(is_few.astype(np.intp)), SMALL_CLASS
+                points = ParticipantValues(*sides, (), Exchangeability.free(n), n, None, *caution)
                 table = rows_of(points, columns, Biomarker("x", biomarker), estimator, FAST, rng)
                 named = f"{estimator}, {few} of {n} with {times:g} x the SD, biomarker {kind}"
                 found[named] = table["p"].to_numpy(float)
                 found[f"{named}, family-wise over 5"] = table["p_fwe"].to_numpy(float).min(keepdims=True)
     return found
-
-
-CASES = {
-    "cohorts: images": Case("image_agreement", "30 regions, five networks of scale .5 to 3", images_and_maps),
-    "cohorts: steady scans": Case("fairness", "40 % positive, one network; ICC .95 beside .3", steady_scans),
-    "cohorts: spreads": Case("associations", "classes of unequal size and spread, pooled", unequal_spread),
-}
-INTERVALS = {
-    "cohorts: small classes": Case("performance", "five networks, one or two scans", small_classes),
-    "cohorts: baselines": Case("baselines", "two predictors that are equally good", predictors),
-    "cohorts: new people": Case("external_validation", "the same network in both cohorts", new_cohorts),
-    "cohorts: regions": Case("external_validation", "120 people and new ones", same_regions),
-}

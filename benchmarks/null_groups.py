@@ -15,8 +15,8 @@ from functools import cache
 
 import numpy as np
 import pandas as pd
-from null_relevance import Case, Found, Generator, people, relevance
-from sections import arguments_of, line, table
+from harness import arguments_of, line, table
+from null_tables import Case, Found, Generator, people, relevance
 
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.work.seeds import generator
@@ -88,7 +88,7 @@ def ahead(kind: str, ratio: float) -> float:
     return float(np.median(shaped(kind, (MANY,), rng) - ratio * shaped(kind, (MANY,), rng)))
 
 
-def made_up(
+def drawn_people(
     groups: Groups, rng: Generator, effect: float = 0.0, regions: int = REGIONS, planted: int | None = None
 ) -> tuple[np.ndarray, pd.DataFrame]:
     """Values of scans (scans, regions), and the scans; some regions differ by `effect` SD of all people."""
@@ -130,7 +130,7 @@ UNTESTED = np.array([np.nan])
 def case(groups: Groups) -> Callable[..., Found]:
     def function(rng: Generator, effect: float = 0.0) -> Found:
         try:
-            test = compared(groups, *made_up(groups, rng, effect), rng, by_ranks=groups.by_order)
+            test = compared(groups, *drawn_people(groups, rng, effect), rng, by_ranks=groups.by_order)
         except BadInputError:  # a class that makes up a fold
             return {"family-wise": UNTESTED}
         if groups.by_order:
@@ -162,7 +162,7 @@ def false_discoveries(rng: Generator, effect: float = 0.0) -> Found:
 def voxels(groups: Groups) -> Callable[..., Found]:
     def function(rng: Generator, effect: float = 0.0) -> Found:
         """Maps of 512 voxels."""
-        values, frame = made_up(groups, rng, effect, int(np.prod(VOXELS)))
+        values, frame = drawn_people(groups, rng, effect, int(np.prod(VOXELS)))
         model, of_first = class_model(groups, frame)
         adjusted = Adjusted.of(values, model, of_first)
         orders = adjusted.exchange.permutations(ORDERS, rng, adjusted.model.alike.tolist())
@@ -235,14 +235,13 @@ POWER = {
 
 
 def main() -> None:
-    effect = ("--effect", {"type": float, "default": 0.8})
-    options = arguments_of(__doc__, "--data-sets", effect, data_sets=100)
+    options = arguments_of(__doc__, "--data-sets", data_sets=100, effect=0.8)
     print(*table(["data", "p", "p_fwe", "p_fdr", "p_fwe_ranks"]), sep="\n")
     for name, groups in POWER.items():
         found = []
         for i in range(options.data_sets):
             rng = generator(43, "power", name, i)
-            values, frame = made_up(groups, rng, options.effect, OF_POWER, PLANTED)
+            values, frame = drawn_people(groups, rng, options.effect, OF_POWER, PLANTED)
             means, ranks = (
                 compared(groups, values, frame, rng, ORDERS_OF_POWER, by_ranks) for by_ranks in (False, True)
             )

@@ -1,4 +1,4 @@
-"""Intervals where the true value is known: of scores that order conversion, of hazard ratios, of site prediction."""
+"""Intervals where the true value is known (0, or measured in many people), made by the functions of their tables."""
 
 from __future__ import annotations
 
@@ -7,15 +7,41 @@ from functools import cache
 
 import numpy as np
 import pandas as pd
-from null_networks import misses, of_relevance
-from null_people import HORIZON
-from null_relevance import FAST, Case, Found, Generator
+from null_tables import (
+    COLUMNS,
+    FAST,
+    HORIZON,
+    PEOPLE,
+    SCALES,
+    Case,
+    Found,
+    Generator,
+    M,
+    case,
+    missed,
+    misses,
+    of_output,
+    of_relevance,
+)
+from scipy.stats import t as t_distribution
 
 from heatlas.pipeline.run.config.statistics import ShortcutsConfig
 from heatlas.pipeline.run.work.seeds import generator
-from heatlas.pipeline.statistics.progression.cox import SOONER_WHEN_LOWER, Conversions
+from heatlas.pipeline.statistics.arrays import Resampling
+from heatlas.pipeline.statistics.associations.volume_association import volume_association
+from heatlas.pipeline.statistics.data.members import difference_within, welch_within
+from heatlas.pipeline.statistics.linear.fold_effect import model_within_folds
+from heatlas.pipeline.statistics.linear.freedman_lane import freedman_lane
+from heatlas.pipeline.statistics.performance.other_tasks import SCALES as SCALES_OF_NUMBERS
+from heatlas.pipeline.statistics.performance.other_tasks import number_metrics
+from heatlas.pipeline.statistics.progression.cox import (
+    SOONER_WHEN_LOWER,
+    Conversions,
+)
 from heatlas.pipeline.statistics.progression.hazards import class_pairs, comparable_pairs, concordance, hazard_per_sd
 from heatlas.pipeline.statistics.progression.prediction import progression_table
+from heatlas.pipeline.statistics.resampling.bootstrap import scaled_intervals
+from heatlas.pipeline.statistics.resampling.means import mean_intervals
 from heatlas.pipeline.statistics.shortcuts import Scans, _predictions
 from heatlas.studies.representations.points import points_of
 from heatlas.studies.representations.probes import (
@@ -26,9 +52,76 @@ from heatlas.studies.representations.probes import (
     shares_recognised,
 )
 
-SEED, PEOPLE, DRAWS, SIMULATED = 43, 60, 1_000, 1_000
+SEED, DRAWS, SIMULATED = 43, 1_000, 1_000
+INTERVALS: dict[str, Case] = {}
 STRENGTH = {"age": 0.0, "mmse": 0.5, "hippocampus/tiv": 1.0, "model": 2.0}
 """Weight of the risk in each predictor, beside noise of variance 1."""
+
+
+@case(INTERVALS, "folds: volumes", "volume_association", "no correlation; folds of three or four", 1.5)
+def volumes_in_folds(rng: Generator, effect: float = 0.0) -> Found:
+    found = {}
+    for n, folds in ((40, 10), (24, 8)):
+        fold = np.arange(n) % folds
+        frame = pd.DataFrame({"participant_id": np.arange(n).astype(str), "fold": fold})
+        frame = frame.assign(hippocampus_mm3=rng.normal(size=n) + 0.3 * fold, hippocampus_per_tiv=np.nan)
+        frame = frame.assign(hippocampus_source="made up")
+        names = [f"map {i}" for i in range(4)]
+        planted = effect * frame["hippocampus_mm3"]
+        blocks = [
+            frame.assign(map=name, relevance_sum=(rng.normal(size=n) + planted) * (1 + 0.2 * fold) + fold)
+            for name in names
+        ]
+        settings = replace(FAST, bootstrap_samples=1_000)
+        table = volume_association(pd.concat(blocks), names, True, settings, int(rng.integers(2**31)))
+        own = table[(table["unit"] == "participant") & table["r"].notna()]
+        for estimator, rows in own.groupby("estimator"):
+            bounds = rows["ci_low"].to_numpy(float), rows["ci_high"].to_numpy(float)
+            found[f"{estimator} of {n} people in {folds} folds"] = misses(*bounds, 0.0)
+    return found
+
+
+@case(INTERVALS, "groups: intervals", "group_comparisons", "no difference", 2.5)
+def unequal_groups(rng: Generator, effect: float = 0.0) -> Found:
+    found = {}
+    for first, second in ((12, 48), (15, 45), (42, 78)):
+        frame = pd.DataFrame({"group": (np.arange(first + second) < first).astype(float)})
+        groups = frame["group"].tolist()
+        model = model_within_folds("group", "group", frame, True, groups)
+        for name, draw in (("normal", rng.normal), ("lognormal", lambda size: rng.lognormal(size=size) - np.exp(0.5))):
+            values = draw(size=(first + second, COLUMNS)) + effect * frame[["group"]].to_numpy()
+            test = freedman_lane(values, model.design, model.exchange, Resampling(M, rng), groups)
+            found[f"difference of {first} and {second}, {name}"] = misses(test.low, test.high, 0.0)
+    return found
+
+
+@case(INTERVALS, "networks: Cox intervals", "cox", "120 people with MCI, four networks 1.2 SD apart")
+def interval_of_output(rng: Generator) -> Found:
+    found = {}
+    for named, formula in (("alone", ""), ("adjusted", "age + sex + mmse")):
+        cohort, family = of_output(rng, formula)
+        known = family.known(family.members[0])
+        one = hazard_per_sd(cohort.time, cohort.event, known, family.columns, 0.95)
+        name = f"hazard ratio of the networks' output, {named}, truly 1.00"
+        found[name] = missed(one.low, one.high, 1.0)
+    return found
+
+
+@case(INTERVALS, "subgroups: intervals", "subgroups", "no difference", 4.0)
+def subgroup_differences(rng: Generator, effect: float = 0.0) -> Found:
+    """Welch's interval in a subgroup, in one fold and in four of unequal scale."""
+    found = {}
+    for first, second, folds in ((5, 5, 1), (12, 48, 1), (15, 45, 4)):
+        is_first, fold = np.arange(first + second) < first, np.arange(first + second) % folds
+        for name, draw in (("normal", rng.normal), ("lognormal", lambda size: rng.lognormal(size=size) - np.exp(0.5))):
+            values = draw(size=(first + second, COLUMNS)) + effect * is_first[:, None]
+            values = values * SCALES[fold][:, None] + fold[:, None]
+            error, df = welch_within(values, is_first, fold)
+            difference = difference_within(values, is_first, fold, np.ones((1, len(values))))[0]
+            reach = t_distribution.isf(0.025, df) * error
+            named = f"class difference in a subgroup, {first} and {second} in {folds} fold{'s' * (folds > 1)}, {name}"
+            found[named] = misses(difference - reach, difference + reach, 0.0)
+    return found
 
 
 def conversion(rng: Generator, n: int) -> Conversions:
@@ -69,22 +162,25 @@ def true_order() -> dict[tuple[str, str], float]:
     return {key: float(np.mean(values)) if STRENGTH[key[0]] else 0.5 for key, values in found.items()}
 
 
+@case(INTERVALS, "order: intervals", "progression", "60 people with MCI")
 def ordering(rng: Generator) -> Found:
     settings = replace(FAST, bootstrap_samples=DRAWS, permutations=1)
     found = {}
     for row in progression_table(conversion(rng, PEOPLE), settings, int(rng.integers(2**31)), HORIZON).itertuples():
-        true, bounds = true_order()[row.predictor, row.measure], np.array([[row.ci_low], [row.ci_high]], float)
-        found[f"{row.measure.replace('_', ' ')} of conversion, truly {true:.2f}"] = misses(*bounds, true)
+        true = true_order()[row.predictor, row.measure]
+        found[f"{row.measure.replace('_', ' ')} of conversion, truly {true:.2f}"] = missed(
+            row.ci_low, row.ci_high, true
+        )
     return found
 
 
+@case(INTERVALS, "Cox: intervals", "cox", "60 people with MCI")
 def hazards(rng: Generator) -> Found:
     """Log hazard ratio 0 or 0.5 for 1 SD of relevance, and with age; or networks of unequal scale that see nothing."""
     found = {}
-    for rate, networks, slope, formula in (
-        (60, 1, 0.0, "age + sex + mmse"), (60, 1, 0.5, "age + sex + mmse"), (120, 1, 0.0, ""), (120, 1, 0.5, ""),
-        (60, 4, 0.0, "age + sex + mmse"), (120, 4, 0.0, ""),
-    ):  # fmt: skip
+    adjusting = "age + sex + mmse"
+    one_network = ((60, 1, 0.0, adjusting), (60, 1, 0.5, adjusting), (120, 1, 0.0, ""), (120, 1, 0.5, ""))
+    for rate, networks, slope, formula in (*one_network, (60, 4, 0.0, adjusting), (120, 4, 0.0, "")):
         x, age, network = rng.normal(size=PEOPLE), rng.normal(74, 6, PEOPLE), np.arange(PEOPLE) % networks
         months = np.ceil(rng.exponential(rate * np.exp(-slope * x - 0.05 * (age - 74) * bool(formula))) / 3) * 3
         followed = rng.choice([24.0, 36.0, 48.0], PEOPLE)
@@ -94,7 +190,7 @@ def hazards(rng: Generator) -> Found:
         true = np.exp(slope * known.std(ddof=1))
         adjusted = "adjusted, 30 of 60 convert" if formula else "alone, 17 of 60 convert"
         truly = f"{np.exp(slope):.2f} for 1 SD" if networks == 1 else "1.00, four networks of unequal scale"
-        found[f"hazard ratio, {adjusted}, truly {truly}"] = misses(np.array([one.low]), np.array([one.high]), true)
+        found[f"hazard ratio, {adjusted}, truly {truly}"] = missed(one.low, one.high, true)
     return found
 
 
@@ -117,13 +213,14 @@ def true_accuracy(n: int, shift: float) -> float:
     return float(np.mean([predicted(generator(SEED, "true accuracy", n, i), n, shift)[0] for i in range(SIMULATED)]))
 
 
+@case(INTERVALS, "site prediction: intervals", "site_prediction", "40 or 100 people, 1 or 2 scans, two sites")
 def site_accuracy(rng: Generator) -> Found:
     found = {}
     for n, shift in ((40, 0.0), (40, 0.6), (100, 0.0), (100, 0.6)):
         _, low, high = predicted(rng, n, shift)
         true = true_accuracy(n, shift)
         named = f"balanced accuracy, {n} people, sites {f'{shift:g} SD apart' if shift else 'alike'}"
-        found[named] = misses(np.array([low], float), np.array([high], float), true)
+        found[named] = missed(low, high, true)
     return found
 
 
@@ -141,12 +238,18 @@ def from_features(rng: Generator, n: int, shift: float) -> tuple[float, float, f
     return value.value, *value.interval
 
 
+@case(
+    INTERVALS,
+    "sites told from representations: intervals",
+    "representations (site)",
+    "40 or 100 people, 1 or 2 scans, two sites",
+)
 def site_of_features(rng: Generator) -> Found:
     found = {}
     for n, shift in ((40, 0.0), (40, 0.6), (100, 0.0), (100, 0.6)):
         _, low, high = from_features(rng, n, shift)
         named = f"site from representations, {n} people, sites {f'{shift:g} SD apart' if shift else 'alike'}"
-        found[named] = misses(np.array([low]), np.array([high]), true_share(n, shift))
+        found[named] = missed(low, high, true_share(n, shift))
     return found
 
 
@@ -158,11 +261,97 @@ def true_share(n: int, shift: float) -> float:
     return float(np.mean([from_features(generator(SEED, "true share", n, i), n, shift)[0] for i in range(SIMULATED)]))
 
 
-INTERVALS = {
-    "order: intervals": Case("progression", "60 people with MCI", ordering),
-    "Cox: intervals": Case("cox", "60 people with MCI", hazards),
-    "site prediction: intervals": Case("site_prediction", "40 or 100 people, 1 or 2 scans, two sites", site_accuracy),
-    "sites told from representations: intervals": Case(
-        "representations (site)", "40 or 100 people, 1 or 2 scans, two sites", site_of_features
-    ),
-}
+def drawn(rng: Generator, kind: str, size: tuple[int, ...]) -> np.ndarray:
+    """Values of a kind with mean 0."""
+    if kind == "normal":
+        return rng.normal(size=size)
+    if kind == "85 % zeros":
+        return rng.lognormal(size=size) * (rng.random(size) < 0.15) - 0.15 * np.exp(0.5)
+    sigma = float(kind.split()[-1])
+    return rng.lognormal(0, sigma, size) - np.exp(sigma**2 / 2)
+
+
+@case(INTERVALS, "means: intervals", "region_summary, subgroups", "6 to 60 people")
+def means(rng: Generator) -> Found:
+    found = {}
+    for n in (6, 12, 30, 60):
+        for kind in ("normal", "lognormal 0.6", "lognormal 1", "85 % zeros"):
+            one = mean_intervals(drawn(rng, kind, (n, COLUMNS)), 0.95)[0]
+            found[f"mean of {n}, {kind}"] = misses(one.low, one.high, 0.0)
+    return found
+
+
+def pairs(rng: Generator, kind: str, n: int, rho: float) -> tuple[np.ndarray, np.ndarray, float]:
+    """Two variables and their true correlation; lognormal ones are exponentials of normal ones with correlation rho."""
+    x = rng.normal(size=n)
+    y = rho * x + np.sqrt(1 - rho**2) * rng.normal(size=n)
+    if kind == "normal":
+        return x, y, rho
+    if kind == "exponential":
+        x = rng.exponential(size=n)
+        return x, rho * x + np.sqrt(1 - rho**2) * rng.exponential(size=n), rho
+    variance = float(kind.split()[-1]) ** 2
+    true = (np.exp(rho * variance) - 1) / (np.exp(variance) - 1)
+    return np.exp(np.sqrt(variance) * x), np.exp(np.sqrt(variance) * y), true
+
+
+@case(INTERVALS, "correlations: intervals", "volume_association", "12 or 30 people")
+def correlations(rng: Generator) -> Found:
+    found = {}
+    for kind, n, folds, rho in (
+        ("normal", 12, 1, 0.5),
+        ("normal", 12, 1, 0.8),
+        ("normal", 30, 5, 0.8),
+        ("lognormal 0.6", 30, 1, 0.5),
+        ("lognormal 0.6", 30, 5, 0.8),
+        ("exponential", 30, 1, 0.5),
+        ("lognormal 1", 30, 1, 0.5),
+    ):
+        x, y, true = pairs(rng, kind, n, rho)
+        frame = pd.DataFrame({"participant_id": np.arange(n).astype(str), "fold": np.arange(n) % folds})
+        frame = frame.assign(map="map", relevance_sum=y, hippocampus_mm3=x, hippocampus_per_tiv=np.nan)
+        frame = frame.assign(hippocampus_source="made up")
+        table = volume_association(frame, ["map"], True, FAST, int(rng.integers(2**31)))
+        own = table[(table["unit"] == "participant") & table["r"].notna()].set_index("estimator")
+        truly = {"pearson": true, "spearman": 6 / np.pi * np.arcsin(rho / 2)}
+        for estimator in ("pearson",) if kind == "exponential" else truly:
+            seen = f"{n} people in {folds} fold{'s' * (folds > 1)}, {kind}, truly {truly[estimator]:.2f}"
+            bounds = own.loc[estimator, ["ci_low", "ci_high"]]
+            found[f"{estimator} of {seen}"] = missed(*bounds, truly[estimator])
+    return found
+
+
+@cache
+def true_error(kind: str) -> float:
+    """Mean absolute error of `numbers` in 400,000 people."""
+    rng = generator(SEED, "true error", kind)
+    gap = -0.2 * in_units_of_spread(drawn(rng, kind, (400_000,)), kind) + 0.6 * rng.normal(size=400_000)
+    return float(np.abs(gap).mean())
+
+
+def in_units_of_spread(values: np.ndarray, kind: str) -> np.ndarray:
+    if kind == "normal":
+        return values
+    variance = float(kind.split()[-1]) ** 2
+    return values / np.sqrt((np.exp(variance) - 1) * np.exp(variance))
+
+
+@case(INTERVALS, "number: intervals", "performance_number", "30 or 60 people")
+def numbers(rng: Generator) -> Found:
+    """Age, or a skewed number, predicted with r = .8 and r2 = .6 in 5 folds."""
+    found = {}
+    for n, kind in ((30, "normal"), (60, "normal"), (30, "lognormal 0.6"), (120, "lognormal 0.6")):
+        target = in_units_of_spread(drawn(rng, kind, (n,)), kind)
+        predicted = 0.8 * target + 0.6 * rng.normal(size=n)
+        true = {"mae": true_error(kind), "r": 0.8, "r2": 0.6}
+
+        def statistic(weights: np.ndarray, target: np.ndarray = target, own: np.ndarray = predicted) -> np.ndarray:
+            values = number_metrics(target, own, np.full(len(own), np.nan), weights)
+            return np.stack([values[name] for name in ("mae", "r", "r2")], axis=1)
+
+        scales = [SCALES_OF_NUMBERS[name] for name in true]
+        one = scaled_intervals(statistic, np.arange(n) % 5, scales, Resampling(DRAWS, rng))
+        for i, (name, value) in enumerate(true.items()):
+            named = f"{name} of {n} people, five folds" + (", skewed" if kind != "normal" else "")
+            found[named] = misses(one.low[[i]], one.high[[i]], float(value))
+    return found

@@ -10,7 +10,6 @@ tables in Markdown; what is finished is not repeated.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -20,9 +19,9 @@ import numpy as np
 import pandas as pd
 import torch
 import torch.nn.functional as F
+from harness import arguments_of, line, table
 from monai.networks.nets import DenseNet
 from patients import call
-from sections import arguments_of, line, table
 from torch import Tensor, nn
 
 METHODS = ("deeplift", "lrp", "guided-backpropagation", "expected-gradients")
@@ -148,15 +147,13 @@ def same(one: Path, other: Path) -> None:
         print(line(name, f"{by_person.median():.3f}", f"{gap:.1e}"))
 
 
-def main() -> int:
+def main() -> None:
     options = arguments_of(
         __doc__,
-        "input",
-        "out",
-        "--n-procs",
-        ("--parts", {"nargs": "+", "default": ["nulls", "faithfulness"], "help": "of heatlas evaluate"}),
-        ("--only", {"nargs": "+", "choices": sorted(NETWORKS), "default": sorted(NETWORKS)}),
+        "input out --n-procs",
         n_procs=2,
+        parts=(["nulls", "faithfulness"], "of heatlas evaluate"),
+        only={"nargs": "+", "choices": sorted(NETWORKS), "default": sorted(NETWORKS)},
     )
     out, source = options.out.resolve(), options.input.resolve()
     out.mkdir(parents=True, exist_ok=True)
@@ -183,12 +180,11 @@ def main() -> int:
         if not (out / name / "report.html").is_file():
             call("run", source, out / name, *common, "--config", settings)
         if not (out / name / "evaluation" / "verdicts.tsv").is_file():
-            call("evaluate", out / name, "--quick", "--parts", *options.parts, "--methods", *METHODS,
-                 "--n-procs", options.n_procs)  # fmt: skip
+            asked = ["--parts", *options.parts, "--methods", *METHODS]
+            call("evaluate", out / name, "--quick", *asked, "--n-procs", options.n_procs)
             call("report", out / name)
     summary(out, ["run", "applied", *options.only])
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from harness import arguments_of, line, listed, table
 from scipy.stats import spearmanr
-from sections import arguments_of, line, listed, table
 from sklearn.metrics import roc_auc_score
 
 from heatlas.workflows.command_line import main as heatlas
@@ -29,7 +29,7 @@ WANTED = ("Hippocampus", "Amygdala", "Entorhinal area")
 NAMES = {"expectedGradients": "evidence (expected gradients)", "gb": "guided backpropagation", "lrpB000": "LRP β = 0"}
 
 
-def made(options: argparse.Namespace, seed: int, shuffled: bool) -> Path:
+def run_of(options: argparse.Namespace, seed: int, shuffled: bool) -> Path:
     """The run folder of a seed up to its statistics, made from the registered one."""
     out = options.out / f"{'shuffled' if shuffled else 'seed'}-{seed}"
     base = options.config.read_text(encoding="utf-8") if options.config else ""
@@ -40,13 +40,12 @@ def made(options: argparse.Namespace, seed: int, shuffled: bool) -> Path:
     if (out / "group" / "statistics" / "group_comparisons.tsv").is_file():
         return out
     registered = options.out / "registered"
-    common = ["--preset", options.preset, "--n-procs", str(options.n_procs)]
-    plain = ["--config", str(options.config)] if options.config else []
-    call("run", str(options.input), str(registered), *common, *plain, "--stop-after", "registration")
+    common = ["--preset", options.preset, "--n-procs", options.n_procs]
+    plain = ["--config", options.config] if options.config else []
+    call("run", options.input, registered, *common, *plain, "--stop-after", "registration")
     if not out.is_dir():
         shutil.copytree(registered, out)
-    call("run", str(options.input), str(out), *common, "--config", str(settings), "--seed", str(seed),
-         "--stop-after", "statistics")  # fmt: skip
+    call("run", options.input, out, *common, "--config", settings, "--seed", seed, "--stop-after", "statistics")
     return out
 
 
@@ -77,30 +76,20 @@ def area(rows: pd.DataFrame) -> float:
 
 
 def accuracy_table(runs: Sequence[Path]) -> list[str]:
-    """Areas of each run's networks, by severity, and what else their output goes with."""
-    lines = table([
-        "run", "area", "CDR ≥ 1 against 0", "CDR 0.5 against 0", "mean z at CDR 0, 0.5, ≥ 1", "ρ with MMSE",
-        "ρ with nWBV (within CN, within AD)",
-    ])  # fmt: skip
+    columns = ["run", "area", "CDR ≥ 1 against 0", "CDR 0.5 against 0", "mean z at CDR 0, 0.5, ≥ 1", "ρ with MMSE"]
+    lines = table([*columns, "ρ with nWBV (within CN, within AD)"])
     for run in runs:
         rows = people_of(run)
         dose = [rows.loc[own, "z"].mean() for own in (rows["cdr"] == 0, rows["cdr"] == 0.5, rows["cdr"] >= 1)]
         severe, mild = rows[(rows["cdr"] == 0) | (rows["cdr"] >= 1)], rows[rows["cdr"] <= 0.5]
         inside = listed((rank_correlation(own, "nwbv") for _, own in rows.groupby("target")), "+.2f")
-        lines.append(
-            line(
-                run.name,
-                *(f"{area(own):.2f}" for own in (rows, severe, mild)),
-                listed(dose, "+.2f"),
-                f"{rank_correlation(rows, 'mmse'):+.2f}",
-                f"{rank_correlation(rows, 'nwbv'):+.2f} ({inside})",
-            )
-        )
+        areas = (f"{area(own):.2f}" for own in (rows, severe, mild))
+        rho = f"{rank_correlation(rows, 'mmse'):+.2f}", f"{rank_correlation(rows, 'nwbv'):+.2f} ({inside})"
+        lines.append(line(run.name, *areas, listed(dose, "+.2f"), *rho))
     return lines
 
 
 def rank_correlation(rows: pd.DataFrame, name: str) -> float:
-    """Spearman's ρ of what networks say within their fold and what is known of people."""
     return float(spearmanr(rows["z"], rows[name], nan_policy="omit").statistic)
 
 
@@ -141,27 +130,24 @@ def region_table(runs: Sequence[Path], maps: Sequence[str]) -> list[str]:
     return lines
 
 
-def main() -> int:
-    """Run what is missing, print the tables."""
+def main() -> None:
+    seeds = {"type": int, "nargs": "*"}
     options = arguments_of(
         __doc__,
-        "input",
-        "out",
-        ("--preset", {"default": "patients"}),
-        ("--config", {"type": Path}),
-        ("--seeds", {"type": int, "nargs": "*", "default": [43, 44, 45]}),
-        ("--shuffled", {"type": int, "nargs": "*", "default": [46, 47, 48]}),
-        ("--maps", {"nargs": "+", "default": list(NAMES)}),
-        "--n-procs",
+        "input out --seeds --shuffled --config --n-procs",
+        seeds=seeds,
+        shuffled={**seeds, "default": [46, 47, 48]},
+        config={"type": Path},
+        preset="patients",
+        maps=list(NAMES),
         n_procs=2,
     )
     options.out.mkdir(parents=True, exist_ok=True)
-    real = [made(options, seed, shuffled=False) for seed in options.seeds]
-    shuffled = [made(options, seed, shuffled=True) for seed in options.shuffled]
-    print("\n".join([*accuracy_table([*real, *shuffled]), "", *baseline_table(real), "",
-                     *region_table([*real, *shuffled], options.maps)]))  # fmt: skip
-    return 0
+    real = [run_of(options, seed, shuffled=False) for seed in options.seeds]
+    every = [*real, *(run_of(options, seed, shuffled=True) for seed in options.shuffled)]
+    lines = [*accuracy_table(every), "", *baseline_table(real), "", *region_table(every, options.maps)]
+    print("\n".join(lines))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -2,27 +2,23 @@
 
     python benchmarks/patients_cams.py OUT/seed-43 OUT/seed-44 OUT/seed-45 --page PAGE
 
-As in Zhang et al. (2024): the class that is explained is the true one, maps are of the last features and become masks
-by their range, what is hidden is air, insertion starts from the blurred scan. Each person is explained by the network
-that was not trained with him or her. Fake-CAM is made at the input, as published, and once more with a voxel of the
-brain in place of the corner. Opti-CAM is asked of the people of a fold and class at once, as in the source, which times
-eight images; PyTorch takes batches of one far longer. AOPC takes regions of the atlas, max-sensitivity two changed
-scans. Runs are only read; the answers are kept in OUT/seed-43/cams.tsv, so that the same command continues. Intervals:
-people drawn with replacement, means over seeds.
+Method and measures are those of Zhang et al. (2024), and told on the page. Each person is explained by the network that
+was not trained with him or her. Opti-CAM is asked of the people of a fold and class at once, as in the source, which
+times eight images; PyTorch takes batches of one far longer. Runs are only read; the answers are kept in
+OUT/seed-43/cams.tsv, so that the same command continues.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
 import torch
-from sections import HEADING, across, arguments_of, kept_rows, line, listed, show, table
-from torch import Tensor
+from harness import CLAIMS, DIFFERENCE, across, added, arguments_of, kept_rows, line, listed, show, table
+from torch import Tensor, nn
 
 from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.templates import configured_grid
@@ -40,7 +36,7 @@ from heatlas.pipeline.evaluation.scores.masking import (
     removal_curve,
 )
 from heatlas.pipeline.models.inputs import read_network_volume
-from heatlas.pipeline.models.storage import LoadedModel, load_model
+from heatlas.pipeline.models.storage import load_model
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 from heatlas.pipeline.run.layout.folder import read_run_config
 from heatlas.pipeline.run.layout.run_layout import RunLayout
@@ -63,7 +59,6 @@ MASKS = tuple(VARIANTS)[1:]
 """Variants, of which masked recognition alone is asked."""
 SLOW = ("score-cam", "ablation-cam")
 TABLE, SAMPLES, FINE = "cams.tsv", 2, ("max-sensitivity", "seconds")
-TITLE = "CAM methods, four people of a fold"
 SCORES = (*SEEN, *REST, "seconds", "accuracy")
 
 
@@ -71,42 +66,47 @@ def method_of(name: str) -> Method:
     return VARIANTS[name] if name in VARIANTS else METHODS[name].record()
 
 
-def judged(
-    loaded: LoadedModel, volume: Tensor, labels: Tensor, target: int, name: str, rest: Sequence[str],
-    made: tuple[Tensor, float] | None = None,
-) -> tuple[dict[str, float], Tensor]:  # fmt: skip
-    """Scores of a method's map of one scan (1, 1, D, H, W): masked recognition, and those of `REST`; and the map.
+def map_and_scores(
+    model: nn.Module,
+    volume: Tensor,
+    target: int,
+    name: str,
+    rest: Sequence[str] = (),
+    labels: Tensor | None = None,
+    ready: tuple[Tensor, float] | None = None,
+) -> tuple[Tensor, dict[str, float]]:
+    """A method's map of one scan (1, 1, D, H, W), and its scores: masked recognition, and those of `REST`.
 
-    `made`: the map and its seconds, where several were made at once.
+    `labels` of regions are for AOPC; `ready`: the map and its seconds, where several were made at once.
     """
     scan, brain = volume[0, 0], volume[0, 0] != 0
     air = torch.zeros_like(scan)
     method = None if name == INSIDE else method_of(name)
 
     def score(volumes: Tensor) -> Tensor:
-        return loaded.model(volumes).softmax(1)[:, target]
+        return model(volumes).softmax(1)[:, target]
 
     def explain(changed: Tensor) -> Tensor:
         if method is None:
             return all_but_one(changed)
         copies = changed.expand(1 + isinstance(method, OptiCam), 1, -1, -1, -1)  # a batch of one takes far longer
-        return mapped(loaded, copies, target, name)[0]
+        return mapped(model, copies, target, name)[0]
 
     started = time.perf_counter()
-    values, seconds = made or (explain(scan), time.perf_counter() - started)
+    values, seconds = ready or (explain(scan), time.perf_counter() - started)
     how = method.normalisation if isinstance(method, OptiCam) else "range"
     with torch.no_grad():
         p, o = (float(score(one)) for one in (volume, volume * normalised(values[None, None], how)))
     row = {"seconds": seconds, "AD": average_drop(p, o), "AG": average_gain(p, o), "AI": average_increase(p, o)}
     if rest:
-        blurred, voxels, parts = gaussian_smooth(volume, BLUR)[0, 0], part_numbers(brain), part_numbers(brain, labels)
+        blurred, voxels = gaussian_smooth(volume, BLUR)[0, 0], part_numbers(brain)
         row["insertion"] = 100 * removal_curve(score, blurred, scan, voxels, values, STEPS).area
         row["deletion"] = 100 * removal_curve(score, scan, air, voxels, values, STEPS).area
     if "AOPC" in rest:
-        row["AOPC"] = 100 * removal_curve(score, scan, air, parts, values, STEPS).aopc(AOPC_STEPS)
+        row["AOPC"] = 100 * removal_curve(score, scan, air, part_numbers(brain, labels), values, STEPS).aopc(AOPC_STEPS)
     if "max-sensitivity" in rest:
         row["max-sensitivity"] = max_sensitivity(explain, scan, values, brain, samples=SAMPLES)
-    return row, values
+    return values, row
 
 
 def all_but_one(scan: Tensor) -> Tensor:
@@ -116,28 +116,28 @@ def all_but_one(scan: Tensor) -> Tensor:
     return values
 
 
-def mapped(loaded: LoadedModel, volumes: Tensor, target: int, name: str) -> Tensor:
+def mapped(model: nn.Module, volumes: Tensor, target: int, name: str) -> Tensor:
     """Maps (B, D, H, W) of scans (B, 1, D, H, W) by a method."""
     method = method_of(name)
-    stage = 0 if name == FAKE else METHODS[method.name].stage_of(loaded.model)
-    return attribute(loaded.model, volumes, target, method, stage).values[:, 0]
+    stage = 0 if name == FAKE else METHODS[method.name].stage_of(model)
+    return attribute(model, volumes, target, method, stage).values[:, 0]
 
 
 def together(
-    loaded: LoadedModel, volumes: Mapping[str, Tensor], targets: Mapping[str, int], name: str
+    model: nn.Module, volumes: Mapping[str, Tensor], targets: Mapping[str, int], name: str
 ) -> dict[str, tuple[Tensor, float]]:
     """Maps of Opti-CAM of several people, those of a class at once, and the seconds of each."""
     found = {}
     for target in sorted(set(targets.values())):
         people = [one for one in volumes if targets[one] == target]
         started = time.perf_counter()
-        values = mapped(loaded, torch.cat([volumes[one] for one in people]), target, name)
+        values = mapped(model, torch.cat([volumes[one] for one in people]), target, name)
         seconds = (time.perf_counter() - started) / len(people)
         found |= {one: (own, seconds) for one, own in zip(people, values, strict=True)}
     return found
 
 
-def asked(run: Path, methods: Sequence[str], people: int, whole: int, sensitive: int) -> None:
+def ask(run: Path, methods: Sequence[str], people: int, whole: int, sensitive: int) -> None:
     """Ask the first people of each fold (0: all) what was not asked; rows are added to the run's table as they come."""
     layout, kept = RunLayout(run.resolve()), run / TABLE
     config = read_run_config(layout)
@@ -154,16 +154,15 @@ def asked(run: Path, methods: Sequence[str], people: int, whole: int, sensitive:
         }
         for name in methods:
             new = {one: volume for one, volume in volumes.items() if (one, name) not in done}
-            made = together(loaded, new, targets, name) if name in VARIANTS and new else {}
+            ready = together(loaded.model, new, targets, name) if name in VARIANTS and new else {}
             found = []
             for one, volume in new.items():
                 place = list(volumes).index(one)
                 rest = REST if place < sensitive else REST[:-1] if place < whole else ()
                 rest = () if name in MASKS else rest
-                scores, _ = judged(loaded, volume, labels, targets[one], name, rest, made.get(one))
+                scores = map_and_scores(loaded.model, volume, targets[one], name, rest, labels, ready.get(one))[1]
                 found.append({"participant_id": one, "method": name, **scores})
-            rows = pd.concat([rows, pd.DataFrame(found)], ignore_index=True)
-            rows.to_csv(kept, sep="\t", index=False)
+            rows = added(rows, found, kept)
 
 
 def read(run: Path, methods: Sequence[str], partly: bool = False) -> pd.DataFrame:
@@ -199,7 +198,7 @@ def differences(runs: Sequence[Path], first: str, second: str, partly: bool = Fa
         wide = pd.concat(found).pivot_table(index=["run", "participant_id"], columns="method", values=score)
         if {first, second} <= set(wide):  # of variants masked recognition alone is asked
             change = (wide[first] - wide[second]).dropna()
-            lines.append(f"| {score}: {first} less {second} | {across(change, digits(score))} |")
+            lines.append(f"| {score}: {first} less {second} | {across(change, f'+.{digits(score)}f')} |")
     return lines
 
 
@@ -207,42 +206,39 @@ def level(runs: Sequence[Path], name: str, scores: Sequence[str]) -> list[str]:
     """Rows: a method's own scores by seed, and over people with an interval."""
     found = pd.concat([read(run, (name,)).assign(run=run.name) for run in runs])
     wide = found.set_index(["run", "participant_id"])
-    return [f"| {score}: {name} | {across(wide[score], 2)} |" for score in scores]
+    return [f"| {score}: {name} | {across(wide[score], '+.2f')} |" for score in scores]
 
 
 def tables(runs: Sequence[Path]) -> str:
-    """The section."""
     fast = (*(name for name in CAMS if name not in SLOW), FAKE, INSIDE)
     parts = ["Everybody, a number per seed:", "", *means_table(runs, fast), ""]
     parts += ["All methods:", "", *means_table(runs, ("opti-cam", *CAMS, FAKE, INSIDE), partly=True), ""]
     pairs = [(FAKE, "grad-cam"), (INSIDE, "grad-cam")]
     pairs += [("opti-cam", name) for name in ("score-cam", "ablation-cam", "grad-cam")]
-    asked_of = [name for name in VARIANTS if all(len(read(run, (name,))) for run in runs)]
-    if len(asked_of) > 1:
-        parts += ["Opti-CAM and its variants:", "", *means_table(runs, asked_of), ""]
-        pairs += [*(("opti-cam", name) for name in asked_of[1:]), ("opti-cam, maximum", "opti-cam, sigmoid")]
-    parts += [*table(["difference", "people", "seeds", "mean (95 %)"]), *level(runs, INSIDE, SEEN)]
+    variants = [name for name in VARIANTS if all(len(read(run, (name,))) for run in runs)]
+    if len(variants) > 1:
+        parts += ["Opti-CAM and its variants:", "", *means_table(runs, variants), ""]
+        pairs += [*(("opti-cam", name) for name in variants[1:]), ("opti-cam, maximum", "opti-cam, sigmoid")]
+    parts += [*table(["difference", *DIFFERENCE]), *level(runs, INSIDE, SEEN)]
     parts += [line for pair in pairs for line in differences(runs, *pair, partly=True)]
     return "\n".join(parts)
 
 
-def main() -> int:
+def main() -> None:
     options = arguments_of(
         __doc__,
-        "runs",
-        ("--methods", {"nargs": "+", "default": [*CAMS, FAKE, INSIDE, *VARIANTS]}),
-        ("--people", {"type": int, "default": 0, "help": "first of each fold, who are asked; 0 for all"}),
-        ("--whole", {"type": int, "default": 4, "help": "first of each fold, with curves and AOPC"}),
-        ("--sensitive", {"type": int, "default": 1, "help": "first of each fold, with max-sensitivity"}),
-        "--page",
+        "runs --page",
+        methods=[*CAMS, FAKE, INSIDE, *VARIANTS],
+        people=(0, "first of each fold, who are asked; 0 for all"),
+        whole=(4, "first of each fold, with curves and AOPC"),
+        sensitive=(1, "first of each fold, with max-sensitivity"),
     )
     torch.set_num_threads(1)
     for run in options.runs:
-        asked(run, options.methods, options.people, options.whole, options.sensitive)
+        ask(run, options.methods, options.people, options.whole, options.sensitive)
     if options.page:
-        show(tables(options.runs), options.page, TITLE, HEADING, words=False)
-    return 0
+        show(tables(options.runs), options.page, "CAM methods, four people of a fold", CLAIMS)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -10,9 +10,6 @@ the same of one recipe, its epochs and families with a truth; here recipes diffe
 
 from __future__ import annotations
 
-import argparse
-import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,13 +17,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
-from inherent_runs import Recipe, Workplace, networks, trained
-from inherent_search import BEST, FOUNDING
+from harness import CLAIMS, arguments_of, line, show, table
+from inherent_runs import BEST, FOUNDING, Recipe, Workplace, name_of, networks, trained
 from numpy.typing import NDArray
-from patients_cams import HEADING
 from patients_search import CONV5, SFCN
 from scipy.stats import spearmanr
-from sections import write_section
 from sklearn.preprocessing import StandardScaler
 
 from heatlas.pipeline.evaluation.bench.judging import LEAST_SPREAD, map_jobs, maps_of, participant_densities
@@ -87,23 +82,13 @@ RECIPES = (
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """What the networks of a recipe say of everybody, in one order of people.
-
-    Parameters
-    ----------
-    name, family : str
-    whole : bool
-        Trained on all people of a fold to the last epoch.
-    margin : array, shape (people,)
-        Logit of the patients less that of the others.
-    densities : array, shape (people, regions)
-    """
+    """What the networks of a recipe say of everybody, in one order of people."""
 
     name: str
     family: str
-    whole: bool
-    margin: Floats
-    densities: Floats
+    whole: bool  # trained on all people of a fold to the last epoch
+    margin: Floats  # logit of the patients less that of the others, (people,)
+    densities: Floats  # (people, regions)
 
 
 def family_of(recipe: Recipe) -> str:
@@ -115,15 +100,15 @@ def is_whole(recipe: Recipe) -> bool:
     return not {"participants", "max_epochs"} & set(recipe.settings.get("training", {}))
 
 
-def asked_of(recipe: Recipe, run: Path, seed: int) -> Recipe:
+def with_its_method(recipe: Recipe, run: Path, seed: int) -> Recipe:
     """The recipe with the one method that is asked."""
     refused = family_of_networks(recipe.config(run, seed).model).refused
     return Recipe(recipe.name, recipe.settings, tuple(one for one in METHODS if one not in refused)[:1])
 
 
-def made(work: Workplace, recipe: Recipe, seed: int) -> pd.DataFrame:
+def answers(work: Workplace, recipe: Recipe, seed: int) -> pd.DataFrame:
     """Logit and densities of every person by the networks of a recipe, which are trained if missing."""
-    asked = asked_of(recipe, work.run, seed)
+    asked = with_its_method(recipe, work.run, seed)
     cohort = work.cohort(asked.config(work.run, seed))
     found = networks(asked, cohort, seed)
     if recipe is FOUNDING and seed == read_run_config(RunLayout(work.run.resolve())).seed:
@@ -145,7 +130,7 @@ def made(work: Workplace, recipe: Recipe, seed: int) -> pd.DataFrame:
 
 
 def by_regions(cohort: JudgedCohort) -> pd.DataFrame:
-    """As `made`, of the baseline: a region gives what its mean and spread add to the logit beside those of controls.
+    """As `answers`, of the baseline: a region gives what its mean and spread add to the logit beside those of controls.
 
     Folds, people and penalty are those of the baseline `regions` of the run.
     """
@@ -201,7 +186,7 @@ def _families(networks: Sequence[Evidence]) -> list[str]:
     return list(dict.fromkeys(one.family for one in networks))
 
 
-def judged(
+def measures_of(
     networks: Sequence[Evidence],
     asked: Sequence[Evidence],
     tissue: Floats,
@@ -228,25 +213,23 @@ def judged(
     for one in asked:
         g = every[one.name]
         others = consensus([every[other.name] for other in networks if other.name != one.name])[0]
-        rows.append({
-            "name": one.name, "area": float(auc(one.margin, people, times[None])[0]),
-            "place": places(g)[region], "g": g[region], "others": agreement(g, -others),
-            "families": agreement(g, -other_families(networks, one.family, every)),
-            "tissue": agreement(np.abs(g), of_tissue),
-        })  # fmt: skip
+        row = {"name": one.name, "area": float(auc(one.margin, people, times[None])[0])}
+        row |= {"place": places(g)[region], "g": g[region], "others": agreement(g, -others)}
+        row["families"] = agreement(g, -other_families(networks, one.family, every))
+        rows.append(row | {"tissue": agreement(np.abs(g), of_tissue)})
     return pd.DataFrame(rows).set_index("name")
 
 
 MEASURES = {
-    "place": "place of the hippocampus (1 is best)", "g": "Hedges' g of the hippocampus",
+    "place": "place of the hippocampus (1 is best)",
+    "g": "Hedges' g of the hippocampus",
     "others": "agreement with the mean of the other networks",
     "families": "agreement with the mean of the other families",
     "tissue": "agreement with the difference of the images",
-}  # fmt: skip
+}
 
 
 def better(table: pd.DataFrame, measure: str) -> Floats:
-    """A measure turned so that more is better."""
     values = table[measure].to_numpy(float)
     return -values if measure == "place" else values
 
@@ -254,8 +237,8 @@ def better(table: pd.DataFrame, measure: str) -> Floats:
 def correlations(draws: Sequence[pd.DataFrame], names: Sequence[str], measure: str, seed: int) -> tuple[float, float]:
     """95 % interval of Spearman's rho of area and measure: a draw of the people, and one of the networks from it."""
     random, found = np.random.default_rng(seed), []
-    for table in draws:
-        own = table.loc[random.choice(list(names), len(names))]
+    for drawn in draws:
+        own = drawn.loc[random.choice(list(names), len(names))]
         x, y = own["area"].to_numpy(float), better(own, measure)
         if np.ptp(x) and np.ptp(y):
             found.append(spearmanr(x, y).statistic)
@@ -276,122 +259,80 @@ def answer(low: float, high: float) -> str:
     return "does not" if high < 0 or max(-low, high) <= NEAR else "open"
 
 
-PREFACE = f"""\
-By `python benchmarks/patients_evidence.py RUN OUT`: the 133 people and five folds of seed 43 at 4 mm, {{count}} recipes
-of {{families}} families on the images of the preset, one network a fold and one seed each. *Whole*: trained on all
-people of a fold to the last epoch; the others had fewer epochs or people. Evidence is DeepLIFT from controls (density
-of the map of AD; expected gradients where it is not defined, as for B-cos networks), g Hedges' g between AD and CN with
-the fold held, agreement the rank correlation over {{regions}} regions: of g with the mean place in the other networks,
-and in the other families (each the mean of its networks); of |g| with |g| of the mean intensity in the images, which
-needs no network. {{people}} people are explained by all networks and count. Chance: area .50, place {{middle}},
-agreement 0. Ridge on regions is the baseline of the run; a region's evidence is what its mean and spread add. Expected
-gradients of all networks were begun with and given up for lack of time, before anything was scored; so was a DenseNet.
-
-Asked before the networks were trained: **do more accurate networks have better evidence?** Spearman's ρ over networks
-of area and measure, turned so that more is better, with an interval that draws people (within fold and class) and
-networks; p by random orders of the networks. *Holds*: the interval above 0; *does not*: below 0 or within ±{NEAR:g};
-else *open*. Place and agreement with the other families decide. g must rise with the area, since the evidence of all
-places adds up to the logit, so it cannot decide; and networks spoilt on purpose make any relation easier to find, so
-the whole ones are asked alone too. Known before: founding networks of the preset and with minimum and maximum, and
-the linear one, have been mapped on these people in [patients.md](../patients.md); nothing of the others."""
-
-
-FOUND = """\
-**Not shown.** The two measures that decide have intervals on both sides of 0, and so do all others. With these people
-held, networks with a larger area agree more with the others (p .001) and with the other families (p .020); with other
-people that could be different, since areas from .66 to .75 have intervals .16 to .20 wide. The place of the hippocampus
-does not go with the area: 9 of 15 networks have it first, after two epochs and with half of the people too, and minimum
-and maximum cost it 20 places at nearly the same area. Agreement with others is no truth either: a fault that all share
-would raise it. Ridge on regions has the largest area, the hippocampus first as well, more agreement with the images
-than any network, and as much with the families as a middling one. One seed. Training took 32 minutes and maps some 20,
-of a core that others used too."""
-
-
-def section(networks: Sequence[Evidence], baseline: Evidence, tissue: Floats, people: HeldOutPeople,
-            regions: Sequence[str]) -> str:  # fmt: skip
-    """Tables of the page."""
-    region, asked = list(regions).index(REGION), [*networks, baseline]
-    table = judged(networks, asked, tissue, people, np.ones(len(tissue)), region)
-    draws = [judged(networks, asked, tissue, people, one, region) for one in people.weights(DRAWS, 0)]
-    sizes = {"regions": len(regions), "middle": (len(regions) + 1) // 2, "people": len(tissue)}
-    lines = [PREFACE.format(count=len(networks), families=len(_families(networks)), **sizes), "",
-             "| networks | whole | area (95 %) | hippocampus: place, g | others | other families | images |",
-             "|---|---|---|---|---|---|---|"]  # fmt: skip
-    order = sorted(asked, key=lambda one: -float(table.loc[one.name, "area"]))
-    for one in order:
-        own, low, high = table.loc[one.name], *np.quantile([t.loc[one.name, "area"] for t in draws], [0.025, 0.975])
+def section(
+    networks: Sequence[Evidence], baseline: Evidence, tissue: Floats, people: HeldOutPeople, regions: Sequence[str]
+) -> str:
+    region, every = list(regions).index(REGION), [*networks, baseline]
+    found = measures_of(networks, every, tissue, people, np.ones(len(tissue)), region)
+    draws = [measures_of(networks, every, tissue, people, one, region) for one in people.weights(DRAWS, 0)]
+    columns = ["networks", "whole", "area (95 %)", "hippocampus: place, g", "others", "other families", "images"]
+    lines = table(columns)
+    for one in sorted(every, key=lambda one: -float(found.loc[one.name, "area"])):
+        own, low, high = found.loc[one.name], *np.quantile([t.loc[one.name, "area"] for t in draws], [0.025, 0.975])
         name, kind = (f"*{RIDGE}*", "–") if one is baseline else (one.name, "yes" if one.whole else "no")
-        agreed = " | ".join(f"{own[one]:+.2f}" for one in ("others", "families", "tissue"))
-        lines.append(f"| {name} | {kind} | {own['area']:.2f} ({low:.2f} to {high:.2f}) | {own['place']:g}, "
-                     f"{own['g']:+.2f} | {agreed} |")  # fmt: skip
-    lines += ["", "| area and | networks | ρ (95 %) | p | more accurate, better evidence |", "|---|---|---|---|---|"]
+        agreed = (f"{own[one]:+.2f}" for one in ("others", "families", "tissue"))
+        area = f"{own['area']:.2f} ({low:.2f} to {high:.2f})"
+        lines.append(line(name, kind, area, f"{own['place']:g}, {own['g']:+.2f}", *agreed))
+    lines += ["", *table(["area and", "networks", "ρ (95 %)", "p", "more accurate, better evidence"])]
     for measure, words in MEASURES.items():
         for title, chosen in (("all", networks), ("whole", [one for one in networks if one.whole])):
             names = [one.name for one in chosen]
-            own = table.loc[names]
-            found = trend(own["area"].to_numpy(float), better(own, measure), 0)
+            own = found.loc[names]
+            rising = trend(own["area"].to_numpy(float), better(own, measure), 0)
             low, high = correlations([t.loc[names] for t in draws], names, measure, 0)
-            said = "cannot decide" if measure == "g" else answer(low, high)
-            interval = f"{found.rho:+.2f} ({low:+.2f} to {high:+.2f})"
-            lines.append(f"| {words} | {title}, {found.n} | {interval} | {found.p:.3f} | {said} |")
-    return "\n".join([*lines, "", *_consensus(networks, baseline, people, regions), "", FOUND])
+            verdict = "cannot decide" if measure == "g" else answer(low, high)
+            interval = f"{rising.rho:+.2f} ({low:+.2f} to {high:+.2f})"
+            lines.append(line(words, f"{title}, {rising.n}", interval, f"{rising.p:.3f}", verdict))
+    return "\n".join(lines)
 
 
-def _consensus(networks: Sequence[Evidence], baseline: Evidence, people: HeldOutPeople, regions: Sequence[str]
-               ) -> list[str]:  # fmt: skip
-    """First regions of the mean over families, and of the baseline."""
-    g = {one.name: hedges_g(one.densities, people.positive.astype(float), people.fold.astype(np.intp), LEAST_SPREAD)
-         for one in [*networks, baseline]}  # fmt: skip
+def first_regions(
+    networks: Sequence[Evidence], baseline: Evidence, people: HeldOutPeople, regions: Sequence[str]
+) -> str:
+    ill, fold = people.positive.astype(float), people.fold.astype(np.intp)
+    g = {one.name: hedges_g(one.densities, ill, fold, LEAST_SPREAD) for one in [*networks, baseline]}
     mean = other_families(networks, "", g)
     first = ", ".join(f"{regions[k].lower()} ({mean[k]:.1f})" for k in np.argsort(mean)[:5])
     own = ", ".join(f"{regions[k].lower()} ({g[RIDGE][k]:+.2f})" for k in np.argsort(-g[RIDGE])[:5])
-    return [f"First regions of the mean over families (mean place): {first}. Of ridge on regions (g): {own}; it agrees "
-            f"with the mean over families at {agreement(g[RIDGE], -mean):+.2f}."]  # fmt: skip
+    return (
+        f"First regions of the mean over families (mean place): {first}. Of ridge on regions (g): {own}; it agrees "
+        f"with the mean over families at {agreement(g[RIDGE], -mean):+.2f}."
+    )
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--seed", type=int, default=43)
-    parser.add_argument("--only", nargs="+", help="recipes, by name")
-    parser.add_argument("--page", type=Path)
-    parser.add_argument("--n-procs", type=int, default=1)
-    options = parser.parse_args()
+def main() -> None:
+    options = arguments_of(__doc__, "run out --only --page --n-procs", only={"help": "recipes, by name"}, seed=43)
     torch.set_num_threads(1)
-    folder, tables = options.out / "people", {}
+    folder, every = options.out / "people", {}
     folder.mkdir(parents=True, exist_ok=True)
     with open_executor(options.n_procs) as executor:
         work = Workplace(options.run, options.out, executor)
         for recipe in RECIPES:
             if options.only and recipe.name not in options.only:
                 continue
-            path = folder / f"{re.sub(r'[^A-Za-z0-9.]+', '-', recipe.name)}_seed-{options.seed}.tsv"
+            path = folder / f"{name_of(recipe, options.seed)}.tsv"
             if not path.is_file():
-                made(work, recipe, options.seed).to_csv(path, sep="\t")
-            tables[recipe.name] = pd.read_csv(path, sep="\t", index_col=INDEX)
+                answers(work, recipe, options.seed).to_csv(path, sep="\t")
+            every[recipe.name] = pd.read_csv(path, sep="\t", index_col=INDEX)
         cohort = work.cohort(FOUNDING.config(work.run, options.seed))
         baseline = by_regions(cohort)
     order = baseline.index.sort_values()  # of people whom all networks explain
-    for table in tables.values():
-        order = order.intersection(table.index)
+    for own in every.values():
+        order = order.intersection(own.index)
     regions = list(baseline.columns[1:])
-    parts = {name: table.loc[order] for name, table in [*tables.items(), (RIDGE, baseline)]}
+    parts = {name: own.loc[order] for name, own in [*every.items(), (RIDGE, baseline)]}
     kept = [name for name in regions if all(np.ptp(one[name].to_numpy(float)) > 0 for one in parts.values())]
     known = {one.name: one for one in RECIPES}
-    found = [
-        Evidence(name, family_of(known[name]) if name in known else RIDGE, name in known and is_whole(known[name]),
-                 table["logit"].to_numpy(float), table[kept].to_numpy(float))
-        for name, table in parts.items()
-    ]  # fmt: skip
+    found = []
+    for name, own in parts.items():
+        family, whole = (family_of(known[name]), is_whole(known[name])) if name in known else (RIDGE, False)
+        found.append(Evidence(name, family, whole, own["logit"].to_numpy(float), own[kept].to_numpy(float)))
     names, outcome, fold = (np.array(order.get_level_values(one)) for one in INDEX)
     people = HeldOutPeople(names, fold, outcome == 1)
     text = section(found[:-1], found[-1], tissue_of(options.run, names, kept), people, kept)
-    print(text)
-    if options.page:
-        write_section(options.page, "Accuracy and evidence", text, HEADING)
-    return 0
+    show(text, options.page, "Accuracy and evidence", CLAIMS)
+    print(first_regions(found[:-1], found[-1], people, kept))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -6,10 +6,8 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import pandas as pd
-from inherent_runs import Recipe, Workplace
-from inherent_search import BCE, BEST, FOUNDING, GOOD, WITHOUT_BIASES, bcos, coda
-from patients_backbones import LEARNED, known, learned
-from patients_own_maps import RIVALS, Measure, cascade, constants, drawn, removal
+from inherent_runs import BCE, BEST, FOUNDING, GOOD, WITHOUT_BIASES, Recipe, Workplace, bcos, coda
+from patients_measures import LEARNED, RIVALS, Measure, cascade, constants, drawn, known, learned, removal
 from probes import BACKBONES, LOSSES, backbone_of, probes
 
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
@@ -85,7 +83,6 @@ def own_recipes(_: Workplace, __: int) -> Sequence[Recipe]:
 
 
 def own_pairs(rows: pd.DataFrame) -> Iterator[Pair]:
-    """Differences of the claims about networks that explain themselves."""
     measures = rows.groupby("recipe")["measure"].unique()
     first = {"B-cos, B 1.5": ("B8, B11", "B9, B10"), "CoDA-S": ("K4", "K5")}
     inherent = "share: inherent at 0"
@@ -127,7 +124,6 @@ def further_recipes(_: Workplace, __: int) -> Sequence[Recipe]:
 
 
 def further_pairs(_: pd.DataFrame) -> Iterator[Pair]:
-    """Differences of the claims, of each B; their bounds are in the words of the page."""
     share, input_maps = "share: inherent at 0", ("gradient", "input-x-gradient", "integrated-gradients")
     for name in ("B-cos, B 2", "B-cos, B 2.5"):
         yield "B6", name, "correct", "founding", "correct"
@@ -148,7 +144,6 @@ def further_pairs(_: pd.DataFrame) -> Iterator[Pair]:
 
 
 def penalty_recipes(_: Workplace, __: int) -> Sequence[Recipe]:
-    """With a penalty on the size of the weights and without."""
     return coda("CoDA-S", OWN_MAPS), coda("CoDA-S, penalty", OWN_MAPS, training={"weight_penalty": PENALTY})
 
 
@@ -174,7 +169,6 @@ def tested_recipes(_: Workplace, __: int) -> Sequence[Recipe]:
 
 
 def tested_pairs(rows: pd.DataFrame) -> Iterator[Pair]:
-    """Differences of the claims; their bounds are in the words of the page."""
     own, share = "CoDA-S", "share: inherent at 0"
     yield "K6", own, "least first: own", own, "before"
     yield "K6", own, "least first: own", own, "random order"
@@ -295,7 +289,6 @@ def loss_pairs(rows: pd.DataFrame) -> Iterator[Pair]:
 
 
 def depth_pairs(rows: pd.DataFrame) -> Iterator[Pair]:
-    """Deeper heads less linear ones, of the same loss on the same networks."""
     measures = rows.groupby("recipe")["measure"].unique()
     for name in measures.index:
         body, head, loss = name.split(", ")
@@ -313,7 +306,6 @@ def of_gradients(name: str, **settings: object) -> Recipe:
 
 
 def readable_recipes(_: Workplace, __: int) -> Sequence[Recipe]:
-    """Weight 0, the usual weight, others over four decades, and four distances."""
     weights = [of_gradients(f"weight {value:g}", weight=value) for value in (0.0, 1e-3, 0.1, 10.0)]
     distances = [of_gradients(name, distance=name) for name in DISTANCES]
     return (weights[0], of_gradients("cosine"), *distances, *weights[1:])
@@ -329,7 +321,6 @@ def alone_pairs(_: pd.DataFrame) -> Iterator[Pair]:
 
 
 def readable_pairs(rows: pd.DataFrame) -> Iterator[Pair]:
-    """Each recipe less weight 0."""
     for name in rows["recipe"].unique():
         if name != "weight 0":
             for measure in rows.loc[rows["recipe"] == name, "measure"].unique():
@@ -339,8 +330,9 @@ def readable_pairs(rows: pd.DataFrame) -> Iterator[Pair]:
 TESTS: Mapping[str, Mapping[Measure, int]] = {
     "CoDA-S": {removal: 6, cascade: 4},
     **{f"B-cos, {name} norm with biases": {constants: 0} for name in NORMS},
-    "B-cos, dark": {drawn: 0}, "B-cos, dark, off-targets": {drawn: 0}, "B-cos, B 1.5": {constants: 0, drawn: 0},
-}  # fmt: skip
+    **{name: {drawn: 0} for name in ("B-cos, dark", "B-cos, dark, off-targets")},
+    "B-cos, B 1.5": {constants: 0, drawn: 0},
+}
 STUDIES = {
     "own": Study("Networks that explain themselves", own_recipes, own_pairs),
     "own-further": Study(

@@ -26,17 +26,16 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import sys
 from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
 import torch
+from harness import CLAIMS, DIFFERENCE, across, arguments_of, kept_rows, line, listed, show, table
 from inherent_runs import Recipe, Workplace, networks, trained
-from patients_cams import judged as masked
+from patients_cams import map_and_scores
 from patients_network_studies import STUDIES, Pair, Study
 from probes import in_grids
-from sections import HEADING, across, arguments_of, kept_rows, line, listed, show, table
 from torch import Tensor
 
 from heatlas.pipeline.attribution.entry import RunContext
@@ -62,14 +61,13 @@ CHANCE = 0.25
 """Of the share in a grid of four cells."""
 
 
-def shown(measure: str) -> bool:
+def on_page(measure: str) -> bool:
     """Whether a measure is on the page: not each kernel of smoothing, value of β and setting of LRP, nor each `top`."""
     left_out = re.search(r"smooth|bias=false|from=air|beta=(?!0 )|gamma=0.01|^logit", measure)
     return not left_out and ("top: " not in measure or "inherent" in measure)
 
 
 def answers(cohort: JudgedCohort, found: Networks, study: Study, recipe: Recipe) -> Iterator[dict[str, object]]:
-    """Measures of every test person by the network that has not seen them."""
     explanations = [dataclasses.replace(one, start="logit") for one in recipe.explanations(found.config)]
     for fold in cohort.tested_folds:
         loaded = load_model(found.layout.fold(fold.index))
@@ -88,14 +86,14 @@ def answers(cohort: JudgedCohort, found: Networks, study: Study, recipe: Recipe)
             row |= {"correct": 100.0 * (int(logits.argmax()) == target), "logit": float(logits[1] - logits[0])}
             for name in study.cams:
                 rest = ("insertion", "deletion") if place < study.curves else ()
-                scores, _ = masked(loaded, volume, volume[0, 0] != 0, target, name, rest)
+                scores = map_and_scores(loaded.model, volume, target, name, rest)[1]
                 row |= {f"{score}: {name}": value for score, value in scores.items() if score != "seconds"}
             for asked in (one for one in explanations if place < study.whole and not one.entry.slow):
                 method = asked.build(context)
                 maps = attribute_all(loaded.model, volume, target, method, asked.stage_in(loaded.model), asked.start)
                 for name, one in zip(asked.names, maps, strict=True):
-                    judged = shape(loaded.model, volume, target, one.values[0, 0])
-                    row |= {f"{score}: {name}": value for score, value in judged.items()}
+                    scores = shape(loaded.model, volume, target, one.values[0, 0])
+                    row |= {f"{score}: {name}": value for score, value in scores.items()}
             yield {"person": scan.participant_id, **row}
 
 
@@ -132,7 +130,7 @@ def shares(cohort: JudgedCohort, found: Networks, recipe: Recipe, work: Workplac
     return pd.concat(rows, ignore_index=True)
 
 
-def made(work: Workplace, study: Study, recipe: Recipe, seed: int) -> tuple[pd.DataFrame, pd.DataFrame]:
+def measured(work: Workplace, study: Study, recipe: Recipe, seed: int) -> tuple[pd.DataFrame, pd.DataFrame]:
     """All measures of the networks of a recipe and seed, and their losses by epoch, the mean over folds.
 
     A training whose loss is no longer finite has one loss, which is not, and no measures.
@@ -168,9 +166,9 @@ def difference(rows: pd.DataFrame, pair: Pair) -> str | None:
     change = (found[0] - (found[1] if sides[2] else limit)).dropna()
     if change.index.get_level_values("person").nunique() < FEWEST:
         return None
-    digits = 4 if sides[1].startswith(("gini", "entropy")) else 2
+    form = "+.4f" if sides[1].startswith(("gini", "entropy")) else "+.2f"
     against = f"{sides[2]}, {sides[3]}" if sides[2] else sides[3] or "chance"
-    return f"| {claim} | {sides[0]}, {sides[1]} less {against} | {across(change, digits)} |"
+    return f"| {claim} | {sides[0]}, {sides[1]} less {against} | {across(change, form)} |"
 
 
 def losses_table(losses: pd.DataFrame) -> list[str]:
@@ -185,19 +183,19 @@ def losses_table(losses: pd.DataFrame) -> list[str]:
 
 def section(rows: pd.DataFrame, study: Study, losses: pd.DataFrame) -> str:
     """Means by recipe and measure and seed, then losses if asked for and the differences."""
-    every, rows = rows, rows[rows["measure"].map(shown)]
+    every, rows = rows, rows[rows["measure"].map(on_page)]
     lines = table(["recipe", "measure", "people", "mean by seed"])
     for (recipe, measure), own in rows.groupby(["recipe", "measure"], sort=False):
         seeds = listed(own.groupby("seed")["value"].mean(), ".2f")
         lines.append(line(recipe, measure, own["person"].nunique(), seeds))
     lines += losses_table(losses) if study.losses else []
-    lines += ["", *table(["claim", "difference", "people", "seeds", "mean (95 %)"])]
+    lines += ["", *table(["claim", "difference", *DIFFERENCE])]
     return "\n".join([*lines, *filter(None, (difference(every, pair) for pair in study.pairs(rows)))])
 
 
-def main() -> int:
-    study_name = ("study", {"choices": STUDIES})
-    options = arguments_of(__doc__, study_name, "run", "out", "--seeds", "--only", "--folds", "--page", "--n-procs")
+def main() -> None:
+    names = "study run out --seeds --only --folds --page --n-procs"
+    options = arguments_of(__doc__, names, study={"choices": STUDIES})
     torch.set_num_threads(1)
     study = STUDIES[options.study]
     kept = options.out / study.table
@@ -211,16 +209,15 @@ def main() -> int:
                 done = ((rows["recipe"] == recipe.name) & (rows["seed"] == seed)).any()
                 if done or (options.only and not any(re.fullmatch(one, recipe.name) for one in options.only)):
                     continue
-                new = made(work, study, recipe, seed)
+                new = measured(work, study, recipe, seed)
                 rows, losses = (pd.concat(both, ignore_index=True) for both in zip((rows, losses), new, strict=True))
                 losses.to_csv(of_epochs, sep="\t", index=False)
                 rows.to_csv(kept, sep="\t", index=False)  # last: what is here is done
                 print(f"{recipe.name}, seed {seed}", flush=True)
     rows = pd.read_csv(kept, sep="\t")  # as the same command makes it again
     losses = kept_rows(of_epochs, KEYS[:2])
-    show(section(rows, study, losses), options.page, study.title, HEADING, words=False)
-    return 0
+    show(section(rows, study, losses), options.page, study.title, CLAIMS)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

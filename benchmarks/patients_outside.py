@@ -33,9 +33,9 @@ mean image. OUT keeps networks and answers; the same command continues. The tabl
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import sys
+import os
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -45,34 +45,208 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
-from guidance_study import run_training
-from marked_cohort import FOLDS, parts_of
-from patients import area
+from guidance_study import FOLDS, parts_of, run_training
+from harness import added, arguments_of, kept_rows, line, table, write_tables
+from numpy.typing import NDArray
+from patients import area, call
 from patients_evidence import ridge_parts
-from patients_halves import CHOICES, EVERYONE, PRESET, SEED, Floats, Places, Recipe, Study
-from patients_outside_tables import OF_EVERYONE, OF_FOURS, ONES, summary, write
 from safetensors.torch import load_file, save_file
 from sklearn.preprocessing import StandardScaler
 from torch import nn
 
+from heatlas.atlases.labels import load_atlas
+from heatlas.atlases.templates import brain_box, configured_grid, configured_template
 from heatlas.pipeline.attribution.gradient.paths import ExpectedGradients
 from heatlas.pipeline.attribution.methods import attribute
 from heatlas.pipeline.attribution.reference.references import Reference
 from heatlas.pipeline.cohort.people.tasks import task_of
+from heatlas.pipeline.cohort.records import Scan, ScanTable
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.registry import build_network, family_of
-from heatlas.pipeline.models.inputs import configured_input
+from heatlas.pipeline.models.inputs import configured_input, read_network_volume, to_network
 from heatlas.pipeline.regions.effect_size import hedges_g
+from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 from heatlas.pipeline.regions.region_sums import device_labels, device_region_sums
+from heatlas.pipeline.registration.ants_transform import Volume, closest_ras, register, resample
+from heatlas.pipeline.registration.images.t1w import load_t1w
+from heatlas.pipeline.run.config.files import load_config
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.work.seeds import derived_seed, generator
 from heatlas.pipeline.statistics.arrays import Resampling
 from heatlas.pipeline.statistics.linear.design import design_of
 from heatlas.pipeline.statistics.linear.freedman_lane import freedman_lane
 from heatlas.pipeline.statistics.linear.permutations import Exchangeability
 from heatlas.pipeline.training.baselines import ridge
+from heatlas.pipeline.training.baselines.images import by_region, random_features, standardised
 from heatlas.pipeline.training.objectives.of_task import objective_of
 from heatlas.pipeline.training.objectives.records import Context
 from heatlas.pipeline.training.volumes import STORED, LabelledVolumes
+
+Floats = NDArray[np.float64]
+Places = NDArray[np.intp]
+SEED = 43
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What is chosen; the defaults are where the choice begins."""
+
+    intensities: str = "minmax"
+    registration: str = "each"
+    learning_rate: float = 1e-3
+    weight_decay: float = 1e-4
+    ensemble: int = 1
+    on_ridge: bool = False
+    """Whether networks learn what is added to the logit of ridge on regions."""
+    everyone: bool = False
+    """Whether networks learn from the younger people, too, as controls, and age is taken out of the images."""
+
+    @property
+    def config(self) -> Config:
+        training = {"learning_rate": self.learning_rate, "weight_decay": self.weight_decay, "device": "cpu"}
+        cohort = {"negative": "CN", "positive": "AD"}
+        model = {"intensities": self.intensities}
+        return load_config("patients", overrides={"training": training, "model": model, "cohort": cohort})
+
+    @property
+    def name(self) -> str:
+        words = f"{self.intensities}_{self.registration}_rate-{self.learning_rate:g}_decay-{self.weight_decay:g}"
+        return words + "_on-ridge" * self.on_ridge + "_everyone" * self.everyone
+
+
+PRESET = Recipe(intensities="percentiles")
+EVERYONE = dataclasses.replace(PRESET, registration="common", everyone=True)
+CHOICES: Mapping[str, Sequence[object]] = {
+    "intensities": ("minmax", "percentiles"),
+    "registration": ("each", "common"),
+    "learning_rate": (1e-3, 3e-4),
+    "weight_decay": (1e-4, 1e-2),
+}
+"""In the order of choice, from the first value of each."""
+
+
+@dataclass(frozen=True, eq=False)
+class Study:
+    """Everyone's images and classes; networks and answers lie in `out`."""
+
+    source: Path
+    out: Path
+
+    @cached_property
+    def scans(self) -> Sequence[Scan]:
+        """One scan of each person, registered if they are not."""
+        run = self.out / "registered"
+        if not (run / "group" / "registration.tsv").is_file():
+            call("run", self.source, run, "--preset", "patients", "--n-procs", 1, "--stop-after", "registration")
+        return [scan for scan in ScanTable.read(run / "scans.tsv").kept if scan.label is not None]
+
+    @cached_property
+    def positive(self) -> NDArray[np.bool_]:
+        return np.array([scan.label == "AD" for scan in self.scans])
+
+    def halves(self, number: int) -> tuple[Places, Places]:
+        """Places of the first and the second half, each of all CDR classes; the odd one goes to the first."""
+        severity = np.array([min(scan.cdr, 1.0) for scan in self.scans])
+        parts: tuple[list[Places], list[Places]] = ([], [])
+        for place, one in enumerate(np.unique(severity)):
+            own = np.flatnonzero(severity == one)
+            own = own[generator(SEED, "halves", number, place).permutation(len(own))]
+            cut = (len(own) + 1) // 2
+            parts[0].append(np.sort(own[:cut]))
+            parts[1].append(np.sort(own[cut:]))
+        return np.concatenate(parts[0]), np.concatenate(parts[1])
+
+    def volumes(self, recipe: Recipe) -> torch.Tensor:
+        """What networks see, (people, 1, D, H, W), as it is stored for training; kept in a file."""
+        kept = self.out / f"volumes_{recipe.intensities}_{recipe.registration}.npy"
+        if not kept.is_file():
+            read = self._by_own_map if recipe.registration == "each" else self._by_one_map
+            np.save(kept, np.stack(read(recipe.config)).astype(np.float16)[:, None])
+        return torch.from_numpy(np.load(kept, mmap_mode="c"))
+
+    def _by_own_map(self, config: Config) -> list[NDArray[np.float32]]:
+        layout, spec = RunLayout((self.out / "registered").resolve()), configured_input(config)
+        files = [layout.scan(one.participant_id, one.session_id, spec.resolution_mm) for one in self.scans]
+        return [read_network_volume(own, spec) for own in files]
+
+    def _by_one_map(self, config: Config, others: Sequence[Path] = ()) -> list[NDArray[np.float32]]:
+        """Scans, or files of others, moved by the affine map of the scans' mean to the template, whose mask cuts them
+        off.
+        """
+        os.environ["ITK_GLOBAL_DEFAULT_NUMBER_OF_THREADS"] = "1"
+        template, spec = configured_template(config.registration), configured_input(config)
+        images = [load_t1w(self.source / scan.file) for scan in self.scans]
+        mean = closest_ras(Volume(np.mean([one.data for one in images], axis=0), images[0].affine))
+        box = brain_box(template)
+        fixed = Volume(box.crop(template.t1w), box.grid(template.grid).affine)
+        transforms = register(fixed, mean, config.registration.transform, SEED, self.out / "mean_")
+        found = []
+        for one in map(load_t1w, others) if others else images:
+            scan = closest_ras(Volume(one.data, one.affine))
+            values = resample(scan, transforms, template.grid.shape, template.grid.affine)
+            found.append(to_network(values, template.brain_mask, spec))
+        return found
+
+    @cached_property
+    def atlas(self) -> PackedAtlas:
+        config = PRESET.config
+        return PackedAtlas.of(load_atlas(config.regions.atlas, configured_grid(config.registration)))
+
+    @cached_property
+    def columns(self) -> Floats:
+        """Means and spreads of regions in the preset's images, (people, 2 regions), as the baseline sees them."""
+        return self._columns_of(self.volumes(PRESET))
+
+    @cached_property
+    def everyones_columns(self) -> Floats:
+        return self._columns_of(self.everyone)
+
+    def _columns_of(self, volumes: torch.Tensor) -> Floats:
+        labels = self.atlas.labels_in(configured_input(PRESET.config).box)
+        images = [by_region(standardised(volume[0].float().numpy()), labels) for volume in volumes]
+        return np.stack([np.concatenate(pair) for pair in images])
+
+    @cached_property
+    def untrained(self) -> Floats:
+        """What the untrained network of the baselines makes of the same images."""
+        images = [random_features(standardised(one[0].float().numpy())[None]) for one in self.volumes(PRESET)]
+        return np.stack(images).astype(np.float64)
+
+    @cached_property
+    def younger(self) -> pd.DataFrame:
+        """People of the neighbouring folder of those under 60, who are all taken for controls."""
+        return pd.read_csv(self.source.parent / "younger" / "participants.tsv", sep="\t")
+
+    @cached_property
+    def everyone(self) -> torch.Tensor:
+        kept = self.out / "volumes_everyone.npy"
+        if not kept.is_file():
+            folder = self.source.parent / "younger"
+            files = [next(folder.glob(f"{person}/**/*_T1w.nii.gz")) for person in self.younger["participant_id"]]
+            images = np.stack(self._by_one_map(EVERYONE.config, files)).astype(np.float16)[:, None]
+            np.save(kept, np.concatenate([self.volumes(EVERYONE).numpy(), images]))
+        return torch.from_numpy(np.load(kept, mmap_mode="c"))
+
+    def without_age(self, values: NDArray[np.floating], learners: Places) -> NDArray[np.float32]:
+        """Values of everyone, (people, ...), as if all had the mean age of those of `scans`.
+
+        A parabola over age, by least squares in the younger people and in the controls among `learners`, is taken out
+        of each value.
+        """
+        older = [float(scan.age) for scan in self.scans]
+        age = (np.concatenate([older, self.younger["age"]]) - np.mean(older)) / 10
+        design = np.column_stack([np.ones_like(age), age, age**2])
+        controls = np.concatenate([learners[~self.positive[learners]], np.arange(len(older), len(age))])
+        flat = values.reshape(len(values), -1).astype(np.float32)
+        slopes = np.linalg.lstsq(design[controls], flat[controls], rcond=None)[0][1:]
+        return (flat - design[:, 1:] @ slopes).astype(np.float32).reshape(values.shape)
+
+    def groups_of(self, numbers: Sequence[int]) -> Floats:
+        """From values of regions by number to those of bilateral groups, (numbers, groups)."""
+        groups = self.atlas.regions.groups.values()
+        return np.array([[number in own for own in groups] for number in numbers], float)
+
 
 CONTROLS = {1: 8, 4: 2}
 """Of each network, by the number of networks a fold."""
@@ -80,6 +254,27 @@ PERMUTATIONS = 10_000
 REGIONS = ("Hippocampus", "Amygdala")
 FOURS = dataclasses.replace(PRESET, ensemble=4)
 ON_RIDGE = dataclasses.replace(PRESET, on_ridge=True)
+TITLE = "Chosen in one half, judged in the other"
+ANCHOR = "chosen-in-one-half-judged-in-the-other"
+RIDGE, CHOSEN = "ridge on regions", "chosen, one network a fold"
+ONES = (
+    RIDGE, "untrained network", "preset, one network a fold", CHOSEN, "preset, one network a fold, images moved",
+    "preset, one network a fold, and ridge, stacked", "preset, one network a fold, started from ridge",
+)  # fmt: skip
+OF_EVERYONE = (
+    "ridge on regions, younger people too, age removed", "preset, one network a fold, younger people too, age removed",
+)  # fmt: skip
+OF_FOURS = ("preset", "chosen")
+SECOND_IN_WORDS = dict(
+    zip(CHOICES, ("percentiles", "one map for all", "learning rate .0003", "weight decay .01"), strict=True)
+)
+"""The second value of each choice."""
+IN_SHORT, HOW_OFTEN = "| random halves of the 133", "Chosen, in"
+"""How the row of the page's first table begins, and the line below the section's."""
+COLUMNS = (
+    "learned in the first half", "halves", "area in the second", "minus ridge on regions", "place of the hippocampus",
+    "its g", "place of the amygdala", "regions with p_fwe ≤ .05",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,8 +325,8 @@ class Half:
             task, loss = task_of(config.cohort), family_of(config.model).loss
             objective = objective_of(task, config.training, training.targets, loss)
             learner = StagedModel([OnTop(model)]) if recipe.on_ridge else model
-            weights = run_training(learner, training, selecting, objective, config.training, seed,
-                                   self.folder / "training.safetensors", Context())  # fmt: skip
+            parts, work = (training, selecting), self.folder / "training.safetensors"
+            weights = run_training(learner, *parts, objective, config.training, seed, work, Context())
             learner.load_state_dict(weights)
             values = {name: value.contiguous() for name, value in model.state_dict().items()}
             save_file(values, kept.with_suffix(".part"))
@@ -148,8 +343,8 @@ class Half:
         for fold in range(FOLDS):
             people = self.fold(fold)[2]
             logits = answers(self.networks(recipe, fold), self.study.volumes(recipe)[torch.from_numpy(people)])
-            rows.append(pd.DataFrame({"person": people, "fold": fold, "target": self.study.positive[people],
-                                      "probability": logits}))  # fmt: skip
+            own = pd.DataFrame({"person": people, "fold": fold, "target": self.study.positive[people]})
+            rows.append(own.assign(probability=logits))
         return pd.concat(rows, ignore_index=True)
 
     @cached_property
@@ -266,7 +461,6 @@ class Half:
         return self.applied(ON_RIDGE) + logits, self.evidence(ON_RIDGE) + added, {}
 
     def row(self, name: str, logits: Floats, evidence: Floats | None, facts: Mapping[str, object]) -> dict[str, object]:
-        """Area and places of a predictor in the second half."""
         ill = self.study.positive[self.parts[1]]
         reached = area(pd.DataFrame({"fold": 0, "target": ill, "probability": logits}))
         found: dict[str, object] = {"half": self.number, "predictor": name, "area": reached}
@@ -329,39 +523,98 @@ WITH_FOUR: Sequence[Answer] = (
 )
 
 
-def asked(study: Study, number: int, predictors: Mapping[str, Answer]) -> None:
-    """Add what is missing of a half to the table."""
+def spread(values: pd.Series, form: str) -> str:
+    """Median, with quartiles and range.
+
+    >>> spread(pd.Series([-0.5, 0.6, 0.7, 0.8, 0.9]), "+.2f")
+    '+.70 (+.60 to +.80; −.50 to +.90)'
+    """
+    cells = [re.sub(r"(?<!\d)0\.", ".", format(one, form)) for one in values.quantile([0, 0.25, 0.5, 0.75, 1])]
+    low, first, median, third, high = (one.replace("-", "−") for one in cells)
+    return f"{median} ({first} to {third}; {low} to {high})"
+
+
+def finished(rows: pd.DataFrame) -> pd.DataFrame:
+    done = rows.groupby("half")["predictor"].agg(lambda own: set(ONES) <= set(own))
+    return rows[rows["half"].map(done)]
+
+
+def summary(rows: pd.DataFrame) -> str:
+    """The section: distributions over halves by predictor, and how often each choice was made."""
+    rows = finished(rows)
+    ridge_of = rows[rows["predictor"] == RIDGE].set_index("half")["area"]
+    lines = table(COLUMNS)
+    for name in filter(set(rows["predictor"]).__contains__, (*ONES, *OF_EVERYONE, *OF_FOURS)):
+        own = rows[rows["predictor"] == name]
+        less = own["area"] - own["half"].map(ridge_of)
+        cells = [name, str(len(own)), spread(own["area"], ".2f"), "" if name == RIDGE else spread(less, "+.2f")]
+        if own["Hippocampus place"].notna().all():
+            place = own["Hippocampus place"]
+            cells += [f"{spread(place, '.0f')}; first in {(place == 1).sum()}", spread(own["Hippocampus g"], ".2f")]
+            cells += [spread(own[name], ".0f") for name in ("Amygdala place", "regions p_fwe")]
+        lines.append(line(*cells, *[""] * (len(COLUMNS) - len(cells))))
+    own = rows[rows["predictor"] == CHOSEN]
+    often = [f"{word} in {(own[name] == CHOICES[name][1]).sum()}" for name, word in SECOND_IN_WORDS.items()]
+    alike = (own[list(CHOICES)] == [getattr(PRESET, name) for name in CHOICES]).all(axis=1).sum()
+    fours = rows.loc[rows["predictor"] == "chosen", "ensemble"]
+    of_fours = f" Four networks a fold in {(fours == 4).sum()} of {len(fours)}." if len(fours) else ""
+    counts = f"{HOW_OFTEN} {len(own)} halves: {', '.join(often)}; the recipe of the preset in {alike}.{of_fours}"
+    return "\n".join([*lines, "", counts])
+
+
+def in_short(rows: pd.DataFrame) -> str:
+    """A row for the page's first table: medians of the recipe that the first half chooses."""
+    rows = finished(rows)
+    own = rows[rows["predictor"] == CHOSEN]
+    of_ridge = rows.loc[rows["predictor"] == RIDGE, "area"].median()
+    cells = [f"{own['area'].median():.2f}", f"{of_ridge:.2f}"]
+    cells.append(f"{own['Hippocampus place'].median():.0f}, {own['Hippocampus g'].median():.2f}")
+    cells.append(f"{own['regions p_fwe'].median():.0f}")
+    name = f"{IN_SHORT} ({len(own)}; medians): chosen and learned in one, judged in the other ([below](#{ANCHOR}))"
+    return " | ".join([name, *(cell.replace("0.", ".") for cell in cells)]) + " |"
+
+
+def write(rows: pd.DataFrame, page: Path) -> None:
+    """Replace the table of the section and the line below it, and its row in the page's first table."""
+    text = summary(rows)
+    write_tables(page, TITLE, text, "Patients: what a network learns from 133 people")
+    for begin, new in ((IN_SHORT, in_short(rows)), (HOW_OFTEN, text.splitlines()[-1])):
+        old = page.read_text(encoding="utf-8")
+        page.write_text(re.sub(rf"^{re.escape(begin)}.*$", lambda _: new, old, flags=re.MULTILINE), encoding="utf-8")  # noqa: B023
+
+
+def answer_all(study: Study, number: int, predictors: Mapping[str, Answer]) -> None:
     half, path = Half(study, number, study.out / f"half-{number}"), study.out / "halves.tsv"
     half.folder.mkdir(exist_ok=True)
     for name, answer in predictors.items():
-        rows = pd.read_csv(path, sep="\t") if path.is_file() else pd.DataFrame(columns=["half", "predictor"])
+        rows = kept_rows(path, ["half", "predictor"])
         if ((rows["half"] == number) & (rows["predictor"] == name)).any():
             continue
         begun = time.process_time()
         row = half.row(name, *answer(half)) | {"cpu minutes": (time.process_time() - begun) / 60}
-        pd.concat([rows, pd.DataFrame([row])], ignore_index=True).to_csv(path, sep="\t", index=False)
+        added(rows, [row], path)
         print(row, flush=True)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("source", type=Path)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--halves", type=int, default=12, help="halvings in all")
-    parser.add_argument("--fours", type=int, default=0, help="halvings in all with four networks a fold, too")
-    parser.add_argument("--everyone", type=int, default=0, help="halvings in all with the younger people, too")
-    parser.add_argument("--table", type=Path, help="where all answers go, without people")
-    parser.add_argument("--page", type=Path, help="whose section is written")
-    options = parser.parse_args()
+def main() -> None:
+    options = arguments_of(
+        __doc__,
+        "source out --table --page",
+        halves=(12, "halvings in all"),
+        fours=(0, "halvings in all with four networks a fold, too"),
+        everyone=(0, "halvings in all with the younger people, too"),
+        table={"type": Path, "help": "where all answers go, without people"},
+    )
     torch.set_num_threads(1)
     options.out.mkdir(parents=True, exist_ok=True)
     study = Study(options.source, options.out)
     for count, names, answers_of in (
-        (options.halves, ONES, WITH_ONE), (options.everyone, OF_EVERYONE, WITH_EVERYONE),
+        (options.halves, ONES, WITH_ONE),
+        (options.everyone, OF_EVERYONE, WITH_EVERYONE),
         (options.fours, OF_FOURS, WITH_FOUR),
-    ):  # fmt: skip
+    ):
         for number in range(count):
-            asked(study, number, dict(zip(names, answers_of, strict=True)))
+            answer_all(study, number, dict(zip(names, answers_of, strict=True)))
     rows = pd.read_csv(options.out / "halves.tsv", sep="\t").sort_values(["half", "predictor"])
     if options.table:
         rows.drop(columns="cpu minutes").to_csv(options.table, sep="\t", index=False, float_format="%.4g", na_rep="n/a")
@@ -369,8 +622,7 @@ def main() -> int:
     if options.page:
         write(rows, options.page)
     print(summary(rows))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

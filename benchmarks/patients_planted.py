@@ -2,27 +2,24 @@
 
     python benchmarks/patients_planted.py RUN OUT --seeds 43 44 45 --page PAGE
 
-RUN is a registered run of `benchmarks/patients.py`; it is only read. For each seed every control is copied with loss in
-known regions and without (as by `heatlas evaluate --plant`), a network learns to tell copies apart, and copies with
-loss are explained of people whom it has not seen. Scores are those of `heatlas evaluate`: boxes of maps
-against boxes around the parts of the true regions, and masked recognition with what lies inside or outside these boxes
+RUN is a registered run of `benchmarks/patients.py`; it is only read. Loss is planted as by `heatlas evaluate --plant`,
+and scores are those of `heatlas evaluate`, by boxes and by masked recognition with what lies inside or outside of boxes
 alone. OUT/planted.tsv keeps a row per seed, person and map; the same command continues.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
+from harness import CLAIMS, DIFFERENCE, across, added, arguments_of, kept_rows, line, listed, show, table, within
 from inherent_runs import Recipe, Workplace
 from numpy.typing import NDArray
 from patients_cams import CAMS, FAKE, method_of
-from sections import HEADING, across, arguments_of, kept_rows, line, listed, show, table, within
 from torch import Tensor
 
 from heatlas.atlases.spaces import read_brain
@@ -53,7 +50,6 @@ PERCENT = ("om", "le", "f1", "sp", "sp, ties", "ep")
 FINE = ("om", "le", "sm")
 PLACES = ("", "_inside", "_outside")
 RECIPE = Recipe("founding", {"cohort": {"folds": 3}})
-TITLE = "CAM methods where the truth is known"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -111,7 +107,7 @@ class Copied:
         return found | {name: seen[name] for name in ("ad", "ag", "ai")} | boxed(faithful, values, self.truth)
 
 
-def asked(work: Workplace, seed: int, rows: pd.DataFrame, people: int, whole: int) -> pd.DataFrame:
+def ask(work: Workplace, seed: int, rows: pd.DataFrame, people: int, whole: int) -> pd.DataFrame:
     """The rows with those of a seed: every method of the first people, Opti-CAM of fewer."""
     own = dataclasses.replace(work, out=work.out / f"seed-{seed}")
     own.out.mkdir(parents=True, exist_ok=True)
@@ -130,8 +126,7 @@ def asked(work: Workplace, seed: int, rows: pd.DataFrame, people: int, whole: in
             | copied.row(copied.map(name))
             for name in names
         ]
-        rows = pd.concat([rows, pd.DataFrame(new)], ignore_index=True)
-        rows.to_csv(work.out / "planted.tsv", sep="\t", index=False)
+        rows = added(rows, new, work.out / "planted.tsv")
     return rows
 
 
@@ -153,7 +148,6 @@ def with_all(rows: pd.DataFrame, methods: Sequence[str]) -> pd.DataFrame:
 
 
 def accuracy(rows: pd.DataFrame) -> float:
-    """Box accuracy of the maps of a method and seed, in per cent."""
     return 100 * box_accuracy(rows[list(BOX_COLUMNS)].to_numpy(float))
 
 
@@ -175,14 +169,13 @@ def ba_difference(rows: pd.DataFrame, first: str, second: str) -> str:
 
 
 def difference(rows: pd.DataFrame, score: str, first: str, second: str) -> str:
-    """A row of the page: one method less another."""
     decimals = 2 if score in FINE else 1
     if score == "ba":
         cells = ba_difference(rows, first, second)
     else:
         wide = rows.pivot_table(index=["seed", "participant_id"], columns="method", values=score)
         change = (wide[first] - wide[second]).dropna()
-        cells = across(change, decimals)
+        cells = across(change, f"+.{decimals}f")
     return f"| {score.upper() if ',' not in score else score}: {first} less {second} | {cells} |"
 
 
@@ -190,7 +183,7 @@ def inside_less_outside(rows: pd.DataFrame, score: str, method: str) -> str:
     """A row of the page: masked recognition with the inside of the boxes shown less that with their outside."""
     own = rows[rows["method"] == method].set_index(["seed", "participant_id"])
     change = (own[f"{score}_inside"] - own[f"{score}_outside"]).dropna()
-    return f"| {score.upper()}: {method}, inside less outside | {across(change, 1)} |"
+    return f"| {score.upper()}: {method}, inside less outside | {across(change, '+.1f')} |"
 
 
 def means(rows: pd.DataFrame, scores: Sequence[str], methods: Sequence[str]) -> list[str]:
@@ -213,7 +206,7 @@ def tables(rows: pd.DataFrame) -> str:
     seen = [f"{score}{place}" for score in ("ad", "ag", "ai") for place in PLACES]
     parts = [*means(rows, by_box, (*CAMS, FAKE, BOXES)), "", *means(rows, by_box, (*REAL, FAKE, BOXES)), ""]
     parts += [*means(rows, seen, (*REAL, FAKE, BOXES)), ""]
-    parts += table(["difference", "people", "seeds", "mean (95 %)"])
+    parts += table(["difference", *DIFFERENCE])
     parts += [inside_less_outside(rows, score, name) for score in ("ad", "ag", "ai") for name in (*REAL, FAKE, BOXES)]
     parts += [difference(rows, score, FAKE, name) for score in ("om", "le", "f1", "sp, ties", "sm") for name in REAL]
     parts += [difference(rows, score, OPTI, name) for score in ("om", "le") for name in CAMS]
@@ -221,16 +214,12 @@ def tables(rows: pd.DataFrame) -> str:
     return "\n".join(parts)
 
 
-def main() -> int:
+def main() -> None:
     options = arguments_of(
         __doc__,
-        "run",
-        "out",
-        "--seeds",
-        ("--people", {"type": int, "default": 22, "help": "first by name, whose copies are explained"}),
-        ("--whole", {"type": int, "default": 8, "help": "those of them whom Opti-CAM explains too"}),
-        "--page",
-        "--n-procs",
+        "run out --seeds --page --n-procs",
+        people=(22, "first by name, whose copies are explained"),
+        whole=(8, "those of them whom Opti-CAM explains too"),
     )
     torch.set_num_threads(1)
     options.out.mkdir(parents=True, exist_ok=True)
@@ -240,13 +229,12 @@ def main() -> int:
         for whole in (0, options.whole):  # what takes long comes last
             for seed in options.seeds:
                 work = Workplace(options.run, options.out, executor, folds=1)
-                rows = asked(work, seed, rows, options.people, whole)
+                rows = ask(work, seed, rows, options.people, whole)
     rows = pd.read_csv(kept, sep="\t")
     right = listed(rows.groupby("seed")["right"].first(), ".1f")
     print(f"Recognised, per cent by seed: {right}; boxes are {rows['chance'].mean():.1f} per cent of the brain.")
-    show(tables(rows), options.page, TITLE, HEADING, words=False)
-    return 0
+    show(tables(rows), options.page, "CAM methods where the truth is known", CLAIMS)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -3,18 +3,15 @@
     python benchmarks/patients_search.py RUN OUT --seeds 43 44 45
     python benchmarks/patients_search.py RUN OUT --only founding smaller --voxel 4
 
-RUN is a run with registered scans of patients (docs/patients.md); it is only read. One scan of each person, resampled
-to the voxel size asked for. In each of five folds a candidate is trained on four fifths of the rest and answers for the
-people of the fold and for the fifth that it did not train with. The last row takes, in each fold, the candidate with
-the best area on that fifth, over seeds, so nothing is chosen on people who are reported (Varma & Simon 2006); the best
-of the other rows is a best of many and says more than it should. `OUT/answers.tsv` keeps every answer; what is done is
-not repeated.
+RUN, of patients (docs/patients.md), is only read. In each of five folds a candidate is trained on four fifths of the
+rest and answers for the people of the fold and for the fifth that it did not train with. The last row takes, in each
+fold, the candidate with the best area on that fifth, over seeds, so nothing is chosen on people who are reported (Varma
+& Simon 2006). `OUT/answers.tsv` keeps every answer; what is done is not repeated.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,9 +22,9 @@ import numpy as np
 import pandas as pd
 import torch
 from guidance_study import run_training
+from harness import arguments_of, kept_rows, line
+from harness import table as markdown
 from patients import area as area_within_folds
-from sections import arguments_of, line
-from sections import table as markdown
 from sklearn.metrics import roc_auc_score
 from torch.nn import functional
 
@@ -46,6 +43,7 @@ from heatlas.pipeline.training.volumes import STORED, LabelledVolumes
 from heatlas.workflows.evaluate import registered_scans
 
 FOLDS, SHARE_TO_SELECT = 5, 0.2
+KEYS = ["candidate", "seed", "fold"]
 FIXED = {"learning_rate_schedule": "cosine", "max_shift_voxels": 1, "balance_classes": True}
 AVERAGED = {**FIXED, "learning_rate": 1e-3, "max_epochs": 40, "min_epochs": 40, "weight_average": 0.98}
 STRONGER = {"affine_probability": 0.5, "contrast_probability": 0.3, "noise_probability": 0.3}
@@ -101,7 +99,6 @@ class People:
 
 
 def load(run: Path, voxel_mm: float) -> People:
-    """One scan of each labelled person of a run, on a grid of `voxel_mm`."""
     layout = EvaluationLayout(run.resolve())
     config = read_run_config(layout)
     task, firsts = task_of(config.cohort), {}
@@ -122,8 +119,9 @@ def _volumes(layout: RunLayout, config: Config, scans: Sequence[Scan], voxel_mm:
     return volumes
 
 
-def trained_on_age(run: Path, without: Collection[str], candidate: Candidate, voxel_mm: float, seed: int, work: Path
-                   ) -> Mapping[str, torch.Tensor]:  # fmt: skip
+def trained_on_age(
+    run: Path, without: Collection[str], candidate: Candidate, voxel_mm: float, seed: int, work: Path
+) -> Mapping[str, torch.Tensor]:
     """Weights of a network that predicts the age of the people of a run; nobody of `without` is among them."""
     layout = EvaluationLayout(run.resolve())
     config = read_run_config(layout)
@@ -145,7 +143,6 @@ def trained_on_age(run: Path, without: Collection[str], candidate: Candidate, vo
 
 
 def smoothed(objective: Objective, amount: float) -> Objective:
-    """The cross-entropy of an objective with smoothed labels."""
 
     def loss(model: torch.nn.Module, batch: Batch, context: Context) -> tuple[torch.Tensor, Logged]:
         _, logged = objective.loss(model, batch, context)
@@ -171,8 +168,9 @@ def parts_of(positive: np.ndarray, fold: int) -> tuple[np.ndarray, np.ndarray, n
     return np.concatenate(train), np.concatenate(select), np.concatenate(test)
 
 
-def answers(people: People, name: str, fold: int, seed: int, work: Path, start: Mapping[str, torch.Tensor] | None = None
-            ) -> pd.DataFrame:  # fmt: skip
+def answers(
+    people: People, name: str, fold: int, seed: int, work: Path, start: Mapping[str, torch.Tensor] | None = None
+) -> pd.DataFrame:
     """Logit of the disease of those who were not trained with; `start`: weights of another task."""
     learning, selecting, testing = parts_of(people.positive, fold)
 
@@ -197,8 +195,8 @@ def answers(people: People, name: str, fold: int, seed: int, work: Path, start: 
     rows = []
     for kind, own in (("selection", selecting), ("test", testing)):
         with torch.inference_mode():
-            logits = torch.cat([model(part(own[i : i + 8]).batch(np.arange(len(own[i : i + 8])))[0].float())
-                                for i in range(0, len(own), 8)])  # fmt: skip
+            batches = [part(own[i : i + 8]) for i in range(0, len(own), 8)]
+            logits = torch.cat([model(each.batch(np.arange(len(each)))[0].float()) for each in batches])
         for person, logit in zip(own, (logits[:, 1] - logits[:, 0]).tolist(), strict=True):
             rows.append([name, seed, fold, kind, people.names[person], bool(people.positive[person]), logit])
     return pd.DataFrame(rows, columns=["candidate", "seed", "fold", "part", "person", "positive", "logit"])
@@ -222,50 +220,46 @@ def table(rows: pd.DataFrame) -> str:
         lines.append(line(name, f"{np.mean(seeds):.3f}", each, f"{area(test):.3f}", f"{area(known):.3f}"))
         for fold, part in known.groupby("fold"):
             best[fold] = max(best.get(fold, (-1.0, "")), (area(part), str(name)))
-    picked = pd.concat(
-        [rows[(rows["fold"] == fold) & (rows["candidate"] == name) & (rows["part"] == "test")]
-         for fold, (_, name) in best.items()]
-    )  # fmt: skip
+    tested = rows[rows["part"] == "test"]
+    picked = pd.concat(tested[(tested[KEYS[::2]] == [name, fold]).all(axis=1)] for fold, (_, name) in best.items())
     names = ", ".join(f"{fold}: {name}" for fold, (_, name) in sorted(best.items()))
     return "\n".join([*lines, f"| **chosen in each fold** | | | {area(picked):.3f} | {names} |"])
 
 
-def main() -> int:
-    """Train what is missing, write answers, print the table."""
+def main() -> None:
     options = arguments_of(
         __doc__,
-        "run",
-        "out",
-        "--seeds",
-        ("--only", {"nargs": "+", "default": list(CANDIDATES), "choices": CANDIDATES}),
-        ("--voxel", {"type": float, "default": 4.0, "help": "mm"}),
-        ("--ages", {"type": Path, "help": "run with scans of other people, to pre-train on their age"}),
+        "run out --seeds --only",
+        only={"default": list(CANDIDATES), "choices": CANDIDATES},
+        voxel=(4.0, "mm"),
+        ages={"type": Path, "help": "run with scans of other people, to pre-train on their age"},
     )
     options.out.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     people, path = load(options.run, options.voxel), options.out / "answers.tsv"
     for seed in options.seeds:
+        work = options.out / f"{seed}.safetensors"
         for name in options.only:
             start = None
             if CANDIDATES[name].pretrained:
                 if options.ages is None:
                     continue
-                start = trained_on_age(options.ages, people.names, CANDIDATES[name], options.voxel, seed,
-                                       options.out / f"{seed}.safetensors")  # fmt: skip
+                start = trained_on_age(options.ages, people.names, CANDIDATES[name], options.voxel, seed, work)
             for fold in range(FOLDS):
-                kept = pd.read_csv(path, sep="\t") if path.is_file() else None
-                keys = ["candidate", "seed", "fold"]
-                if kept is not None and (kept[keys] == [name, seed, fold]).all(axis=1).any():
+                kept = kept_rows(path, KEYS)
+                if (kept[KEYS] == [name, seed, fold]).all(axis=1).any():
                     continue
                 begun = time.process_time()
-                rows = answers(people, name, fold, seed, options.out / f"{seed}.safetensors", start)
-                rows.to_csv(path, sep="\t", index=False, mode="a", header=kept is None)
+                rows = answers(people, name, fold, seed, work, start)
+                rows.to_csv(path, sep="\t", index=False, mode="a", header=kept.empty)
                 scores = [roc_auc_score(own["positive"], own["logit"]) for _, own in rows.groupby("part")]
-                print(f"{name} seed {seed} fold {fold}: {time.process_time() - begun:.0f} s, selection and test "
-                      f"{scores[0]:.2f} {scores[1]:.2f}", flush=True)  # fmt: skip
+                spent = f"{time.process_time() - begun:.0f} s"
+                print(
+                    f"{name} seed {seed} fold {fold}: {spent}, selection and test {scores[0]:.2f} {scores[1]:.2f}",
+                    flush=True,
+                )
     print(table(pd.read_csv(path, sep="\t")))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -2,17 +2,15 @@
 
     python benchmarks/patients_stream.py OUT/seed-43 OUT/seed-44 OUT/seed-45 --heads CA-Stream "GAP again" --curves 30
 
-Runs are those of `benchmarks/patients.py`. On the stages of each fold's network two probes are trained with the people
-of the fold, head "linear" (average pooling) and head "ca-stream" (or its variants: `--heads projections queries`, and
-`--heads "from stage 1"`, 2 and 3, where the stream begins), and judged with the people whom neither saw, as in
-`benchmarks/patients_cams.py`, whose table keeps the answers. Likeness: correlation over the brain of the maps of both
-heads. The same command continues.
+Runs are those of `benchmarks/patients.py`. Heads are trained with the people of the fold: average pooling, and the
+stream or its variants (`--heads projections queries`; `--heads "from stage 1"`, 2 and 3, where it begins). They are
+judged with people whom neither saw, as in `benchmarks/patients_cams.py`, whose table keeps the answers; the same
+command continues.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,8 +19,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from patients_cams import TABLE, differences, judged, means_table
-from sections import HEADING, across, arguments_of, kept_rows, line, listed, over_people, show, table, within
+from harness import CLAIMS, DIFFERENCE, across, added, arguments_of, kept_rows, show, table
+from patients_cams import TABLE, differences, map_and_scores, means_table
 from torch import Tensor
 
 from heatlas.pipeline.cohort.people.splits import Split
@@ -58,7 +56,6 @@ RECIPE = TrainingConfig(
     learning_rate=5e-3, learning_rate_schedule="cosine", weight_decay=0.0, max_epochs=10, min_epochs=10,
     flip_probability=0.0, max_shift_voxels=0, precision="float32",
 )  # fmt: skip
-TITLE = "CA-Stream"
 
 
 def learned(loaded: LoadedModel, name: str, task: Task, parts: Sequence[LabelledVolumes], seed: int) -> LoadedModel:
@@ -73,7 +70,7 @@ def learned(loaded: LoadedModel, name: str, task: Task, parts: Sequence[Labelled
     return dataclasses.replace(loaded, model=model.eval())
 
 
-def asked(run: Path, curves: int, names: Sequence[str], folds: int) -> None:
+def ask(run: Path, curves: int, names: Sequence[str], folds: int) -> None:
     """Train and judge what is missing, fold by fold (0: all); rows are added to the run's table as folds come.
 
     Average pooling is trained again (its seed is the same) where a head is asked later, but not beside `STARTS`.
@@ -103,20 +100,18 @@ def asked(run: Path, curves: int, names: Sequence[str], folds: int) -> None:
             rest, volume = CURVES if place < curves else (), volumes([name])
             new += person(heads, volume, int(people[name]), name, rest)
         new = [one for one in new if one["method"].split(", ")[-1] not in set(there)]
-        rows = pd.concat([rows, pd.DataFrame(new)], ignore_index=True)
-        rows.to_csv(kept, sep="\t", index=False)
+        rows = added(rows, new, kept)
         print(f"{run.name} fold {fold.index}", flush=True)
 
 
 def person(
     heads: Mapping[str, LoadedModel], volume: Tensor, target: int, name: str, rest: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Rows of a person: each method with each head."""
     brain, rows = volume[0, 0] != 0, []
     for cam in CAMS:
         maps = []
         for head, loaded in heads.items():
-            scores, values = judged(loaded, volume, brain, target, cam, rest)
+            values, scores = map_and_scores(loaded.model, volume, target, cam, rest)
             with torch.no_grad():
                 right = 100.0 * (int(loaded.model(volume).argmax()) == target)
             maps.append(values[brain])
@@ -126,43 +121,35 @@ def person(
     return rows
 
 
-def likeness(runs: Sequence[Path], cam: str, head: str) -> str:
-    """A row: correlation of the maps of a head and of average pooling by seed, and over people with an interval."""
-    found = [pd.read_csv(run / TABLE, sep="\t").assign(run=run.name) for run in runs]
-    own = pd.concat(one[one["method"] == f"{cam}, {head}"] for one in found).dropna(subset="likeness")
-    seeds = listed(own.groupby("run")["likeness"].mean(), ".2f")
-    each = own.groupby("participant_id")["likeness"].mean().to_numpy()
-    said = cam if head == "CA-Stream" else f"{cam}, {head}"
-    mean = f"{each.mean():.2f}{within(*over_people(each), '.2f')}"
-    return line(f"likeness: {said}", len(each), seeds, mean)
-
-
-DIFFERENCES = ("difference", "people", "seeds", "mean (95 %)")
+def likeness(runs: Sequence[Path]) -> pd.DataFrame:
+    """Correlation of the maps of each head and of average pooling, by run and person (rows) and method (columns)."""
+    found = pd.concat(pd.read_csv(run / TABLE, sep="\t").assign(run=run.name) for run in runs)
+    return found.pivot_table(index=["run", "participant_id"], columns="method", values="likeness")
 
 
 def tables(runs: Sequence[Path], heads: Sequence[str]) -> str:
-    """The section."""
     names = [f"{cam}, {head}" for cam in CAMS for head in (GAP, *heads)]
-    parts = [*means_table(runs, names, partly=True), "", *table(DIFFERENCES)]
+    parts = [*means_table(runs, names, partly=True), "", *table(["difference", *DIFFERENCE])]
     for cam in CAMS:
         for head in heads:
             parts += differences(runs, f"{cam}, {head}", f"{cam}, {GAP}", partly=True)
-    parts += [likeness(runs, cam, head) for cam in CAMS for head in heads]
-    return "\n".join([*parts, *(less_alike(runs, cam) for cam in CAMS if {AGAIN, "CA-Stream"} <= set(heads))])
+    alike = likeness(runs)
+    for cam in CAMS:
+        for head in heads:
+            name = cam if head == "CA-Stream" else f"{cam}, {head}"
+            parts.append(f"| likeness: {name} | {across(alike[f'{cam}, {head}'].dropna(), '.2f')} |")
+    return "\n".join([*parts, *(less_alike(alike, cam) for cam in CAMS if {AGAIN, "CA-Stream"} <= set(heads))])
 
 
-def less_alike(runs: Sequence[Path], cam: str) -> str:
-    """A row: likeness of the maps of the stream less that of average pooling from another start."""
-    found = pd.concat(pd.read_csv(run / TABLE, sep="\t").assign(run=run.name) for run in runs)
-    wide = found.pivot_table(index=["run", "participant_id"], columns="method", values="likeness")
-    change = (wide[f"{cam}, CA-Stream"] - wide[f"{cam}, {AGAIN}"]).dropna()
-    return f"| likeness: {cam}, CA-Stream less {cam}, {AGAIN} | {across(change, 2)} |"
+def less_alike(alike: pd.DataFrame, cam: str) -> str:
+    change = (alike[f"{cam}, CA-Stream"] - alike[f"{cam}, {AGAIN}"]).dropna()
+    return f"| likeness: {cam}, CA-Stream less {cam}, {AGAIN} | {across(change, '+.2f')} |"
 
 
 def variants(runs: Sequence[Path], heads: Sequence[str], pairs: Sequence[tuple[str, str]]) -> str:
     """A section on variants: means beside the plain stream, and one head less another."""
     names = [f"{cam}, {head}" for cam in CAMS for head in ("CA-Stream", *heads)]
-    parts = [*means_table(runs, names), "", *table(DIFFERENCES)]
+    parts = [*means_table(runs, names), "", *table(["difference", *DIFFERENCE])]
     for cam in CAMS:
         for first, second in pairs:
             parts += differences(runs, f"{cam}, {first}", f"{cam}, {second}")
@@ -176,29 +163,25 @@ def starts(runs: Sequence[Path], heads: Sequence[str]) -> str:
     return variants(runs, heads, pairs)
 
 
-def main() -> int:
+def main() -> None:
     options = arguments_of(
         __doc__,
-        "runs",
-        ("--curves", {"type": int, "default": 4, "help": "first of each fold, with insertion and deletion"}),
-        ("--heads", {"nargs": "+", "choices": list(HEADS)[1:], "default": ["CA-Stream"], "help": "beside GAP"}),
-        "--folds",
-        "--page",
+        "runs --heads --folds --page",
+        heads={"nargs": "+", "choices": list(HEADS)[1:], "default": ["CA-Stream"], "help": "beside GAP"},
+        curves=(4, "first of each fold, with insertion and deletion"),
     )
     torch.set_num_threads(1)
     for run in options.runs:
-        asked(run, options.curves, options.heads, options.folds)
+        ask(run, options.curves, options.heads, options.folds)
     others = [head for head in options.heads if head not in ("CA-Stream", AGAIN)]
     if set(others) & set(STARTS):
-        title, text = f"{TITLE}, where it begins", starts(options.runs, others)
+        show(starts(options.runs, others), options.page, "CA-Stream, where it begins", CLAIMS)
     elif others:
         pairs = [(head, "CA-Stream") for head in others]
-        title, text = f"{TITLE}, variants", variants(options.runs, others, pairs)
+        show(variants(options.runs, others, pairs), options.page, "CA-Stream, variants", CLAIMS)
     else:
-        title, text = TITLE, tables(options.runs, options.heads)
-    show(text, options.page, title, HEADING, words=False)
-    return 0
+        show(tables(options.runs, options.heads), options.page, "CA-Stream", CLAIMS)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -9,22 +9,19 @@ age and for the sex, and prints tables in Markdown. Finished runs are not repeat
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from harness import arguments_of, line, table
 from patients import baseline_table, call, less_baseline, region_table
 from scipy.stats import spearmanr
-from sections import arguments_of, line, table
 
 EVIDENCE = "expectedGradients"
 AGE = "[training]\nensemble = 1\n"
 # The class cannot be its own covariate.
-SEX = (
-    AGE
-    + """[statistics]
+SEX = f"""{AGE}[statistics]
 covariates = "age"
 [statistics.harmonisation]
 relevance_covariates = "age"
@@ -33,11 +30,9 @@ volume_covariates = "age"
 relevance_covariates = "age"
 volume_covariates = "age"
 """
-)
 
 
 def joined(folders: Sequence[Path], out: Path) -> Path:
-    """One BIDS dataset of several, with one table of participants."""
     if (out / "participants.tsv").is_file():
         return out
     for folder in folders:
@@ -117,26 +112,22 @@ def age_table(run: Path) -> list[str]:
 
 
 def sex_table(run: Path) -> list[str]:
-    """Areas beside the baselines, and the regions that differ most."""
     return [*baseline_table([run]), "", *region_table([run], [EVIDENCE])]
 
 
-def main() -> int:
-    """Run what is missing, print the tables."""
-    folders = ("folders", {"type": Path, "nargs": 2})
-    options = arguments_of(__doc__, folders, "out", "--n-procs", n_procs=2)
+def main() -> None:
+    options = arguments_of(__doc__, "folders out --n-procs", folders={"type": Path, "nargs": 2}, n_procs=2)
     everyone = joined(options.folders, options.out / "everyone")
     tasks = {"age": (AGE, ["--target", "age"]), "sex": (SEX, ["--contrast", "sex=F,M"])}
     for name, (settings, task) in tasks.items():
         file = options.out / f"{name}.toml"
         file.write_text(settings, encoding="utf-8")
         if not (options.out / name / "group" / "statistics" / "baselines.tsv").is_file():
-            call("run", str(everyone), str(options.out / name), "--preset", "patients", "--config", str(file), *task,
-                 "--stop-after", "statistics", "--n-procs", str(options.n_procs))  # fmt: skip
+            own = ["--preset", "patients", "--config", file, *task]
+            call("run", everyone, options.out / name, *own, "--stop-after", "statistics", "--n-procs", options.n_procs)
     age, sex = options.out / "age", options.out / "sex"
     print("\n".join([*age_table(age), "", *sex_table(sex), "", *repeatability(age), *repeatability(sex)]))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

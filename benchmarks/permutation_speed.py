@@ -10,24 +10,22 @@ the engine is given the permutations that nilearn draws, and both p values are c
 
 from __future__ import annotations
 
-import os
-import platform
 import tracemalloc
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import nilearn
 import numpy as np
 import pandas as pd
+from harness import STATISTICS, arguments_of, line, machine, show, table
 from nilearn.mass_univariate import permuted_ols
 from nilearn.mass_univariate._utils import (
     normalize_matrix_on_axis,
     orthonormalize_matrix,
     t_score_with_covars_and_normalized_design,
 )
-from sections import STATISTICS, arguments_of, line, show, table
 from sklearn.utils import check_random_state
 from timed import cpu_seconds
 
@@ -47,6 +45,11 @@ PERMUTATIONS = 10_000
 BY_HAND = 500
 """Permutations of which uncorrected p values, which nilearn does not give, are computed with nilearn's t."""
 SEED = 43
+BY_NILEARN = f"uncorrected p, {BY_HAND} permutations, nilearn's t by hand"
+COLUMNS_OF_SPEED = (
+    "problem", "nilearn, s", "Heatlas, same t, s", "ratio", "Heatlas, studentised t, s", "ratio", "nilearn, MB",
+    "Heatlas (studentised), MB",
+)  # fmt: skip
 PROBLEMS = {
     "344 participants": (344, "x"),
     "344 participants, age, sex, field strength, 3 sites": (344, "x + age + sex + field_strength + site"),
@@ -55,71 +58,45 @@ PROBLEMS = {
 }
 
 
-@dataclass(frozen=True)
-class Row:
-    problem: str
-    nilearn: float
-    own: float
-    studentised: float
-    t_difference: float
-    p_fwe_difference: float
-    p_difference: float
-    nilearn_bytes: int
-    own_bytes: int
-
-
 def main() -> None:
-    options = arguments_of(
-        __doc__,
-        ("--permutations", {"type": int, "default": PERMUTATIONS}),
-        ("--turns", {"type": int, "default": 3}),
-        "--output",
-    )
+    options = arguments_of(__doc__, "--output", permutations=PERMUTATIONS, turns=3)
     warnings.filterwarnings("ignore", module="nilearn")
-    rows = []
+    speeds, gaps = table(COLUMNS_OF_SPEED), table(["problem", "t", "family-wise p", BY_NILEARN])
     for name, (n, formula) in PROBLEMS.items():
-        rows.append(compared(name, n, formula, options.permutations, options.turns))
-        print(rows[-1], flush=True)
-    text = section(rows, options.permutations, options.turns)
-    show(text, options.output, "Speed of permutations", STATISTICS)
+        speed, gap = compared(n, formula, options.permutations, options.turns)
+        speeds.append(line(name, *speed))
+        gaps.append(line(name, *(f"{one:.1e}" for one in gap)))
+        print(speeds[-1], gaps[-1], sep="\n", flush=True)
+    print(machine(), f"nilearn {nilearn.__version__}")
+    show("\n".join([*speeds, "", *gaps]), options.output, "Speed of permutations", STATISTICS)
 
 
-def compared(name: str, n: int, formula: str, m: int, turns: int) -> Row:
+def compared(n: int, formula: str, m: int, turns: int) -> tuple[list[str], list[float]]:
+    """Cells of seconds and memory; the largest differences of t, family-wise p and uncorrected p from nilearn's."""
     values, design = problem(n, formula)
     confounds = design.nuisance[:, 1:] if design.nuisance.shape[1] > 1 else None
 
     def peer() -> dict[str, Any]:
-        found: dict[str, Any] = permuted_ols(
-            design.tested, values, confounds, model_intercept=True, n_perm=m, random_state=SEED, n_jobs=1,
-            output_type="dict",
-        )  # fmt: skip
-        return found
+        settings = {"n_perm": m, "random_state": SEED, "n_jobs": 1, "output_type": "dict"}
+        return permuted_ols(design.tested, values, confounds, model_intercept=True, **settings)
 
     def studentised(equal_variances: bool = False) -> PermutationTest:
-        rng = generator(SEED, "benchmark")
-        return freedman_lane(
-            values, design, Exchangeability.free(n), Resampling(m, rng), equal_variances=equal_variances
-        )
+        resampling = Resampling(m, generator(SEED, "benchmark"))
+        return freedman_lane(values, design, Exchangeability.free(n), resampling, equal_variances=equal_variances)
 
-    def own() -> PermutationTest:
-        return studentised(True)
-
-    own(), studentised()  # numba compiles
-    seconds = np.array([[cpu_seconds(call) for call in (peer, own, studentised)] for _ in range(turns)])
-    theirs, orders = peer(), nilearn_orders(n, m)
+    same_t = partial(studentised, True)
+    same_t(), studentised()  # numba compiles
+    seconds = np.array([[cpu_seconds(call) for call in (peer, same_t, studentised)] for _ in range(turns)])
+    theirs, ours, own = seconds.min(axis=0)
+    found, orders = peer(), nilearn_orders(n, m)
     model = LinearModel.of(design, Exchangeability.free(n))
     same = permutation_test(values, model, orders, equal_variances=True)
     few = permutation_test(values, model, Permutations(orders.rows[:BY_HAND], False), equal_variances=True)
     by_hand = uncorrected_p(values, design, orders.rows[:BY_HAND])
-    return Row(
-        name,
-        *seconds.min(axis=0).tolist(),
-        float(np.abs(same.statistic - theirs["t"][0]).max()),
-        float(np.abs(same.p_fwe - 10.0 ** -theirs["logp_max_t"][0]).max()),
-        float(np.abs(few.p - by_hand).max()),
-        peak_of(peer),
-        peak_of(studentised),
-    )
+    gaps = (same.statistic - found["t"][0], same.p_fwe - 10.0 ** -found["logp_max_t"][0], few.p - by_hand)
+    cells = [f"{theirs:.2f}", f"{ours:.3f}", f"{theirs / ours:.1f}", f"{own:.3f}", f"{theirs / own:.1f}"]
+    cells += [f"{peak_of(call) / 1e6:.0f}" for call in (peer, studentised)]
+    return cells, [float(np.abs(gap).max()) for gap in gaps]
 
 
 def problem(n: int, formula: str) -> tuple[np.ndarray, Design]:
@@ -166,46 +143,6 @@ def peak_of(call: Callable[[], Any]) -> int:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     return peak
-
-
-def section(rows: list[Row], m: int, turns: int) -> str:
-    lines = [
-        f"`python benchmarks/permutation_speed.py` on {os.cpu_count()} cores, {platform.system()}, Python "
-        f"{platform.python_version()}, numpy {np.__version__}, nilearn {nilearn.__version__}; one thread each. {m:,} "
-        f"permutations x {COLUMNS} columns (136 regions x 6 maps); best of {turns} turns each, taken turn by turn, "
-        f"seconds of the processor; load average of the machine {os.getloadavg()[0]:.0f}. Peak memory is what "
-        "numpy and Python allocate during the call (tracemalloc).",
-        "",
-        *table(
-            [
-                "problem",
-                "nilearn, s",
-                "Heatlas, same t, s",
-                "ratio",
-                "Heatlas, studentised t, s",
-                "ratio",
-                "nilearn, MB",
-                "Heatlas (studentised), MB",
-            ]
-        ),
-    ]
-    lines += [
-        f"| {row.problem} | {row.nilearn:.2f} | {row.own:.3f} | {row.nilearn / row.own:.1f} | {row.studentised:.3f} | "
-        f"{row.nilearn / row.studentised:.1f} | {row.nilearn_bytes / 1e6:.0f} | {row.own_bytes / 1e6:.0f} |"
-        for row in rows
-    ]
-    lines += [
-        "",
-        "nilearn gives family-wise p; Heatlas gives uncorrected p, family-wise p and the false discovery rate in the "
-        "time shown, and intervals with the studentised t. That is the t of the tables: it holds its level if people "
-        "differ in variance, and is computed in single precision, the plain t in double. With the permutations that "
-        "nilearn drew (remade from its seed) and the plain t, the largest differences are:",
-        "",
-        *table(["problem", "t", "family-wise p", f"uncorrected p, {BY_HAND} permutations, nilearn's t by hand"]),
-    ]
-    for r in rows:
-        lines.append(line(r.problem, *(f"{gap:.1e}" for gap in (r.t_difference, r.p_fwe_difference, r.p_difference))))
-    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-from sections import STATISTICS, arguments_of, line, show, table
+from harness import STATISTICS, arguments_of, line, show, table
 
 from heatlas.pipeline.regions.effect_size import hedges_g
 from heatlas.pipeline.run.work.seeds import generator
@@ -129,26 +129,20 @@ def coverage(name: str, data_sets: int, percentile: bool = False) -> Coverage:
 
 
 def row_of(name: str, counted: Coverage) -> str:
-    """A row of the table."""
     share = lambda values: f"{100 * float(np.mean(values)):.1f} %"  # noqa: E731
     places = np.asarray(counted.places)
-    cells = [
-        name, share(counted.of_first), f"{np.mean(counted.firsts):.1f}", share(places),
-        share(places.mean(axis=0).min()), f"{np.mean(counted.width):.1f}",
-        share(counted.percentile) if counted.percentile else "",
-    ]  # fmt: skip
-    return line(*cells)
+    held = share(places), share(places.mean(axis=0).min()), f"{np.mean(counted.width):.1f}"
+    percentile = share(counted.percentile) if counted.percentile else ""
+    return line(name, share(counted.of_first), f"{np.mean(counted.firsts):.1f}", *held, percentile)
 
 
 def main() -> None:
-    percentile = {"type": int, "default": 200, "help": "data sets for percentiles of bootstrapped places"}
     options = arguments_of(
         __doc__,
-        "--data-sets",
-        ("--only", {"default": "", "help": "cells whose name begins so"}),
-        ("--percentile", percentile),
-        "--output",
+        "--data-sets --output",
         data_sets=1_000,
+        only=("", "cells whose name begins so"),
+        percentile=(200, "data sets for percentiles of bootstrapped places"),
     )
     rows = []
     for name in CELLS:
@@ -157,17 +151,9 @@ def main() -> None:
             counted.percentile = coverage(name, options.percentile, percentile=True).percentile
             rows.append(row_of(name, counted))
             print(rows[-1], flush=True)
-    text = (
-        f"`python benchmarks/place_coverage.py`: {options.data_sets:,} data sets a cell, {REGIONS} regions unless said "
-        "otherwise, ranked by Hedges' g; effects in standard deviations of all people; intervals of "
-        f"{100 * CONFIDENCE:g} %; percentiles: {options.percentile:,} data sets.\nA place is a whole number, so an "
-        "interval holds it more often than it must unless regions are tied there.\n\n"
-    )
-    columns = [
-        "cell", "the first is among those that may be", "how many may be", "place held, mean over regions",
-        "in the worst region", "places in the interval", "percentiles of bootstrapped places hold it",
-    ]  # fmt: skip
-    show(text + "\n".join([*table(columns), *rows]), options.output, "Places of regions", STATISTICS)
+    columns = ["cell", "the first is among those that may be", "how many may be", "place held, mean over regions"]
+    columns += ["in the worst region", "places in the interval", "percentiles of bootstrapped places hold it"]
+    show("\n".join([*table(columns), *rows]), options.output, "Places of regions", STATISTICS)
 
 
 if __name__ == "__main__":

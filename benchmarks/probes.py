@@ -2,15 +2,11 @@
 
     python benchmarks/probes.py RUN OUT --seeds 43 44 45
 
-RUN is a registered run whose truth is known (the demo); it is only read. For each seed the networks of the backbone are
-trained first; probes then stand on their convolutions, fold by fold. Shares of maps in grids of four scans are in
+RUN, the demo or another registered run whose truth is known, is only read. For each seed the networks of the backbone
+are trained first; probes then stand on their convolutions, fold by fold. Shares of maps in grids of four scans are in
 OUT/grids.tsv; with --regions also scores of `heatlas evaluate` on the planted regions, in OUT/search.tsv. The same
-command continues.
-
-Gairola et al. (2025) find that binary cross-entropy raises GridPG of LRP (ε, γ = .25 and zB), integrated gradients,
-LIME and the maps of B-cos networks, and no consistent effect on input × gradient, guided backpropagation and Grad-CAM
-of conventional networks; depth raises that of B-cos heads. All start from the logit: maps of the evidence (DeepLIFT,
-expected gradients) take the other class away, and with it what cross-entropy leaves open.
+command continues. Methods are those of Gairola et al. (2025), and all start from the logit: maps of the evidence
+(DeepLIFT, expected gradients) take the other class away, and with it what cross-entropy leaves open.
 """
 
 from __future__ import annotations
@@ -19,8 +15,8 @@ import dataclasses
 from pathlib import Path
 
 import pandas as pd
-from inherent_runs import Recipe, Workplace, collected, networks, scored, trained
-from sections import arguments_of
+from harness import arguments_of
+from inherent_runs import Recipe, Workplace, collected, scored, trained_networks
 
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.run.work.executors import open_executor
@@ -45,7 +41,7 @@ HEADS = {
     "bcos-simple": {"linear": ("inherent",), "bcos-3": ("inherent",)},
 }  # fmt: skip
 TRAINING = {"learning_rate": 5e-3, "weight_decay": 0.0}
-SHOWN = ["recipe", "seed", "map", "share", "ci_low", "ci_high", "n_participants", "confidence"]
+COLUMNS = ["recipe", "seed", "map", "share", "ci_low", "ci_high", "n_participants", "confidence"]
 
 
 def probes(backbone: Path, name: str, kind: str = "") -> list[Recipe]:
@@ -83,10 +79,7 @@ def in_grids(
 
 
 def on_grids(work: Workplace, recipe: Recipe, seed: int) -> pd.DataFrame:
-    """Shares of positive attribution in the cell of the class, of the networks of a recipe; trains those missing."""
-    cohort = work.cohort(recipe.config(work.run, seed))
-    found = networks(recipe, cohort, seed)
-    trained(work, found, cohort)
+    cohort, found = trained_networks(work, recipe, seed)
     table = GRIDS_TABLE.read(in_grids(work, found, cohort, recipe)[0].layout)
     table = table[(table["setting"] == "GridPG") & table["share"].notna()]
     return table.assign(recipe=recipe.name, seed=seed, map=table["method"] + " at " + table["depth"].astype(str))
@@ -94,9 +87,7 @@ def on_grids(work: Workplace, recipe: Recipe, seed: int) -> pd.DataFrame:
 
 def backbone_of(work: Workplace, recipe: Recipe, seed: int) -> Path:
     """A folder that looks like a run whose networks are those of a recipe and seed."""
-    cohort = work.cohort(recipe.config(work.run, seed))
-    found = networks(recipe, cohort, seed)
-    trained(work, found, cohort)
+    found = trained_networks(work, recipe, seed)[1]
     folder = work.out / "backbones" / found.name
     folder.mkdir(parents=True, exist_ok=True)
     link = folder / "models"
@@ -108,13 +99,10 @@ def backbone_of(work: Workplace, recipe: Recipe, seed: int) -> Path:
 def main() -> None:
     arguments = arguments_of(
         __doc__,
-        "run",
-        "out",
-        "--seeds",
-        ("--backbones", {"nargs": "+", "choices": BACKBONES, "default": list(BACKBONES)}),
-        ("--regions", {"action": "store_true", "help": "also the area of the planted regions"}),
-        ("--faithful", {"action": "store_true", "help": "with --regions: insertion, deletion, Gini and entropy"}),
-        "--n-procs",
+        "run out --seeds --backbones --n-procs",
+        backbones={"nargs": "+", "choices": BACKBONES, "default": list(BACKBONES)},
+        regions=(False, "also the area of the planted regions"),
+        faithful=(False, "with --regions: insertion, deletion, Gini and entropy"),
     )
     arguments.out.mkdir(parents=True, exist_ok=True)
     with open_executor(arguments.n_procs) as executor:
@@ -129,7 +117,7 @@ def main() -> None:
                     table = on_grids(work, recipe, seed)
                     collected([table], arguments.out / "grids.tsv")
                     with pd.option_context("display.width", 220, "display.max_columns", 30):
-                        print(table[SHOWN].round(3).to_string(index=False), flush=True)
+                        print(table[COLUMNS].round(3).to_string(index=False), flush=True)
 
 
 if __name__ == "__main__":

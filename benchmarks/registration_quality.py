@@ -24,7 +24,7 @@ from typing import Any
 import nibabel as nib
 import numpy as np
 import pandas as pd
-from sections import arguments_of, show, table
+from harness import arguments_of, show, table
 
 from heatlas.pipeline.cohort.people.splits import Split
 from heatlas.pipeline.cohort.records import Scan
@@ -44,13 +44,13 @@ MIRRORED = "mirrored"
 """Ends the session of a mirrored copy."""
 
 
-def known(folder: Path, cohort: str) -> pd.DataFrame:
+def quality_of(folder: Path, cohort: str) -> pd.DataFrame:
     return pd.read_csv(folder / f"{cohort}_quality.tsv", sep="\t").set_index("participant_id")
 
 
 def scans_of(folder: Path, cohort: str, copies: Path, entry: str) -> list[Scan]:
     """All scans of a cohort, and mirrored copies of some, which are written to `copies`; paths are absolute."""
-    truth = known(folder, cohort)
+    truth = quality_of(folder, cohort)
     scans, good = [], itertools.count()
     for image in sorted((folder / cohort).glob("sub-*/**/*_T1w.nii.gz")):
         parts = image.name.split("_")
@@ -103,7 +103,7 @@ def flagged(quality: pd.DataFrame, regions: pd.DataFrame) -> np.ndarray:
     return np.array([bool(found) or name in local for found, name in zip(whole, quality["scan_id"], strict=True)])
 
 
-def judged(
+def cells_of(
     quality: pd.DataFrame, regions: pd.DataFrame, sides: Mapping[str, np.ndarray], truth: pd.DataFrame
 ) -> list[str]:
     """Row of the page for one cohort: `sides` are the asymmetries by ``scan_id``, `truth` what is known."""
@@ -138,15 +138,12 @@ COLUMNS = (
 
 
 def main() -> None:
-    ways = {"nargs": "+", "default": ["template", "affine", "syn-quick"], "help": "template, or a transform"}
     given = arguments_of(
         __doc__,
-        "folder",
-        "out",
-        ("--cohorts", {"nargs": "+", "default": ["older", "younger"]}),
-        ("--ways", ways),
-        ("--voxel", {"type": float, "default": 4.0}),
-        "--output",
+        "folder out --output",
+        cohorts=["older", "younger"],
+        ways=(["template", "affine", "syn-quick"], "template, or a transform"),
+        voxel=4.0,
     )
     rows = []
     for way, cohort in itertools.product(given.ways, given.cohorts):
@@ -159,9 +156,9 @@ def main() -> None:
             scan.scan_id: layout.scan(scan.participant_id, scan.session_id, given.voxel).asymmetry for scan in scans
         }
         sides = {name: np.load(files[name]) for name in quality["scan_id"]}
-        known_here = known(given.folder, cohort)
+        known_here = quality_of(given.folder, cohort)
         rows.append(
-            [f"{cohort}, {way}", *judged(quality, read_table(layout.group / "region_quality.tsv"), sides, known_here)]
+            [f"{cohort}, {way}", *cells_of(quality, read_table(layout.group / "region_quality.tsv"), sides, known_here)]
         )
         print(*rows[-1], sep=" | ", flush=True)
     body = "\n".join(table(COLUMNS, rows, "---:"))

@@ -18,9 +18,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from sections import arguments_of
+from harness import ROOT, arguments_of
 
-ROOT = Path(__file__).resolve().parents[1]
 RECORDS = ROOT / "benchmarks" / "claims" / "results.toml"
 DATA = Path(os.environ.get("HEATLAS_TEST_DATA", ROOT.parent / "shared" / "data"))
 NEWER = "page newer than its record"
@@ -29,7 +28,7 @@ NONE = "page without a record"
 
 
 @dataclass(frozen=True)
-class Made:
+class PageRecord:
     """How the numbers of a page were made; all empty for a page without a record."""
 
     commit: str = ""  # at which they were made
@@ -53,7 +52,6 @@ class Made:
 
 
 def digest_of(path: Path) -> str:
-    """First 12 digits of the SHA-256 of a file."""
     return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
 
 
@@ -63,19 +61,19 @@ def people_of(folder: str) -> str:
 
 
 @cache
-def records() -> tuple[Mapping[str, Made], Mapping[str, str]]:
+def records() -> tuple[Mapping[str, PageRecord], Mapping[str, str]]:
     """A record by page, and the digests of the cohorts as they are now."""
     values = tomllib.loads(RECORDS.read_text(encoding="utf-8"))
     now = values.pop("cohorts")
-    return {page: Made(**one) for page, one in values.items()}, now
+    return {page: PageRecord(**one) for page, one in values.items()}, now
 
 
-def shown(page: str) -> str:
+def state_of(page: str) -> str:
     """The commit of a page for the ledger, and what has changed since."""
     pages, now = records()
-    made = pages.get(page, Made())
-    said = [f"of `{made.commit}`"] if made.commit else []
-    return ", ".join([*said, *(f"**{fault}**" for fault in made.faults(page, now))])
+    own = pages.get(page, PageRecord())
+    said = [f"of `{own.commit}`"] if own.commit else []
+    return ", ".join([*said, *(f"**{fault}**" for fault in own.faults(page, now))])
 
 
 def record(page: str, cohorts: list[str]) -> str:
@@ -89,9 +87,8 @@ def record(page: str, cohorts: list[str]) -> str:
 
 def main() -> None:
     cohorts = {"nargs": "*", "help": "folders below ../shared/data whose people were asked"}
-    arguments = arguments_of(
-        __doc__, ("step", {"choices": ["record"]}), ("page", {"help": "of docs/"}), ("cohorts", cohorts)
-    )
+    step, page = {"choices": ["record"]}, {"help": "of docs/"}
+    arguments = arguments_of(__doc__, "step page cohorts", step=step, page=page, cohorts=cohorts)
     print(record(arguments.page, arguments.cohorts))
 
 

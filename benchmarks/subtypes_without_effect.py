@@ -9,7 +9,7 @@ The rule with its defaults (gap statistic, no group under three participants, le
 from __future__ import annotations
 
 import numpy as np
-from sections import line, parser_of, table
+from harness import arguments_of, line, table
 
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.statistics.normative.clustering import consensus, gap_statistic
@@ -64,11 +64,11 @@ def numbers_found(make, n: int) -> np.ndarray:
     return np.array([number_found(make(n, rng), rng) for rng in streams])
 
 
-def subtypes() -> None:
+def main() -> None:
     cases = {"independent": independent, "correlated": correlated, "heavy-tailed": heavy_tailed, "skewed": skewed}
     for distance in (1.0, 2.0, 3.0):
         cases[f"two patterns, {distance:g} SD apart"] = lambda n, rng, d=distance: two_patterns(n, rng, d)
-    parser_of(__doc__).parse_args()
+    arguments_of(__doc__)
     print(*table(["data", "patients", "one group %", "two %", "more %"]), sep="\n")
     for name, make in cases.items():
         for n in (15, 30, 100):
@@ -78,4 +78,4 @@ def subtypes() -> None:
 
 
 if __name__ == "__main__":
-    subtypes()
+    main()

@@ -21,8 +21,8 @@ from pathlib import Path
 import nibabel as nib
 import numpy as np
 import torch
+from harness import arguments_of, show_page, table, write_section
 from monai.data import CacheDataset, DataLoader, ThreadDataLoader
-from sections import arguments_of, show, show_page
 from timed import best_of, in_turns
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
@@ -47,15 +47,12 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Cohort:
-    """Registered scans of an experiment."""
-
     files: tuple[ScanFiles, ...]
     targets: torch.Tensor
     spec: NetworkInput
 
 
 def written(folder: Path, scans: int, resolution: float) -> Cohort:
-    """Random scans on the brain of the template."""
     template = load_template(resolution)
     grid, brain = template_grid(resolution), np.asarray(template.brain_mask)
     files = tuple(ScanFiles(folder, f"sub-{n}", None, resolution) for n in range(scans))
@@ -138,7 +135,7 @@ def measured(scans: int, size: int, resolution: float, repeats: int) -> list[tup
 
 
 @kept_memory()
-def step_against_bounds(batch: int, repeats: int, resolution: float = 1.0) -> list[str]:
+def step_against_bounds(batch: int, repeats: int, resolution: float = 1.0) -> str:
     """What a training step of random volumes takes, and what its operations would."""
     torch.set_num_threads(1)
     network = build_network(NETWORK, covering_box(load_template(resolution), NETWORK).shape, 2).train()
@@ -163,13 +160,13 @@ def step_against_bounds(batch: int, repeats: int, resolution: float = 1.0) -> li
         hook.remove()
     alone = sum(best_of(partial(alone_twice, *one), repeats + 1) for one in convolutions)
     flops = counter.get_total_flops()
-    return [
+    return (
         f"A step of {batch} scans of {' × '.join(map(str, volumes.shape[2:]))} voxels: {flops / 1e9:.0f} GFLOP in "
         f"{whole:.2f} s. At the {peak / 1e9:.0f} GFLOP/s of a product of two 2048 × 2048 matrices they would take "
         f"{flops / peak:.2f} s: **{whole * peak / flops:.1f} ×** the bound. The convolutions alone, forward and "
         f"backward, take {alone:.2f} s, {alone * peak / flops:.1f} × the bound; the rest of a step are batch "
-        "normalisation, ReLU and pooling, which have few operations and read and write whole volumes.",
-    ]
+        "normalisation, ReLU and pooling, which have few operations and read and write whole volumes."
+    )
 
 
 def alone_twice(layer: nn.Module, given: torch.Tensor) -> None:
@@ -181,35 +178,32 @@ def alone_twice(layer: nn.Module, given: torch.Tensor) -> None:
 def main() -> None:
     given = arguments_of(
         __doc__,
-        ("--scans", {"type": int, "default": 8}),
-        ("--batch", {"type": int, "default": 4}),
-        ("--resolution", {"type": float, "default": 2.0}),
-        "--repeats",
-        ("--bound", {"action": "store_true", "help": "only the step at 1 mm against its bounds"}),
-        "--output",
+        "--repeats --output",
+        scans=8,
+        batch=4,
+        resolution=2.0,
+        bound=(False, "only the step at 1 mm against its bounds"),
     )
+    heading = "Training from registered scans"
     if given.bound:
-        body = "\n".join([f"`python benchmarks/training_rate.py --bound --batch {given.batch}`, one thread.", "",
-                          *step_against_bounds(given.batch, given.repeats)])  # fmt: skip
-        show(body, given.output, "A step at 1 mm against its bounds", "Training from registered scans")
+        said = step_against_bounds(given.batch, given.repeats)
+        print(said)
+        if given.output:
+            body = f"`python benchmarks/training_rate.py --bound --batch {given.batch}`, one thread.\n\n{said}"
+            write_section(given.output, "A step at 1 mm against its bounds", body, heading)
         return
-    rows = measured(given.scans, given.batch, given.resolution, given.repeats)
-    steps, bound = given.scans // given.batch, rows[0][2]
-    lines = [
-        "| epoch of the founding CNN | first, s per step | best later, s per step | rate, % of a resident batch |",
-        "|---|---:|---:|---:|",
-        *(f"| {name} | {a / steps:.2f} | {b / steps:.2f} | **{100 * bound / b:.0f}** |" for name, a, b in rows),
+    found = measured(given.scans, given.batch, given.resolution, given.repeats)
+    steps, bound = given.scans // given.batch, found[0][2]
+    columns = [
+        "epoch of the founding CNN",
+        "first, s per step",
+        "best later, s per step",
+        "rate, % of a resident batch",
     ]
+    rows = [[name, f"{a / steps:.2f}", f"{b / steps:.2f}", f"**{100 * bound / b:.0f}**"] for name, a, b in found]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    text = "\n".join([
-        "# Training from registered scans", "",
-        f"Made by `python benchmarks/training_rate.py --scans {given.scans} --batch {given.batch} --resolution "
-        f"{given.resolution:g} --repeats {given.repeats}`. One CPU thread, {given.scans} scans, "
-        f"batches of {given.batch}; CPU seconds of the process, arms in turns, best of {given.repeats} after the first "
-        f"epoch. Other work ran on the machine. Peak memory of the process, with the caches of both peers: "
-        f"{peak:.1f} GiB.", "", *lines,
-    ])  # fmt: skip
-    show_page(text, given.output)
+    print(f"Peak memory of the process, with the caches of both peers: {peak:.1f} GiB.")
+    show_page("\n".join(table(columns, rows, "---:")), given.output, heading)
 
 
 if __name__ == "__main__":

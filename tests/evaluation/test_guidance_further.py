@@ -8,11 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from guidance_conditions import Condition, conditions, further
-from guidance_study import kept, measured, parts_of, trained
-from guidance_summary import further_tables, plain_summary
-from guidance_weights import curve_columns, held_out_iou, swept, weights_chosen
-from marked_cohort import Cohort, enlarged
+from guidance_conditions import Condition, conditions, further, swept
+from guidance_study import Cohort, enlarged, kept, measured, parts_of, trained
+from guidance_summary import curve_columns, further_tables, held_out_iou, plain_summary, weights_chosen
 
 SHAPE = (26, 26, 26)
 

@@ -6,8 +6,8 @@ import types
 
 import numpy as np
 import pandas as pd
-import patients_backbones
 import patients_cams
+import patients_measures
 import patients_network_studies
 import patients_networks
 import patients_planted
@@ -120,7 +120,7 @@ def test_likeness_of_a_stream_is_less_that_of_a_second_head_of_average_pooling(t
     for name in ("seed-1", "seed-2"):
         (tmp_path / name).mkdir()
         pd.DataFrame(rows).to_csv(tmp_path / name / "cams.tsv", sep="\t", index=False)
-    row = patients_stream.less_alike([tmp_path / "seed-1", tmp_path / "seed-2"], "grad-cam")
+    row = patients_stream.less_alike(patients_stream.likeness([tmp_path / "seed-1", tmp_path / "seed-2"]), "grad-cam")
     start = "| likeness: grad-cam, CA-Stream less grad-cam, GAP again | 5 | -0.30, -0.30 | -0.30 ("
     assert row.startswith(start)
 
@@ -144,19 +144,19 @@ def test_people_are_recognised_by_those_a_fold_trains_on_alone():
     values = sides + 0.01 * random.standard_normal(sides.shape)
     values[people.index("a7")] = [0.1, 1.0]  # a patient who looks like a control
     fold = Fold(0, tuple(name for name in people if name[1] < "6"), (), ("a6", "a7", "c6", "c7"))
-    found = patients_backbones.recognised(points_of(values, people), fold, class_of, 1)
+    found = patients_measures.recognised(points_of(values, people), fold, class_of, 1)
     assert set(found) == set(fold.test)
     for measure in ("nearest 1", "nearest 10", "few-shot probe"):
         assert {name: row[measure] for name, row in found.items()} == {"a6": 100, "a7": 0, "c6": 100, "c7": 100}
     swapped = {name: {"AD": "CN", "CN": "AD"}[kind] if name in fold.train else kind for name, kind in class_of.items()}
-    turned = patients_backbones.recognised(points_of(values, people), fold, swapped, 1)
+    turned = patients_measures.recognised(points_of(values, people), fold, swapped, 1)
     assert {name: row["few-shot probe"] for name, row in turned.items()} == {"a6": 0, "a7": 100, "c6": 0, "c7": 0}
 
 
 def test_backbones_need_a_registered_run_of_younger_people(tmp_path):
     work = types.SimpleNamespace(out=tmp_path)
     with pytest.raises(SystemExit, match="no registered run of younger people"):
-        patients_backbones.learned(work, "SimCLR", 43)
+        patients_measures.learned(work, "SimCLR", 43)
 
 
 def test_deeper_heads_are_compared_with_linear_ones_of_their_loss():

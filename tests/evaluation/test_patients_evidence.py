@@ -34,7 +34,7 @@ def test_measures_of_planted_networks(people):
     weak = network(people, "weak", "d", 0.0, 9)
     tissue = -np.abs(strong[0].densities)  # darker where the first network marks more, whatever the class
     tissue[:, WANTED] -= 9 * people.positive
-    found = study.judged([*strong, weak], [*strong, weak], tissue, people, np.ones(N), WANTED)
+    found = study.measures_of([*strong, weak], [*strong, weak], tissue, people, np.ones(N), WANTED)
     assert (found["area"][:3] > 0.9).all()
     assert abs(found.loc["weak", "area"] - 0.5) < 0.15
     assert found["place"][:3].tolist() == [1, 1, 1]
@@ -43,7 +43,7 @@ def test_measures_of_planted_networks(people):
     table = found.assign(name=0)
     assert study.better(table, "place").tolist() == (-found["place"]).tolist()
     # who is drawn twice counts twice
-    twice = study.judged(strong, strong, tissue, people, np.full(N, 2.0), WANTED)
+    twice = study.measures_of(strong, strong, tissue, people, np.full(N, 2.0), WANTED)
     assert twice["area"].to_numpy() == pytest.approx(found["area"][:3].to_numpy())
 
 

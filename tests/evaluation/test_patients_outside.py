@@ -9,9 +9,7 @@ import numpy as np
 import pandas as pd
 import patients_outside
 import pytest
-from patients_halves import PRESET, Recipe, Study
-from patients_outside import Half
-from patients_outside_tables import in_short, summary
+from patients_outside import PRESET, Half, Recipe, Study, in_short, summary
 
 ROOT = Path(__file__).parents[2]
 KEPT = ROOT / "docs" / "benchmarks" / "patients_outside.tsv"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pandas as pd
+import patients_measures
 import patients_network_studies
 import patients_networks
-import patients_own_maps
 import pytest
 import torch
 from inherent_runs import Recipe
@@ -29,29 +29,29 @@ def test_the_largest_go_first_and_up_to_a_quarter_of_the_brain():
     volume = torch.zeros(1, 1, 4, 4, 10)
     volume[0, 0, :, :, :5] = torch.arange(1.0, 81).reshape(4, 4, 5)  # 80 of 160 voxels are brain
     share = lambda volumes: (volumes > 0).sum((1, 2, 3, 4)) / 80  # noqa: E731
-    assert patients_own_maps.while_removed(share, volume, volume[0, 0]) == pytest.approx(100 * (1 - 0.25 / 2))
+    assert patients_measures.while_removed(share, volume, volume[0, 0]) == pytest.approx(100 * (1 - 0.25 / 2))
     last = lambda volumes: (volumes == 80).sum((1, 2, 3, 4)).float()  # noqa: E731
-    assert patients_own_maps.while_removed(last, volume, volume[0, 0]) == pytest.approx(100 / 11)  # gone after a step
-    assert patients_own_maps.while_removed(last, volume, -volume[0, 0]) == pytest.approx(100)
+    assert patients_measures.while_removed(last, volume, volume[0, 0]) == pytest.approx(100 / 11)  # gone after a step
+    assert patients_measures.while_removed(last, volume, -volume[0, 0]) == pytest.approx(100)
 
 
 def test_of_a_linear_network_the_own_map_is_the_best_order():
-    found = patients_own_maps.removal(loaded(coda(outputs=2)), scans(1), 1)
+    found = patients_measures.removal(loaded(coda(outputs=2)), scans(1), 1)
     assert found["most first: own"] < min(found["before"], found["random order"], found["most first: gradient"])
     assert found["least first: own"] > max(found["before"], found["random order"])
 
 
 def test_layers_drawn_anew_change_the_map_and_the_same_layers_do_not(monkeypatch):
     network, scan = loaded(coda(outputs=2)), scans(1)
-    found = patients_own_maps.cascade(network, scan, 1)
+    found = patients_measures.cascade(network, scan, 1)
     assert 0 <= found["like the trained map: all layers"] < 0.9
-    monkeypatch.setattr(patients_own_maps, "randomised", lambda same, *_: same)
-    assert list(patients_own_maps.cascade(network, scan, 1).values()) == pytest.approx([1, 1, 1, 1])
+    monkeypatch.setattr(patients_measures, "randomised", lambda same, *_: same)
+    assert list(patients_measures.cascade(network, scan, 1).values()) == pytest.approx([1, 1, 1, 1])
 
 
 def test_constants_are_nothing_without_biases_and_the_whole_margin_where_they_are_huge():
     scan = scans(1)
-    found = patients_own_maps.constants(loaded(bcos(outputs=2)), scan, 0)
+    found = patients_measures.constants(loaded(bcos(outputs=2)), scan, 0)
     assert found["constants: more than half"] == 0
     assert found["constants: size"] == pytest.approx(0, abs=1e-9)  # what is left is rounding, and its sign anything
     model, biased = bcos(outputs=2), nn.Linear(2, 2).double()
@@ -60,7 +60,7 @@ def test_constants_are_nothing_without_biases_and_the_whole_margin_where_they_ar
         margin = float(model(scan) @ torch.tensor([[-1.0], [1.0]], dtype=torch.float64))
         for factor, half, second in ((3, 100, 0), (-0.5, 0, 100), (0.5, 0, 0)):
             biased.bias.copy_(torch.tensor([0, factor * margin]))
-            found = patients_own_maps.constants(loaded(StagedModel([*model.stages, biased]).eval()), scan, 0)
+            found = patients_measures.constants(loaded(StagedModel([*model.stages, biased]).eval()), scan, 0)
             assert found["constants: size"] == pytest.approx(abs(factor * margin))
             assert (found["constants: more than half"], found["constants: for the second"]) == (half, second)
 
@@ -68,10 +68,10 @@ def test_constants_are_nothing_without_biases_and_the_whole_margin_where_they_ar
 def test_air_contributes_where_it_is_seen():
     scan = scans(1)
     outside = 100 * float((scan == 0).double().mean())
-    found = patients_own_maps.drawn(loaded(bcos(outputs=2)), scan, 1)
+    found = patients_measures.drawn(loaded(bcos(outputs=2)), scan, 1)
     assert found["even map: outside"] == pytest.approx(outside)
     assert found["class: positive outside"] == found["less the mean: positive outside"] == 0
-    found = patients_own_maps.drawn(loaded(bcos(outputs=2, background="dark")), scan, 1)
+    found = patients_measures.drawn(loaded(bcos(outputs=2, background="dark")), scan, 1)
     assert 0 < found["class: positive outside"] < 100
 
 

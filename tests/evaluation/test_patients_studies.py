@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import grid_directions
+import harness
 import numpy as np
 import pandas as pd
-import patients_hippocampus
 import patients_relevance
 import pytest
-import sections
 
 
 def run_with(folder, tissue):
@@ -57,12 +56,12 @@ def test_relevance_beside_volume_and_intensity_is_of_true_positives_on_the_scale
     known = pd.DataFrame({"scan_id": [f"s{k:02d}" for k in range(20)], "mmse": -tissue, "nwbv": tissue})
     known.to_csv(tmp_path / "warped" / "scans.tsv", sep="\t", index=False)
     known.to_csv(tmp_path / "warped" / "clinical.tsv", sep="\t", index=False)
-    volumes = patients_hippocampus.hippocampal(tmp_path / "warped")
+    volumes = patients_relevance.hippocampal(tmp_path / "warped")
     assert volumes["volume"]["s00"] == pytest.approx(5500)
-    found = patients_hippocampus.beside_tissue(runs[0], volumes["volume"])
+    found = patients_relevance.beside_tissue(runs[0], volumes["volume"])
     assert len(found) == 18
     assert found.corr()["intensity"]["lrpB000"] == pytest.approx(-1)
-    text = patients_hippocampus.hippocampus(runs, volumes)
+    text = patients_relevance.hippocampus(runs, volumes)
     assert "| L1, L3: LRP β = 0 and intensity | -1.00, -1.00 | -1.00 |" in text
     assert "| L1, L3: LRP β = 0 and volume | 1.00, 1.00 | 1.00 |" in text
     assert "| L3: volume, LRP β = 1 less β = 0 | -2.00, -2.00 | -2.00 |" in text
@@ -70,7 +69,7 @@ def test_relevance_beside_volume_and_intensity_is_of_true_positives_on_the_scale
     assert "| volume and MMSE, 20 patients | 1.00 | 1.00 | 1.00 to 1.00 |" in text
     assert "| volume and nWBV, 20 patients | -1.00 | -1.00 | -1.00 to -1.00 |" in text
     with pytest.raises(SystemExit, match="1 true positives have no hippocampal volume, such as s03"):
-        patients_hippocampus.hippocampus(runs, volumes.drop("s03"))
+        patients_relevance.hippocampus(runs, volumes.drop("s03"))
 
 
 def scores_of(shares, kind="needle"):
@@ -141,9 +140,9 @@ def test_words_of_a_section_stay_when_its_tables_are_made_again(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("# H\n\n## A\n\nSaid before.\n\nAll:\n\n| a |\n|---|\n| 1 |\n\nB:\n\n| 2 |\n\n## B\n\nKept.\n")
     new = "All:\n\n| a |\n|---|\n| 3 |"
-    sections.show(new, page, "A", "H", words=False)
+    harness.show(new, page, "A", "H")
     assert page.read_text() == f"# H\n\n## A\n\nSaid before.\n\n{new}\n\n## B\n\nKept.\n"
-    sections.show(new, page, "C", "H", words=False)
+    harness.show(new, page, "C", "H")
     assert page.read_text().endswith(f"Kept.\n\n## C\n\n{new}\n")
 
 
@@ -152,10 +151,10 @@ def test_a_page_of_patients_is_unchanged_by_tables_that_are_the_same(tmp_path):
     page = tmp_path / "page.md"
     page.write_text(told.read_text(encoding="utf-8"), encoding="utf-8")
     section = page.read_text(encoding="utf-8").partition("## Probes\n")[2].partition("\n## ")[0]
-    sections.write_tables(page, "Probes", section[section.index("| recipe") :], "Claims asked of patients")
+    harness.write_tables(page, "Probes", section[section.index("| recipe") :], "Claims asked of patients")
     assert page.read_text(encoding="utf-8") == told.read_text(encoding="utf-8")
 
 
 def test_a_difference_is_the_mean_over_people_of_their_means_over_seeds():
     index = pd.MultiIndex.from_tuples([(seed, person) for seed in (1, 2) for person in "vwxyz"])
-    assert sections.across(pd.Series([1.0] * 5 + [2.0] * 5, index), 1) == "5 | +1.0, +2.0 | +1.5"
+    assert harness.across(pd.Series([1.0] * 5 + [2.0] * 5, index), "+.1f") == "5 | +1.0, +2.0 | +1.5"

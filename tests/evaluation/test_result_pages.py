@@ -8,7 +8,7 @@ from pathlib import Path
 import claim_records
 import pytest
 import result_pages
-from result_pages import NEWER, NONE, OTHER, Made
+from result_pages import NEWER, NONE, OTHER, PageRecord
 
 ROOT = Path(__file__).parents[2]
 PAGES, NOW = result_pages.records()
@@ -47,14 +47,14 @@ def test_what_has_changed_since_is_said_beside_the_page(monkeypatch, tmp_path):
     page.write_text("r .5\n", encoding="utf-8")
     monkeypatch.setattr(result_pages, "ROOT", tmp_path)
     assert result_pages.digest_of(page) == "5395472eaf10"
-    made = Made("abc123", "5395472eaf10", {"older": "1", "younger": "2"})
+    made = PageRecord("abc123", "5395472eaf10", {"older": "1", "younger": "2"})
     monkeypatch.setattr(result_pages, "records", lambda: ({"found.md": made}, {"older": "1", "younger": "2"}))
-    assert result_pages.shown("found.md") == "of `abc123`"
+    assert result_pages.state_of("found.md") == "of `abc123`"
     assert list(made.faults("found.md", {"older": "1", "younger": "3"})) == [OTHER]
     assert list(made.faults("found.md", {"older": "1"})) == [OTHER]
-    assert result_pages.shown("other.md") == f"**{NONE}**"
+    assert result_pages.state_of("other.md") == f"**{NONE}**"
     page.write_text("r .6\n", encoding="utf-8")
-    assert result_pages.shown("found.md") == f"of `abc123`, **{NEWER}**"
+    assert result_pages.state_of("found.md") == f"of `abc123`, **{NEWER}**"
     page.unlink()
     assert list(made.faults("found.md", {})) == [NEWER, OTHER]
 
@@ -65,6 +65,6 @@ def test_a_record_is_what_the_page_and_the_people_are_now(monkeypatch, tmp_path)
     monkeypatch.setattr(result_pages, "DATA", tmp_path)
     monkeypatch.setattr(result_pages.subprocess, "check_output", lambda *words, **how: "abc123\n")
     said = result_pages.tomllib.loads(result_pages.record("patients.md", ["older"]))
-    made = Made(**said["patients.md"])
+    made = PageRecord(**said["patients.md"])
     assert (made.commit, dict(made.cohorts)) == ("abc123", {"older": result_pages.people_of("older")})
     assert list(made.faults("patients.md", made.cohorts)) == []

@@ -13,11 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import null_cohorts
-import null_estimates
 import null_intervals
-import null_networks
-import null_people
-import null_relevance
+import null_tables
 import pytest
 import type_one_error
 from scipy.stats import binom, binomtest
@@ -38,12 +35,11 @@ FEWER = {
 
 @pytest.fixture(autouse=True)
 def fewer_permutations(monkeypatch) -> None:
-    for module in (null_intervals, null_estimates, null_cohorts):
-        monkeypatch.setattr(module, "DRAWS", 500)
+    monkeypatch.setattr(null_intervals, "DRAWS", 500)
     monkeypatch.setattr(null_intervals, "SIMULATED", 200)
-    for module in (null_relevance, null_people, null_networks, null_estimates):
+    for module in (null_tables, null_intervals):
         monkeypatch.setattr(module, "M", PERMUTATIONS)
-    for module in (null_relevance, null_people, null_networks, null_estimates, null_cohorts):
+    for module in (null_tables, null_intervals, null_cohorts):
         monkeypatch.setattr(module, "FAST", replace(module.FAST, permutations=PERMUTATIONS))
     monkeypatch.setattr(type_one_error, "PERMUTATIONS", PERMUTATIONS)
 
