@@ -23,7 +23,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from heatlas.pipeline.cohort.bids.dataset import with_courses
@@ -54,7 +54,7 @@ from heatlas.pipeline.cohort.segmented.subjects import named_scan
 from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.run.plain_text import counted, listed
+from heatlas.pipeline.run.plain_text import counted, listed, note_on
 
 PEOPLE = ("participantid", "participant", "subjectid", "subject", "sub", "fsid", "ptid", "person", "id")
 SESSIONS = ("sessionid", "session", "ses", "visitid", "visit", "viscode2", "viscode", "timepoint")
@@ -111,17 +111,9 @@ def require_short(where: object, person: str, session: str | None) -> None:
 def find_table(text: str, root: Path) -> Path:
     """The file that a setting names: as a path, or in the input folder."""
     for path in (Path(text), root / text):
-        if _exists(path):
+        if os.path.isfile(path):  # noqa: PTH113 `Path.is_file` raises for a path longer than the system allows
             return path.resolve()
     raise BadInputError(f"cohort.table = '{text}': no such file, neither here nor in {root}. Correct --table.")
-
-
-def _exists(path: Path) -> bool:
-    """Whether a path is that of a file; one longer than the system allows is of none."""
-    try:
-        return path.is_file()
-    except OSError:
-        return False
 
 
 def read_people(file: Path, subjects: Mapping[str, tuple[str, str | None]] | None = None) -> PeopleTable:
@@ -144,8 +136,8 @@ def read_people(file: Path, subjects: Mapping[str, tuple[str, str | None]] | Non
     notes.append(f"columns of {file.name} that are used: {', '.join(use for use in uses[: 2 + bool(session)] if use)}")
     nameless = [str(line) for line, cells in rows if cells and person not in cells]
     if nameless:
-        text = f"{counted(len(nameless), 'row')} of {file.name} without {person} left out"
-        notes.append(f"{text}: line {listed(nameless)}")
+        count = counted(len(nameless), "row")
+        notes.append(f"{count} of {file.name} without {person} left out: line {listed(nameless)}")
     impossible: list[str] = []
     people: dict[str, tuple[str, str]] = {}
     people_rows = []
@@ -274,13 +266,13 @@ def _subject_column(
     least half of its cells, none of them twice, and more folders than the participants do.
     """
     filled = {name: [cells[name] for _, cells in rows if name in cells] for name in columns}
-    named = {name: sum(cell in subjects for cell in own) for name, own in filled.items()}
+    named = {name: sum(cell in subjects for cell in cells) for name, cells in filled.items()}
     person = _first(columns, PEOPLE)
     people = {who for who, _ in subjects.values()}
     by_person = sum(visit_named(cell)[0] in people for cell in filled.get(person or "", ()))
-    apart = [name for name in columns if name != person and len(set(filled[name])) == len(filled[name])
-             and 2 * named[name] >= len(filled[name])]  # fmt: skip
-    best = max(apart, key=lambda name: named[name], default="")
+    unique = [name for name in columns if name != person and len(set(filled[name])) == len(filled[name])]
+    naming = [name for name in unique if 2 * named[name] >= len(filled[name])]
+    best = max(naming, key=lambda name: named[name], default="")
     if best and named[best] > by_person:
         return best
     return person if person and named[person] else ""
@@ -306,12 +298,9 @@ def read_listed(
     names = scan_ids(images)
     read = [_candidate(root, table.file.name, row, path, names[row], config, space) for row, path in images.items()]
     candidates, notes, fact_notes = with_courses(read, tables, config.mci_horizon_months)
-    unscanned = [row.named for row in table.rows if not row.path]
+    notes += note_on([row.named for row in table.rows if not row.path], "row", f"of {table.file.name} without a path")
     unlisted = sorted(set(files.images) - set(images.values()))
-    if unscanned:
-        notes.append(f"{counted(len(unscanned), 'row')} of {table.file.name} without a path: {listed(unscanned)}")
-    if unlisted:
-        notes.append(f"{counted(len(unlisted), 'image')} in the folder without a row ignored: {listed(unlisted, 3)}")
+    notes += note_on(unlisted, "image", "in the folder without a row ignored", limit=3)
     return candidates, notes + fact_notes
 
 
@@ -323,7 +312,7 @@ def _candidate(
     if problem is not None:
         return Candidate(scan.dropped(problem)), None
     facts = facts_of(scan, {}, row.cells, {}, sidecar, (table, table, table))
-    return Candidate(facts.scan_with(entry), row.cells), facts
+    return Candidate(replace(facts.scan, entry=entry), row.cells), facts
 
 
 def scan_ids(images: Mapping[PeopleRow, str]) -> dict[PeopleRow, str]:
@@ -331,7 +320,7 @@ def scan_ids(images: Mapping[PeopleRow, str]) -> dict[PeopleRow, str]:
     stems = {row: image_stem(path) for row, path in images.items()}
     if len(set(stems.values())) == len(stems):
         return stems
-    return {row: "_".join(part for part in (row.person, row.session) if part) for row in images}
+    return {row: row.named.replace(" ", "_") for row in images}
 
 
 def _image(root: Path, table: PeopleTable, row: PeopleRow) -> str:
@@ -340,7 +329,7 @@ def _image(root: Path, table: PeopleTable, row: PeopleRow) -> str:
     if not is_image(row.path):
         raise BadInputError(f"{where} is no image. Give paths of NIfTI or FreeSurfer files (.nii, .nii.gz, .mgz).")
     tried = dict.fromkeys(_resolve_folders(root, folder / row.path) for folder in (root, table.file.parent))
-    existing = [path for path in tried if _exists(path) or os.path.islink(path)]  # noqa: PTH114 false if it is too long
+    existing = [path for path in tried if os.path.isfile(path) or os.path.islink(path)]  # noqa: PTH113, PTH114
     if not existing:
         tops = " or ".join(dict.fromkeys(map(str, (root, table.file.parent))))
         raise BadInputError(
@@ -368,26 +357,23 @@ def _resolve_folders(root: Path, path: Path) -> Path:
 
 def require_single(table: PeopleTable, images: Mapping[PeopleRow, str], of_visits: bool) -> None:
     """Refuse a file or subject in two rows, and two images of one visit."""
-    of_files = ("is in", lambda row: images[row], "Correct the cells, or remove all but one of the rows")
-    of_people = (
-        "has an image in",
-        lambda row: row.named,
-        "Name the session of each in a column session, or keep one row",
-    )
-    for what, key, remedy in (of_files, of_people)[: 1 + of_visits]:
-        rows: dict[str, list[PeopleRow]] = {}
-        for row in images:
-            rows.setdefault(key(row), []).append(row)
-        several = [_name_rows(what, name, of) for name, of in rows.items() if len(of) > 1]
-        if several:
-            raise BadInputError(f"{table.file}: {listed(several, 3)}. {remedy}.")
+    by_file: dict[str, list[PeopleRow]] = {}
+    by_visit: dict[str, list[PeopleRow]] = {}
+    for row, image in images.items():
+        by_file.setdefault(image, []).append(row)
+        by_visit.setdefault(row.named, []).append(row)
 
+    def refuse(several: Mapping[str, Sequence[PeopleRow]], what: str, remedy: str) -> None:
+        cases = []
+        for name, rows in several.items():
+            people = f" (of {listed(dict.fromkeys(row.person for row in rows), 3)})" if several is by_file else ""
+            cases += [f"{name} {what} lines {' and '.join(str(row.line) for row in rows)}{people}"] * (len(rows) > 1)
+        if cases:
+            raise BadInputError(f"{table.file}: {listed(cases, 3)}. {remedy}.")
 
-def _name_rows(what: str, name: str, rows: Sequence[PeopleRow]) -> str:
-    """The rows of one file or visit, with the people of a file that several share."""
-    people = listed(dict.fromkeys(row.person for row in rows), 3)
-    of = f" (of {people})" if what == "is in" else ""
-    return f"{name} {what} lines {' and '.join(str(row.line) for row in rows)}{of}"
+    refuse(by_file, "is in", "Correct the cells, or remove all but one of the rows")
+    if of_visits:
+        refuse(by_visit, "has an image in", "Name the session of each in a column session, or keep one row")
 
 
 _NEAR = 4

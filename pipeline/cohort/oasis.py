@@ -49,13 +49,21 @@ from heatlas.pipeline.cohort.people.diagnosis import Diagnosis, cdr_diagnosis, f
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.run.plain_text import counted, listed
+from heatlas.pipeline.run.plain_text import listed, note_on
 
 SESSION = {"OAS1": "ID", "OAS2": "MRI ID"}
 """Column of the session by release."""
 NAMES = {"OAS1": "oasis_cross-sectional", "OAS2": "oasis_longitudinal"}
 REQUIRED = {"OAS1": ("M/F", "Age", "CDR"), "OAS2": ("M/F", "Age", "CDR", "Visit")}
 DELAY = {"OAS1": "Delay", "OAS2": "MR Delay"}
+COLUMNS: values.Columns = {
+    "age": ("Age", values.positive),
+    "sex": ("M/F", values.sex),
+    "mmse": ("MMSE", values.score),
+    "cdr": ("CDR", values.score),
+    "tiv_mm3": ("tiv_mm3", values.positive),
+}
+"""Columns of either release that fill a scan; the intracranial volume is converted first."""
 _MM3_PER_CM3 = 1000.0
 _LARGEST_CM3 = 10_000.0
 
@@ -199,7 +207,9 @@ def is_oasis(files: InputFiles) -> bool:
     return any(_session_of(path) for path in files.pairs)
 
 
-def read_oasis(root: Path, files: InputFiles, config: CohortConfig) -> tuple[list[Candidate], list[str]]:
+def read_oasis(
+    root: Path, files: InputFiles, config: CohortConfig, _space: str = ""
+) -> tuple[list[Candidate], list[str]]:
     """Read a download: one candidate per session with any image, and notes.
 
     BadInputError if images of two releases lie together, the table is missing or that of another release, or the image
@@ -223,27 +233,20 @@ def read_oasis(root: Path, files: InputFiles, config: CohortConfig) -> tuple[lis
         )
     table = read_oasis_table(root, (*files.tables, *files.workbooks), release)
     histories = _histories(table, release)
-    candidates = [
-        _candidate(session, paths, kind, table, histories, config) for session, paths in sorted(sessions.items())
-    ]
+    images = {session: _images(paths, kind) for session, paths in sorted(sessions.items())}
+    candidates = [_candidate(session, of, kind, table, histories, config) for session, of in images.items()]
+    twice = [session for session in sessions if len(dict(images[session])) < len(images[session])]
     unscanned = sorted(set(table.rows) - set(sessions))
     diagnosed = sum("CDR" in table.rows[session] for session in unscanned)
+    text = f"in {table.name} without an image here, {diagnosed} of them with a diagnosis"
     rowless = sorted(set(sessions) - set(table.rows))
-    notes = [*table.notes, *problem_notes(table.impossible)]
-    twice = [
-        one for one, paths in sessions.items() if len({n for n, _ in _images(paths, kind)}) < len(_images(paths, kind))
+    notes = [
+        *table.notes,
+        *problem_notes(table.impossible),
+        *note_on(twice, "session", "there more than once, the first by path is used", verb="is"),
+        *note_on(unscanned, "session", text),
+        *note_on(rowless, "session", f"with images but no row in {table.name}"),
     ]
-    if twice:
-        notes.append(
-            f"{counted(len(twice), 'session', 'is')} there more than once, the first by path is used: {listed(twice)}"
-        )
-    if unscanned:
-        notes.append(
-            f"{counted(len(unscanned), 'session')} in {table.name} without an image here, {diagnosed} of them with a "
-            f"diagnosis: {listed(unscanned)}"
-        )
-    if rowless:
-        notes.append(f"{counted(len(rowless), 'session')} with images but no row in {table.name}: {listed(rowless)}")
     if config.oasis_image == "atlas":
         notes.append("images of T88_111 are scaled to an atlas, so volumes measured in them are relative (ASF)")
     return candidates, notes
@@ -280,28 +283,29 @@ def _session_of(path: str) -> str | None:
 
 def _candidate(
     session: str,
-    paths: Sequence[str],
+    images: Sequence[tuple[int, str]],
     kind: ImageKind,
     table: OasisTable,
     histories: Mapping[str, Sequence[Diagnosis]],
     config: CohortConfig,
 ) -> Candidate:
     row = table.rows.get(session, {})
-    image = next((path for _, path in _images(paths, kind)), None)
+    image = images[0][1] if images else None
     scan = Scan(participant(session), session_name(session, row), session, image, entry=kind.entry)
     if image is None:
         return Candidate(scan.dropped(f"not downloaded: no image {kind.wanted} in its folder"))
     if session not in table.rows:
         return Candidate(scan.dropped(f"no row in {table.name}"))
-    cdr = values.score(row.get("CDR"))
-    diagnosis = _diagnosis(cdr, config)
-    volume = values.positive(row.get("tiv_mm3"))
+    facts = values.read_cells(row, COLUMNS)
+    diagnosis = _diagnosis(facts["cdr"], config)
     filled = replace(
-        scan, diagnosis=diagnosis, diagnosis_source=f"{table.name}: CDR" if diagnosis else None,
-        age=values.positive(row.get("Age")), sex=values.sex(row.get("M/F")), field_strength=TESLA,
-        mmse=values.score(row.get("MMSE")), cdr=cdr, tiv_mm3=volume,
-        tiv_source=None if volume is None else f"{table.name}: eTIV",
-    )  # fmt: skip
+        scan,
+        diagnosis=diagnosis,
+        diagnosis_source=f"{table.name}: CDR" if diagnosis else None,
+        field_strength=TESLA,
+        tiv_source=None if facts["tiv_mm3"] is None else f"{table.name}: eTIV",
+        **facts,
+    )
     history = histories.get(scan.participant_id, ())
     at = next((past for past in history if past.session_id == scan.session_id), None)
     return Candidate(filled, row, follow_up=follow_up(history, at) if len(history) > 1 else None)
@@ -319,13 +323,9 @@ def _images(paths: Sequence[str], kind: ImageKind) -> list[tuple[int, str]]:
         match = kind.name.fullmatch(stem)
         if match is not None and folder.rpartition("/")[2] == kind.folder:
             number = int(match.groupdict().get("number") or 0)
-            images.add((number, path if is_pair(path) else _image_of(path)))
+            beside = (path[:-3] + ending for ending in ("img", "IMG"))
+            images.add((number, path if is_pair(path) else next(image for image in beside if header_of(image) == path)))
     return sorted(images)
-
-
-def _image_of(header: str) -> str:
-    image = header[:-3] + "img"
-    return image if header_of(image) == header else header[:-3] + "IMG"
 
 
 def _diagnosis(cdr: float | None, config: CohortConfig) -> str | None:

@@ -53,7 +53,7 @@ from heatlas.pipeline.cohort.images.dicom import DicomSeries, read_folder
 from heatlas.pipeline.cohort.images.files import image_stem, is_nifti
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.run.config.settings import CohortConfig
-from heatlas.pipeline.run.plain_text import counted, listed
+from heatlas.pipeline.run.plain_text import listed, note_on
 from heatlas.pipeline.run.work.progress import Progress
 
 
@@ -66,7 +66,9 @@ def adni_participant(ptid: str) -> str:
     return "sub-ADNI" + ptid.upper().replace("_", "")
 
 
-def read_adni(root: Path, files: InputFiles, config: CohortConfig) -> tuple[list[Candidate], list[str]]:
+def read_adni(
+    root: Path, files: InputFiles, config: CohortConfig, _space: str = ""
+) -> tuple[list[Candidate], list[str]]:
     """Read an ADNI download: one candidate per image below a participant's folder, and notes.
 
     A contrast by diagnosis needs ADNIMERGE's DX or DXSUM; any other column only has to exist.
@@ -105,7 +107,7 @@ def _records(root: Path, files: InputFiles, images: Sequence[AdniImage]) -> tupl
 def _roll_over_notes(ptids: Sequence[str], images: Sequence[AdniImage], names: Mapping[int, str]) -> list[str]:
     others = {ptid for ptid in [*ptids, *(image.ptid for image in images)] if names[person_number(ptid)] != ptid}
     joined = [f"{ptid} as {names[person_number(ptid)]}" for ptid in sorted(others)]
-    return [f"{counted(len(joined), 'PTID')} of one RID read as one person: {listed(joined)}"] if joined else []
+    return note_on(joined, "PTID", "of one RID read as one person")
 
 
 def _candidate(
@@ -162,14 +164,8 @@ def _rows_without_scan(
         if (adni_participant(names[person]), row.session_id) not in scanned
     ]
     unmatched = sorted({ptid for ptid in ptids if person_number(ptid) not in visits})
-    notes = []
-    if unscanned:
-        notes.append(f"{counted(len(unscanned), 'visit')} in ADNIMERGE without a scan here: {listed(unscanned)}")
-    if unmatched:
-        notes.append(
-            f"{counted(len(unmatched), 'participant')} in ADNIMERGE without an image here: {listed(unmatched)}"
-        )
-    return notes
+    notes = note_on(unscanned, "visit", "in ADNIMERGE without a scan here")
+    return notes + note_on(unmatched, "participant", "in ADNIMERGE without an image here")
 
 
 PTID = re.compile(r"\d{3}_S_\d{4,}", re.IGNORECASE)
@@ -270,16 +266,9 @@ def find_images(root: Path, files: InputFiles, max_voxel_mm: float) -> tuple[lis
             of_folder = _of_folder(read_folder(root, folder, names, max_voxel_mm))
             several += [folder] if len(of_folder) > 1 else []
             images += of_folder
-    notes = []
-    if several:
-        notes.append(
-            f"{counted(len(several), 'folder', 'holds')} several DICOM series, each is listed: {listed(several, 3)}"
-        )
-    if outside:
-        notes.append(
-            f"{counted(len(outside), 'image')} outside participants' folders (NNN_S_NNNN) ignored: {listed(outside, 3)}"
-        )
-    return images, notes
+    notes = note_on(several, "folder", "several DICOM series, each is listed", verb="holds", limit=3)
+    text = "outside participants' folders (NNN_S_NNNN) ignored"
+    return images, notes + note_on(outside, "image", text, limit=3)
 
 
 def _of_folder(series_list: Sequence[DicomSeries]) -> list[AdniImage]:

@@ -32,9 +32,9 @@ from xml.etree import ElementTree
 from heatlas.pipeline.cohort.adni.visit_tables import MPRAGEMETA, MRIQC, QUALITY_ADNI1, QUALITY_MAYO, person_number
 from heatlas.pipeline.cohort.cells import values
 from heatlas.pipeline.cohort.cells.tables import (
-    filled_rows,
     plain_name,
     possible_cells,
+    possible_rows,
     problem_notes,
     read_header,
     read_text_table,
@@ -43,11 +43,8 @@ from heatlas.pipeline.cohort.cells.values import Visit, visit_of, with_iso_dates
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.run.documents import read_regular
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.run.plain_text import counted, listed
+from heatlas.pipeline.run.plain_text import counted, listed, note_on
 from heatlas.pipeline.run.work.progress import Progress
-
-_COLUMNS = ("imagedataid", "subject", "sex", "age", "visit", "modality", "description", "acqdate")
-"""Columns read from a collection list, as `_letters_of` spells them; only the first is required."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +60,43 @@ class ImageRecord:
     sequence: str | None = None  # what the scanner, or ADNI's processing, calls the image
     field_strength: float | None = None  # tesla
 
+
+def participant(text: str | None) -> str | None:
+    """PTID of an ADNI participant in capitals; None for any other text.
+
+    >>> participant(" 002_s_0295 "), participant("Doe^John")
+    ('002_S_0295', None)
+    """
+    cleaned = (text or "").strip().upper()
+    return cleaned if re.fullmatch(r"\d{3}_S_\d{4,}", cleaned) else None
+
+
+def _visit(text: str | None) -> Visit | None:
+    return None if text is None else visit_of(text)
+
+
+_OF_LIST: values.Columns = {
+    "ptid": ("subject", participant),
+    "sex": ("sex", values.sex),
+    "age": ("age", values.positive),
+    "visit": ("visit", _visit),
+    "date": ("acqdate", values.calendar_date),
+    "modality": ("modality", values.text),
+    "sequence": ("description", values.text),
+}
+"""Columns of a collection list, as `_letters_of` spells them."""
+_LIST_COLUMNS = {"imagedataid", *(column for column, _ in _OF_LIST.values())}
+_OF_XML: values.Columns = {
+    "ptid": ("subjectIdentifier", participant),
+    "sex": ("subjectSex", values.sex),
+    "age": ("subjectAge", values.positive),
+    "visit": ("visitIdentifier", _visit),
+    "date": ("dateAcquired", values.calendar_date),
+    "modality": ("modality", values.text),
+    "sequence": ("sequence", values.text),
+    "field_strength": ("Field Strength", values.field_strength),
+}
+"""Elements of an XML file, besides what its protocol and the processing call them."""
 
 SILENT = ImageRecord()
 """The record of an image without metadata."""
@@ -84,7 +118,7 @@ def read_collections(root: Path, tables: Sequence[str]) -> tuple[dict[str, Image
     codes: set[str] = set()
     for name in tables:
         header = {_letters_of(column) for column in read_header(root / name)}
-        if "imagedataid" not in header or not header & set(_COLUMNS[1:]):
+        if "imagedataid" not in header or len(header & _LIST_COLUMNS) < 2:
             continue
         try:
             frame, row_notes = read_text_table(root / name)
@@ -92,38 +126,21 @@ def read_collections(root: Path, tables: Sequence[str]) -> tuple[dict[str, Image
         except BadInputError as error:
             notes.append(f"{name} is not used: {error}")
             continue
-        notes += [*row_notes, *date_notes]
-        problems: list[str] = []
-        rows = [possible_cells(name, line, cells, problems) for line, cells in filled_rows(frame) if cells]
-        notes += problem_notes(problems)
+        rows, cell_notes = possible_rows(name, frame)
+        notes += [*row_notes, *date_notes, *cell_notes]
         nameless = sum("imagedataid" not in cells for cells in rows)
         notes += [f"{name}: {counted(nameless, 'row')} without Image Data ID left out"] if nameless else []
         for cells in rows:
             if "imagedataid" in cells:
-                number, record = image_id(cells["imagedataid"]), _of_row(cells)
+                number, record = image_id(cells["imagedataid"]), ImageRecord(**values.read_cells(cells, _OF_LIST))
                 codes |= {cells["visit"]} if record.visit is not None and not record.visit.known else set()
                 contradicted += [number] if _differences(records.get(number, record), record) else []
                 records.setdefault(number, record)
-    if contradicted:
-        notes.append(
-            f"collection lists describe {counted(len(contradicted), 'image')} twice and differently, the first row is "
-            f"used: {listed(contradicted)}"
-        )
+    described = "twice and differently, the first row is used"
+    notes += note_on(contradicted, "image", described, before="collection lists describe ")
     if codes:
         notes.append(f"unknown visits in collection lists, matched by date only: {listed(sorted(codes))}")
     return records, notes
-
-
-def _of_row(cells: Mapping[str, str]) -> ImageRecord:
-    return ImageRecord(
-        ptid=participant(cells.get("subject")),
-        sex=values.sex(cells.get("sex")),
-        age=values.positive(cells.get("age")),
-        visit=visit_of(cells["visit"]) if "visit" in cells else None,
-        date=values.calendar_date(cells.get("acqdate")),
-        modality=cells.get("modality"),
-        sequence=cells.get("description"),
-    )
 
 
 def combine_records(
@@ -166,10 +183,8 @@ def date_note(dates: Mapping[str, tuple[date | None, date | None]]) -> list[str]
         for number, (folder, record) in dates.items()
         if folder is not None and record is not None and abs((folder - record).days) > 1
     ]
-    if not apart:
-        return []
-    images = counted(len(apart), "image", "has", "images")
-    return [f"{images} another date in the collection list or XML than in the folder, which is used: {listed(apart)}"]
+    text = "another date in the collection list or XML than in the folder, which is used"
+    return note_on(apart, "image", text, verb="has")
 
 
 def disagreement_notes(pairs: Mapping[str, tuple[Scan, ImageRecord]]) -> list[str]:
@@ -182,36 +197,17 @@ def disagreement_notes(pairs: Mapping[str, tuple[Scan, ImageRecord]]) -> list[st
     ]
     both = "the collection list or XML and ADNIMERGE disagree on the"
     notes = [f"{both} sex of {counted(len(sex), 'scan')}, ADNIMERGE is used: {listed(sex)}"] if sex else []
-    if age:
-        years = f"by more than {AGE_TOLERANCE_YEARS:g} years"
-        notes.append(f"{both} age of {counted(len(age), 'scan')} {years}, ADNIMERGE is used: {listed(age)}")
-    return notes
+    text = f"by more than {AGE_TOLERANCE_YEARS:g} years, ADNIMERGE is used"
+    return notes + note_on(age, "scan", text, before=f"{both} age of ")
 
 
 def coverage_notes(records: Mapping[str, ImageRecord], present: set[str]) -> list[str]:
     """Notes on listed images without a file, and on files that are not listed."""
     if not records:
         return []
-    absent = sorted(records.keys() - present)
-    unlisted = sorted(present - records.keys())
-    notes = []
-    if absent:
-        notes.append(
-            f"{counted(len(absent), 'image')} of the collection list or XML without a file here: {listed(absent)}"
-        )
-    if unlisted:
-        notes.append(f"{counted(len(unlisted), 'image')} here in no collection list or XML: {listed(unlisted)}")
-    return notes
-
-
-def participant(text: str | None) -> str | None:
-    """PTID of an ADNI participant in capitals; None for any other text.
-
-    >>> participant(" 002_s_0295 "), participant("Doe^John")
-    ('002_S_0295', None)
-    """
-    cleaned = (text or "").strip().upper()
-    return cleaned if re.fullmatch(r"\d{3}_S_\d{4,}", cleaned) else None
+    absent, unlisted = sorted(records.keys() - present), sorted(present - records.keys())
+    notes = note_on(absent, "image", "of the collection list or XML without a file here")
+    return notes + note_on(unlisted, "image", "here in no collection list or XML")
 
 
 def image_id(text: str) -> str:
@@ -254,12 +250,8 @@ def read_image_xmls(root: Path, paths: Sequence[str]) -> tuple[dict[str, ImageRe
         records[number], differing = merge_descriptions(list(of_image.values()))
         if differing:
             contradictions.append(f"{number} in {' and '.join(of_image)} ({', '.join(differing)})")
-    notes = problem_notes(problems)
-    if contradictions:
-        notes.append(
-            f"{counted(len(contradictions), 'image', 'is')} described differently by several XML files, these are "
-            f"not used: {listed(contradictions)}"
-        )
+    text = "described differently by several XML files, these are not used"
+    notes = [*problem_notes(problems), *note_on(contradictions, "image", text, verb="is")]
     if damaged:
         notes.append(f"{len(damaged)} XML files cannot be read and are skipped: {listed(damaged, 3)}")
     return records, notes
@@ -295,24 +287,14 @@ def parse_image_xml(
     number = _text(tree if derived is None else derived, "imageUID")
     if number is None:
         return None
-    sequence = _text(tree, "description") if derived is None else _text(derived, "processedDataLabel")
-    visit = _text(tree, "visitIdentifier")
+    texts = {term: _text(tree, term) for term, _ in _OF_XML.values()}
+    texts["sequence"] = _text(tree, "description") if derived is None else _text(derived, "processedDataLabel")
     protocol = {e.get("term"): (e.text or "").strip() for e in tree.iter() if _local(e.tag) == "protocol"}
-    facts = {term: _text(tree, term) or "" for term in ("subjectSex", "subjectAge")}
-    facts["Field Strength"] = protocol.get("Field Strength", "")
-    filled = {term: text for term, text in facts.items() if not values.is_missing(text)}
-    facts = possible_cells(name, None, filled, [] if problems is None else problems)
-    record = ImageRecord(
-        ptid=participant(_text(tree, "subjectIdentifier")),
-        sex=values.sex(facts.get("subjectSex")),
-        age=values.positive(facts.get("subjectAge")),
-        visit=None if visit is None else visit_of(visit),
-        date=values.calendar_date(_text(tree, "dateAcquired")),
-        modality=_text(tree, "modality"),
-        sequence=sequence,
-        field_strength=values.field_strength(facts.get("Field Strength")),
-    )
-    return image_id(number), record
+    texts["Field Strength"] = protocol.get("Field Strength")
+    measured = ("subjectSex", "subjectAge", "Field Strength")
+    filled = {term: text for term, text in texts.items() if text and not (term in measured and values.is_missing(text))}
+    cells = possible_cells(name, None, filled, [] if problems is None else problems)
+    return image_id(number), ImageRecord(**values.read_cells(cells, _OF_XML))
 
 
 def _local(tag: object) -> str:
@@ -332,12 +314,9 @@ def _text(tree: ElementTree.Element, name: str) -> str | None:
 
 _IMAGE = ("imageuid", "imageid", "loniimage")
 _SERIES = ("seriesid", "loniseries", "loniuid")
-_QUALITY_COLUMNS = (
-    *_IMAGE,
-    *_SERIES,
-    *("sequence", "seriesdescription", "magstrength", "magneticfieldstrength", "fieldstrength", "visit"),
-    *("scandate", "pass", "seriesselected", "seriesquality", "t1accelerated"),
-)
+_FIELD = ("magstrength", "magneticfieldstrength", "fieldstrength")
+_GRADES = ("pass", "seriesselected", "seriesquality", "t1accelerated")
+_QUALITY_COLUMNS = (*_IMAGE, *_SERIES, "sequence", "seriesdescription", *_FIELD, "visit", "scandate", *_GRADES)
 UNUSABLE = 4
 """The Mayo Clinic's worst grade."""
 
@@ -418,10 +397,8 @@ def _rows(path: Path, table: str) -> tuple[Sequence[Mapping[str, str]], list[str
         notes += date_notes
     except BadInputError as error:
         return [], [f"{path.name} is not used: {error}"]
-    frame = frame[[name for name in _QUALITY_COLUMNS if name in names]]
-    problems: list[str] = []
-    rows = [possible_cells(path.name, line, cells, problems) for line, cells in filled_rows(frame) if cells]
-    notes += problem_notes(problems)
+    rows, cell_notes = possible_rows(path.name, frame[[name for name in _QUALITY_COLUMNS if name in names]])
+    notes += cell_notes
     numbered = [cells for cells in rows if {*_IMAGE, *_SERIES} & set(cells)]
     if len(numbered) < len(rows):
         notes.append(
@@ -440,9 +417,7 @@ def _facts(cells: Mapping[str, str], table: str) -> ImageFacts:
     return ImageFacts(
         series=loni_number(values.first_value(cells, *_SERIES)),
         description=values.first_value(cells, "sequence", "seriesdescription"),
-        field_strength=values.field_strength(
-            values.first_value(cells, "magstrength", "magneticfieldstrength", "fieldstrength")
-        ),
+        field_strength=values.field_strength(values.first_value(cells, *_FIELD)),
         accelerated=_yes(cells.get("t1accelerated")),
         selected=_yes(cells.get("seriesselected")),
         grade=grade or None,

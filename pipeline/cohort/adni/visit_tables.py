@@ -29,7 +29,7 @@ import pandas as pd
 from heatlas.pipeline.cohort.cells.tables import filled_rows, possible_cells, problem_notes, read_text_table
 from heatlas.pipeline.cohort.cells.values import Visit, calendar_date, number, visit_code, visit_of, with_iso_dates
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.run.plain_text import counted, listed
+from heatlas.pipeline.run.plain_text import listed, note_on
 
 ADNIMERGE = "ADNIMERGE"
 DXSUM = "DXSUM"
@@ -111,6 +111,11 @@ class VisitRow:
     columns: Mapping[str, str]
 
 
+def by_date(row: VisitRow) -> tuple[date, str]:
+    """By what visits are sorted."""
+    return row.exam_date or date.max, row.session_id
+
+
 @dataclass(frozen=True)
 class VisitTable:
     """Rows of a table by RID, in order of date."""
@@ -141,11 +146,9 @@ def contradiction(columns: Mapping[str, str]) -> str:
 
 def contradiction_notes(name: str, contradictions: Mapping[int, str]) -> list[str]:
     """A note on rows whose RID and PTID belong to different people, by line of a table."""
-    if not contradictions:
-        return []
-    rows = counted(len(contradictions), "row", "is")
-    named = listed(f"line {line} ({ids})" for line, ids in contradictions.items())
-    return [f"{name}: {rows} left out because RID and PTID belong to different people; correct one of them: {named}"]
+    cases = [f"line {line} ({ids})" for line, ids in contradictions.items()]
+    text = "left out because RID and PTID belong to different people; correct one of them"
+    return note_on(cases, "row", text, before=f"{name}: ", verb="is")
 
 
 def todays_spelling(columns: Iterable[str], used: Iterable[str]) -> dict[str, str]:
@@ -188,17 +191,14 @@ def read_visit_table(
         notes += date_notes
     except BadInputError as error:
         return VisitTable(), [f"{name} is not used: {error}"]
-    rows, bad, contradictions, problems = _rows_by_person(name, frame[[c for c in used if c in frame.columns]], persons)
-    notes += contradiction_notes(name, contradictions)
-    if bad:
-        notes.append(f"{name}: {counted(len(bad), 'row')} without a RID or PTID left out: {listed(bad, 3)}")
-    return VisitTable(name, rows), [*notes, *problem_notes(problems)]
+    rows, row_notes = _rows_by_person(name, frame[[c for c in used if c in frame.columns]], persons)
+    return VisitTable(name, rows), [*notes, *row_notes]
 
 
 def _rows_by_person(
     name: str, frame: pd.DataFrame, persons: Collection[int]
-) -> tuple[dict[int, tuple[VisitRow, ...]], list[str], dict[int, str], list[str]]:
-    """Rows by RID, contents of rows without one, contradictory rows by line, and impossible cells."""
+) -> tuple[dict[int, tuple[VisitRow, ...]], list[str]]:
+    """Rows by RID; notes on rows without one, contradictory rows and impossible cells."""
     rows: dict[int, list[VisitRow]] = {}
     bad: list[str] = []
     contradictions: dict[int, str] = {}
@@ -210,19 +210,15 @@ def _rows_by_person(
         person = _person(cells)
         if person is None:
             bad.append(cells.get("RID") or cells.get("PTID") or "nothing")
-            continue
-        if person not in persons:
-            continue
-        columns = possible_cells(name, line, cells, problems)
-        when = next((day for column in DATE_COLUMNS if (day := calendar_date(columns.get(column)))), None)
-        visit = visit_of(visit_code(columns))
-        months = None if visit.within_phase else visit.months  # only its date tells which phase
-        rows.setdefault(person, []).append(VisitRow(visit.session_id, months, when, columns))
-    by_person = {
-        person: tuple(sorted(of, key=lambda row: (row.exam_date or date.max, row.session_id)))
-        for person, of in rows.items()
-    }
-    return by_person, bad, contradictions, problems
+        elif person in persons:
+            columns = possible_cells(name, line, cells, problems)
+            when = next((day for column in DATE_COLUMNS if (day := calendar_date(columns.get(column)))), None)
+            visit = visit_of(visit_code(columns))
+            months = None if visit.within_phase else visit.months  # only its date tells which phase
+            rows.setdefault(person, []).append(VisitRow(visit.session_id, months, when, columns))
+    notes = contradiction_notes(name, contradictions)
+    notes += note_on(bad, "row", "without a RID or PTID left out", before=f"{name}: ", limit=3)
+    return {person: tuple(sorted(of, key=by_date)) for person, of in rows.items()}, [*notes, *problem_notes(problems)]
 
 
 def _person(columns: Mapping[str, str]) -> int | None:

@@ -23,7 +23,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from heatlas.pipeline.cohort.cells import values
 from heatlas.pipeline.cohort.cells.tables import (
@@ -42,7 +42,7 @@ from heatlas.pipeline.cohort.people.diagnosis import Diagnosis
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.run.documents import read_regular
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.run.plain_text import counted, listed
+from heatlas.pipeline.run.plain_text import counted, listed, note_on
 
 PARTICIPANTS = "participants.tsv"
 SESSIONS = "sessions.tsv"
@@ -142,8 +142,8 @@ def _rows(path: Path, columns: Sequence[str], tables: BidsTables) -> list[dict[s
         rows = [(line, {name: cell for name, cell in row.items() if not is_missing(cell)}) for line, row in plain]
     else:
         frame, notes = read_text_table(path, "\t")
-        frame = frame.rename(columns={name: column for column in columns for name in frame.columns
-                                      if same_column(name) == same_column(column)})  # fmt: skip
+        spelling = {same_column(column): column for column in columns}
+        frame = frame.rename(columns=lambda name: spelling.get(same_column(name), name))
         tables.notes += notes
         require_columns(path, frame, columns, _TABS)
         rows = filled_rows(frame)
@@ -209,8 +209,6 @@ def _without_root(error: BadInputError, root: Path) -> str:
     return str(error).replace(f"{root}/", "")
 
 
-Value = TypeVar("Value", str, float, int)
-
 COLUMNS = {
     "diagnosis": ("diagnosis", "dx"),
     "age": ("age",),
@@ -231,13 +229,19 @@ COLUMNS = {
 BASELINE_COLUMNS = {"diagnosis": ("diagnosis_bl", "diagnosis_sc", "dx_bl"), "mmse": ("mmse_bl",), "cdr": ("cdr_bl",)}
 """The same at baseline or screening, for month 0 only."""
 
-_SAID_TWICE: Mapping[str, Callable[[str | None], object]] = {
+_PARSERS: Mapping[str, Callable[[str | None], Any]] = {
     "diagnosis": values.diagnosis,
     "age": lambda text: values.positive(without_bound(text)),
     "sex": values.sex,
+    "site": values.identifier,
+    "field_strength": values.field_strength,
+    "apoe4": values.count,
     "mmse": values.score,
     "cdr": values.score,
+    **dict.fromkeys(("intracranial", "brain", "hippocampus", "hippocampus_left", "hippocampus_right"), values.positive),
 }
+"""What reads the cells of `COLUMNS`."""
+_NOT_TWICE = ("diagnosis", "age", "sex", "mmse", "cdr")
 """Facts that two columns of a table must not contradict. Sites have several names, volumes several methods."""
 
 _TESLA = (0.5, 1.0, 1.5, 3.0, 4.0, 4.7, 5.0, 7.0, 9.4, 11.7)
@@ -254,9 +258,6 @@ class ScanFacts:
     # Pairs of columns of one row that both say something of a fact: used, other, and whether they contradict each other
     doubled: tuple[tuple[str, str, bool], ...] = ()
 
-    def scan_with(self, entry: str) -> Scan:
-        return dataclasses.replace(self.scan, entry=entry)
-
 
 def facts_of(
     scan: Scan,
@@ -269,33 +270,32 @@ def facts_of(
     """Fill a scan from the rows of its tables and its sidecar; `tables` are their names, as `BidsTables.names`."""
     row = _Rows(of_image, of_session, of_participant, tables=tables)
     months = visit_of_session(scan.participant_id, scan.session_id).months if scan.session_id else 0
-    baseline = months == 0
+    facts: dict[str, Any] = {}
+    sources: dict[str, str | None] = {}
+    for fact, parse in _PARSERS.items():
+        facts[fact], sources[fact] = row.value(fact, parse, baseline=months == 0)
     age, later = _age(row, months)
-    diagnosis, diagnosis_source = row.value("diagnosis", values.diagnosis, baseline)
-    tiv, tiv_source = row.value("intracranial", values.positive)
-    stands_in = tiv is None
-    if stands_in:
-        tiv, tiv_source = row.value("brain", values.positive)
-    both, left, right, source = _hippocampus(row)
+    tiv = "intracranial" if facts["intracranial"] is not None else "brain"
+    both, left, right = (facts[name] for name in ("hippocampus", "hippocampus_left", "hippocampus_right"))
+    source = sources["hippocampus"]
+    if both is None and left is not None and right is not None:
+        both = left + right
+        source = f"{sources['hippocampus_left']} + {str(sources['hippocampus_right']).split(': ')[1]}"
     filled = dataclasses.replace(
         scan,
-        diagnosis=diagnosis,
-        diagnosis_source=diagnosis_source,
+        diagnosis_source=sources["diagnosis"],
         age=age,
-        sex=row.value("sex", values.sex)[0],
-        site=row.value("site", values.identifier)[0],
-        field_strength=row.value("field_strength", values.field_strength)[0] or nominal_tesla(sidecar),
-        apoe4=_apoe4(row),
-        mmse=row.value("mmse", values.score, baseline)[0],
-        cdr=row.value("cdr", values.score, baseline)[0],
-        tiv_mm3=tiv,
-        tiv_source=tiv_source,
+        field_strength=facts["field_strength"] or nominal_tesla(sidecar),
+        apoe4=_apoe4(row) if facts["apoe4"] is None else facts["apoe4"],
+        tiv_mm3=facts[tiv],
+        tiv_source=sources[tiv],
         hippocampus_mm3=both,
         hippocampus_left_mm3=left,
         hippocampus_right_mm3=right,
         hippocampus_source=source,
+        **{name: facts[name] for name in ("diagnosis", "sex", "site", "mmse", "cdr")},
     )
-    return ScanFacts(filled, stands_in and tiv is not None, later, row.doubled())
+    return ScanFacts(filled, tiv == "brain" and facts["brain"] is not None, later, row.doubled())
 
 
 def diagnosis_histories(tables: BidsTables) -> tuple[dict[str, tuple[Diagnosis, ...]], list[str]]:
@@ -314,15 +314,10 @@ def diagnosis_histories(tables: BidsTables) -> tuple[dict[str, tuple[Diagnosis, 
             timeless.append(f"{person} {session}")
             continue
         histories.setdefault(person, []).append(Diagnosis(value, None, session, months, "sessions table"))
-    notes = []
-    if timeless:
-        notes.append(
-            f"{counted(len(timeless), 'session')} with a diagnosis but not named by months (ses-M012), unusable for "
-            f"conversion: {listed(timeless)}"
-        )
+    text = "with a diagnosis but not named by months (ses-M012), unusable for conversion"
     return {
         person: tuple(sorted(of, key=lambda diagnosis: diagnosis.months or 0)) for person, of in histories.items()
-    }, notes
+    }, note_on(timeless, "session", text)
 
 
 def diagnosis_of(scan: Scan) -> Diagnosis | None:
@@ -365,9 +360,7 @@ class _Rows:
                     return text, column, table
         return None
 
-    def value(
-        self, fact: str, parse: Callable[[str | None], Value | None], baseline: bool = False
-    ) -> tuple[Value | None, str | None]:
+    def value(self, fact: str, parse: Callable[[str | None], Any], baseline: bool = False) -> tuple[Any, str | None]:
         """Value of the first usable cell of a fact, and its table and column."""
         cell = self.cell(*COLUMNS[fact]) or (self.cell(*BASELINE_COLUMNS.get(fact, ())) if baseline else None)
         if cell is None:
@@ -380,8 +373,8 @@ class _Rows:
         """Columns that say the same fact in one row: the one that is used, the other, and whether they differ."""
         differences = []
         for row in self.rows:
-            for fact, parse in _SAID_TWICE.items():
-                cells = [(row[name][0], parse(row[name][1])) for name in COLUMNS[fact] if name in row]
+            for fact in _NOT_TWICE:
+                cells = [(row[name][0], _PARSERS[fact](row[name][1])) for name in COLUMNS[fact] if name in row]
                 readable = [(column, value) for column, value in cells if value is not None]
                 differences += [(readable[0][0], column, value != readable[0][1]) for column, value in readable[1:]]
         return tuple(differences)
@@ -392,30 +385,16 @@ def _age(row: _Rows, months: int | None) -> tuple[float | None, bool]:
 
     Where only the age at baseline is known (Clinica's ``age_bl``), the months of the session are added.
     """
-    age, source = row.value("age", lambda text: values.positive(without_bound(text)))
+    age, source = row.value("age", _PARSERS["age"])
     if age is not None:
         return age, bool(months) and source is not None and source.startswith(PARTICIPANTS)
-    baseline_age = row.cell("age_bl")
-    baseline = values.positive(without_bound(baseline_age[0])) if baseline_age else None
-    if baseline is None or months is None:
-        return None, False
-    return round(baseline + months / 12, 2), False
+    cell = row.cell("age_bl")
+    baseline = _PARSERS["age"](cell[0]) if cell else None
+    known = baseline is not None and months is not None
+    return (round(baseline + months / 12, 2) if known else None), False
 
 
 def _apoe4(row: _Rows) -> int | None:
-    """Number of e4 alleles, as such or from the two alleles of Clinica's ``apoe_gen1`` and ``apoe_gen2``."""
-    counted, _ = row.value("apoe4", values.count)
-    if counted is not None:
-        return counted
+    """Number of e4 alleles, from the two alleles of Clinica's ``apoe_gen1`` and ``apoe_gen2``."""
     alleles = [values.count(cell[0]) if (cell := row.cell(f"apoe_gen{i}")) else None for i in (1, 2)]
     return sum(allele == 4 for allele in alleles) if all(allele in (2, 3, 4) for allele in alleles) else None
-
-
-def _hippocampus(row: _Rows) -> tuple[float | None, float | None, float | None, str | None]:
-    """Volume in mm3 of both hippocampi, the left and the right, and the table and columns they come from."""
-    both, source = row.value("hippocampus", values.positive)
-    left, left_source = row.value("hippocampus_left", values.positive)
-    right, right_source = row.value("hippocampus_right", values.positive)
-    if both is None and left is not None and right is not None and left_source and right_source:
-        return left + right, left, right, f"{left_source} + {right_source.split(': ')[1]}"
-    return both, left, right, source

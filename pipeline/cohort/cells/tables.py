@@ -33,7 +33,7 @@ from heatlas.pipeline.cohort.cells import values
 from heatlas.pipeline.cohort.cells.values import is_missing
 from heatlas.pipeline.run.documents import irregular_kind, read_regular, require_regular
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.run.plain_text import counted, listed
+from heatlas.pipeline.run.plain_text import counted, listed, note_on
 
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
@@ -292,22 +292,15 @@ def _sheet_notes(file: str, sheet: Mapping[str, Any], names: Mapping[int, str]) 
             if column in names
         ]
 
-    notes = []
-    if errors := named(sheet["errors"]):
-        notes.append(
-            f"{file}: {counted(len(errors), 'cell')} with an error of the spreadsheet: {listed(errors, NAMED)}"
-        )
-    if unsaved := named(sheet["unsaved"]):
-        notes.append(
-            f"{file}: {counted(len(unsaved), 'formula')} without a saved value, read as empty; open the workbook in a "
-            f"spreadsheet and save it: {listed(unsaved, NAMED)}"
-        )
-    if hidden := [f"line {row + 1}" for row in sheet["hidden"]]:
-        notes.append(
-            f"{file}: {counted(len(hidden), 'hidden or filtered row', 'is')} read as the "
-            f"others are; remove rows that are not meant: {listed(hidden, NAMED)}"
-        )
-    return notes
+    unsaved = "without a saved value, read as empty; open the workbook in a spreadsheet and save it"
+    hidden = [f"line {row + 1}" for row in sheet["hidden"]]
+    shown = "read as the others are; remove rows that are not meant"
+    where = f"{file}: "
+    return [
+        *note_on(named(sheet["errors"]), "cell", "with an error of the spreadsheet", before=where, limit=NAMED),
+        *note_on(named(sheet["unsaved"]), "formula", unsaved, before=where, limit=NAMED),
+        *note_on(hidden, "hidden or filtered row", shown, before=where, verb="is", limit=NAMED),
+    ]
 
 
 def _require_moderate(path: Path) -> None:
@@ -491,8 +484,14 @@ def require_clear_sex(codes: SexCodes) -> None:
             )
 
 
+def possible_rows(table: str, frame: pd.DataFrame) -> tuple[list[dict[str, str]], list[str]]:
+    """Filled cells of the rows of a table, without impossible values, and a note on these."""
+    problems: list[str] = []
+    rows = [possible_cells(table, line, cells, problems) for line, cells in filled_rows(frame) if cells]
+    return rows, problem_notes(problems)
+
+
 def problem_notes(problems: Sequence[str]) -> list[str]:
     """A note on impossible cells."""
-    if not problems:
-        return []
-    return [f"impossible values, treated as missing ({len(problems)}): {listed(problems, NAMED)}"]
+    text = f"impossible values, treated as missing ({len(problems)}): {listed(problems, NAMED)}"
+    return [text] if problems else []

@@ -37,17 +37,17 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pandas as pd
 
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.run.plain_text import counted, listed
+from heatlas.pipeline.run.plain_text import note_on
 
 DIAGNOSES = {
     "cn": "CN",
@@ -82,6 +82,15 @@ def first_value(columns: Mapping[str, str], *names: str) -> str | None:
     return next((columns[name] for name in names if name in columns), None)
 
 
+Columns = Mapping[str, tuple[str, Callable[[str | None], object]]]
+"""The column of a table that fills each value of a record, and what reads its cells."""
+
+
+def read_cells(cells: Mapping[str, str], columns: Columns) -> dict[str, Any]:
+    """Values of a record from the filled cells of a row."""
+    return {name: read(cells.get(column)) for name, (column, read) in columns.items()}
+
+
 def number(text: str | None) -> float | None:
     """A finite decimal number; a trailing plus, as in BIDS's old ``89+`` years, is ignored.
 
@@ -91,6 +100,11 @@ def number(text: str | None) -> float | None:
     match = _NUMBER.fullmatch((text or "").strip())
     value = float(match[1]) if match else math.inf
     return value if math.isfinite(value) else None
+
+
+def text(cell: str | None) -> str | None:
+    """A cell as it is written."""
+    return cell
 
 
 def positive(text: str | None) -> float | None:
@@ -263,11 +277,8 @@ def with_iso_dates(path: Path, frame: pd.DataFrame, columns: Sequence[str]) -> t
         iso = {text: day.isoformat() for text, day in dates.items() if day is not None}
         frame = frame.assign(**{name: [iso.get(text, "") for text in frame[name]]})
         bad = [repr(text) for text, day in dates.items() if day is None]
-        if bad:
-            notes.append(
-                f"{path.name}: {counted(len(bad), 'value')} of {name} unreadable as a date (YYYY-MM-DD): "
-                f"{listed(bad, 3)}"
-            )
+        text = f"of {name} unreadable as a date (YYYY-MM-DD)"
+        notes += note_on(bad, "value", text, before=f"{path.name}: ", limit=3)
     return frame, notes
 
 

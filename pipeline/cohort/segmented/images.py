@@ -42,8 +42,7 @@ from heatlas.pipeline.cohort.bids.dataset import (
     unmatched_notes,
     with_courses,
 )
-from heatlas.pipeline.cohort.bids.derivatives import read_sidecar
-from heatlas.pipeline.cohort.bids.tables import ScanFacts
+from heatlas.pipeline.cohort.bids.derivatives import entities_of, read_sidecar
 from heatlas.pipeline.cohort.candidates import Candidate, InputFiles
 from heatlas.pipeline.cohort.images.files import image_stem
 from heatlas.pipeline.cohort.listed import visit_named, visits_and_tables
@@ -51,7 +50,7 @@ from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.cohort.segmented.subjects import LONGITUDINAL, find_subjects, named_scan, subjects_of_scans
 from heatlas.pipeline.run.config.settings import CohortConfig, Config
 from heatlas.pipeline.run.errors import BadInputError, UsageError
-from heatlas.pipeline.run.plain_text import counted, listed, without_home
+from heatlas.pipeline.run.plain_text import counted, listed, note_on, without_home
 from heatlas.pipeline.run.tables import MISSING
 
 BRAINS = ("brain.mgz",)
@@ -73,7 +72,9 @@ def enters(folder: str) -> bool:
     return re.fullmatch(r"[^/]+(/mri)?", folder) is not None and not _NO_SUBJECT.fullmatch(folder.split("/")[0])
 
 
-def read_subjects(root: Path, files: InputFiles, config: CohortConfig) -> tuple[list[Candidate], list[str]]:
+def read_subjects(
+    root: Path, files: InputFiles, config: CohortConfig, _space: str = ""
+) -> tuple[list[Candidate], list[str]]:
     """Read a folder of subjects: one candidate per subject with an image, and notes."""
     images: dict[str, set[str]] = {}
     for path in files.foreign:
@@ -82,22 +83,16 @@ def read_subjects(root: Path, files: InputFiles, config: CohortConfig) -> tuple[
     bases = sorted(name for name in images if (root / name / BASE).exists())
     subjects = {name: image_of(names, config.start_at) for name, names in sorted(images.items()) if name not in bases}
     visits, tables, notes = visits_and_tables(root, {name: visit_of_folder(name) for name in subjects}, config)
-    read: list[tuple[Candidate, ScanFacts | None]] = []
+    read = []
     for name, (image, entry) in subjects.items():
-        person, session = visits.get(name) or visit_of_folder(name)
-        scan = Scan(person, session, name, f"{name}/mri/{image}" if image else None)
-        problem = row_problem(scan, tables) if name in visits else f"no row in {tables.names[2]}"
+        scan = Scan(*(visits.get(name) or visit_of_folder(name)), name, f"{name}/mri/{image}" if image else None)
+        problem = row_problem(scan, tables, name in visits)
         problem = problem if image else f"no {' or '.join(BRAINS + HEADS)} in its folder mri"
-        if problem is not None:
-            read.append((Candidate(scan.dropped(problem)), None))
-            continue
-        preference = (int(LONGITUDINAL in name), HEADS.index(image) if image in HEADS else -1)
-        read.append(describe_scan(scan, tables, {}, entry, preference, ("cross-sectional",)))
+        rank = (int(LONGITUDINAL in name), HEADS.index(image) if image in HEADS else -1)
+        read.append(describe_scan(scan, tables, entry, rank, problem=problem, criteria=("cross-sectional",)))
     candidates, table_notes, fact_notes = with_courses(read, tables, config.mci_horizon_months)
-    if bases:
-        notes.append(f"{counted(len(bases), 'base template')} of the longitudinal stream ignored: {listed(bases)}")
-    notes += unmatched_notes(tables, candidates)
-    return candidates, [*notes, *table_notes, *fact_notes]
+    notes += note_on(bases, "base template", "of the longitudinal stream ignored")
+    return candidates, [*notes, *unmatched_notes(tables, candidates), *table_notes, *fact_notes]
 
 
 def image_of(names: Collection[str], start_at: str) -> tuple[str, str]:
@@ -134,17 +129,12 @@ _OF_LABELS = ("desc", "label", "seg", "atlas")
 
 
 def segmentation_of(input_root: Path, scan: Scan, pattern: str) -> Path | None:
-    """The segmentation of a scan; None if there is none.
-
-    `scan`: with an image. `pattern`: as `RegionsConfig.own_labels`.
-    """
+    """The segmentation of a scan with an image, by `RegionsConfig.own_labels`; None if there is none."""
     if pattern:
         names = {"participant_id": scan.participant_id, "session_id": scan.session_id or "", "name": scan.name}
-        tried = [input_root / pattern.format(**names, scan_id=scan.scan_id)]
-    else:
-        image = input_root / scan.file
-        tried = [image.with_name(name) for name in SEGMENTATIONS] if image.parent.name == "mri" else []
-    return _first(tried)
+        return _first([input_root / pattern.format(**names, scan_id=scan.scan_id)])
+    image = input_root / scan.file
+    return _first([image.with_name(name) for name in SEGMENTATIONS]) if image.parent.name == "mri" else None
 
 
 def labels_of_scans(
@@ -222,8 +212,7 @@ def table_beside(labels: Path, input_root: Path) -> Path | None:
     if not _is_dseg(labels):
         return None
     parts = set(image_stem(labels.name).split("_"))
-    folders = [labels.parent, *(one for one in labels.parent.parents if one.is_relative_to(input_root))]
-    for folder in folders:
+    for folder in (labels.parent, *(above for above in labels.parent.parents if above.is_relative_to(input_root))):
         tables = [path for path in sorted(folder.glob("*dseg.tsv")) if set(path.stem.split("_")) <= parts]
         if tables:
             return max(tables, key=lambda path: len(path.stem))
@@ -277,7 +266,7 @@ def _labels_beside(image: Path) -> Path | None:
 
 
 def _entities(name: str) -> dict[str, str]:
-    entities = dict(part.split("-", 1) for part in image_stem(name).split("_") if "-" in part)
+    entities = entities_of(image_stem(name))
     return {entity: value for entity, value in entities.items() if entity not in _OF_LABELS}
 
 
@@ -312,41 +301,38 @@ def enters_as_caps(folder: str) -> bool:
     return _FOLDER.fullmatch(folder) is not None
 
 
-def read_caps(root: Path, files: InputFiles, config: CohortConfig) -> tuple[list[Candidate], list[str]]:
+def read_caps(
+    root: Path, files: InputFiles, config: CohortConfig, _space: str = ""
+) -> tuple[list[Candidate], list[str]]:
     """Read a CAPS dataset: one candidate per image of t1-linear, or of t1-volume for maps of tissue, and notes."""
     maps = config.kind.normalised
+    images = {path: match for path in files.images if (match := _OF_CAPS.fullmatch(path))}
     image_notes: list[str] = []
     if maps:
         images, image_notes = _maps(root, files.images, config.label)
-    else:
-        images = {path: match for path in files.images if (match := _OF_CAPS.fullmatch(path))}
     if not images:
         command = "t1-volume" if maps else "t1-linear"
         return [], [f"`clinica run {command}` makes the {'maps' if maps else 'images'} that are read of a CAPS dataset"]
-    named = {f"{match['participant']}_{match['session']}": (match["participant"], match["session"])
-             for match in images.values()}  # fmt: skip
-    visits, tables, notes = visits_and_tables(root, named, config)
-    read: list[tuple[Candidate, ScanFacts | None]] = []
+    sessions = {path: (match["participant"], match["session"]) for path, match in images.items()}
+    visits, tables, notes = visits_and_tables(root, {"_".join(key): key for key in sessions.values()}, config)
+    read = []
     for path, match in images.items():
-        visit = f"{match['participant']}_{match['session']}"
-        scan = Scan(*visits.get(visit, named[visit]), image_stem(path), path)
-        problem = row_problem(scan, tables) if visit in visits else f"no row in {tables.names[2]}"
-        if problem is not None:
-            read.append((Candidate(scan.dropped(problem)), None))
-            continue
-        entities = dict(entity.split("-", 1) for entity in match["entities"].split("_") if entity)
+        visit = "_".join(sessions[path])
+        scan = Scan(*visits.get(visit, sessions[path]), image_stem(path), path)
+        problem = row_problem(scan, tables, visit in visits)
+        sidecar = {}
+        if problem is None:
+            try:
+                sidecar = read_sidecar(root / path)
+            except ValueError as error:
+                problem = f"unreadable sidecar: {error}"
         entry = "template" if maps else scan.entry
-        rank = (*preference(entities, entry), int(match["crop"] is not None))
-        try:
-            sidecar = read_sidecar(root / path)
-        except ValueError as error:
-            read.append((Candidate(scan.dropped(f"unreadable sidecar: {error}")), None))
-            continue
-        read.append(describe_scan(scan, tables, sidecar, entry, rank))
+        rank = (*preference(entities_of(match["entities"]), entry), int(match["crop"] is not None))
+        read.append(describe_scan(scan, tables, entry, rank, sidecar, problem))
     candidates, table_notes, fact_notes = with_courses(read, tables, config.mci_horizon_months)
     notes += [*image_notes, *unmatched_notes(tables, candidates, config.kind)]
-    if others := sorted(path for path in files.images if not _OF_CAPS.fullmatch(path) and "/t1_linear/" in path):
-        notes.append(f"{counted(len(others), 'image')} without a CAPS name ignored: {listed(others, 3)}")
+    others = sorted(path for path in files.images if not _OF_CAPS.fullmatch(path) and "/t1_linear/" in path)
+    notes += note_on(others, "image", "without a CAPS name ignored", limit=3)
     return candidates, [*notes, *table_notes, *fact_notes]
 
 

@@ -16,12 +16,12 @@ of `pipeline.cohort.cells.tables` are left out and named.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from heatlas.pipeline.cohort.candidates import Candidate
 from heatlas.pipeline.cohort.cells import values
@@ -30,7 +30,7 @@ from heatlas.pipeline.cohort.cells.values import visit_of
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.run.documents import read_regular
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.run.plain_text import counted, listed
+from heatlas.pipeline.run.plain_text import counted, note_on
 
 _IMAGE = re.compile(r"(?<![A-Za-z0-9])I\d+(?![A-Za-z0-9])")
 _BIDS = re.compile(r"(?<![A-Za-z0-9])(sub-[A-Za-z0-9]+)(?:[_/](ses-[A-Za-z0-9]+))?")
@@ -85,49 +85,33 @@ def with_segmented_volumes(candidates: Sequence[Candidate], folder: str) -> tupl
         return list(candidates), []
     scans = [candidate.scan for candidate in candidates if candidate.scan.kept]
     stats_files, unmatched, ambiguous = _match(scans, find_subjects(Path(folder)))
-    filled, problems, unread = {}, [], []
+    measured: dict[str, Volumes] = {}
+    unread, problems = [], []
     for scan_id, path in stats_files.items():
         try:
-            volumes = read_aseg(path)
+            measured[scan_id] = read_aseg(path)
         except BadInputError as error:
             unread.append(str(error))
             continue
-        filled[scan_id] = volumes
-        problems += [f"{scan_id}: {problem}" for problem in volumes.problems]
-    notes = [f"{counted(len(filled), 'scan', 'has')} volumes from cohort.freesurfer_folder", *_implausible(problems)]
+        problems += [f"{scan_id}: {problem}" for problem in measured[scan_id].problems]
     missing = [scan.scan_id for scan in scans if scan.scan_id not in stats_files]
-    for names, noun, text in (
-        (missing, "scan", "without a subject there, volumes from other sources stay"),
-        (unmatched, "subject", "there without a scan"),
-        (ambiguous, "subject", "there ignored, because several scans could be meant"),
-        (unread, "subject", "there unreadable"),
-    ):
-        if names:
-            notes.append(f"{counted(len(names), noun)} {text}: {listed(names, 3)}")
-    return [_with_volumes(candidate, filled) for candidate in candidates], notes
-
-
-def _implausible(problems: Sequence[str]) -> list[str]:
-    text = f"{counted(len(problems), 'implausible volume')} left out (in mm3?)"
-    return [f"{text}: {listed(problems)}"] if problems else []
-
-
-def _with_volumes(candidate: Candidate, volumes: dict[str, Volumes]) -> Candidate:
-    own_volumes = volumes.get(candidate.scan.scan_id)
-    if own_volumes is None or not candidate.scan.kept:
-        return candidate
-    scan = candidate.scan
-    if own_volumes.total is not None:
-        scan = dataclasses.replace(
-            scan,
-            hippocampus_mm3=own_volumes.total,
-            hippocampus_left_mm3=own_volumes.left,
-            hippocampus_right_mm3=own_volumes.right,
-            hippocampus_source=own_volumes.source,
-        )
-    if own_volumes.intracranial is not None:
-        scan = dataclasses.replace(scan, tiv_mm3=own_volumes.intracranial, tiv_source=own_volumes.intracranial_source)
-    return dataclasses.replace(candidate, scan=scan)
+    notes = [
+        f"{counted(len(measured), 'scan', 'has')} volumes from cohort.freesurfer_folder",
+        *note_on(problems, "implausible volume", "left out (in mm3?)"),
+        *note_on(missing, "scan", "without a subject there, volumes from other sources stay", limit=3),
+        *note_on(unmatched, "subject", "there without a scan", limit=3),
+        *note_on(ambiguous, "subject", "there ignored, because several scans could be meant", limit=3),
+        *note_on(unread, "subject", "there unreadable", limit=3),
+    ]
+    filled = []
+    for candidate in candidates:
+        volumes = measured.get(candidate.scan.scan_id, Volumes()) if candidate.scan.kept else Volumes()
+        if volumes.total is not None:
+            candidate = candidate.with_scan(**volumes.of_hippocampus)
+        if volumes.intracranial is not None:
+            candidate = candidate.with_scan(**volumes.of_head)
+        filled.append(candidate)
+    return filled, notes
 
 
 def _match(scans: Sequence[Scan], subjects: Sequence[tuple[str, Path]]) -> tuple[dict[str, Path], list[str], list[str]]:
@@ -265,6 +249,17 @@ class Volumes:
     intracranial_source: str | None = None
     problems: tuple[str, ...] = ()  # volumes left out, with reasons
 
+    @property
+    def of_hippocampus(self) -> dict[str, Any]:
+        """Values of the scan table."""
+        sides = {"hippocampus_left_mm3": self.left, "hippocampus_right_mm3": self.right}
+        return {"hippocampus_mm3": self.total, **sides, "hippocampus_source": self.source}
+
+    @property
+    def of_head(self) -> dict[str, Any]:
+        """Values of the scan table."""
+        return {"tiv_mm3": self.intracranial, "tiv_source": self.intracranial_source}
+
 
 def plausible_volumes(
     left: float | None, right: float | None, total: float | None, intracranial: float | None, source: str
@@ -284,15 +279,9 @@ def plausible_volumes(
     intracranial = plausible(intracranial, "tiv_mm3", "intracranial volume")
     if total is None and left is not None and right is not None:
         total = round(left + right, 4)
-    return Volumes(
-        total,
-        left,
-        right,
-        source if {total, left, right} != {None} else None,
-        intracranial,
-        source if intracranial is not None else None,
-        tuple(problems),
-    )
+    of_hippocampus = source if {total, left, right} != {None} else None
+    of_head = source if intracranial is not None else None
+    return Volumes(total, left, right, of_hippocampus, intracranial, of_head, tuple(problems))
 
 
 def complete_volumes(first: Volumes, second: Volumes) -> Volumes:
@@ -301,26 +290,22 @@ def complete_volumes(first: Volumes, second: Volumes) -> Volumes:
     Left and right of the second are used only if they add up to the total of the first (within 1 %), that is, if they
     come from the same segmentation; otherwise all three come from one source.
     """
-    problems = first.problems + second.problems
     if first.total is None and first.left is None:
         hippocampus = second
-    elif first.total is not None and first.left is None and _adds_up(second, first.total):
+    elif (
+        first.total is not None
+        and first.left is None
+        and second.left is not None
+        and second.right is not None
+        and abs(second.left + second.right - first.total) <= 0.01 * first.total
+    ):
         hippocampus = replace(second, total=first.total, source=f"{first.source}; left and right: {second.source}")
     else:
         hippocampus = first
     head = first if first.intracranial is not None else second
-    return Volumes(
-        hippocampus.total,
-        hippocampus.left,
-        hippocampus.right,
-        hippocampus.source,
-        head.intracranial,
-        head.intracranial_source,
-        problems,
-    )
-
-
-def _adds_up(halves: Volumes, total: float) -> bool:
-    return (
-        halves.left is not None and halves.right is not None and abs(halves.left + halves.right - total) <= 0.01 * total
+    return replace(
+        hippocampus,
+        intracranial=head.intracranial,
+        intracranial_source=head.intracranial_source,
+        problems=first.problems + second.problems,
     )
