@@ -1,9 +1,7 @@
 """Which images an input folder holds, and which of them are used.
 
-`walk_input` lists the files; links to folders are followed only with ``--follow-links``. The reader of a layout (ADNI,
-OASIS, BIDS and so on) makes a `Candidate` of each image. The functions here drop candidates, each with a reason: people
-who are not chosen, headers that cannot be used, sessions without the other images that are needed, copies, and all
-images of a session but the preferred one. Copies under several names are reported.
+`walk_input` lists the files, and the reader of a layout (ADNI, OASIS, BIDS and so on) makes a `Candidate` of each
+image. The functions here drop candidates, each with a reason.
 """
 
 from __future__ import annotations
@@ -88,7 +86,9 @@ def walk_input(root: Path, enter: Callable[[str], bool] = lambda folder: True) -
         unwritable = {name for name in (*folders, *files) if plain(name, lines=False) != name}
         paths["unwritable"] += [plain(prefix + name, lines=False) for name in unwritable]
         visible = sorted(n for n in folders if n not in unwritable and not n.startswith(".") and enter(prefix + n))
-        links = _links_left_out(root, folder, prefix, visible)
+        links = {name for name in visible if os.path.islink(os.path.join(folder, name))}  # noqa: PTH114, PTH118 speed
+        if are_followed():
+            links = {name for name in links if leads_in_a_circle(root, prefix + name)}
         paths["linked_folders"] += [prefix + name for name in links]
         folders[:] = [name for name in visible if name not in links]
         paths["dead_links"] += [prefix + name for name in files if "." not in name and is_dead(folder, name)]
@@ -120,12 +120,6 @@ def _kind_of_file(folder: str, name: str) -> str | None:
     if lower.endswith(SUFFIXES):
         return "workbooks"
     return "foreign" if lower.endswith(FOREIGN_SUFFIXES) else None
-
-
-def _links_left_out(root: Path, folder: str, prefix: str, names: Iterable[str]) -> set[str]:
-    """Links among the names of folders: all of them, or if links are followed those that lead in a circle."""
-    links = {name for name in names if os.path.islink(os.path.join(folder, name))}  # noqa: PTH114, PTH118 speed
-    return {name for name in links if leads_in_a_circle(root, prefix + name)} if are_followed() else links
 
 
 def _relative(path: str, root: Path) -> str:
@@ -425,17 +419,17 @@ def same_images_note(groups: Sequence[Sequence[Scan]]) -> str:
 
 def same_kinds_note(root: Path, scans: Iterable[Scan]) -> list[str]:
     """A note on sessions whose images of different kinds are one image."""
-    alike = [scan.name for scan in scans if _has_one_image_twice([scan.file, scan.t1w, *scan.further], root)]
+
+    def has_one_twice(scan: Scan) -> bool:
+        files = [root / path for path in dict.fromkeys([scan.file, scan.t1w, *scan.further]) if path]
+        try:
+            return any(
+                file.stat().st_size == other.stat().st_size and file_digest(file) == file_digest(other)
+                for file, other in combinations(files, 2)
+            )
+        except OSError:  # reported where the image is read
+            return False
+
+    alike = [scan.name for scan in scans if has_one_twice(scan)]
     text = "one image as two kinds, byte for byte; find out which kind it is and correct the other"
-    return note_on(alike, "session", text, verb="has", plural="sessions", limit=3)
-
-
-def _has_one_image_twice(paths: Iterable[str | None], root: Path) -> bool:
-    files = [root / path for path in dict.fromkeys(paths) if path]
-    try:
-        return len(files) > 1 and any(
-            file.stat().st_size == other.stat().st_size and file_digest(file) == file_digest(other)
-            for file, other in combinations(files, 2)
-        )
-    except OSError:  # reported where the image is read
-        return False
+    return note_on(alike, "session", text, verb="has", limit=3)

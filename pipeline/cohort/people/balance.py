@@ -41,10 +41,16 @@ BALANCE_COLUMNS = {
     "n_participants": "Participants with a value; names with the same RID are one participant",
 }
 SPLIT_BALANCE_TABLE = Table(
-    "split_balance", BALANCE_COLUMNS, "variable", "Are the folds alike in class, sex, age and site?", stage="training",
-    file="split_balance.tsv", forms={"balanced": Form.FLAG}, filled=("variable", "measure"),
+    "split_balance",
+    BALANCE_COLUMNS,
+    "variable",
+    "Are the folds alike in class, sex, age and site?",
+    stage="training",
+    file="split_balance.tsv",
+    forms={"balanced": Form.FLAG},
+    filled=("variable", "measure"),
     values={"measure": (MEAN_DIFFERENCE, ASSOCIATION)},
-)  # fmt: skip
+)
 
 
 def facts_of(scans: Sequence[Scan], person_of: Mapping[str, str]) -> pd.DataFrame:
@@ -134,8 +140,9 @@ def balance_table(
 ) -> pd.DataFrame:
     """How alike the folds are in class and in each fact that varies; columns of `BALANCE_COLUMNS`."""
     drawn = np.tile(fold, (DRAWS, 1))
-    for one in np.unique(stratum):
-        drawn[:, stratum == one] = rng.permuted(drawn[:, stratum == one], axis=1)
+    for number_of_stratum in np.unique(stratum):
+        members = stratum == number_of_stratum
+        drawn[:, members] = rng.permuted(drawn[:, members], axis=1)
     rows = []
     for name in (STRATUM, *map(str, facts)):
         number = name in NUMBERS
@@ -145,12 +152,10 @@ def balance_table(
         difference = imbalance(values, fold, number)
         if np.isnan(difference):
             continue
-        rows.append({
-            "variable": name, "measure": MEAN_DIFFERENCE if number else ASSOCIATION, "imbalance": difference,
-            "by_chance": float(np.mean([imbalance(values, one, number) for one in drawn])),
-            "balanced": name == STRATUM or name in variables, "n_levels": None if number else column.nunique(),
-            "n_participants": int(column.notna().sum()),
-        })  # fmt: skip
+        measure, n_levels = (MEAN_DIFFERENCE, None) if number else (ASSOCIATION, column.nunique())
+        by_chance = float(np.mean([imbalance(values, split, number) for split in drawn]))
+        is_balanced = name == STRATUM or name in variables
+        rows.append((name, measure, difference, by_chance, is_balanced, n_levels, int(column.notna().sum())))
     return pd.DataFrame(rows, columns=list(BALANCE_COLUMNS)).astype({"n_levels": "Int64"})
 
 

@@ -31,8 +31,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from typing import NamedTuple
 
-from heatlas.pipeline.cohort.adni.visit_tables import WINDOW_DAYS, VisitRow
+from heatlas.pipeline.cohort.adni.visit_tables import WINDOW_DAYS, VisitRow, days_between
 from heatlas.pipeline.cohort.cells import values
 from heatlas.pipeline.cohort.records import FollowUp
 
@@ -121,8 +122,9 @@ def diagnosis_history(
 
 
 def _same_visit(diagnosis: Diagnosis, other: Diagnosis) -> bool:
-    if diagnosis.when is not None and other.when is not None:
-        return abs((diagnosis.when - other.when).days) <= WINDOW_DAYS // 2
+    gap = days_between(diagnosis.when, other.when)
+    if gap is not None:
+        return gap <= WINDOW_DAYS // 2
     return diagnosis.session_id == other.session_id and diagnosis.months is not None
 
 
@@ -132,27 +134,18 @@ def _by_time(diagnosis: Diagnosis) -> tuple[date, int, str]:
 
 def diagnosis_at(history: Sequence[Diagnosis], visit: VisitRow, scan_date: date | None) -> Diagnosis | None:
     """Diagnosis of a scan that belongs to this visit of ADNIMERGE; see the module's docstring."""
-    at_visit = [
-        diagnosis
-        for diagnosis in history
-        if diagnosis.session_id == visit.session_id and diagnosis.when == visit.exam_date
-    ]
-    if at_visit:
-        return at_visit[0]
     when = scan_date or visit.exam_date
-    near = [
-        (gap, diagnosis)
-        for diagnosis in history
-        if when is not None and diagnosis.when is not None and (gap := abs((diagnosis.when - when).days)) <= WINDOW_DAYS
-    ]
+    of_session = [diagnosis for diagnosis in history if diagnosis.session_id == visit.session_id]
+    for diagnosis in of_session:
+        if diagnosis.when == visit.exam_date:
+            return diagnosis
+    gaps = [(days_between(diagnosis.when, when), diagnosis) for diagnosis in history]
+    near = [(gap, _by_time(diagnosis), diagnosis) for gap, diagnosis in gaps if gap is not None and gap <= WINDOW_DAYS]
     if near:
-        return min(near, key=lambda pair: (pair[0], _by_time(pair[1])))[1]
-    undated = (
-        diagnosis for diagnosis in history if (when is None or diagnosis.when is None) and diagnosis.months is not None
-    )
-    of_session = next((diagnosis for diagnosis in undated if diagnosis.session_id == visit.session_id), None)
-    if of_session is not None:
-        return of_session
+        return min(near, key=lambda entry: entry[:2])[2]
+    for diagnosis in of_session:
+        if (when is None or diagnosis.when is None) and diagnosis.months is not None:
+            return diagnosis
     enrolled = values.diagnosis(visit.columns.get("DX_bl")) if visit.months == 0 and "DX" not in visit.columns else None
     if enrolled is None:
         return None
@@ -174,11 +167,10 @@ _DAYS_PER_MONTH = 30.4375
 COURSES = ("sMCI", "pMCI", "rMCI", "uMCI")
 
 
-@dataclass(frozen=True)
-class _Later:
+class _Later(NamedTuple):
     """Diagnoses after a scan; times in days from the diagnosis at the scan."""
 
-    known: tuple[tuple[float, str], ...]  # times and diagnoses before any dementia of another cause, in order of time
+    seen: tuple[tuple[float, str], ...]  # times and diagnoses before any dementia of another cause, in order of time
     first_ad: float | None  # time of the first AD of these
     withdrawn: bool  # whether AD was diagnosed but is not the last of these diagnoses: no conversion
     other: float | None  # time of the first dementia of another cause
@@ -190,9 +182,9 @@ def _later(history: Sequence[Diagnosis], at: Diagnosis) -> _Later:
     # Histories sort undated visits last, whatever their months.
     after = sorted(((days, value) for days, value in timed if days is not None and days > 0), key=lambda day: day[0])
     other = next((days for days, value in after if value == OTHER_DEMENTIA), None)
-    known = tuple(day for day in after if other is None or day[0] < other)
-    first_ad = next((days for days, value in known if value == "AD"), None)
-    return _Later(known, first_ad, first_ad is not None and known[-1][1] != "AD", other)
+    seen = tuple(day for day in after if other is None or day[0] < other)
+    first_ad = next((days for days, value in seen if value == "AD"), None)
+    return _Later(seen, first_ad, first_ad is not None and seen[-1][1] != "AD", other)
 
 
 def follow_up(history: Sequence[Diagnosis], at: Diagnosis | None) -> FollowUp | None:
@@ -205,7 +197,7 @@ def follow_up(history: Sequence[Diagnosis], at: Diagnosis | None) -> FollowUp | 
     later = _later(history, at)
     if later.withdrawn:
         return None
-    last = later.other if later.other is not None else later.known[-1][0] if later.known else 0.0
+    last = later.other if later.other is not None else later.seen[-1][0] if later.seen else 0.0
     converted = later.first_ad is not None
     months = None if later.first_ad is None else round(later.first_ad / _DAYS_PER_MONTH, 2)
     return FollowUp(converted, months, round(last / _DAYS_PER_MONTH, 2), later.other is not None and not converted)
@@ -221,8 +213,8 @@ def progression(history: Sequence[Diagnosis], at: Diagnosis | None, horizon_mont
         return "uMCI" if later.withdrawn else "pMCI"
     if later.other is not None and later.other <= end:
         return "uMCI"
-    there = [value for days, value in later.known if horizon - WINDOW_DAYS <= days <= end]
-    beyond = next((value for days, value in later.known if days > end), None)
+    there = [value for days, value in later.seen if horizon - WINDOW_DAYS <= days <= end]
+    beyond = next((value for days, value in later.seen if days > end), None)
     last = there[-1] if there else beyond
     return {"MCI": "sMCI", "CN": "rMCI"}.get(last or "", "uMCI")
 

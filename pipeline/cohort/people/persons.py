@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from statistics import median
 
-from heatlas.pipeline.run.plain_text import counted, listed
+from heatlas.pipeline.run.plain_text import note_on
 
 ADULT = 18.0
 ELDERLY = 40.0
@@ -84,14 +84,14 @@ def spelled_in(text: str, participants: Iterable[str]) -> str | None:
     for name in sorted(set(participants)):
         for parts in _spellings(name):
             spellings.setdefault(parts[0], []).append((parts, name))
-    said = re.sub(r"\\u([0-9a-fA-F]{4})", lambda code: chr(int(code[1], 16)), text)
-    said = _NO_NAME.sub(" " * (_WIDEST_GAP + 1), unicodedata.normalize("NFKC", said).casefold())
-    found = list(_RUN.finditer(said))
-    runs = [one[0] for one in found]
+    text = re.sub(r"\\u([0-9a-fA-F]{4})", lambda code: chr(int(code[1], 16)), text)
+    text = _NO_NAME.sub(" " * (_WIDEST_GAP + 1), unicodedata.normalize("NFKC", text).casefold())
+    matches = list(_RUN.finditer(text))
+    runs = [match[0] for match in matches]
     for place, run in enumerate(runs):
         for parts, name in spellings.get(run, ()):
             last = place + len(parts)
-            gaps = [after.start() - before.end() for before, after in pairwise(found[place:last])]
+            gaps = [after.start() - before.end() for before, after in pairwise(matches[place:last])]
             if tuple(runs[place:last]) == parts and max(gaps, default=0) <= _WIDEST_GAP:
                 return name
     return None
@@ -146,12 +146,8 @@ def known_among(participants: Iterable[str], known: Iterable[str]) -> list[str]:
 def roll_over_notes(participants: Iterable[str]) -> list[str]:
     """A note on participants who are the same person."""
     joined = [" and ".join(names) for names in same_person(participants).values() if len(names) > 1]
-    if not joined:
-        return []
-    return [
-        f"{counted(len(joined), 'person', 'has', 'people')} several names (one RID), always in the same part of "
-        f"a fold: {listed(joined, 3)}"
-    ]
+    text = "several names (one RID), always in the same part of a fold"
+    return note_on(joined, "person", text, verb="has", plural="people", limit=3)
 
 
 def unusual_ages(ages: Mapping[str, float]) -> list[str]:
@@ -170,9 +166,6 @@ def unusual_ages(ages: Mapping[str, float]) -> list[str]:
     if young and len(young) == len(ages):
         return [f"all ages are below {ADULT:g} ({min(ages.values()):g} to {max(ages.values()):g}): are they in years?"]
     if young and (middle := median(ages.values())) >= ELDERLY:
-        named = listed([f"{name} ({age:g})" for name, age in sorted(young.items())])
-        return [
-            f"{counted(len(young), 'participant')} below {ADULT:g} among people of a median age of {middle:g}; correct "
-            f"the age or leave them out: {named}"
-        ]
+        text = f"below {ADULT:g} among people of a median age of {middle:g}; correct the age or leave them out"
+        return note_on([f"{name} ({age:g})" for name, age in sorted(young.items())], "participant", text)
     return []

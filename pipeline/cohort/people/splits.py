@@ -42,11 +42,17 @@ SPLIT_COLUMNS = {
     "fold": "Index of the fold",
     "part": "Role of the participant in this fold: train, validation or test",
 }
-SPLITS_TABLE = Table(
-    "splits", SPLIT_COLUMNS, "participant and fold", "Who trains, selects and tests each network?", stage="training",
-    file="splits.tsv", filled=("participant_id", "fold", "part"), values={"part": ("train", "validation", "test")},
-)  # fmt: skip
 PARTS = ("train", "validation", "test")
+SPLITS_TABLE = Table(
+    "splits",
+    SPLIT_COLUMNS,
+    "participant and fold",
+    "Who trains, selects and tests each network?",
+    stage="training",
+    file="splits.tsv",
+    filled=tuple(SPLIT_COLUMNS),
+    values={"part": PARTS},
+)
 
 
 @dataclass(frozen=True)
@@ -72,9 +78,9 @@ def few_people(fold: Fold, labels: Mapping[str, Any], share: float, seed: int) -
     """
     kept: list[str] = []
     for label in sorted({str(labels.get(name)) for name in fold.train}):
-        own = [name for name in fold.train if str(labels.get(name)) == label]
-        own.sort(key=lambda name: derived_seed(seed, "few", name))
-        kept += own[: max(round(share * len(own)), 1)]
+        people = [name for name in fold.train if str(labels.get(name)) == label]
+        people.sort(key=lambda name: derived_seed(seed, "few", name))
+        kept += people[: max(round(share * len(people)), 1)]
     return replace(fold, train=tuple(sorted(kept)))
 
 
@@ -106,11 +112,7 @@ class Split:
 
     @classmethod
     def read(cls, where: RunLayout | Path) -> Split:
-        """Read ``splits.tsv``.
-
-        BadInputError if a column is missing, a fold is not a whole number, a part is unknown, or a participant is in
-        two parts of a fold.
-        """
+        """Read ``splits.tsv``."""
         path, frame = SPLITS_TABLE.path(where), SPLITS_TABLE.read(where)
         require_whole(path)
         require_filled(path, frame, list(SPLIT_COLUMNS))
@@ -126,10 +128,7 @@ class Split:
 
 
 def require_disjoint(fold: Fold) -> None:
-    """Refuse a fold with a participant in two parts; checked again before every prediction.
-
-    Raises BadInputError, naming the participants and the parts.
-    """
+    """Refuse a fold with a participant in two parts; checked again before every prediction."""
     for one, other in combinations(PARTS, 2):
         both = sorted(set(getattr(fold, one)) & set(getattr(fold, other)))
         if both:
@@ -141,17 +140,18 @@ def require_disjoint(fold: Fold) -> None:
 
 def require_labels(index: int, part: str, labels: Sequence[str | None], task: Task, remark: str = "") -> None:
     """Refuse a part of a fold in which a class is missing or all numbers are equal; `remark` ends the message."""
+    lacking = [
+        f"no usable scan of {label} ({counted(len(labels), 'scan')} in all)"
+        for label in task.classes
+        if label not in labels
+    ]
     if not task.classes and len(set(labels)) < 2:
+        lacking = [f"{len(labels)} usable scans and fewer than two values of {task.column}"]
+    if lacking:
         raise BadInputError(
-            f"fold {index}: the {part} part has {len(labels)} usable scans and fewer than two values of {task.column}. "
-            f"Use fewer folds, a larger cohort.validation_fraction, or more participants.{remark}"
+            f"fold {index}: the {part} part has {lacking[0]}. Use fewer folds, a larger cohort.validation_fraction, or "
+            f"more participants.{remark}"
         )
-    for label in task.classes:
-        if label not in labels:
-            raise BadInputError(
-                f"fold {index}: the {part} part has no usable scan of {label} ({counted(len(labels), 'scan')} in all). "
-                f"Use fewer folds, a larger cohort.validation_fraction, or more participants.{remark}"
-            )
 
 
 def after_inclusion(config: CohortConfig) -> str:
@@ -159,18 +159,30 @@ def after_inclusion(config: CohortConfig) -> str:
     return f" These are left by cohort.include = {config.include!r}; a wider rule keeps more." if config.include else ""
 
 
+def fitting_folds(smallest: int, folds: int) -> int:
+    """The most folds, up to those wanted, that leave two people of the smallest class outside each test part.
+
+    If none does, the fewest beyond; 0 for fewer than three people.
+
+    Examples
+    --------
+    >>> fitting_folds(40, 5), fitting_folds(4, 5), fitting_folds(3, 5), fitting_folds(3, 2), fitting_folds(2, 2)
+    (5, 4, 3, 3, 0)
+    """
+    tried = [*range(min(folds, smallest), 1, -1), *range(folds + 1, smallest + 1)]
+    return next((k for k in tried if smallest - ceil(smallest / k) >= 2), 0)
+
+
 def make_split(table: ScanTable, config: CohortConfig, seed: int) -> Split:
-    """Split the labelled participants.
+    """Split the labelled participants; BadInputError if a class has too few.
 
-    BadInputError if a class has too few participants; the message says how many there are and how many are needed.
-
-    `config`: ``folds``: k folds, everyone tested once, a share of the others for validation. ``single``: fixed numbers
-    of test and validation participants per class, the rest for training (as in the founding study, whose list of
-    participants is not public).
+    `CohortConfig.split`: ``folds``: everyone is tested once, a share of the others validates. ``single``: fixed numbers
+    of test and validation participants per class, the rest for training, as in the founding study.
     """
     task = task_of(config)
     names, person_of, strata = _people(table, config)
-    titles = task.classes or _quantile_names(strata)
+    count = max(strata.values(), default=0) + 1
+    titles = task.classes or (["all"] if count == 1 else [f"quantile {n + 1} of {count}" for n in range(count)])
     by_class = {
         title: sorted(person for person, stratum in strata.items() if stratum == number)
         for number, title in enumerate(titles)
@@ -189,7 +201,12 @@ def make_split(table: ScanTable, config: CohortConfig, seed: int) -> Split:
     else:
         facts = facts_of(table.labelled, person_of)
         folds = _k_folds(by_class, facts, config, seed, numbers)
-    return Split(tuple(_with_all_names(fold, names) for fold in folds))
+    return Split(
+        tuple(
+            _fold(fold.index, {part: [name for one in getattr(fold, part) for name in names[one]] for part in PARTS})
+            for fold in folds
+        )
+    )
 
 
 def split_balance(split: Split, table: ScanTable, config: CohortConfig, seed: int) -> pd.DataFrame:
@@ -215,23 +232,11 @@ def _people(
     return names, person_of, participant_strata(table.labelled, task_of(config), person_of, config.folds)
 
 
-def _quantile_names(strata: Mapping[str, int]) -> list[str]:
-    count = max(strata.values(), default=0) + 1
-    return ["all"] if count == 1 else [f"quantile {number + 1} of {count}" for number in range(count)]
-
-
-def _with_all_names(fold: Fold, names: Mapping[str, Sequence[str]]) -> Fold:
-    return _fold(fold.index, {part: [name for one in getattr(fold, part) for name in names[one]] for part in PARTS})
-
-
 def _k_folds(
     by_class: Mapping[str, Sequence[str]], facts: pd.DataFrame, config: CohortConfig, seed: int, numbers: str
 ) -> tuple[Fold, ...]:
-    smallest = min(map(len, by_class.values()))
     k = config.folds
-    if smallest < k or smallest - ceil(smallest / k) < 2:
-        nearest = (*range(min(k, smallest), 1, -1), *range(k + 1, smallest + 1))
-        fitting = next((n for n in nearest if smallest - ceil(smallest / n) >= 2), None)
+    if (fitting := fitting_folds(min(map(len, by_class.values())), k)) != k:
         few = listed([f"{3 - len(group)} of {name}" for name, group in by_class.items() if len(group) < 3])
         remedy = (
             f"Set cohort.folds = {fitting}" if fitting else f"Add participants, at least {few}, for 3 of each class"
@@ -292,8 +297,6 @@ def _fold(index: int, parts: Mapping[str, Sequence[str]]) -> Fold:
 def annotated_people(people: Sequence[str], share: float, seed: int) -> frozenset[str]:
     """A share of some people, drawn by a seed; the same person has the same rank in every fold.
 
-    Raises UsageError if it is nobody.
-
     Examples
     --------
     >>> len(annotated_people([f"sub-{n}" for n in range(20)], 0.1, seed=1))
@@ -320,17 +323,16 @@ def training_part(config: Config, fold: Fold, scans: Sequence[Scan]) -> Fold:
 def guided_people(config: Config, fold: Fold, scans: Sequence[Scan], segmented: Collection[str]) -> frozenset[str]:
     """The annotated people of a training part who have labels of their own.
 
-    `fold`: with the people who train, of all or a share. `scans`: with a label. `segmented`: who has labels of their
-    own with all regions. Raises UsageError if no map would be guided.
+    `fold`: with the people who train. `scans`: with a label. `segmented`: who has labels of their own with all regions.
     """
     wanted = config.objective
-    known = [name for name in fold.train if name in segmented]
-    if not known:
+    with_labels = [name for name in fold.train if name in segmented]
+    if not with_labels:
         raise UsageError(
             f"objective.region_labels: nobody in the training part of fold {fold.index} has labels of their own with "
             f'{", ".join(wanted.regions)}. Segment more people, or set "atlas".'
         )
-    people = annotated_people(known, wanted.annotated, config.seed)
+    people = annotated_people(with_labels, wanted.annotated, config.seed)
     if wanted.classes and not any(scan.participant_id in people and scan.label in wanted.classes for scan in scans):
         raise UsageError(
             f"objective.classes: nobody of {', '.join(wanted.classes)} in the training part of fold {fold.index} is "
@@ -362,10 +364,7 @@ def networks_for(participants: Sequence[str], split: Split) -> dict[str, tuple[i
 
 
 def networks_that_answered(table: Path, scan_ids: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Folds whose networks predicted each scan outside the contrast, from ``predictions_applied.tsv``.
-
-    BadInputError if a scan has no row.
-    """
+    """Folds whose networks predicted each scan outside the contrast, from ``predictions_applied.tsv``."""
     predictions = read_table(table, ["scan_id", "networks"], ("networks",))
     named = dict(zip(predictions["scan_id"], predictions["networks"], strict=True))
     missing = [scan_id for scan_id in scan_ids if scan_id not in named]
@@ -377,34 +376,27 @@ def networks_that_answered(table: Path, scan_ids: Sequence[str]) -> dict[str, tu
 def people_of(description: Mapping[str, Any], where: str, part: str) -> Sequence[str]:
     """Participants of a part of a network: ``train``, ``validation``, or ``backbone`` (nobody without one).
 
-    BadInputError if the description does not say so: then nobody knows whom the network may not predict.
-
-    `description`: of the network, as it was saved; `where`: names the network in messages.
+    BadInputError if its `description`, as it was saved, does not say so: then nobody knows whom it may not predict.
     """
+    parts = description.get("participants")
+    people = parts.get(part) if isinstance(parts, dict) else None
     if part == "backbone":
-        found = description.get("backbone_participants", [])
-    else:
-        parts = description.get("participants")
-        found = parts.get(part) if isinstance(parts, dict) else None
-    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+        people = description.get("backbone_participants", [])
+    if not isinstance(people, list) or not all(isinstance(name, str) for name in people):
         raise BadInputError(
             f"{where}: does not say with whom the network was trained ({part}). Restore the file or train it again."
         )
-    return found
+    return people
 
 
 def known_to_network(description: Mapping[str, Any], where: str) -> list[str]:
-    """Participants with whom a network, or its backbone, was trained or selected; sorted. Raises as `people_of`."""
-    return sorted(
-        {name for part in ("train", "validation", "backbone") for name in people_of(description, where, part)}
-    )
+    """Participants with whom a network, or its backbone, was trained or selected; sorted."""
+    parts = ("train", "validation", "backbone")
+    return sorted({name for part in parts for name in people_of(description, where, part)})
 
 
 def require_unseen(description: Mapping[str, Any], where: str, participants: Sequence[str]) -> None:
-    """Refuse to predict someone with whom the network was trained or selected, whatever the split in memory says.
-
-    Raises BadInputError, naming the participant; also as `people_of`.
-    """
+    """Refuse to predict someone with whom the network was trained or selected, whatever the split in memory says."""
     overlap = known_among(participants, known_to_network(description, where))
     if overlap:
         raise BadInputError(

@@ -1,8 +1,7 @@
 """Tasks: what a network learns to predict about a scan (two classes, several classes or a number), and its labels.
 
-A *kind* of task defines how it is split, measured and explained; all kinds are in `KINDS`. A *task* is a kind with the
-names from the settings of a run. It answers what differs between kinds, so that others need not ask which kind it is.
-The label of a scan is always text: its class, or its number.
+A *kind* of task defines how it is split, measured and explained. A *task* is a kind with the names from the settings of
+a run. The label of a scan is always text: its class, or its number.
 
 A contrast is a column and two or more of its values, or comparisons of its numbers
 (`pipeline.run.config.inclusion`). The column is one of the scan table (``diagnosis``, ``sex``, ``site`` ...) or of
@@ -41,39 +40,25 @@ MOST_STRATA = 5
 
 @dataclass(frozen=True)
 class Words:
-    """How sentences speak of a task.
-
-    Of what the networks explain: its name, what maps show of it, and what red and blue mean in a map. Then the unit
-    of evidence, someone to compare with, and the answer of the networks.
-    """
+    """How sentences speak of a task."""
 
     explained: str
-    evidence: str
-    supports: str
-    opposes: str
-    unit: str
-    control: str
-    answer: str
+    evidence: str  # what maps show
+    supports: str  # what red means in a map
+    opposes: str  # what blue means
+    unit: str  # of evidence
+    control: str  # someone to compare with
+    answer: str  # of the networks
 
 
 @dataclass(frozen=True)
 class Task:
-    """What the networks of a run predict.
-
-    Parameters
-    ----------
-    column : str
-        Column of the label.
-    outputs : tuple of str
-        Name of each output unit: the classes, or the column of the number.
-    explained : str
-        The output that maps explain.
-    """
+    """What the networks of a run predict."""
 
     kind: Kind
-    column: str
-    outputs: tuple[str, ...]
-    explained: str
+    column: str  # of the label
+    outputs: tuple[str, ...]  # name of each output unit: the classes, or the column of the number
+    explained: str  # the output that maps explain
 
     @property
     def is_number(self) -> bool:
@@ -93,19 +78,12 @@ class Task:
     def words(self) -> Words:
         column, explained = self.column, self.explained
         if self.is_number:
-            return Words(
-                f"the predicted {column}",
-                f"predicted {column}",
-                f"raises the predicted {column}",
-                f"lowers {column}",
-                f"units of {column}",
-                f"someone with {column}",
-                "prediction",
-            )
-        return Words(
-            explained, f"evidence for {explained}", f"speaks for {explained}", f"speaks against {explained}", "logits",
-            f"a control ({self.outputs[0]})", "contrast",
-        )  # fmt: skip
+            predicted = f"predicted {column}"
+            red, blue = f"raises the {predicted}", f"lowers {column}"
+            unit, control = f"units of {column}", f"someone with {column}"
+            return Words(f"the {predicted}", predicted, red, blue, unit, control, "prediction")
+        red, blue, control = f"speaks for {explained}", f"speaks against {explained}", f"a control ({self.outputs[0]})"
+        return Words(explained, f"evidence for {explained}", red, blue, "logits", control, "contrast")
 
     @property
     def unit(self) -> int:
@@ -202,18 +180,12 @@ def quantiles(values: Mapping[str, Sequence[float]], folds: int) -> dict[str, in
     return {person: place[person] for person in values}
 
 
-_OF_CLASSES = ("auc_within_folds", "balanced_accuracy")
+_OF_CLASSES = (("auc_within_folds", "balanced_accuracy"), "balanced_accuracy", 1, max, highest_class)
 KINDS: Mapping[KindName, Kind] = {
-    kind.name: kind
-    for kind in (
-        Kind(TWO_CLASSES, "has two classes", _OF_CLASSES, "balanced_accuracy", 1, max, highest_class, applies=True),
-        Kind(
-            SEVERAL_CLASSES, "has several classes", _OF_CLASSES, "balanced_accuracy", 1, max, highest_class,
-            applies=False,
-        ),
-        Kind(NUMBER, "predicts a number", ("mae",), "mae", -1, mean, quantiles, applies=False),
-    )
-}  # fmt: skip
+    TWO_CLASSES: Kind(TWO_CLASSES, "has two classes", *_OF_CLASSES, applies=True),
+    SEVERAL_CLASSES: Kind(SEVERAL_CLASSES, "has several classes", *_OF_CLASSES, applies=False),
+    NUMBER: Kind(NUMBER, "predicts a number", ("mae",), "mae", -1, mean, quantiles, applies=False),
+}
 """All kinds of tasks. A new kind is one entry here."""
 
 
@@ -271,7 +243,7 @@ def with_labels(candidates: Sequence[Candidate], config: CohortConfig) -> list[C
             f"{'--target COLUMN' if task.is_number else '--contrast COLUMN=CLASS,CLASS'}."
         )
     if task.is_number:
-        return [_numbered(candidate, task) for candidate in candidates]
+        return [_numbered(candidate, task) if candidate.scan.kept else candidate for candidate in candidates]
     settings = dict(zip(config.labels, [f"classes[{i}]" for i in range(len(config.labels))], strict=True))
     settings |= {config.negative: "negative", config.positive: "positive"}
     for wanted in config.labels:
@@ -285,13 +257,11 @@ def with_labels(candidates: Sequence[Candidate], config: CohortConfig) -> list[C
             raise BadInputError(
                 f"cohort.{settings[wanted]} = '{wanted}': column '{column}' has no such value. It has {existing}."
             )
-    return [_labelled(candidate, config, task) for candidate in candidates]
+    return [_labelled(candidate, config, task) if candidate.scan.kept else candidate for candidate in candidates]
 
 
 def _numbered(candidate: Candidate, task: Task) -> Candidate:
     """Label a kept scan with its number; text is refused."""
-    if not candidate.scan.kept:
-        return candidate
     numbers = contrast_values(candidate, task.column)
     if not numbers:
         return candidate.dropped(f"no value to predict: none in {task.column}")
@@ -306,21 +276,17 @@ def _numbered(candidate: Candidate, task: Task) -> Candidate:
         )
     if task.column.lower() == "age":  # labels are written to tables, which show no higher age
         number = min(number, OLDEST_AGE)
-    return dataclasses.replace(candidate, scan=dataclasses.replace(candidate.scan, label=code_text(number)))
+    return candidate.with_scan(label=code_text(number))
 
 
 def _labelled(candidate: Candidate, config: CohortConfig, task: Task) -> Candidate:
-    if not candidate.scan.kept:
-        return candidate
-    class_values = contrast_values(candidate, task.column)
     label = _class_of(candidate, task)
-    if label is None and not (config.apply_outside_contrast and task.kind.applies):
-        held = f"{class_values[0]} in" if class_values else "no value in"
-        why = (
-            "cohort.apply_outside_contrast is off" if task.kind.applies else "only networks of two classes are applied"
-        )
-        return candidate.dropped(f"outside the contrast ({why}): {held} {task.column}")
-    return dataclasses.replace(candidate, scan=dataclasses.replace(candidate.scan, label=label))
+    if label is not None or (config.apply_outside_contrast and task.kind.applies):
+        return candidate.with_scan(label=label)
+    class_values = contrast_values(candidate, task.column)
+    held = f"{class_values[0]} in" if class_values else "no value in"
+    why = "cohort.apply_outside_contrast is off" if task.kind.applies else "only networks of two classes are applied"
+    return candidate.dropped(f"outside the contrast ({why}): {held} {task.column}")
 
 
 def _class_of(candidate: Candidate, task: Task) -> str | None:
@@ -359,9 +325,8 @@ def unknown_diagnoses(candidates: Sequence[Candidate]) -> list[str]:
         kinds = listed(f"'{text}' ({counted(count, 'scan')})" for text, count in unknown.most_common())
         notes.append(f"diagnosis neither CN, MCI nor AD, treated as missing: {kinds}")
     absent = [candidate.scan.name for candidate, text in zip(kept, texts, strict=True) if text is None]
-    if absent:
-        notes.append(f"{len(absent)} kept scans have no diagnosis at their visit: {listed(absent)}")
-    return notes
+    text = f"{len(absent)} kept scans have no diagnosis at their visit: {listed(absent)}"
+    return [*notes, text] if absent else notes
 
 
 def participant_strata(scans: Sequence[Scan], task: Task, names: Mapping[str, str], folds: int) -> dict[str, int]:
@@ -390,24 +355,18 @@ def shuffled_labels(scans: Sequence[Scan], seed: int) -> list[Scan]:
             sequences.setdefault(scan.participant_id, []).append(scan.label)
     people = list(sequences)
     donors = [people[i] for i in generator(seed, "shuffle-labels").permutation(len(people))]
-    received = {
-        person: _stretched(sequences[donor], len(sequences[person]))
+    left = {
+        person: iter(_stretched(sequences[donor], len(sequences[person])))
         for person, donor in zip(people, donors, strict=True)
     }
-    return _relabelled(scans, received)
+    result = list(scans)
+    for i in sorted(range(len(scans)), key=lambda i: scans[i].place):
+        if scans[i].label is not None:
+            result[i] = dataclasses.replace(scans[i], label=next(left[scans[i].participant_id]))
+    return result
 
 
 def _stretched(sequence: Sequence[str], length: int) -> list[str]:
     if length == 1:
         return [sequence[-1]]
     return [sequence[round(i * (len(sequence) - 1) / (length - 1))] for i in range(length)]
-
-
-def _relabelled(scans: Sequence[Scan], labels: Mapping[str, Sequence[str]]) -> list[Scan]:
-    left = {person: iter(sequence) for person, sequence in labels.items()}
-    ordered = sorted(range(len(scans)), key=lambda i: scans[i].place)
-    result = list(scans)
-    for i in ordered:
-        if scans[i].label is not None:
-            result[i] = dataclasses.replace(scans[i], label=next(left[scans[i].participant_id]))
-    return result
