@@ -68,10 +68,7 @@ def person_of_image(name: str) -> tuple[str, str | None]:
 
 
 def read_scan(path: Path, config: CohortConfig, template: str = DEFAULT_TEMPLATE) -> InputCohort:
-    """One image as a cohort of one person, of whom nothing is known but the name of the file.
-
-    BadInputError if it is no image, cannot be used, or is of someone whom ``cohort.without`` names.
-    """
+    """One image as a cohort of one person, of whom nothing is known but the name of the file."""
     if not is_image(path.name):
         raise BadInputError(
             f"{path}: not an image. Give one {config.kind.scan} (.nii, .nii.gz or .mgz), or an ADNI or OASIS "
@@ -144,8 +141,7 @@ def why_without_performance(cohort: InputCohort, config: CohortConfig) -> str:
 def _with_copies_named(cohort: InputCohort, config: Config) -> InputCohort:
     """A cohort less the people of whom an image is a copy of one that the networks were made of, under another id.
 
-    Compared are bytes with what the run remembers of its images; an export remembers none. With ``--new-people`` a note
-    names the copies instead. BadInputError if nothing else is left.
+    Compared are bytes with what the run remembers; an export remembers none. With ``--new-people`` a note names them.
     """
     run = RunLayout(Path(config.training.networks_of))
     if not config.training.networks_of or not run.config.is_file() or not SPLITS_TABLE.path(run).is_file():
@@ -176,8 +172,7 @@ def _is_among(path: Path, stamps: Mapping[str, int]) -> bool:
 def to_apply(cohort: InputCohort, config: Config) -> tuple[InputCohort, Config]:
     """The cohort and settings with which networks of a finished run are applied.
 
-    Without enough people of both classes nobody has a label: everyone is predicted by each network of the run, as
-    scans outside the contrast are. BadInputError where a task other than two classes lacks its labels.
+    Without enough people of both classes nobody has a label: each network of the run predicts everyone.
     """
     cohort = _with_copies_named(cohort, config)
     task = task_of(config.cohort)

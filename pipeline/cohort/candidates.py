@@ -206,10 +206,9 @@ def participant_named(name: str, people: set[str]) -> str:
 def with_readable_headers(
     root: Path, candidates: Sequence[Candidate], max_voxel_mm: float
 ) -> tuple[list[Candidate], list[str]]:
-    """Drop images whose header shows that they cannot be used; images already dropped keep their reason.
+    """Drop images whose header shows that they cannot be used; notes name headers that contradict themselves.
 
-    DICOM series are not checked again: their headers were read when they were found. Notes name headers that contradict
-    themselves, and which part is used.
+    DICOM series are not checked again: their headers were read when they were found.
     """
     checked = []
     repaired: dict[str, list[str]] = {}
@@ -264,10 +263,7 @@ def possible_scans(candidates: Sequence[Candidate]) -> tuple[list[Candidate], li
 def with_anatomy(
     root: Path, candidates: Sequence[Candidate], kind: ImageKind, max_voxel_mm: float, space: str = DEFAULT_TEMPLATE
 ) -> list[Candidate]:
-    """Drop images that can be registered neither by themselves nor through a T1-weighted image of their session.
-
-    Nothing is dropped of a cohort of T1-weighted images, and no image in template space, which needs no `Scan.t1w`.
-    """
+    """Drop images that can be registered neither by themselves nor through a T1-weighted image of their session."""
     if not kind.through_t1w:
         return list(candidates)
 
@@ -299,7 +295,7 @@ def with_further_kinds(
 ) -> list[Candidate]:
     """Add the images of ``cohort.further_suffixes`` to each scan, and drop scans whose session lacks one.
 
-    All images of a session enter alike: in template space if the first does, else in the space of the scanner.
+    All enter alike: in template space if the first does, else in the space of the scanner.
     """
     if not config.further_suffixes:
         return list(candidates)
@@ -384,10 +380,7 @@ _PIECE = 65_536
 
 
 def same_images(root: Path, scans: Iterable[Scan]) -> list[tuple[Scan, ...]]:
-    """Scans whose files have the same bytes, in the order given.
-
-    A DICOM series is compared by its first file, which holds unique identifiers.
-    """
+    """Scans whose files have the same bytes; a DICOM series is compared by its first file, with its unique ids."""
     groups: list[list[Scan]] = [list(scans)]
     for trait in (lambda path: path.stat().st_size, _middle, file_digest):
         groups = [part for group in groups for part in _alike(root, group, trait)]

@@ -1,17 +1,9 @@
 """A table of people and images: ``heatlas run FOLDER OUT --table people.csv``.
 
-One row is one image, with its participant and, where somebody has several, its session. Rows without a path are
-visits without a scan: their diagnoses say who progressed. Paths start from the input folder or from the folder of the
-table. Whatever a wrong table could mix up (a file of two people, two images of one visit, a file that is not there) is
-refused before anything else is read.
-
-Columns are found by name, regardless of case and punctuation:
-
-============ =====================================================================================================
-participant  participant_id, participant, subject_id, subject, sub, fsid, ptid, person, id; ``1`` becomes ``sub-1``
-session      session_id, session, ses, visit_id, visit, viscode2, viscode, timepoint; ``bl``, ``m12`` are months
-path         path, filepath, filename, file, imagepath, imagefile, image, scanpath, scan, t1w, t1, nifti
-============ =====================================================================================================
+One row is one image, with its participant and, where somebody has several, its session. Rows without a path are visits
+without a scan: their diagnoses say who progressed. Paths start from the input folder or from that of the table.
+Whatever a wrong table could mix up (a file of two people, two images of one visit, a file that is not there) is refused
+before anything else is read.
 
 All other cells mean what they mean in ``participants.tsv`` (`pipeline.cohort.bids.tables`). Where the names of images
 say whose they are (FreeSurfer subjects, CAPS), the table needs no paths, and ``participants.tsv`` of a BIDS dataset
@@ -119,8 +111,7 @@ def find_table(text: str, root: Path) -> Path:
 def read_people(file: Path, subjects: Mapping[str, tuple[str, str | None]] | None = None) -> PeopleTable:
     """Read a table (CSV, TSV or workbook); BadInputError if a column is missing or could be either of two.
 
-    `subjects`: participant and session by the name of each folder of a subject. The table may have a column of these
-    names in place of paths.
+    `subjects`: participant and session by the name of each folder of a subject, which may stand in place of paths.
     """
     frame, notes = read_sheet(file)
     rows = filled_rows(frame)
@@ -347,10 +338,7 @@ def _image(root: Path, table: PeopleTable, row: PeopleRow) -> str:
 
 
 def _resolve_folders(root: Path, path: Path) -> Path:
-    """A path without links among its folders, unless they are followed and it lies in the input as it is written.
-
-    The file itself is judged with the headers.
-    """
+    """A path without links among its folders, unless they are followed; the file is judged with the headers."""
     written = Path(os.path.normpath(path))
     return written if are_followed() and written.is_relative_to(root) else path.parent.resolve() / path.name
 
@@ -383,12 +371,10 @@ _NEAR = 4
 def visits_and_tables(
     root: Path, named: Mapping[str, tuple[str, str | None]], config: CohortConfig
 ) -> tuple[dict[str, tuple[str, str | None]], BidsTables, list[str]]:
-    """Participant and session of each subject, what the tables say of them, and where these are.
+    """Participant and session of each subject, by its name, what the tables say of them, and where these are.
 
-    The tables are ``--table``, else ``participants.tsv`` in the folder or one above. A file of that name brings the
-    sessions tables beside it along.
-
-    `named`: participant and session by the name of each subject.
+    The tables are ``--table``, else ``participants.tsv`` in the folder or one above, with the sessions tables beside
+    it.
     """
     if config.table and (file := find_table(config.table, root)).name != PARTICIPANTS:
         table = read_people(file, named)

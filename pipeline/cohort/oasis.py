@@ -79,10 +79,7 @@ class OasisTable:
 
 
 def read_oasis_table(root: Path, tables: Sequence[str], release: str) -> OasisTable:
-    """Find and read the table of a release among the CSV files and workbooks of a folder.
-
-    BadInputError if there is none or only that of another release, a column is missing, or two tables disagree.
-    """
+    """Find and read the table of a release; refused if it is of another, lacks a column, or two disagree."""
     columns = {name: _columns(root / name) for name in tables}
     fitting = [name for name, names in columns.items() if SESSION[release] in names and "CDR" in names]
     of_release = [name for name in fitting if release != "OAS1" or "MRI ID" not in columns[name]]
@@ -210,11 +207,7 @@ def is_oasis(files: InputFiles) -> bool:
 def read_oasis(
     root: Path, files: InputFiles, config: CohortConfig, _space: str = ""
 ) -> tuple[list[Candidate], list[str]]:
-    """Read a download: one candidate per session with any image, and notes.
-
-    BadInputError if images of two releases lie together, the table is missing or that of another release, or the image
-    asked for does not exist in this release.
-    """
+    """Read a download: one candidate per session with any image, and notes."""
     sessions: dict[str, list[str]] = {}
     for path in files.pairs:
         if (session := _session_of(path)) is not None:
@@ -312,10 +305,7 @@ def _candidate(
 
 
 def _images(paths: Sequence[str], kind: ImageKind) -> list[tuple[int, str]]:
-    """Number and path of the images of a session of a kind, the one that is used first.
-
-    A header without its image names the missing image, which the check of headers reports.
-    """
+    """Number and path of the images of a session of a kind, the one that is used first."""
     images = set()
     for path in paths:
         folder, _, name = path.rpartition("/")

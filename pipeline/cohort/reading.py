@@ -65,9 +65,8 @@ Layout = Literal["adni", "bids", "oasis", "caps", "freesurfer", "table", "image"
 class InputCohort:
     """An input folder as the pipeline sees it.
 
-    `root`: resolved; `Scan.file` is relative to it. `table`: one row per image found. `notes`: what the rows do not
-    show. `problem`: why the cohort has no labels. `matches`: results for the images of a manifest. `clinical`: further
-    columns of the scans that are used. `same_images`: the note on scans with the same image.
+    `root`: resolved; `Scan.file` is relative to it. `notes`: what the rows of the table do not show. `problem`: why
+    there are no labels. `matches`: with a manifest. `same_images`: the note on these; empty without.
     """
 
     root: Path
@@ -89,10 +88,9 @@ class InputCohort:
 class ScanSelection:
     """Which scans of an input are used, and how they are anonymised.
 
-    `participants`: use only these (with or without ``sub-``, or as PTID); empty for all. `manifest`: use only these
-    images. `disguise`: how records are anonymised. `entities`: values by entity of BIDS, which names of images must
-    have. `template`: the one whose space images may be in, as in the settings. `follow_links`: whether links to
-    folders, and to files outside the input folder, are followed.
+    `participants`: with or without ``sub-``, or as PTID; empty for all. `entities`: values by entity of BIDS, which
+    names of images must have. `template`: as in the settings. `follow_links`: to folders, and to files outside the
+    input.
     """
 
     participants: tuple[str, ...] = ()
@@ -106,15 +104,10 @@ class ScanSelection:
 def read_cohort(
     root: Path, config: CohortConfig, seed: int, selection: ScanSelection | Sequence[str] = ()
 ) -> InputCohort:
-    """Read the people and images of an input folder without writing anything.
-
-    BadInputError if the folder is of no known layout or holds no image, a table or column is missing, a participant is
-    unknown, or the rule of inclusion names no column or keeps nobody.
+    """Read the people and images of an input folder without writing anything; a sequence names participants.
 
     Gives all images found; if none is kept, the table gives the reasons. If scans cannot be labelled, because the
     contrast names a column or value that does not occur, they are still read, and `InputCohort.problem` says why.
-
-    `seed`: for `CohortConfig.shuffle_labels` only. `selection`: which scans; a sequence names participants.
     """
     if not isinstance(selection, ScanSelection):
         selection = ScanSelection(tuple(selection))

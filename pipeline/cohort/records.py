@@ -141,8 +141,7 @@ class FollowUp:
 class ScanTable:
     """All scans found in an input, sorted by participant, session and scan.
 
-    BadInputError if two kept scans share participant and session, or a scan_id, by which predictions and maps are
-    matched.
+    Refused if two kept scans share a session, or a scan_id, by which predictions and maps are matched.
     """
 
     scans: tuple[Scan, ...]
@@ -189,10 +188,7 @@ class ScanTable:
 
     @classmethod
     def read(cls, where: RunLayout | Path) -> ScanTable:
-        """Read ``scans.tsv``.
-
-        BadInputError if a column is missing or unknown, a cell has an impossible value, or a scan appears twice.
-        """
+        """Read ``scans.tsv``; refused if it is not as `write` leaves it."""
         path, frame = SCANS_TABLE.path(where), SCANS_TABLE.read(where)
         unknown = [name for name in frame.columns if name not in SCAN_COLUMNS]
         if unknown:

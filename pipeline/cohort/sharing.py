@@ -1,17 +1,12 @@
 """What may be shared: anonymised outputs, and manifests by which a cohort is shared without its scans.
 
-Ages of 89 and above become 89, as BIDS recommends (HIPAA §164.514(b)(2)(i)(C) has 90).
+Ages of 89 and above become 89, as BIDS recommends (HIPAA §164.514(b)(2)(i)(C) has 90). ``--anonymise KEY`` moves all
+dates of a participant back by the same number of days, to before 1926, by which BIDS recognises shifted dates. The
+shift is derived from the participant and a secret in the file KEY; the seed of the run would not do, since it is
+written to the run. ``--pseudonymise sites,ids`` replaces names by digests with the same secret.
 
-``--anonymise KEY`` moves all dates of a participant back by the same number of days, so that intervals between visits
-are preserved. Dates end up before 1926, by which BIDS recognises shifted dates. The shift is derived from the
-participant and a secret in the file KEY, which is created if absent; the seed of the run would not do, since it is
-written to the run. With the key the run can be repeated; with the outputs alone the shift cannot be undone.
-``--pseudonymise sites,ids`` replaces names of sites, or of participants and images, by digests with the same secret.
-
-A manifest has the columns ``scan_id`` and ``sha256`` and a data dictionary. It holds no age, diagnosis or path; these
-come with the images from their source. The digest is that of the image, not of the file: stored voxels, data type,
-scaling, shape and affine. So compression, file name and free text in the header, which LONI rewrites for each download,
-do not matter; a single voxel does. The digest of a DICOM series is that of its files.
+The digest in a manifest is that of the image, not of the file: compression, file name and free text in the header,
+which LONI rewrites for each download, do not matter; a single voxel does.
 """
 
 from __future__ import annotations
@@ -91,16 +86,11 @@ class Manifest:
         return text_digest("\n".join(f"{name} {digest}" for name, digest in sorted(self.digests.items())))
 
     def write(self, path: Path) -> None:
-        """Write the table and its data dictionary."""
         rows = sorted(self.digests.items())
         MANIFEST_TABLE.write(path, rows)
 
     @classmethod
     def read(cls, path: Path) -> Manifest:
-        """Read a manifest.
-
-        BadInputError if the file is missing or not a manifest, an id appears twice, or a digest is invalid.
-        """
         frame = MANIFEST_TABLE.read(path)
         ids = [str(name) for name in frame["scan_id"]]
         repeated = [name for name, count in Counter(ids).items() if count > 1]
@@ -122,13 +112,7 @@ class Match:
 
 
 def make_manifest(root: Path, scans: Sequence[Scan], ids_only: bool = False) -> Manifest:
-    """Manifest of scans.
-
-    BadInputError if an image cannot be read.
-
-    `root`: folder that their images lie in; `scans`: kept ones; `ids_only`: leave out the digests, which require
-    reading every voxel.
-    """
+    """Manifest of kept scans below a folder; `ids_only`: without digests, for which every voxel is read."""
     digests = {} if ids_only else _digests(root, scans)
     failed = [digest for digest in digests.values() if isinstance(digest, BadInputError)]
     if failed:
@@ -137,11 +121,7 @@ def make_manifest(root: Path, scans: Sequence[Scan], ids_only: bool = False) -> 
 
 
 def select(root: Path, candidates: Sequence[Candidate], manifest: Manifest) -> tuple[list[Candidate], list[Match]]:
-    """Keep the images of a manifest, drop all others, and report the result for each.
-
-    Images with another digest are dropped too. There is one match per image of the manifest, then one per usable image
-    that is not in it.
-    """
+    """Keep the images of a manifest, drop all others, and report the result for each, then for unlisted ones."""
     wanted = [one.scan for one in candidates if one.scan.kept and one.scan.scan_id in manifest.digests]
     digests = _digests(root, [scan for scan in wanted if manifest.digests[scan.scan_id] is not None])
     reasons = {one.scan.scan_id: one.scan.reason for one in candidates if not one.scan.kept}
@@ -296,10 +276,7 @@ def with_capped_columns(candidates: Iterable[Candidate]) -> list[Candidate]:
 
 
 def _capped(column: str, text: str) -> str:
-    """A cell, with ages above the highest that is shown as this one, also inside a text such as ``95 years``.
-
-    Numbers that are no age stay, for those who look for errors.
-    """
+    """A cell, with ages above the highest shown as this one, also inside a text such as ``95 years``."""
     oldest = oldest_shown(column)
     if oldest is None:
         return text
@@ -447,10 +424,7 @@ def _shift_date(match: re.Match[str], days_back: int) -> str:
 def open_disguise(key_file: Path | None, config: PrivacyConfig, kept_out_of: Sequence[Path]) -> Disguise | None:
     """The anonymisation that the settings ask for, or None.
 
-    UsageError if a key is needed and not given, lies in one of these folders, or cannot be read, made or trusted.
-
-    `key_file`: holds the secret; created, readable only by its owner, if absent. `kept_out_of`: folders and files that
-    are read or written, which the key must not be or lie in.
+    `key_file`: holds the secret; created, readable only by its owner, if absent. `kept_out_of`: where it must not lie.
     """
     if not config.shift_dates and not config.pseudonyms:
         return None

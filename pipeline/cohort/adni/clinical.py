@@ -1,9 +1,8 @@
 """What ADNI's tables say about a scan at its visit.
 
-ADNIMERGE gives the visits and most values. DXSUM adds diagnoses and visits (ADNIMERGE does not contain ADNI4), the CDR
-table the clinical dementia rating, and UCSF's FreeSurfer tables the left and right hippocampus. ADNIMERGE or DXSUM is
-required, and of ADNIMERGE only the columns that are used. People are identified by RID, which stays the same when
-someone moves from one ADNI phase to the next.
+ADNIMERGE gives the visits and most values, DXSUM adds diagnoses and visits (ADNIMERGE does not contain ADNI4), and
+UCSF's FreeSurfer tables the left and right hippocampus. ADNIMERGE or DXSUM is required. People are identified by RID,
+which stays the same when someone moves from one ADNI phase to the next.
 """
 
 from __future__ import annotations
@@ -92,10 +91,7 @@ class AdniClinical:
     def at(
         self, scan: Scan, person: int, visit: VisitRow, scan_date: date | None
     ) -> tuple[Scan, dict[str, str], FollowUp | None]:
-        """Fill in all that is known about the scan of a person (RID) at its visit; identifiers are kept.
-
-        Gives the scan, the filled cells of the visit, so that any column can be a contrast, and the follow-up.
-        """
+        """The scan of a person (RID) with all that is known at its visit, the cells of the visit, and the follow-up."""
         row = dict(visit.columns)
         when = scan_date or visit.exam_date
         history = self.histories.get(person, ())
@@ -135,11 +131,7 @@ class AdniClinical:
 def read_clinical(
     root: Path, tables: Sequence[str], persons: set[int], config: CohortConfig, visits_known: bool
 ) -> tuple[AdniClinical, list[str]]:
-    """Read the tables of an ADNI download for the RIDs with images.
-
-    A download without a source of diagnoses is refused. The notes name what is missing, contradictory or left out.
-    `visits_known` says whether scans can be matched to visits without dates.
-    """
+    """Read the tables for the RIDs with images; `visits_known`: whether scans can be matched without dates."""
     files, notes = newest_tables(tables)
     dxsum, dxsum_notes = read_visit_table(root, files.get(DXSUM), (*DXSUM_COLUMNS, *CAUSE_COLUMNS), persons)
     cdr, cdr_notes = read_visit_table(root, files.get(CDR), ("CDGLOBAL",), persons)
@@ -252,10 +244,7 @@ def table_volumes(
     session_id: str,
     when: date | None,
 ) -> Volumes:
-    """Volumes at a visit from ADNIMERGE, with left and right from the UCSF table of the same segmentation.
-
-    A UCSF row of this image is preferred to one of its visit.
-    """
+    """Volumes at a visit from ADNIMERGE, with left and right of the same segmentation from a UCSF table."""
     version = columns.get("FSVERSION")
     source = "ADNIMERGE" + (f" ({version})" if version else "")
     total, intracranial = (values.positive(columns.get(name)) for name in ("Hippocampus", "ICV"))
@@ -325,10 +314,9 @@ def read_adnimerge(path: Path, needed: Sequence[str]) -> tuple[pd.DataFrame, lis
 def visits_by_person(name: str, frame: pd.DataFrame, persons: set[int]) -> tuple[dict[int, list[VisitRow]], list[str]]:
     """Visits of the persons with images, by RID, one per session, in order of date.
 
-    Rows of one session are merged. ``sc`` and ``bl`` are two visits of one session: cells come from the baseline,
-    missing ones from the screening. If a code is repeated, cells that differ are left empty and named, since none of
-    them can be trusted; of two dates the earlier is used. Age at baseline and sex are the same at all visits of a
-    person: a visit that differs from most of them takes their value, and is named.
+    ``sc`` and ``bl`` are two visits of one session: cells come from the baseline, missing ones from the screening. If a
+    code is repeated, cells that differ are left empty, since none can be trusted; of two dates the earlier is used. Age
+    at baseline and sex that differ from most visits of a person take their value.
     """
     rows = frame[frame["PTID"].map(person_number).isin(persons)]
     merged: dict[int, dict[str, VisitRow]] = {}

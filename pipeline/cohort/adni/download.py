@@ -1,23 +1,12 @@
 """An ADNI download as LONI unpacks it: which images it holds, and which of several of a visit is used.
 
-LONI unpacks to ``<PTID>/<sequence>/<date>/<image id>/``, with one NIfTI file or the slices of one DICOM series inside.
-A series is identified by the path of its first file. If a folder holds several series, each is listed. If only one of
-them is usable, it is used; if several are, none is used, because the image id does not say which of them it means.
+LONI unpacks to ``<PTID>/<sequence>/<date>/<image id>/``, with one NIfTI file or the slices of one DICOM series inside,
+identified by the path of its first file. If a folder holds several usable series, none is used, because the image id
+does not say which of them it means.
 
-Of several T1-weighted images of a visit, the first criterion on which two differ decides, and the reason of the
-rejected image names it:
-
-1.  **quality control**: passed or not graded before failed (`CohortConfig.failed_quality` can drop failed images);
-2.  **protocol**: full before accelerated, or the reverse (`CohortConfig.preferred_protocol`);
-3.  **choice of the Mayo Clinic**: its selected series before others;
-4.  **grade**: 1 before 2 before 3; an ungraded image counts as 1, since grades serve as warnings;
-5.  **processing**: more of ADNI's own steps (gradient unwarping, B1, N3, scaling) before fewer;
-6.  **repeat**: the first acquisition before the repeated one;
-7.  **field strength**: 1.5 T before 3 T, or the reverse (`CohortConfig.preferred_field_strength`), unknown last;
-8.  **date**: nearer to the date of the visit;
-9.  **number**: the lower image number, which LONI assigned first; then the path.
-
-The order is total, so the choice does not depend on the order in which files are found.
+Of several T1-weighted images of a visit, the first of `CRITERIA` on which two differ decides, and the reason of the
+rejected image names it; then their path. An ungraded image counts as grade 1, since grades serve as warnings; an
+unknown field strength comes last.
 """
 
 from __future__ import annotations
@@ -69,10 +58,7 @@ def adni_participant(ptid: str) -> str:
 def read_adni(
     root: Path, files: InputFiles, config: CohortConfig, _space: str = ""
 ) -> tuple[list[Candidate], list[str]]:
-    """Read an ADNI download: one candidate per image below a participant's folder, and notes.
-
-    A contrast by diagnosis needs ADNIMERGE's DX or DXSUM; any other column only has to exist.
-    """
+    """Read an ADNI download: one candidate per image below a participant's folder, and notes."""
     images, notes = find_images(root, files, config.max_voxel_mm)
     records, record_notes = _records(root, files, images)
     notes += record_notes
@@ -238,8 +224,7 @@ def parse_image(path: str) -> AdniImage | None:
 def _image_id(parts: Sequence[str], numbers: Sequence[str]) -> str:
     """I number of the folder or of the file name; else a series number; else the path below the person's folder.
 
-    Files without a number often have the same name in every folder (``brain.nii``), so the name alone does not identify
-    them. File names of a DICOM series name slices and are not used.
+    A name alone (``brain.nii``) may be the same in every folder, and names in a DICOM series are those of slices.
     """
     stem = image_stem(parts[-1]) if is_nifti(parts[-1]) else parts[-1].removesuffix(Path(parts[-1]).suffix)
     in_name = re.search(r"_(I\d+)$", stem)
@@ -249,10 +234,7 @@ def _image_id(parts: Sequence[str], numbers: Sequence[str]) -> str:
 
 
 def find_images(root: Path, files: InputFiles, max_voxel_mm: float) -> tuple[list[AdniImage], list[str]]:
-    """Find all images in participants' folders: one per NIfTI file and one per DICOM series.
-
-    Notes name images outside participants' folders, and folders that hold several series.
-    """
+    """All images in participants' folders, one per NIfTI file and one per DICOM series, and notes."""
     parsed = [(path, parse_image(path)) for path in files.images]
     images = [image for _, image in parsed if image is not None]
     outside = [path for path, image in parsed if image is None]

@@ -1,23 +1,13 @@
 """What comes with an ADNI image: LONI's collection list, the XML file of the image, and ADNI's tables of images.
 
-LONI gives a CSV list of each image collection and, on request, one XML file (``idaxs``) per image. Both identify the
-image by its number and state its participant, visit and acquisition. They are combined into one record; contradictions
-between them, or with the folder of the image, are reported. Of the XML file only image number, participant, sex, age at
-the scan, visit, date, sequence and field strength are read; assessments, genotype and weight are not. Its elements are
-found by name, since their depth differs: an original image is described by its series, a processed one by its
-``derivedProduct`` and by the image it was made from.
+The list and the XML file (``idaxs``) identify the image by its number and are combined into one record; contradictions
+between them, or with the folder of the image, are reported. Assessments, genotype and weight are not read. Elements of
+the XML file are found by name, since their depth differs: an original image is described by its series, a processed one
+by its ``derivedProduct`` and by the image it was made from.
 
-Tables say more of single images:
-
-========================================  =========================================================================
-MPRAGEMETA                                sequence, field, series, visit and date of each T1-weighted image
-MRIQC                                     description, field, series: an inventory, no grades in spite of its name
-MRIQUALITY, since 2024 MRIPROT (ADNI1)    PASS per series
-MAYOADIRL_MRI_IMAGEQC, ..._QUALITY_ADNI3  the Mayo Clinic's series_selected; series_quality, 1 best to 4 unusable
-========================================  =========================================================================
-
-A grade belongs to a series: the acquired image and everything derived from it. No table is required, and an image that
-no table lists is treated as ungraded.
+MPRAGEMETA and MRIQC (an inventory, no grades in spite of its name) describe images; MRIQUALITY, since 2024 MRIPROT, has
+ADNI1's PASS per series; the Mayo Clinic's tables have series_selected and series_quality, 1 best to 4 unusable. A grade
+belongs to a series: the acquired image and everything derived from it. No table is required.
 """
 
 from __future__ import annotations
@@ -107,11 +97,7 @@ _WORDS = {"ptid": "participant", "sex": "sex", "date": "date", "visit": "visit"}
 
 
 def read_collections(root: Path, tables: Sequence[str]) -> tuple[dict[str, ImageRecord], list[str]]:
-    """Read LONI's lists of image collections: records by image id with its letter.
-
-    CSV files without Image Data ID are other tables. Notes name lists that cannot be read, ids that two rows describe
-    differently (the first row is used) and unknown visits.
-    """
+    """Read LONI's lists of image collections: records by image id with its letter, and notes."""
     records: dict[str, ImageRecord] = {}
     notes: list[str] = []
     contradicted: list[str] = []
@@ -164,10 +150,7 @@ def combine_records(
 
 
 def identity_problem(record: ImageRecord, ptid: str, header_patient: str = "") -> str | None:
-    """Why an image may not belong to the participant of its folder; None if it does.
-
-    `header_patient` is compared only if it is an ADNI participant, and is never written anywhere.
-    """
+    """Why an image may not be of its folder's participant; `header_patient` must never be written anywhere."""
     if record.ptid is not None and person_number(record.ptid) != person_number(ptid):
         return f"unclear participant: the folder says {ptid}, the collection list or XML {record.ptid}"
     in_header = participant(header_patient)
@@ -276,7 +259,7 @@ def parse_image_xml(
 ) -> tuple[str, ImageRecord] | None:
     """Image id and record of one XML file; None if it describes no image. Impossible values go to `problems`.
 
-    Raises ValueError if the file is too large or declares entities, which let a small file expand without limit.
+    ValueError if it is too large or declares entities, which let a small file expand without limit.
     """
     if len(content) > MAX_BYTES or b"<!DOCTYPE" in content or b"<!ENTITY" in content:
         raise ValueError("not the XML of an image")

@@ -1,12 +1,9 @@
 """ADNI's tables: which file is which, their rows by visit, and the visit of a scan.
 
-A table is recognised by its name, whatever LONI appended to it: ``DXSUM_PDXCONV_ADNIALL_12Oct2023.csv``, ``dxsum.csv``
-and ``DXSUM_18Feb2025 (1).csv`` are the same table. Of several downloads the file with the newest date in its name is
-used, and a note names the others.
-
-Columns for the visit (VISCODE, VISCODE2) and its date (EXAMDATE, VISDATE, USERDATE) differ between tables, as does the
-case of column names. A table besides ADNIMERGE (DXSUM, CDR, FreeSurfer volumes) that is missing, empty or damaged is
-named in a note.
+A table is recognised by its name, whatever LONI appended to it: ``DXSUM_PDXCONV_ADNIALL_12Oct2023.csv`` and ``dxsum
+(1).csv`` are the same. Of several downloads the one with the newest date in its name is used. Columns for the visit and
+its date differ between tables, as does the case of names. A table besides ADNIMERGE that is missing, empty or damaged
+is named in a note.
 
 A scan belongs to a visit of ADNIMERGE by these rules:
 
@@ -167,10 +164,7 @@ def todays_spelling(columns: Iterable[str], used: Iterable[str]) -> dict[str, st
 def read_visit_table(
     root: Path, name: str | None, wanted: Sequence[str], persons: Collection[int]
 ) -> tuple[VisitTable, list[str]]:
-    """Read an optional table, for the RIDs with images; empty, with a note, if it is missing or cannot be used.
-
-    At least one of the `wanted` columns must exist.
-    """
+    """Read an optional table with one of the `wanted` columns; empty, with a note, if it cannot be used."""
     if name is None:
         return VisitTable(), []
     path = root / name
@@ -230,10 +224,7 @@ def _person(columns: Mapping[str, str]) -> int | None:
 
 
 def of_visit(rows: Sequence[VisitRow], session_id: str, when: date | None) -> VisitRow | None:
-    """The row of a visit: the nearest in time within `WINDOW_DAYS` or, without dates, that of the session.
-
-    If rows are equally near, the one of the session comes first, then the earlier one.
-    """
+    """The row of a visit: the nearest within `WINDOW_DAYS`; without dates, that of the session."""
     near = [
         (gap, row.session_id != session_id, row.exam_date or date.max, row)
         for row in rows

@@ -1,18 +1,12 @@
 """A BIDS dataset, raw or derivative (also by Clinica): ``sub-*/[ses-*/]anat/*_T1w.nii[.gz]`` and its tables.
 
-Every image of the kind that is asked for (``cohort.suffix``, T1-weighted by default) in a ``sub-*`` folder is a row of
-the scan table. If a session has several, one is used:
+Every image of the kind that is asked for (``cohort.suffix``) in a ``sub-*`` folder is a row of the scan table. Of
+several in a session the least processed is used, without contrast agent (``ce-``), without ``acq-``, ``rec-``,
+``echo-`` and ``inv-`` (the plain name is the main image), with the lowest ``run-``. The T1-weighted image beside
+another kind, and images of further kinds, are chosen in the same way.
 
-1. the least processed image: raw before brain-extracted before registered;
-2. without contrast agent (``ce-``) before with it;
-3. without ``acq-``, ``rec-``, ``echo-`` and ``inv-`` before with them: the plain name is the main image;
-4. the lowest ``run-``; the first by name.
-
-An image of another kind names the T1-weighted image of its session, which is chosen in the same way, as are those of
-further kinds (``cohort.further_suffixes``).
-
-``derivatives/``, ``sourcedata/``, everything else outside ``sub-*`` and what ``.bidsignore`` names is ignored. A
-dataset inside ``derivatives/`` may be the input; without tables in its folder, those of the dataset above are used.
+Everything outside ``sub-*`` and what ``.bidsignore`` names is ignored. A dataset inside ``derivatives/`` may be the
+input; without tables in its folder, those of the dataset above are used.
 """
 
 from __future__ import annotations
@@ -326,10 +320,7 @@ def about_facts(read: Sequence[tuple[Scan, ScanFacts]]) -> list[str]:
 
 
 def split_ignored(root: Path, paths: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Split paths into those of the dataset and those excluded by its ``.bidsignore``, in their order.
-
-    A file that cannot be read and a malformed pattern are errors: images meant to be excluded must not be used.
-    """
+    """Paths of the dataset, and those excluded by its ``.bidsignore``; one that cannot be read is refused."""
     patterns = read_patterns(root / BIDSIGNORE)
     used: list[str] = []
     ignored: list[str] = []

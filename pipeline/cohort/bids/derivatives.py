@@ -1,15 +1,8 @@
 """Processed images: which of them can be used, and where they enter the pipeline.
 
-=========== ==================================================== =========================================
-entry       recognised by                                        left out
-=========== ==================================================== =========================================
-scan        everything else                                      nothing
-brain       ``desc-brain``, or SkullStripped in its sidecar      brain extraction
-template    ``space-MNI152NLin2009cAsym``, and a grid over it    brain extraction if stripped; registration
-=========== ==================================================== =========================================
-
-Images are recognised by name and sidecar, so that `heatlas check` reads no voxels; registration then verifies every
-image. A raw image with a background of 0 enters as ``scan`` and is recognised as stripped when it is read.
+By name and sidecar, so that `heatlas check` reads no voxels, an image enters as ``template`` (``space-`` of the
+template, and a grid over it: not registered again), as ``brain`` (``desc-brain``, or SkullStripped in its sidecar: no
+brain extraction), or as ``scan``. Registration then verifies every image.
 """
 
 from __future__ import annotations
@@ -82,10 +75,7 @@ def entry_of(
 def entry_of_file(
     path: Path, kind: ImageKind = T1W, template: str = DEFAULT_TEMPLATE, label: str = ""
 ) -> tuple[Entry, str | None, dict[str, Any]]:
-    """`entry_of` a file of any name, by the entities that this has and its sidecar, which is given too.
-
-    A name that says another kind, or another tissue than `label`, is a problem.
-    """
+    """`entry_of` a file of any name, and its sidecar; a name of another kind or tissue is a problem."""
     match = BIDS_NAME.fullmatch(image_stem(path.name))
     entities = entities_of(match[3]) if match else {}
     suffix = (match[4] or "") if match else ""
@@ -132,9 +122,9 @@ def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def with_entries(candidates: Sequence[Candidate], start_at: str) -> tuple[list[Candidate], list[str]]:
-    """Set where images enter: as recognised by name and sidecar, or as `CohortConfig.start_at` says.
+    """Set where images enter: as recognised, or as `CohortConfig.start_at` says.
 
-    If some images are recognised as what `start_at` says, all others are dropped; if none is, all are treated as such.
+    If some are recognised as that, all others are dropped; if none is, all are treated as such.
     """
     if start_at == "auto":
         return list(candidates), []
@@ -160,10 +150,7 @@ def with_entries(candidates: Sequence[Candidate], start_at: str) -> tuple[list[C
 
 
 def entry_notes(candidates: Sequence[Candidate], template: str = DEFAULT_TEMPLATE) -> list[str]:
-    """A note on where the images that are used enter, if not all enter as scans.
-
-    Asked once one image per session is chosen: fMRIPrep writes the same scan in native and in template space.
-    """
+    """A note on where the images that are used enter, if not all enter as scans."""
     entries = Counter(candidate.scan.entry for candidate in candidates if candidate.scan.kept)
     if set(entries) <= {"scan"}:
         return []

@@ -85,10 +85,7 @@ def table_root(root: Path) -> Path:
 
 
 def read_bids_tables(root: Path, people: Iterable[str], visits: Iterable[tuple[str, str | None]]) -> BidsTables:
-    """Read the tables of a dataset, for the participants and visits that have images.
-
-    A ``participants.tsv`` or ``sessions.tsv`` that cannot be read or lacks its identifying column is an error.
-    """
+    """Read the tables of a dataset, for the participants and visits that have images."""
     tables = BidsTables()
     if (root / PARTICIPANTS).exists():
         rows = _rows(root / PARTICIPANTS, ["participant_id"], tables)
@@ -158,8 +155,7 @@ def _rows(path: Path, columns: Sequence[str], tables: BidsTables) -> list[dict[s
 def _plain_rows(path: Path) -> list[tuple[int, dict[str, str]]]:
     """Lines and cells of a table in strict BIDS form, read ten times faster; empty if it is unusual in any way.
 
-    A dataset has one or two small tables per visit, tens of thousands in all; the general reader spends a millisecond
-    on each.
+    A dataset has one or two small tables per visit, and the general reader spends a millisecond on each.
     """
     try:
         lines = read_regular(path).decode("utf-8-sig").splitlines()
@@ -299,10 +295,7 @@ def facts_of(
 
 
 def diagnosis_histories(tables: BidsTables) -> tuple[dict[str, tuple[Diagnosis, ...]], list[str]]:
-    """Diagnoses of each participant from the sessions tables, in order of time.
-
-    Sessions without an image count as follow-up. Those not named by months are left out and noted.
-    """
+    """Diagnoses of each participant from the sessions tables by time, also at sessions without an image; notes."""
     histories: dict[str, list[Diagnosis]] = {}
     timeless: list[str] = []
     for (person, session), cells in tables.sessions.items():
@@ -381,10 +374,7 @@ class _Rows:
 
 
 def _age(row: _Rows, months: int | None) -> tuple[float | None, bool]:
-    """Age at the visit, and whether a later visit has only the age in ``participants.tsv``.
-
-    Where only the age at baseline is known (Clinica's ``age_bl``), the months of the session are added.
-    """
+    """Age at the visit, and whether a later visit has only the age in ``participants.tsv``."""
     age, source = row.value("age", _PARSERS["age"])
     if age is not None:
         return age, bool(months) and source is not None and source.startswith(PARTICIPANTS)

@@ -1,14 +1,11 @@
 """Tables from other sources: read as text, in any encoding, separator and quoting in use; impossible cells go.
 
-`pipeline.run.tables` reads the tables of this project. Here no cell is converted to a number before the meaning of its
-column is known (``0012`` is an identifier, ``-4`` a code for missing). Tables such as those of OASIS are offered as
-workbooks (``.xlsx``, ``.xls``, ``.ods``); their first sheet is read by calamine, in a process of its own
-(`workbook_cells`): a file that asks for too much ends that process and is refused here.
+No cell is converted to a number before the meaning of its column is known (``0012`` is an identifier). Workbooks
+(``.xlsx``, ``.xls``, ``.ods``) are read by calamine in a process of its own (`workbook_cells`): a file that asks for
+too much ends that process and is refused here.
 
-The possible range of each clinical column is declared once (`RANGES`), and widely: any adult at any stage of disease
-and any scanner in use. A value outside is a typing error, another unit or a damaged file. It is treated as missing, and
-a note names its file, line, column and text. ADNI's codes for missing values (-1, -4), and a volume of 0, are missing
-without a note.
+The possible range of each clinical column is declared once (`RANGES`), and widely. A value outside is a typing error,
+another unit or a damaged file: it is treated as missing, and a note names its file, line, column and text.
 """
 
 from __future__ import annotations
@@ -47,11 +44,9 @@ def read_text_table(
 ) -> tuple[pd.DataFrame, list[str]]:
     """Read a table, every cell as text, indexed by the line on which each row begins.
 
-    Accepts UTF-8 with or without byte-order mark, UTF-16 (a spreadsheet's "Unicode text") and Latin-1. The separator
-    (comma, semicolon or tab) is detected in the header line if not given; with semicolons, ``7123,5`` becomes
-    ``7123.5``. A duplicated column (in any case) is kept once if both copies are equal or it is not among the `used`
-    ones; a used one with different cells is refused. Notes name duplicated columns and rows left out because they do
-    not fit the header.
+    UTF-8, UTF-16 (a spreadsheet's "Unicode text") or Latin-1; with semicolons, ``7123,5`` becomes ``7123.5``. A
+    duplicated column (in any case) is kept once if both copies are equal or it is not among the `used` ones, else
+    refused. Notes name duplicated columns and rows that do not fit the header.
     """
     text = _decode(path)
     if not text.strip():
@@ -81,8 +76,7 @@ def read_text_table(
 def _rows(text: str, separator: str) -> tuple[list[tuple[int, list[str]]], list[str]]:
     """Line number and cells of the header and of each matching row, and what is wrong with the other rows.
 
-    An unclosed quote merges cells or whole lines, so that values end up in other columns. After a refused row, reading
-    continues on the next line; after a refused header it stops.
+    An unclosed quote merges cells or lines. After a refused row, reading continues on the next line.
     """
     lines = _Lines(text)
     # Tab-separated text is often written without quoting: a quoted word at the start of a cell is valid there.
@@ -250,18 +244,12 @@ _PROGRAM = Path(__file__).with_name("workbook_cells.py")
 
 
 def read_sheet(path: Path) -> tuple[pd.DataFrame, list[str]]:
-    """Read a table that may be a workbook, every cell as text; notes as of `read_text_table`.
-
-    Workbooks with another suffix are refused there by their content.
-    """
+    """Read a table that may be a workbook, every cell as text; notes as of `read_text_table`."""
     return read_workbook(path) if path.suffix.lower() in SUFFIXES else read_text_table(path)
 
 
 def read_workbook(path: Path) -> tuple[pd.DataFrame, list[str]]:
-    """Read the first sheet, every cell as text ("" if empty), indexed by row; the first row holds the names.
-
-    Notes name cells with an error, formulas without a saved value, and hidden rows (of ``.xlsx`` only).
-    """
+    """Read the first sheet, every cell as text ("" if empty), indexed by row; the first row holds the names."""
     try:
         _require_moderate(path)
         sheet = _workbook_sheet(path)
@@ -472,7 +460,7 @@ def sex_codes(path: Path, rows: Iterable[Mapping[str, str]], known: SexCodes | N
 def require_clear_sex(codes: SexCodes) -> None:
     """Refuse a column of sex in which 0 and 1 occur and 2 does not: some write 0 for men, others for women.
 
-    With a 2, 0 is not known, 1 male and 2 female (ISO 5218), as 1 and 2 are without a 0 (ADNI).
+    With a 2, 1 is male and 2 female (ISO 5218), as 1 and 2 are without a 0 (ADNI).
     """
     for of_column in codes.values():
         if {0, 1} <= of_column.keys() and 2 not in of_column:

@@ -4,33 +4,14 @@ Each function for a value takes the text of a cell (or None) and returns None if
 
 *Dates.* LONI writes ``2006-04-18`` or month/day/year; a spreadsheet may have changed that to day/month/year. One date
 may be ambiguous, a whole table usually is not: a part above 12 is a day. A table with dates of both orders is refused;
-if all dates are ambiguous, they are read as LONI writes them, with a note. Dates with dots (``18.4.2006``) are day
-first. Two-digit years are not read. Cells that cannot be read are named.
+if all are ambiguous, they are read as LONI writes them, with a note. Two-digit years are not read.
 
-*Visits.* Every code of a visit gives a session, so no scan or row is lost because of its code. Sessions are named as in
-Clinica, by months since the first baseline: ``ses-M000``, ``ses-M012``.
-
-ADNI counts in two ways. ``bl``, ``sc`` and ``m12`` count from a person's first baseline. ``y1`` (ADNI3), ``v11``
-(ADNI2), ``4_m12`` (ADNI4) and ``init`` count from entry into a *phase*: for someone who rolled over from ADNI1, ``y1``
-may be month 120. Such codes are marked `Visit.within_phase`, and dates decide wherever there are dates. Where a table
-has both, VISCODE2 (from the first baseline) is used rather than VISCODE (as the phase wrote it): `visit_code`. Other
-studies number their visits ``v01``, ``v02`` too, so such codes are a time in people of ADNI only: `visit_of_session`.
-
-==============================================  ==============  ==========================================
-code or text                                    session         counted
-==============================================  ==============  ==========================================
-bl, sc, scmri, scr, screen, v01, v02, v03       ses-M000        from the first baseline
-4_bl, 4_sc                                      ses-M000        the same; only new participants have them
-mNN; Month NN                                   ses-M0NN        from the first baseline
-v04, v05 (new participants of ADNIGO and 2)     ses-M003, M006  from the first baseline
-init, 4_init, v06; Initial Visit                ses-M000        within a phase
-v07                                             ses-M006        within a phase
-vN1, vN2 (ADNI2: year N, half a year later)     ses-M0NN        within a phase
-yN, 4_mNN, 4_yN; Year N; ADNI4 Month NN         ses-M0NN        within a phase
-nv, f, tau, unsN; No Visit Defined,             ses-NV, -F,     not at all
-Screen fail, Tau only, Unscheduled              -TAU, -UNSN
-anything else                                   ses-X...        not at all; named in a note
-==============================================  ==============  ==========================================
+*Visits.* Every code of a visit gives a session, so no scan or row is lost because of its code: by months since the
+first baseline (``ses-M000``, ``ses-M012``, as in Clinica), or by its name (``ses-NV``, ``ses-UNS1``, ``ses-X...`` if
+unknown). ``bl``, ``sc`` and ``m12`` count from a person's first baseline. ``y1`` (ADNI3), ``v11`` (ADNI2), ``4_m12``
+(ADNI4) and ``init`` count from entry into a *phase*: for someone who rolled over from ADNI1, ``y1`` may be month 120.
+Such codes are marked `Visit.within_phase`, and dates decide wherever there are dates. Other studies number their visits
+``v01``, ``v02`` too, so such codes are a time in people of ADNI only.
 """
 
 from __future__ import annotations
@@ -253,10 +234,7 @@ def slashed_order(texts: Iterable[str]) -> tuple[Order | None, str | None, str |
 
 
 def with_iso_dates(path: Path, frame: pd.DataFrame, columns: Sequence[str]) -> tuple[pd.DataFrame, list[str]]:
-    """Convert the dates of some columns to ISO; cells that are not a date become empty, with a note.
-
-    A date order that is assumed or is not LONI's is noted; a table that mixes both orders is refused.
-    """
+    """Convert the dates of some columns to ISO; cells that are not a date become empty, with a note."""
     present = [name for name in columns if name in frame.columns]
     cells = {name: [t for t in frame[name].dropna().unique() if not is_missing(t)] for name in present}
     order, day_first, month_first = slashed_order(text for texts in cells.values() for text in texts)

@@ -1,9 +1,4 @@
-"""Write the demo cohort: synthetic people in the layout of an ADNI download, and the truth about them.
-
-The folder holds ``ADNI/`` (images), ``ADNIMERGE_11Nov2025.csv`` (with ADNI's columns and spellings), ``README.txt`` and
-``truth/`` (severity and true volumes per scan, a map of the disease, the planted groups), which no reader of the cohort
-opens.
-"""
+"""Write the demo cohort: synthetic people in the layout of an ADNI download, and the truth about them."""
 
 from __future__ import annotations
 
@@ -94,16 +89,12 @@ def write_demo_cohort(
     folder: Path, seed: int, participants: int = PARTICIPANTS, resolution_mm: float = 2.0,
     executor: Executor | None = None, longitudinal: bool = False,
 ) -> Path:  # fmt: skip
-    """Write the demo cohort unless it already exists, complete and made by the same code.
-
-    UsageError if the folder holds something else, or an argument makes no sense. ResumableError if the disk is full.
-
-    Gives `folder`, ready to be read as an ADNI download.
+    """Write the demo cohort as an ADNI download, unless it exists, complete and made by the same code.
 
     `folder`: new, empty, or holding the same cohort. `seed`: equal seeds give byte-identical files. `participants`:
     people with AD or CN, half of each; 30 give 35 scans, and six more images come from five people with MCI and a
-    person without a row in the clinical table. `resolution_mm`: typical voxel size. `executor`: makes people in
-    parallel. `longitudinal`: three scans each, a year apart, of the participants and of half as many with MCI.
+    person without a row in the clinical table. `executor`: makes people in parallel. `longitudinal`: three scans each,
+    a year apart, of the participants and of half as many with MCI.
     """
     if participants < 4 or not 1 <= resolution_mm <= 4:
         raise UsageError("demo cohort: needs 4 participants or more and a resolution of 1 to 4 mm.")
@@ -226,8 +217,7 @@ def _truth_row(person: SyntheticPerson, visit: SyntheticVisit, true: Mapping[str
 def severity_map(reference: ReferenceAnatomy) -> Any:
     """Where the disease is, on the 2 mm template grid, at severity 1 in every region.
 
-    Sum of the size of the local log volume change and of -log(tissue left in place): 0.2 where either changes by a
-    fifth.
+    Size of the local log volume change and -log(tissue left in place): 0.2 where either changes by a fifth.
     """
     deformation = exponential(reference.disease_velocity((1.0,) * len(CHANGES)), SPACING_MM)
     size = np.abs(np.log(jacobian_determinant(deformation, SPACING_MM)))
@@ -249,10 +239,7 @@ def _receipt(folder: Path) -> Path:
 
 
 def _claim(folder: Path, settings: Mapping[str, float], key: str) -> bool:
-    """Return True if the cohort exists already; otherwise prepare the folder.
-
-    Remains of an interrupted call or an older version are removed; any other content is refused.
-    """
+    """True if the cohort exists already; otherwise prepare the folder. Anything but remains of one is refused."""
     if not _receipt(folder).is_file():
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise UsageError(f"{folder}: is not empty and not a demo cohort. Choose a new folder.")

@@ -152,11 +152,7 @@ class Course:
 
 
 def draw_course(rng: np.random.Generator, diagnosis: str, stratum: tuple[int, int] = (0, 1)) -> Course:
-    """Draw the course of one person.
-
-    `stratum` is (number, count) of equal parts of the severity range; each of the few people with MCI has one part.
-    The number of draws does not depend on the diagnosis, so that the random stream does not either.
-    """
+    """Draw the course of one person; `stratum` is (number, count) of equal parts of the severity range."""
     low, high = SEVERITY_RANGE[diagnosis]
     part, parts = stratum
     baseline = low + (high - low) * (part + rng.random()) / parts
@@ -385,11 +381,9 @@ class SyntheticPerson:
 
 
 def draw_people(seed: int, participants: int, longitudinal: bool = False) -> tuple[SyntheticPerson, ...]:
-    """Draw all people: `participants` with AD or CN and a usable scan, then those with MCI, then two irregular cases.
+    """Draw `participants` with AD or CN, then those with MCI, then a row without a scan and a scan without a row.
 
-    Half of the first have AD, and one in six of them has a second scan. People with MCI have one scan and visits over
-    four years. The irregular cases are a row without a scan and a scan without a row. `longitudinal`: everybody else
-    has scans at `SCANNED_MONTHS`.
+    Half of the first have AD; one in six of them has a second scan, or all have scans at `SCANNED_MONTHS`.
     """
     patients = participants // 2
     repeated = round(participants * REPEATED_FRACTION)

@@ -1,25 +1,15 @@
 """DICOM series and Analyze pairs to NIfTI, one unit of work each, before registration.
 
-The converter of DICOM is dcm2niix, from its PyPI wheel. Even its anonymised output has times and free text in the
-headers (StudyDescription, ImageComments), and institution and serial numbers in the sidecars. Only grey values, affine,
-the numbers of `_NUMBERS` and words of fixed lists are kept. The DICOM files are read through links in a scratch folder.
+Even the anonymised output of dcm2niix has times and free text in the headers (StudyDescription, ImageComments), and
+institution and serial numbers in the sidecars. Only grey values, affine, the numbers of `_NUMBERS` and words of fixed
+lists are kept.
 
 The header of an Analyze 7.5 pair (``.hdr`` and ``.img``) has no map to the world, so left and right must be known from
-elsewhere. They are stated here, by folder, for the OASIS data sets:
-
-=========  ====  =======================================================================================================
-folder     axes  image
-=========  ====  =======================================================================================================
-SUBJ_111   ASL   the average of a session's 3 or 4 scans, sagittal, 256 x 256 x 160 voxels of 1 mm
-RAW        ASL   one scan, sagittal, 256 x 256 x 128 voxels of 1 x 1 x 1.25 mm
-T88_111    LAS   the average in the atlas of Talairach, transverse, 176 x 208 x 176 voxels of 1 mm
-=========  ====  =======================================================================================================
-
-The letters say towards what the first, second and third index rise. Sources: the fact sheet of OASIS (sagittal and
+elsewhere: `AXES` states them by folder for the OASIS data sets. Sources: the fact sheet of OASIS (sagittal and
 transverse; a capsule of vitamin E marked the left side in the scanner, Marcus et al. 2007); A. Winkler, "Converting
 OASIS brains to NIFTI" (brainder.org, 2011), who derives ASL from that capsule; Clinica's ``oasis-to-bids``, whose
-matrix for SUBJ_111 is ASL too; Analyze's own convention for transverse images, LAS.
-A pair whose header is NIfTI (magic ``ni1``, as of OASIS-2) and states an orientation is read by it.
+matrix for SUBJ_111 is ASL too; Analyze's own convention for transverse images, LAS. A pair whose header is NIfTI (magic
+``ni1``, as of OASIS-2) and states an orientation is read by it.
 """
 
 from __future__ import annotations
@@ -83,13 +73,11 @@ def convert_scans(
     executor: Executor,
     changed: Callable[[Job, Scan], Job] | None = None,
 ) -> tuple[list[Scan], list[Outcome]]:
-    """Convert every kept scan that is a DICOM series or an Analyze pair.
+    """Convert every kept scan that is a DICOM series or an Analyze pair; others are passed through.
 
-    `input_root`: folder that the image paths of the scans start from; only read. `scans`: NIfTI images and dropped
-    scans are passed through. `max_voxel_mm`: series with thicker slices fail, as in the check. `changed`: gives another
-    job for the conversion of a scan, as `pipeline.registration.images.faces.without_face` does. Returns `scans`: the
-    same scans without those that failed; `Scan.location` of a converted scan is its NIfTI image. `outcomes`: one per
-    series; a failed one is a row of ``failures.tsv``.
+    `changed`: gives another job for the conversion of a scan, as `pipeline.registration.images.faces.without_face`
+    does. Gives the scans without those that failed, with the NIfTI image as `Scan.location`, and one outcome per
+    series.
     """
     series = {scan.name: scan for scan in scans if scan.kept and scan.image is not None and not is_image(scan.file)}
     jobs = [_job(layout, input_root.resolve(), scan, max_voxel_mm) for scan in series.values()]
@@ -109,13 +97,9 @@ def convert_scans(
 
 
 def convert_one(outputs: dict[str, Path], root: Path, file: str, source: str, max_voxel_mm: float) -> Mapping[str, Any]:
-    """Job: convert one series or pair.
+    """Job: convert one series or pair to an image (``.nii.gz``) and its sidecar.
 
-    BadInputError if the series or pair is not complete, or dcm2niix does not make one volume of it. MissingDataError if
-    dcm2niix is not installed.
-
-    `outputs`: image (``.nii.gz``) and sidecar. `root`: input folder, resolved. `file`: one file of the series, or the
-    image of the pair, relative to `root`. `source`: what messages and sidecar call it.
+    `file`: one of the series, or the image of the pair. `source`: what messages and sidecar call it.
     """
     if is_pair(file):
         return _convert_pair(outputs, root, file, source)
@@ -265,7 +249,11 @@ def _kept_fields(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 AXES = {"SUBJ_111": "ASL", "RAW": "ASL", "T88_111": "LAS"}
-"""Directions of the three indices by folder; see the module's docstring."""
+"""Towards what the first, second and third index rise, by folder.
+
+SUBJ_111 is the average of a session's scans (256 x 256 x 160 voxels of 1 mm), RAW one scan (256 x 256 x 128 of 1 x 1 x
+1.25 mm), T88_111 the average in the atlas of Talairach (176 x 208 x 176 of 1 mm).
+"""
 _DIRECTIONS = {"R": (0, 1), "L": (0, -1), "A": (1, 1), "P": (1, -1), "S": (2, 1), "I": (2, -1)}
 _NIFTI_PAIR = b"ni1\0"
 

@@ -70,10 +70,7 @@ class DicomSeries:
 
 
 def read_folder(root: Path, folder: str, names: Sequence[str], max_voxel_mm: float) -> list[DicomSeries]:
-    """The image series of one folder in order of number, by the headers of all its DICOM files.
-
-    Files that hold no image (reports, presentation states) are left out. If no file can be read, one series says so.
-    """
+    """The image series of one folder in order of number; if no file can be read, one series says so."""
     by_series: dict[str, dict[str, Slice]] = {}
     headers: dict[str, Any] = {}
     damaged: dict[str, str] = {}

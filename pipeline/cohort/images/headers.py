@@ -65,12 +65,7 @@ class Orientation:
 
 
 def choose_orientation(header: Any) -> Orientation | str:
-    """Choose between the sform and the qform of a header; see the module's docstring.
-
-    `header`: as stored, not repaired by nibabel (which turns a voxel size of 0 into 1).
-
-    Gives the affine, or why there is none.
-    """
+    """The affine by the table of the module, or why there is none; `header` as stored, not repaired by nibabel."""
     of_freesurfer = isinstance(header, MGHHeader)
     stored = np.asarray(header["delta"] if of_freesurfer else header["pixdim"][1:4], dtype=np.float64)
     if not np.all(np.isfinite(stored)) or np.any(stored <= 0):
@@ -242,10 +237,7 @@ def read_raw_header(path: Path) -> Any:
 
 
 def _mgz_header(block: bytes) -> Any:
-    """The header of an image of FreeSurfer, unless it lacks its orientation, for which nibabel would take a usual one.
-
-    The block holds more than the header: what follows it are voxels, which nibabel would take for the end of the file.
-    """
+    """The header of an image of FreeSurfer; without its orientation nibabel would take a usual one."""
     kind = MGHHeader._hdrdtype
     if len(block) < kind.itemsize:
         raise ValueError(f"only {len(block)} bytes, fewer than a header has")
@@ -292,8 +284,7 @@ def thickness_problem(affine: np.ndarray, max_voxel_mm: float) -> str | None:
 def _size_problem(header: Any, path: Path, size: int) -> str | None:
     """Truncation: fewer bytes than the header announces, after decompression if the file is compressed.
 
-    The last four bytes of a gzip file hold the size of its content. If they agree with the header the file is whole;
-    only the others (several streams, long tags, cut short) are decompressed to their end.
+    The last four bytes of a gzip file hold the size of its content: only where they differ is it decompressed.
     """
     compressed = is_compressed(path)
     needed = int(header.get_data_offset()) + prod(header.get_data_shape()) * int(header.get_data_dtype().itemsize)

@@ -153,11 +153,7 @@ def diagnosis_at(history: Sequence[Diagnosis], visit: VisitRow, scan_date: date 
 
 
 def cdr_diagnosis(cdr: float | None) -> str | None:
-    """Classes by the global CDR: CN for 0, AD above 0.5, none for 0.5 or if it is unknown.
-
-    The rule in the text of Böhle et al. 2019; half of ADNI's people with AD at baseline have a CDR of 0.5 and so
-    belong to no class.
-    """
+    """Classes by the global CDR: CN for 0, AD above 0.5, none for 0.5, as in the text of Böhle et al. 2019."""
     if cdr is None:
         return None
     return "CN" if cdr == 0 else "AD" if cdr > 0.5 else None
@@ -188,10 +184,7 @@ def _later(history: Sequence[Diagnosis], at: Diagnosis) -> _Later:
 
 
 def follow_up(history: Sequence[Diagnosis], at: Diagnosis | None) -> FollowUp | None:
-    """Time to AD or to the end of follow-up, as survival analysis needs it.
-
-    None if the diagnosis at the scan is neither CN nor MCI, or if AD was diagnosed and withdrawn.
-    """
+    """Time to AD or to the end of follow-up; None unless CN or MCI at the scan, or if AD was withdrawn."""
     if at is None or at.value not in ("CN", "MCI"):
         return None
     later = _later(history, at)

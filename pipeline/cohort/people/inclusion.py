@@ -1,14 +1,11 @@
 """Clinical columns of scans (``clinical.tsv``, beside ``scans.tsv``), and inclusion by a rule on all columns.
 
-Values are those at the visit of the scan, from a column under any of its usual names (case, ``_`` and ``-`` are
-ignored: ``CDRSB``, ``cdr_sb``). A column without any value is left out of the table. Values outside the ranges of
-`pipeline.cohort.cells.tables` are missing; a concentration beyond the limit of detection (``>1700``) is set to that
-limit, with a note.
+Values are those at the visit of the scan, from a column under any of its usual names (``CDRSB``, ``cdr_sb``). A
+concentration beyond the limit of detection (``>1700``) is set to that limit, with a note.
 
-``[cohort] include`` says by a rule which scans take part; `pipeline.run.config.inclusion` reads it. A comparison with
-a missing value is unknown, as it would be for a reader: ``not`` keeps it unknown, ``or`` needs one side that is met
-(Kleene's logic, that of pandas' nullable booleans). A scan takes part if every part of the rule is met; otherwise the
-first part that is not, or not known, is its reason.
+In a rule (``[cohort] include``) a comparison with a missing value is unknown: ``not`` keeps it unknown, ``or`` needs
+one side that is met (Kleene's logic, that of pandas' nullable booleans). The first part that is not met, or not known,
+is the reason of a scan.
 """
 
 from __future__ import annotations
@@ -113,10 +110,7 @@ def require_no_person(config: CohortConfig) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Clinical:
-    """Clinical columns of the kept scans.
-
-    `frame`: one row per scan; `columns`: their descriptions.
-    """
+    """Clinical columns of the kept scans, one row each, and the descriptions of the columns."""
 
     frame: pd.DataFrame
     columns: Mapping[str, str]
@@ -125,11 +119,7 @@ class Clinical:
 def clinical_table(
     candidates: Sequence[Candidate], further: Sequence[str] = (), disguise: Disguise | None = None
 ) -> tuple[Clinical, list[str]]:
-    """Gather the clinical columns of the scans that are used, and `further` columns of the source, copied unchanged.
-
-    A disguise shifts dates in further columns too. A further column that is empty, names people or places, or exists
-    already is refused. Notes name values set to a limit of detection, and participants without known times.
-    """
+    """Clinical columns of the scans that are used, `further` columns of the source as they stand there, and notes."""
     kept = [candidate for candidate in candidates if candidate.scan.kept]
     cells = [{plain_name(name): text for name, text in candidate.columns.items()} for candidate in kept]
     limits = _LimitNotes()
@@ -272,10 +262,7 @@ class InclusionStep:
 
 
 def apply_rule(candidates: Sequence[Candidate], include: str) -> list[Candidate]:
-    """Drop the kept scans that do not meet the rule; an empty rule keeps all.
-
-    BadInputError if the rule names no column, compares numbers with text, or keeps nobody.
-    """
+    """Drop the kept scans that do not meet the rule; an empty rule keeps all."""
     kept = [candidate for candidate in candidates if candidate.scan.kept]
     if not include or not kept:
         return list(candidates)

@@ -1,13 +1,8 @@
 """Training, validation and test parts, always of whole participants: who trains, and who may be predicted by what.
 
-Splits are stratified by class, or by quantile of the number to predict; folds, and the training and validation part of
-each, are then made alike in sex, age and site (`pipeline.cohort.people.balance`). Someone with scans of two classes
-counts as the later one (`pipeline.cohort.people.tasks`), someone with two names as one person
-(`pipeline.cohort.people.persons`).
-scikit-learn's ``StratifiedKFold`` over participants makes the folds; ``StratifiedGroupKFold`` over scans balances the
-number of scans greedily and may leave a fold without a class.
-
-Of a training part all people train, or a share; of the annotated ones, the maps of all or of a share are guided. A
+Splits are stratified by class, or by quantile of the number to predict, and then made alike in sex, age and site
+(`pipeline.cohort.people.balance`). scikit-learn's ``StratifiedKFold`` over participants makes the folds;
+``StratifiedGroupKFold`` over scans balances the number of scans greedily and may leave a fold without a class. A
 network never predicts a person that it was trained or selected with.
 """
 
@@ -86,10 +81,7 @@ def few_people(fold: Fold, labels: Mapping[str, Any], share: float, seed: int) -
 
 @dataclass(frozen=True)
 class Split:
-    """All folds of a run.
-
-    BadInputError if a participant is in two parts of a fold, or tested in two folds.
-    """
+    """All folds of a run; refused if a participant is in two parts of a fold, or tested in two folds."""
 
     folds: tuple[Fold, ...]
 

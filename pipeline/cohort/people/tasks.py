@@ -118,10 +118,7 @@ class Task:
         return [float(z) for z in (numbers - numbers.mean()) / (numbers.std() or 1.0)]
 
     def value(self, label: str | None, scan: str) -> float:
-        """Target value of a label: the index of the class, or the number.
-
-        BadInputError if the label does not belong to this task.
-        """
+        """Target value of a label: the index of the class, or the number."""
         if not self.is_number:
             if label not in self.outputs:
                 raise BadInputError(f"{scan}: label {label!r} is not one of {', '.join(map(repr, self.outputs))}.")
@@ -225,8 +222,7 @@ def contrast_values(candidate: Candidate, column: str) -> tuple[str, ...]:
 def with_labels(candidates: Sequence[Candidate], config: CohortConfig) -> list[Candidate]:
     """Label each kept scan with its class or number, or None outside the contrast.
 
-    Where ``apply_outside_contrast`` is off, or the task is not two classes, scans without a label are dropped, because
-    no stage would use them. A contrast that no scan fits is refused, naming what exists.
+    Where no stage would use a scan without a label, it is dropped. A contrast that no scan fits is refused.
     """
     task = task_of(config)
     column = task.column
@@ -330,10 +326,7 @@ def unknown_diagnoses(candidates: Sequence[Candidate]) -> list[str]:
 
 
 def participant_strata(scans: Sequence[Scan], task: Task, names: Mapping[str, str], folds: int) -> dict[str, int]:
-    """Stratum of each labelled person, for balanced splits.
-
-    The founding study counts someone with CN and AD scans as AD; each scan keeps its own label.
-    """
+    """Stratum of each labelled person; someone with CN and AD scans counts as AD, as in the founding study."""
     values: dict[str, list[float]] = {}
     for scan in scans:
         if scan.label is not None:

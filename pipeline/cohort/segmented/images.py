@@ -1,29 +1,15 @@
 """Images that other programs made, as input: subjects of FreeSurfer or FastSurfer, and Clinica's CAPS datasets.
 
-*FreeSurfer* (SUBJECTS_DIR). ``<subject>/mri/brain.mgz`` enters as brain: extracted by FreeSurfer, intensities
-corrected. Where it is not there, or with ``--start-at scan``, the first of ``T1.mgz``, ``orig_nu.mgz`` and ``orig.mgz``
-enters as scan: the whole head on FreeSurfer's grid.
+*FreeSurfer* (SUBJECTS_DIR). ``<subject>/mri/brain.mgz`` enters as brain. Where it is not there, or with ``--start-at
+scan``, the first of `HEADS` enters as scan: the whole head on FreeSurfer's grid. The participant and session are those
+that the folder names (``sub-01_ses-M012``, ``002_S_0295_m12``), or those of a row of ``--table``. ``X.long.Y`` is the
+longitudinal result of the visit X: its image is resampled once more, so it is used only where the cross-sectional one
+is not there.
 
-The participant and session of a subject are those that its folder names (``sub-01_ses-M012``, ``002_S_0295_m12``), or
-those of the row of ``--table`` in which a column holds the name of the folder. ``X.long.Y`` is the longitudinal result
-of the visit X: it is used only where the cross-sectional one is not there, since its image is resampled once more. Base
-templates and ``fsaverage`` are no scans of anybody.
-
-The segmentation of any scan lies where ``regions.own_labels`` says, beside its image (a subject's ``aparc+aseg.mgz``, a
-``_dseg.nii.gz`` of BIDS derivatives), or in ``cohort.freesurfer_folder``. Its regions have FreeSurfer's names, or those
-of the table beside it.
-
-*CAPS.* Images of the pipelines ``t1-linear`` and, as maps of tissue, ``t1-volume``.
-``subjects/sub-*/ses-*/t1_linear/<source>_space-MNI152NLin2009cSym[_desc-Crop]_res-1x1x1_T1w.nii.gz``, where the name of
-the source ends in ``_T1w`` in older versions. These are whole heads, N4-corrected and registered to the symmetric
-template by an affine map, without brain extraction. They enter as scans: the brain is extracted, and they are
-registered to MNI152NLin2009cAsym as any scan is. The uncropped image of a session is used before the cropped one, whose
-edges are close to the brain.
-
-``subjects/sub-*/ses-*/t1/spm/dartel/group-*/<source>_segm-<tissue>_space-Ixi549Space_modulated-{on|off}[_fwhm-8mm]
-_probability.nii.gz`` are maps of a tissue that SPM has normalised; before DARTEL they lie in
-``t1/spm/segmentation/normalized_space``. They enter at ``template``. Everybody's map is of one version, so that
-versions do not differ between classes.
+*CAPS.* Images of ``t1-linear`` are whole heads, N4-corrected and registered to the symmetric template by an affine map:
+they enter as scans. The uncropped image is used before the cropped one, whose edges are close to the brain. Maps of
+tissue of ``t1-volume`` are normalised by SPM and enter at ``template``; everybody's is of one version, so that versions
+do not differ between classes.
 """
 
 from __future__ import annotations
@@ -142,12 +128,9 @@ def labels_of_scans(
 ) -> Mapping[str, Path]:
     """The label image of each scan that has one, by its identifier: for masks of people's own anatomy.
 
-    Where ``regions.own_labels`` says; else beside the image, in the `mri` folder of a subject or as ``_dseg.nii.gz`` of
-    BIDS derivatives; else in ``cohort.freesurfer_folder``, whose subjects are found as for volumes, but without
-    longitudinal results (``X.long.Y``), which lie in the space of their base template.
-
-    `scans`: those whose labels are wanted. `kept`: all kept scans of the input: only among these a subject or file may
-    be of the one visit of a person. Raises BadInputError if an image has several, or several scans would have the same.
+    Where ``regions.own_labels`` says; else beside the image; else in ``cohort.freesurfer_folder``, but without
+    longitudinal results (``X.long.Y``), which lie in the space of their base template. Only among the `kept` scans may
+    a subject be of the one visit of a person.
     """
     pattern, folder = config.regions.own_labels, config.cohort.freesurfer_folder
     if pattern:
@@ -184,10 +167,7 @@ def t1w_of(input_root: Path, scan: Scan) -> Path:
 def region_numbers(labels: Path, input_root: Path, names: Sequence[str]) -> tuple[tuple[str, tuple[int, ...]], ...]:
     """Each region with its numbers in a label image: a name of its table, or that of a structure of both sides.
 
-    The table of ``_dseg.nii.gz`` is that of the same name, or the nearest above it that is inherited; anything else has
-    the numbers of FreeSurfer.
-
-    Raises UsageError for a name that the table lacks. Raises BadInputError if there is no table, or it cannot be read.
+    The table of ``_dseg.nii.gz`` is that of the same name, or the nearest above it; anything else has FreeSurfer's.
     """
     table, called = _table_of(labels, input_root)
     numbers = {**table.groups, **{region.name: (region.number,) for region in table.regions}}
@@ -247,10 +227,7 @@ def _in_subject(folder: Path | None) -> Path | None:
 
 
 def _labels_beside(image: Path) -> Path | None:
-    """The segmentation beside an image: of the `mri` folder of a subject, or of BIDS.
-
-    Beside an image whose name has no `sub-`, it must have the same name: other people may lie in the same folder.
-    """
+    """The segmentation beside an image; without `sub-` in its name it must be named alike, as others may lie there."""
     if image.parent.name == "mri":
         return _in_subject(image.parent.parent)
     entities = _entities(image.name)
@@ -337,10 +314,7 @@ def read_caps(
 
 
 def _maps(root: Path, paths: Sequence[str], label: str) -> tuple[dict[str, re.Match[str]], list[str]]:
-    """The maps of a tissue by their paths, all of one version, and notes.
-
-    Maps of DARTEL are used before those of the segmentation, modulated ones before others, and the least smoothed.
-    """
+    """The maps of a tissue, all of one version, and notes: of DARTEL first, then modulated, then least smoothed."""
     if label not in _TISSUES:
         raise BadInputError(
             f'{root}: cohort.label = "{label}" is no tissue of a CAPS dataset. Set one of {", ".join(_TISSUES)}.'

@@ -2,16 +2,9 @@
 
 The folder of a subject, or the folders above it, name the scan: by image id (``I118671``), by BIDS names
 (``sub-01_ses-M012``, ``sub-01/ses-M012/...``), or by PTID and visit (``002_S_0295_m12``). A subject that names only the
-person belongs to their only scan; if they have several, it is ignored. These volumes take precedence over ADNI's
-tables, cross-sectional over longitudinal (``.long.``) results. FreeSurfer's base templates and example subjects are
-ignored.
-
-``stats/aseg.stats`` is text: ``# Measure`` lines (the intracranial volume among them) and a table of structures whose
-columns ``# ColHeaders`` names. Structures are identified by FreeSurfer's label number (17 and 53: left and right
-hippocampus). The intracranial volume is EstimatedTotalIntraCranialVol, or IntraCranialVol before FreeSurfer 5.3.
-
-A volume in another unit (ml), of another structure or of a failed segmentation would mislead: those outside the ranges
-of `pipeline.cohort.cells.tables` are left out and named.
+person belongs to their only scan. These volumes take precedence over ADNI's tables, cross-sectional over longitudinal
+(``.long.``) results. Volumes outside the ranges of `pipeline.cohort.cells.tables` are left out and named: another unit
+(ml) or a failed segmentation would mislead.
 """
 
 from __future__ import annotations
@@ -62,10 +55,7 @@ def find_subjects(folder: Path) -> list[tuple[str, Path]]:
 
 
 def subjects_of_scans(scans: Sequence[Scan], folder: str) -> dict[str, Path]:
-    """Folder of the subject of each scan that has one, by its identifier, for images in the space of the scan.
-
-    As for volumes, but without longitudinal results. `scans` are all kept ones, as there.
-    """
+    """Folder of the subject of each of all kept scans, as for volumes, but without longitudinal results."""
     subjects = [(name, path) for name, path in find_subjects(Path(folder)) if LONGITUDINAL not in name]
     stats_files, _, _ = _match(scans, subjects)
     return {scan_id: path.parent.parent for scan_id, path in stats_files.items()}
@@ -77,10 +67,7 @@ def has_volumes(folder: Path) -> bool:
 
 
 def with_segmented_volumes(candidates: Sequence[Candidate], folder: str) -> tuple[list[Candidate], list[str]]:
-    """Take the volumes of scans from a folder of segmented subjects; an empty `folder` means none.
-
-    Notes name subjects without a scan or with several, scans without a subject, unreadable files, implausible volumes.
-    """
+    """Take the volumes of scans from a folder of segmented subjects; an empty `folder` means none."""
     if not folder:
         return list(candidates), []
     scans = [candidate.scan for candidate in candidates if candidate.scan.kept]
@@ -287,8 +274,7 @@ def plausible_volumes(
 def complete_volumes(first: Volumes, second: Volumes) -> Volumes:
     """Volumes of the first source, completed by the second without mixing two segmentations.
 
-    Left and right of the second are used only if they add up to the total of the first (within 1 %), that is, if they
-    come from the same segmentation; otherwise all three come from one source.
+    Left and right of the second are used only if they add up to the total of the first (within 1 %).
     """
     if first.total is None and first.left is None:
         hippocampus = second
