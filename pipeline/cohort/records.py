@@ -55,14 +55,26 @@ LATER_COLUMNS = frozenset(
 )
 """Columns that tables of earlier versions lack; their values are missing then."""
 SCANS_TABLE = Table(
-    "scans", SCAN_COLUMNS, "scan found, kept or dropped", "Which scans were found, and why was one dropped?",
-    stage="cohort", file="scans.tsv", filled=("participant_id", "scan_id", "kept"), values={"label": (CLASSES,)},
-    finite=True, later=LATER_COLUMNS,
-)  # fmt: skip
+    "scans",
+    SCAN_COLUMNS,
+    "scan found, kept or dropped",
+    "Which scans were found, and why was one dropped?",
+    stage="cohort",
+    file="scans.tsv",
+    filled=("participant_id", "scan_id", "kept"),
+    values={"label": (CLASSES,)},
+    finite=True,
+    later=LATER_COLUMNS,
+)
 CLINICAL_TABLE = Table(
-    "clinical", {}, "scan", "What else is known of people at the visit? Its columns are those of the input.",
-    stage="cohort", file="clinical.tsv", finite=True,
-)  # fmt: skip
+    "clinical",
+    {},
+    "scan",
+    "What else is known of people at the visit? Its columns are those of the input.",
+    stage="cohort",
+    file="clinical.tsv",
+    finite=True,
+)
 
 
 ENTRIES = ("scan", "brain", "template")
@@ -119,7 +131,7 @@ class Scan:
     def place(self) -> tuple[str, tuple[str | int, ...], str]:
         """Where the scan stands among others: by participant, visit and identifier; session 9 before session 10."""
         pieces = re.split(r"(\d+)", self.session_id or "")
-        return self.participant_id, tuple(int(one) if one.isdigit() else one for one in pieces), self.scan_id
+        return self.participant_id, tuple(int(piece) if piece.isdigit() else piece for piece in pieces), self.scan_id
 
     def dropped(self, reason: str) -> Scan:
         """The same scan, marked as not used for a reason."""

@@ -33,7 +33,7 @@ import numpy as np
 import pandas as pd
 
 from heatlas.atlases.spaces import UNREADABLE
-from heatlas.pipeline.cohort.candidates import Candidate
+from heatlas.pipeline.cohort.candidates import Candidate, drop
 from heatlas.pipeline.cohort.cells.tables import RANGES
 from heatlas.pipeline.cohort.cells.values import number
 from heatlas.pipeline.cohort.images.conversion import is_pair
@@ -62,14 +62,25 @@ COMPARISON_COLUMNS = {
     "detail": "Why, where the status alone does not say it",
 }
 MANIFEST_TABLE = Table(
-    "manifest", MANIFEST_COLUMNS, "image of a cohort", "Which images is a cohort made of?", stage="cohort",
-    forms={"sha256": Form.TEXT}, on_pages=False,
-)  # fmt: skip
+    "manifest",
+    MANIFEST_COLUMNS,
+    "image of a cohort",
+    "Which images is a cohort made of?",
+    stage="cohort",
+    forms={"sha256": Form.TEXT},
+    on_pages=False,
+)
 MANIFEST_COMPARISON_TABLE = Table(
-    "manifest_comparison", COMPARISON_COLUMNS, "image of the manifest or the input",
-    "Does the input hold the images of the manifest? Written with a manifest.", stage="cohort",
-    file="manifest_comparison.tsv", filled=("scan_id", "status"), forms={"detail": Form.TEXT}, on_pages=False,
-)  # fmt: skip
+    "manifest_comparison",
+    COMPARISON_COLUMNS,
+    "image of the manifest or the input",
+    "Does the input hold the images of the manifest? Written with a manifest.",
+    stage="cohort",
+    file="manifest_comparison.tsv",
+    filled=("scan_id", "status"),
+    forms={"detail": Form.TEXT},
+    on_pages=False,
+)
 Status = Literal["same", "unchecked", "different", "unreadable", "dropped", "missing", "extra"]
 MATCHING: frozenset[Status] = frozenset({"same", "unchecked"})
 
@@ -86,8 +97,7 @@ class Manifest:
         return text_digest("\n".join(f"{name} {digest}" for name, digest in sorted(self.digests.items())))
 
     def write(self, path: Path) -> None:
-        rows = sorted(self.digests.items())
-        MANIFEST_TABLE.write(path, rows)
+        MANIFEST_TABLE.write(path, sorted(self.digests.items()))
 
     @classmethod
     def read(cls, path: Path) -> Manifest:
@@ -122,44 +132,38 @@ def make_manifest(root: Path, scans: Sequence[Scan], ids_only: bool = False) -> 
 
 def select(root: Path, candidates: Sequence[Candidate], manifest: Manifest) -> tuple[list[Candidate], list[Match]]:
     """Keep the images of a manifest, drop all others, and report the result for each, then for unlisted ones."""
-    wanted = [one.scan for one in candidates if one.scan.kept and one.scan.scan_id in manifest.digests]
-    digests = _digests(root, [scan for scan in wanted if manifest.digests[scan.scan_id] is not None])
-    reasons = {one.scan.scan_id: one.scan.reason for one in candidates if not one.scan.kept}
-    usable = {scan.scan_id for scan in wanted}
-    matches = {
-        name: _match(name, digest, digests.get(name)) if name in usable else _absent(name, reasons)
-        for name, digest in manifest.digests.items()
-    }
-    selected, extra = [], []
-    for candidate in candidates:
-        match = matches.get(candidate.scan.scan_id)
-        if not candidate.scan.kept:
-            selected.append(candidate)
-        elif match is None:
-            extra.append(Match(candidate.scan.scan_id, "extra"))
-            selected.append(candidate.dropped("not in the manifest"))
-        elif match.status in MATCHING:
-            selected.append(candidate)
+    scans = {candidate.scan.scan_id: candidate.scan for candidate in candidates if candidate.scan.kept}
+    wanted = [scan for scan_id, scan in scans.items() if manifest.digests.get(scan_id) is not None]
+    digests = _digests(root, wanted)
+    reasons = {candidate.scan.scan_id: candidate.scan.reason for candidate in candidates if not candidate.scan.kept}
+    matches: dict[str, Match] = {}
+    for name, expected in manifest.digests.items():
+        actual = digests.get(name)
+        if name not in scans:
+            matches[name] = Match(name, "dropped", reasons[name]) if name in reasons else Match(name, "missing")
+        elif expected is None:
+            matches[name] = Match(name, "unchecked")
+        elif isinstance(actual, BadInputError):
+            matches[name] = Match(name, "unreadable", str(actual))
+        elif actual == expected:
+            matches[name] = Match(name, "same")
         else:
-            selected.append(candidate.dropped(f"{match.status}, compared with the manifest: {match.detail}"))
-    return selected, [*matches.values(), *extra]
+            matches[name] = Match(name, "different", f"sha256 {actual}, not {expected}")
+
+    def problem(candidate: Candidate) -> str | None:
+        match = matches.get(candidate.scan.scan_id)
+        if match is None:
+            return "not in the manifest"
+        return None if match.status in MATCHING else f"{match.status}, compared with the manifest: {match.detail}"
+
+    unlisted = (c.scan.scan_id for c in candidates if c.scan.kept and c.scan.scan_id not in matches)
+    extra = [Match(scan_id, "extra") for scan_id in unlisted]
+    return drop(candidates, problem), [*matches.values(), *extra]
 
 
 def write_comparison(where: RunLayout | Path, matches: Iterable[Match]) -> None:
     """Write the result of matching a manifest, one row per image."""
     MANIFEST_COMPARISON_TABLE.write(where, [(match.scan_id, match.status, match.detail) for match in matches])
-
-
-def _match(name: str, expected: str | None, actual: str | BadInputError | None) -> Match:
-    if expected is None:
-        return Match(name, "unchecked")
-    if isinstance(actual, BadInputError):
-        return Match(name, "unreadable", str(actual))
-    return Match(name, "same") if actual == expected else Match(name, "different", f"sha256 {actual}, not {expected}")
-
-
-def _absent(name: str, reasons: Mapping[str, str | None]) -> Match:
-    return Match(name, "dropped", reasons[name]) if name in reasons else Match(name, "missing")
 
 
 def _digests(root: Path, scans: Sequence[Scan]) -> dict[str, str | BadInputError]:
@@ -168,9 +172,9 @@ def _digests(root: Path, scans: Sequence[Scan]) -> dict[str, str | BadInputError
     def digest(scan: Scan) -> str | BadInputError:
         try:
             one_file = is_image(scan.file) or is_pair(scan.file)
-            own = image_digest(root / scan.file) if one_file else _series_digest(root, scan.file)
+            first = image_digest(root / scan.file) if one_file else _series_digest(root, scan.file)
             others = [image_digest(root / path) for path in (scan.t1w, *scan.further) if path]
-            return text_digest(" ".join([own, *others])) if others else own
+            return text_digest(" ".join([first, *others])) if others else first
         except BadInputError as error:
             return BadInputError(str(error).replace(f"{root}/", ""))
 
@@ -270,8 +274,8 @@ def oldest_shown(column: str) -> float | None:
 def with_capped_columns(candidates: Iterable[Candidate]) -> list[Candidate]:
     """Limit the ages in columns of the source, whatever they are called, to 89 years."""
     return [
-        dataclasses.replace(one, columns={name: _capped(name, text) for name, text in one.columns.items()})
-        for one in candidates
+        dataclasses.replace(candidate, columns={name: _capped(name, cell) for name, cell in candidate.columns.items()})
+        for candidate in candidates
     ]
 
 
@@ -343,14 +347,9 @@ class Disguise:
 
     def scan(self, scan: Scan) -> Scan:
         """The scan as outputs may show it; `Scan.location` keeps the path of its image."""
-        moved = dataclasses.replace(
-            scan,
-            session_id=None if scan.session_id is None else self.name(scan.participant_id, scan.session_id),
-            scan_id=self.name(scan.participant_id, scan.scan_id),
-            image=None if scan.image is None else self.name(scan.participant_id, scan.image),
-            reason=None if scan.reason is None else self.name(scan.participant_id, scan.reason),
-            location=scan.file or None,
-        )
+        texts = {name: getattr(scan, name) for name in ("session_id", "scan_id", "image", "reason")}
+        shown = {name: text and self.name(scan.participant_id, text) for name, text in texts.items()}
+        moved = dataclasses.replace(scan, location=scan.file or None, **shown)
         if "sites" in self.pseudonyms and scan.site is not None:
             moved = dataclasses.replace(moved, site="S" + self.pseudonym("site", scan.site))
         return self._renamed(scan, moved) if "ids" in self.pseudonyms else moved

@@ -15,6 +15,7 @@ A scan belongs to a visit of ADNIMERGE by these rules:
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -78,10 +79,8 @@ def _suffix_date(suffix: str) -> date:
     """Date in a file name; the earliest possible date if there is none."""
     for pattern, form in _DATES:
         if match := pattern.search(suffix):
-            try:
+            with contextlib.suppress(ValueError):
                 return datetime.strptime(match[0], form).date()
-            except ValueError:
-                continue
     return date.min
 
 

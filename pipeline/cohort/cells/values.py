@@ -16,6 +16,7 @@ Such codes are marked `Visit.within_phase`, and dates decide wherever there are 
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -163,12 +164,8 @@ def calendar_date(text: str | None) -> date | None:
     """
     cleaned = (text or "").strip()
     for pattern, form in ((r"\d{4}-\d{2}-\d{2}(?!\d)", "%Y-%m-%d"), (r"\d{1,2}/\d{1,2}/\d{4}(?!\d)", "%m/%d/%Y")):
-        match = re.match(pattern, cleaned)
-        if match:
-            try:
-                return datetime.strptime(match[0], form).date()
-            except ValueError:
-                return None
+        if match := re.match(pattern, cleaned):
+            return _first_that_fits(match[0], (form,))
     return None
 
 
@@ -197,24 +194,21 @@ def read_date(text: str, order: Order = "month first") -> date | None:
     if match := _SLASHED.match(cleaned):
         first, second, year = map(int, match.groups())
         month, day = (first, second) if order == "month first" else (second, first)
-        try:
-            day_read = date(year, month, day)
-        except ValueError:
-            return None
-        return day_read if day_read.year in _YEARS else None
+        return _in_use(_first_that_fits(f"{year}-{month}-{day}", ("%Y-%m-%d",)))
     for pattern, forms in _WRITTEN:
         if match := pattern.match(cleaned):
-            return _first_that_fits(match[0], forms)
+            return _in_use(_first_that_fits(match[0], forms))
     return None
+
+
+def _in_use(day: date | None) -> date | None:
+    return day if day is not None and day.year in _YEARS else None
 
 
 def _first_that_fits(text: str, forms: Sequence[str]) -> date | None:
     for form in forms:
-        try:
-            day = datetime.strptime(text, form).date()
-        except ValueError:
-            continue
-        return day if day.year in _YEARS else None
+        with contextlib.suppress(ValueError):
+            return datetime.strptime(text, form).date()
     return None
 
 
@@ -264,8 +258,12 @@ _MONTHLESS = {
     **{"nv": "NV", "novisitdefined": "NV", "f": "F", "fail": "F", "screenfail": "F", "tau": "TAU", "tauonly": "TAU"},
     **{"unscheduled": "UNS", "unscheduledvisit": "UNS"},
 }
-_BASELINE = {"bl", "sc", "scmri", "scr", "screen", "v01", "v02", "v03"}
-_NEW_PARTICIPANTS = {"v04": 3, "v05": 6}
+_TIMED = {
+    **dict.fromkeys(("bl", "sc", "scmri", "scr", "screen", "v01", "v02", "v03"), (0, False)),
+    **{"v04": (3, False), "v05": (6, False)},  # of new participants
+    **{"init": (0, True), "v06": (0, True), "v07": (6, True)},
+}
+"""Months of the short codes, and whether they count within a phase."""
 _NUMBERED = re.compile(r"v\d+", re.IGNORECASE)
 _OF_ADNI = re.compile(r"sub-(ADNI\d{3}S\d{4,}|\d{3}_?S_?\d{4,})", re.IGNORECASE)
 
@@ -343,14 +341,8 @@ def visit_of_session(person: str, session: str) -> Visit:
 
 def _timed_code(code: str) -> tuple[int, bool] | None:
     """Months and whether they count within a phase, for the short codes."""
-    if code in _BASELINE:
-        return 0, False
-    if code in _NEW_PARTICIPANTS:
-        return _NEW_PARTICIPANTS[code], False
-    if code in ("init", "v06"):
-        return 0, True
-    if code == "v07":
-        return 6, True
+    if code in _TIMED:
+        return _TIMED[code]
     if match := re.fullmatch(r"m0*(\d{1,3})", code):
         return int(match[1]), False
     if match := re.fullmatch(r"y0*(\d{1,2})", code):

@@ -51,15 +51,18 @@ SEVERITY_TABLE = Table(
         "scan_id": "Image id",
         "visit": "Visit code as in the clinical table",
         "diagnosis": "CN, MCI or AD",
-        **{f"severity_{change.short}": f"Planted severity of {change.group}: 0 healthy, 1 "
-        "severe" for change in CHANGES},
+        **{
+            f"severity_{change.short}": f"Planted severity of {change.group}: 0 healthy, 1 severe" for change in CHANGES
+        },
         **{f"true_{change.short}_mm3": f"True volume of {change.group}, both sides" for change in CHANGES},
         f"true_{DIMORPHIC_SHORT}_mm3": f"True volume of {DIMORPHIC_GROUP}, both sides; planted larger in men",
         "true_intracranial_mm3": "True volume inside the brain outline",
     },
-    "image", "How severe is what was planted, and how large are the true volumes?", stage="demo",
+    "image",
+    "How severe is what was planted, and how large are the true volumes?",
+    stage="demo",
     file="truth/severity.tsv",
-)  # fmt: skip
+)
 
 README = """SYNTHETIC DATA - NOT REAL PEOPLE
 
@@ -86,9 +89,13 @@ PARTICIPANTS, LONGITUDINAL_PARTICIPANTS = 30, 40
 
 
 def write_demo_cohort(
-    folder: Path, seed: int, participants: int = PARTICIPANTS, resolution_mm: float = 2.0,
-    executor: Executor | None = None, longitudinal: bool = False,
-) -> Path:  # fmt: skip
+    folder: Path,
+    seed: int,
+    participants: int = PARTICIPANTS,
+    resolution_mm: float = 2.0,
+    executor: Executor | None = None,
+    longitudinal: bool = False,
+) -> Path:
     """Write the demo cohort as an ADNI download, unless it exists, complete and made by the same code.
 
     `folder`: new, empty, or holding the same cohort. `seed`: equal seeds give byte-identical files. `participants`:
@@ -192,26 +199,19 @@ def _write_tables(
             true = volumes.get(person.rid, {}).get(visit.code)
             if visit.in_table:
                 clinical.append(adnimerge_row(seed, person, visit, true))
-            if true is not None:
-                truth.append(_truth_row(person, visit, true))
+            if true is None:
+                continue
+            severities = person.course.severities(person.age, visit.years)
+            rounded = {group: round(volume, 1) for group, volume in true.items()}
+            truth.append(
+                (
+                    *(person.participant_id, f"ses-M{visit.month:03d}", f"I{visit.image_number}", visit.code),
+                    *(visit.diagnosis, *(round(severity, 6) for severity in severities)),
+                    *(rounded[name] for name in (*PLANTED_GROUPS, DIMORPHIC_GROUP, "intracranial")),
+                )
+            )
     write_text(folder / FILE_NAME, adnimerge_csv(clinical))
     SEVERITY_TABLE.write(folder / SEVERITY_TABLE.file, truth)
-
-
-def _truth_row(person: SyntheticPerson, visit: SyntheticVisit, true: Mapping[str, float]) -> dict[str, object]:
-    row: dict[str, object] = {
-        "participant_id": person.participant_id,
-        "session_id": f"ses-M{visit.month:03d}",
-        "scan_id": f"I{visit.image_number}",
-        "visit": visit.code,
-        "diagnosis": visit.diagnosis,
-    }
-    for change, severity in zip(CHANGES, person.course.severities(person.age, visit.years), strict=True):
-        row[f"severity_{change.short}"] = round(severity, 6)
-        row[f"true_{change.short}_mm3"] = round(true[change.group], 1)
-    row[f"true_{DIMORPHIC_SHORT}_mm3"] = round(true[DIMORPHIC_GROUP], 1)
-    row["true_intracranial_mm3"] = round(true["intracranial"], 1)
-    return row
 
 
 def severity_map(reference: ReferenceAnatomy) -> Any:
@@ -281,8 +281,10 @@ def adnimerge_row(
     """One row; `volumes` are the true ones in mm3 by bilateral group and ``"intracranial"``, None without a scan."""
     rng = generator(seed, "demo", "table", person.rid, visit.code)
     noise = 1 + VOLUME_NOISE * rng.standard_normal(3)
+    since_baseline = (visit.date - person.visits[0].date).days
     scores = clinical_scores(rng, person.course.mean_severity(person.age, visit.years))
-    measured: dict[str, int | None] = dict.fromkeys(("Ventricles", "Hippocampus", "Entorhinal", "ICV"))
+    columns = ("Ventricles", "Hippocampus", "WholeBrain", "Entorhinal", "Fusiform", "MidTemp", "ICV")
+    measured: dict[str, int | None] = dict.fromkeys(columns)
     # Real tables lack volumes of some people, so one person has none.
     if volumes is not None and person.rid != 9006:
         measured["Ventricles"] = round(volumes["Lateral ventricle"] * noise[0])
@@ -301,9 +303,7 @@ def adnimerge_row(
         "AGE": person.age,
         "PTGENDER": {"F": "Female", "M": "Male"}[person.sex],
         "PTEDUCAT": person.education,
-        "PTETHCAT": "Unknown",
-        "PTRACCAT": "Unknown",
-        "PTMARRY": "Unknown",
+        **dict.fromkeys(("PTETHCAT", "PTRACCAT", "PTMARRY"), "Unknown"),
         "APOE4": person.apoe4,
         "CDRSB": scores["CDRSB"],
         "ADAS13": scores["ADAS13"],
@@ -311,17 +311,11 @@ def adnimerge_row(
         "FLDSTRENG": {1.5: "1.5 Tesla MRI", 3.0: "3 Tesla MRI"}[person.field_strength],
         "FSVERSION": SOURCE,
         "IMAGEUID": visit.image_number if visit.has_image and visit.month == 0 else None,
-        "Ventricles": measured["Ventricles"],
-        "Hippocampus": measured["Hippocampus"],
-        "WholeBrain": None,
-        "Entorhinal": measured["Entorhinal"],
-        "Fusiform": None,
-        "MidTemp": None,
-        "ICV": measured["ICV"],
+        **measured,
         "DX": _DIAGNOSIS[visit.diagnosis],
         "EXAMDATE_bl": person.visits[0].date.isoformat(),
-        "Years_bl": round((visit.date - person.visits[0].date).days / 365.25, 5),
-        "Month_bl": round((visit.date - person.visits[0].date).days / 30.5, 5),
+        "Years_bl": round(since_baseline / 365.25, 5),
+        "Month_bl": round(since_baseline / 30.5, 5),
         "Month": visit.month,
         "M": visit.month,
         "update_stamp": "2025-11-11 00:00:00.0",

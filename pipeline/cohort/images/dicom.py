@@ -84,7 +84,16 @@ def read_folder(root: Path, folder: str, names: Sequence[str], max_voxel_mm: flo
             continue
         uid = str(header.get("SeriesInstanceUID", ""))
         headers.setdefault(uid, header)
-        by_series.setdefault(uid, {}).setdefault(str(header.get("SOPInstanceUID", path)), _slice(path, header))
+        part = Slice(
+            path=path,
+            shape=(int(header.Rows), int(header.get("Columns") or 0)),
+            position=_numbers(header, "ImagePositionPatient", 3),
+            orientation=_numbers(header, "ImageOrientationPatient", 6),
+            spacing=_numbers(header, "PixelSpacing", 2),
+            echo_time=_number(header, "EchoTime"),
+            frames=int(header.get("NumberOfFrames") or 1),
+        )
+        by_series.setdefault(uid, {}).setdefault(str(header.get("SOPInstanceUID", path)), part)
     if not by_series and damaged:
         return [DicomSeries(tuple(damaged), None, f"{len(damaged)} files", _damage(damaged))]
     series_list = [_series(headers[uid], list(of.values()), damaged, max_voxel_mm) for uid, of in by_series.items()]
@@ -136,23 +145,11 @@ def _truncation(header: Any, rest: int) -> str | None:
     return "truncated: fewer bytes than its pixels need" if rest < pixels * bits // 8 else None
 
 
-def _slice(path: str, header: Any) -> Slice:
-    return Slice(
-        path=path,
-        shape=(int(header.Rows), int(header.get("Columns") or 0)),
-        position=_numbers(header, "ImagePositionPatient", 3),
-        orientation=_numbers(header, "ImageOrientationPatient", 6),
-        spacing=_numbers(header, "PixelSpacing", 2),
-        echo_time=_number(header, "EchoTime"),
-        frames=int(header.get("NumberOfFrames") or 1),
-    )
-
-
 def _series(header: Any, slices: list[Slice], damaged: dict[str, str], max_voxel_mm: float) -> DicomSeries:
     slices.sort(key=lambda part: part.path)
-    number = _number(header, "SeriesNumber")
+    number, announced = _number(header, "SeriesNumber"), _number(header, "ImagesInAcquisition")
     count = sum(part.frames for part in slices)
-    announced = _number(header, "ImagesInAcquisition")
+    tesla = _number(header, "MagneticFieldStrength") or 0.0
     problem = (
         _kind_problem(header)
         or (_damage(damaged) if damaged else None)
@@ -165,7 +162,7 @@ def _series(header: Any, slices: list[Slice], damaged: dict[str, str], max_voxel
         problem=problem,
         description=" ".join(str(header.get(name) or "") for name in ("SeriesDescription", "ProtocolName")),
         patient=str(header.get("PatientID") or ""),
-        field_strength=_tesla(_number(header, "MagneticFieldStrength")),
+        field_strength=round(tesla / 1e4 if tesla > 100 else tesla, 1) if tesla > 0 else None,  # 15000 is in gauss
         date=_date(header),
     )
 
@@ -201,13 +198,6 @@ def _number(header: Any, name: str) -> float | None:
         return float(header.get(name))
     except (TypeError, ValueError):
         return None
-
-
-def _tesla(value: float | None) -> float | None:
-    """Field strength in tesla; some scanners wrote gauss (15000)."""
-    if value is None or value <= 0:
-        return None
-    return round(value / 1e4 if value > 100 else value, 1)
 
 
 def _date(header: Any) -> date | None:

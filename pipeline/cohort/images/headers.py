@@ -70,12 +70,16 @@ def choose_orientation(header: Any) -> Orientation | str:
     stored = np.asarray(header["delta"] if of_freesurfer else header["pixdim"][1:4], dtype=np.float64)
     if not np.all(np.isfinite(stored)) or np.any(stored <= 0):
         return f"impossible voxel size: {by(stored)} mm"
-    if of_freesurfer:
-        return _of_freesurfer(header, stored)
-    unit, factor = _unit(header, stored)
+    unit, factor = ("", 1.0) if of_freesurfer else _unit(header, stored)
     zooms, to_mm = stored * factor, np.diag([factor, factor, factor, 1.0])
-    if np.any(zooms < VOXEL_SIZE_MM[0]) or np.any(zooms > VOXEL_SIZE_MM[1]):
+    if not _possible(zooms):
         return f"impossible voxel size: {by(zooms)} mm (units other than mm?)"
+    if of_freesurfer:
+        affine = np.asarray(header.get_affine(), dtype=np.float64)
+        problem = _sform_problem(affine, zooms)
+        if problem:
+            return f"no usable orientation in the header: {problem}, so left and right are uncertain"
+        return Orientation(affine, "MGZ")
     sform_problem, qform_problem = "absent", "absent"
     sform = qform = None
     if int(header["sform_code"]) > 0:
@@ -87,27 +91,19 @@ def choose_orientation(header: Any) -> Orientation | str:
             qform_problem = "" if np.all(np.isfinite(qform)) else "not finite"
         except (ValueError, HeaderDataError):
             qform_problem = "not a rotation"
-    repairs = (f"voxel size converted from {unit}",) if unit else ()
+    converted = (f"voxel size converted from {unit}",) if unit else ()
     if sform is not None and not sform_problem:
-        return Orientation(sform, "sform", _about_qform(sform, qform, qform_problem, header) + repairs)
+        repairs = (f"qform {qform_problem}",) if qform_problem not in ("", "absent") else ()
+        if qform is not None and not qform_problem:
+            distance = _largest_distance(sform, qform, header.get_data_shape()[:3])
+            repairs = (f"qform differs by up to {distance:.1f} mm",) if distance > AFFINE_TOLERANCE_MM else ()
+        return Orientation(sform, "sform", repairs + converted)
     if qform is not None and not qform_problem:
-        return Orientation(qform, "qform", _problem("sform", sform_problem) + repairs)
+        return Orientation(qform, "qform", (f"sform {sform_problem}",) * (sform_problem != "absent") + converted)
     return (
         f"no usable orientation in the header: sform {sform_problem}, qform {qform_problem}, so left and right are "
         "uncertain"
     )
-
-
-def _of_freesurfer(header: MGHHeader, zooms: np.ndarray) -> Orientation | str:
-    """The affine of FreeSurfer's scanner space; millimetres always."""
-    if np.any(zooms < VOXEL_SIZE_MM[0]) or np.any(zooms > VOXEL_SIZE_MM[1]):
-        return f"impossible voxel size: {by(zooms)} mm (units other than mm?)"
-    read: Any = header  # nibabel declares no types here
-    affine = np.asarray(read.get_affine(), dtype=np.float64)
-    problem = _sform_problem(affine, zooms)
-    if problem:
-        return f"no usable orientation in the header: {problem}, so left and right are uncertain"
-    return Orientation(affine, "MGZ")
 
 
 def by(values: object) -> str:
@@ -121,24 +117,15 @@ def by(values: object) -> str:
     return " x ".join(f"{value:g}" for value in np.asarray(values).ravel())
 
 
+def _possible(zooms: np.ndarray) -> bool:
+    low, high = VOXEL_SIZE_MM
+    return bool(np.all((zooms >= low) & (zooms <= high)))
+
+
 def _unit(header: Any, zooms: np.ndarray) -> tuple[str, float]:
     """Unit to convert from, and the factor; empty if the numbers are plausible in millimetres, whatever the code."""
     unit, factor = _UNITS.get(int(header["xyzt_units"]) & 7, ("", 1.0))
-    low, high = VOXEL_SIZE_MM
-    as_mm = np.all((zooms >= low) & (zooms <= high))
-    converted = np.all((zooms * factor >= low) & (zooms * factor <= high))
-    return (unit, factor) if converted and not as_mm else ("", 1.0)
-
-
-def _about_qform(sform: np.ndarray, qform: np.ndarray | None, problem: str, header: Any) -> tuple[str, ...]:
-    if qform is None or problem:
-        return _problem("qform", problem)
-    distance = _largest_distance(sform, qform, header.get_data_shape()[:3])
-    return (f"qform differs by up to {distance:.1f} mm",) if distance > AFFINE_TOLERANCE_MM else ()
-
-
-def _problem(form: str, problem: str) -> tuple[str, ...]:
-    return () if problem == "absent" else (f"{form} {problem}",)
+    return (unit, factor) if _possible(zooms * factor) and not _possible(zooms) else ("", 1.0)
 
 
 def _sform_problem(sform: np.ndarray, zooms: np.ndarray) -> str:
@@ -194,7 +181,12 @@ def check_header(root: Path, image: str, max_voxel_mm: float) -> HeaderFinding:
             return HeaderFinding("empty file")
         header = read_raw_header(path)
         problem = geometry_problem(header) or _size_problem(header, path, size)
-        return HeaderFinding(problem) if problem else _geometry(header, max_voxel_mm)
+        if problem:
+            return HeaderFinding(problem)
+        orientation = choose_orientation(header)
+        if not isinstance(orientation, Orientation):
+            return HeaderFinding(orientation)
+        return HeaderFinding(thickness_problem(orientation.affine, max_voxel_mm), orientation.repairs)
     except PermissionError:
         return HeaderFinding("no permission to read it")
     except (*UNREADABLE, KeyError) as error:
@@ -266,13 +258,6 @@ def geometry_problem(header: Any) -> str | None:
     return None
 
 
-def _geometry(header: Any, max_voxel_mm: float) -> HeaderFinding:
-    orientation = choose_orientation(header)
-    if not isinstance(orientation, Orientation):
-        return HeaderFinding(orientation)
-    return HeaderFinding(thickness_problem(orientation.affine, max_voxel_mm), orientation.repairs)
-
-
 def thickness_problem(affine: np.ndarray, max_voxel_mm: float) -> str | None:
     """Why an image is too coarse: small structures such as the hippocampus are lost between thick slices."""
     sizes = np.linalg.norm(affine[:3, :3], axis=0)
@@ -295,17 +280,10 @@ def _size_problem(header: Any, path: Path, size: int) -> str | None:
         if 0 <= announced - needed < _MOST_AFTER_VOXELS:
             return None
         try:
-            size = _decompressed_size(path)
+            with gzip.open(path, "rb") as content:
+                size = sum(len(block) for block in iter(lambda: content.read(2**20), b""))
         except EOFError:
             return f"truncated file: its compressed content has no end ({size} bytes); copy or download it again"
     if size < needed:
         return f"truncated file: {size} bytes of {needed}" + " after decompression" * compressed
     return None
-
-
-def _decompressed_size(path: Path) -> int:
-    total = 0
-    with gzip.open(path, "rb") as handle:
-        while block := handle.read(2**20):
-            total += len(block)
-    return total
