@@ -111,8 +111,14 @@ def read_cohort(
     """
     if not isinstance(selection, ScanSelection):
         selection = ScanSelection(tuple(selection))
+    if not root.is_dir():
+        what = "is a file" if root.exists() else "no such folder"
+        raise BadInputError(
+            f"{root}: {what}. Give an ADNI or OASIS download, a BIDS or CAPS dataset, FreeSurfer subjects, or images "
+            "with --table."
+        )
     with following_links(selection.follow_links):
-        return _read(_input_folder(root), config, seed, selection)
+        return _read(root.resolve(), config, seed, selection)
 
 
 def _read(root: Path, config: CohortConfig, seed: int, selection: ScanSelection) -> InputCohort:
@@ -173,16 +179,6 @@ def _chosen(
     if selection.manifest is not None:
         candidates, matches = select(root, candidates, selection.manifest)
     return one_per_session(apply_rule(candidates, config.include)), matches, header_notes
-
-
-def _input_folder(root: Path) -> Path:
-    if not root.is_dir():
-        what = "is a file" if root.exists() else "no such folder"
-        raise BadInputError(
-            f"{root}: {what}. Give an ADNI or OASIS download, a BIDS or CAPS dataset, FreeSurfer subjects, or images "
-            "with --table."
-        )
-    return root.resolve()
 
 
 def _is_searched(folder: str) -> bool:
@@ -255,7 +251,9 @@ def detect_layout(root: Path, with_table: bool = False) -> Layout:
         return "adni"
     files = walk_input(root, _is_searched)
     tables = [name.rsplit("/", 1)[-1].lower() for name in files.tables]
-    if any(name.startswith("adnimerge") for name in tables) or _has_participants(files):
+    series = [f"{folder}/{names[0]}" for folder, names in files.dicom.items()]
+    of_participants = any(parse_image(path) is not None for path in (*files.images, *series))
+    if of_participants or any(name.startswith("adnimerge") for name in tables):
         return "adni"
     if oasis.is_oasis(files):
         return "oasis"
@@ -272,11 +270,6 @@ def detect_layout(root: Path, with_table: bool = False) -> Layout:
         + (" Put each DICOM series into a folder of its participant, such as 002_S_0295/MPRAGE." * bool(files.dicom))
         + "".join(f" {note}." for note in _foreign_notes(files))
     )
-
-
-def _has_participants(files: InputFiles) -> bool:
-    series = (f"{folder}/{names[0]}" for folder, names in files.dicom.items())
-    return any(parse_image(path) is not None for path in (*files.images, *series))
 
 
 def _file_notes(root: Path, files: InputFiles, layout: str, used: Collection[str]) -> list[str]:

@@ -22,6 +22,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -87,49 +88,37 @@ def table_root(root: Path) -> Path:
 def read_bids_tables(root: Path, people: Iterable[str], visits: Iterable[tuple[str, str | None]]) -> BidsTables:
     """Read the tables of a dataset, for the participants and visits that have images."""
     tables = BidsTables()
-    if (root / PARTICIPANTS).exists():
-        rows = _rows(root / PARTICIPANTS, ["participant_id"], tables)
-        keyed = [(_with_prefix("sub", cells["participant_id"]), cells) for cells in rows]
-        tables.participants = merge_rows(keyed, PARTICIPANTS, tables.notes)
-    if (root / SESSIONS).exists():
-        rows = _rows(root / SESSIONS, ["participant_id", "session_id"], tables)
-        by_visit = [(_visit(cells["participant_id"], cells), cells) for cells in rows]
-        tables.sessions = merge_rows(by_visit, SESSIONS, tables.notes)
+    tables.participants = _merged(
+        root / PARTICIPANTS, ["participant_id"], lambda cells: _with_prefix("sub", cells["participant_id"]), tables
+    )
+    tables.sessions = _merged(root / SESSIONS, ["participant_id", "session_id"], _visit, tables)
     for person in people:
-        _read_personal(root, person, tables)
+        path = root / person / f"{person}_sessions.tsv"
+        try:
+            rows = _merged(path, ["session_id"], partial(_visit, person=person), tables)
+        except BadInputError as error:
+            tables.unreadable[person] = _without_root(error, root)
+            continue
+        for visit, cells in rows.items():
+            tables.sessions[visit] = {**tables.sessions.get(visit, {}), **cells}
     for person, session in visits:
-        _read_scans(root, person, session, tables)
+        parts = [part for part in (person, session) if part]
+        folder = "/".join(parts)
+        path = root / folder / f"{'_'.join(parts)}_scans.tsv"
+        try:
+            tables.scans |= _merged(path, ["filename"], lambda cells, at=folder: f"{at}/{cells['filename']}", tables)
+        except BadInputError as error:  # few of its values are used, so the scan is kept
+            tables.notes.append(f"not read: {_without_root(error, root)}")
     require_clear_sex(tables.sex_codes)  # of all tables together: that of a person may hold one code alone
     return tables
 
 
-def _read_personal(root: Path, person: str, tables: BidsTables) -> None:
-    path = root / person / f"{person}_sessions.tsv"
+def _merged(path: Path, columns: Sequence[str], key: Callable[[Cells], Key], tables: BidsTables) -> dict[Key, Cells]:
+    """Rows of a table by key, if there is one; one that cannot be read or lacks its columns is an error."""
     if not path.exists():
-        return
-    try:
-        rows = _rows(path, ["session_id"], tables)
-    except BadInputError as error:
-        tables.unreadable[person] = _without_root(error, root)
-        return
-    keyed = [(_visit(person, cells), cells) for cells in rows]
-    for visit, cells in merge_rows(keyed, path.name, tables.notes).items():
-        tables.sessions[visit] = {**tables.sessions.get(visit, {}), **cells}
-
-
-def _read_scans(root: Path, person: str, session: str | None, tables: BidsTables) -> None:
-    parts = [part for part in (person, session) if part]
-    folder = "/".join(parts)
-    path = root / folder / f"{'_'.join(parts)}_scans.tsv"
-    if not path.exists():
-        return
-    try:
-        rows = _rows(path, ["filename"], tables)
-    except BadInputError as error:  # few of its values are used, so the scan is kept
-        tables.notes.append(f"not read: {_without_root(error, root)}")
-        return
-    keyed = [(f"{folder}/{cells['filename']}", cells) for cells in rows]
-    tables.scans.update(merge_rows(keyed, path.name, tables.notes))
+        return {}
+    keyed = [(key(cells), cells) for cells in _rows(path, columns, tables)]
+    return merge_rows(keyed, path.name, tables.notes)
 
 
 def _rows(path: Path, columns: Sequence[str], tables: BidsTables) -> list[dict[str, str]]:
@@ -191,8 +180,8 @@ def merge_rows(keyed: Sequence[tuple[Key, Mapping[str, str]]], name: str, notes:
     return rows
 
 
-def _visit(person: str, cells: Mapping[str, str]) -> tuple[str, str]:
-    return _with_prefix("sub", person), _with_prefix("ses", cells["session_id"])
+def _visit(cells: Cells, person: str = "") -> tuple[str, str]:
+    return _with_prefix("sub", person or cells["participant_id"]), _with_prefix("ses", cells["session_id"])
 
 
 def _with_prefix(entity: str, label: str) -> str:

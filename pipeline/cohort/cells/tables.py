@@ -147,8 +147,7 @@ def _columns_once(
         if kept == position or body[kept].equals(body[position]):
             continue
         if used is None or same_column(name) in {same_column(column) for column in used}:
-            names = {header[kept]: None, name: None}
-            named = " and ".join(names) or "(nothing)"
+            named = " and ".join(dict.fromkeys((header[kept], name))) or "(nothing)"
             raise BadInputError(
                 f"{path}: two columns are named {named} and hold different values. Rename or remove one."
             )
@@ -200,18 +199,16 @@ def require_columns(path: Path, frame: pd.DataFrame, columns: Sequence[str], rem
 
 def filled_rows(frame: pd.DataFrame) -> list[tuple[int, dict[str, str]]]:
     """Rows of a table with their line in the file and their filled cells only."""
-    columns = [_filled_cells(frame[name].tolist()) for name in frame.columns]
+    columns = []
+    for name in frame.columns:
+        texts = frame[name].tolist()
+        stripped = {text: None if is_missing(text) else text.strip() for text in set(texts) if isinstance(text, str)}
+        columns.append([stripped.get(text) if isinstance(text, str) else None for text in texts])
     names = [str(name) for name in frame.columns]
     return [
         (line, {name: cell for name, cell in zip(names, row, strict=True) if cell is not None})
         for line, row in zip(frame.index, zip(*columns, strict=True), strict=True)
     ]
-
-
-def _filled_cells(cells: Sequence[object]) -> list[str | None]:
-    """Cells stripped of blanks, None for empty ones; each distinct text is processed once."""
-    stripped = {text: None if is_missing(text) else text.strip() for text in set(cells) if isinstance(text, str)}
-    return [stripped.get(text) if isinstance(text, str) else None for text in cells]
 
 
 def _decode(path: Path) -> str:

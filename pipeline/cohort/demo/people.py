@@ -70,6 +70,7 @@ import datetime
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -251,58 +252,86 @@ class PlantedEffect:
 
 
 _GREY = PLANTED_GROUPS[:4]
+_RISE_WITH_SEVERITY = (
+    "is a straight line in the planted mean severity, with noise; relevance for AD in the planted regions of grey "
+    "matter goes with it"
+)
 
 
-def _dose_response(score: Score) -> PlantedEffect:
-    return PlantedEffect(
-        f"severity_{score.column.lower()}",
-        f"{score.column} is a straight line in the planted mean severity, with noise; relevance for AD in the planted "
-        "regions of grey matter goes with it",
-        score.column.lower(),
-        _GREY,
-        "relevance",
-        1 if score.per_severity > 0 else -1,
-        score.per_severity,
-        "points per unit of severity",
-        expected=True,
-    )
+def _null(effect: str, planted: str, variable: str, groups: tuple[str, ...], measure: str) -> PlantedEffect:
+    return PlantedEffect(effect, planted, variable, groups, measure, 0, None, None, expected=False)
 
 
 EFFECTS = (
     PlantedEffect(
         "disease",
         "Tissue of patients is lost in the planted regions, at about 1.85 units of severity above controls",
-        "diagnosis", _GREY, "relevance", 1, 1.85, "units of severity", expected=True,
+        "diagnosis",
+        _GREY,
+        "relevance",
+        1,
+        1.85,
+        "units of severity",
+        expected=True,
     ),
-    *(_dose_response(score) for score in SCORES),
+    *(
+        PlantedEffect(
+            f"severity_{score.column.lower()}",
+            f"{score.column} {_RISE_WITH_SEVERITY}",
+            score.column.lower(),
+            _GREY,
+            "relevance",
+            1 if score.per_severity > 0 else -1,
+            score.per_severity,
+            "points per unit of severity",
+            expected=True,
+        )
+        for score in SCORES
+    ),
     PlantedEffect(
         "sex_difference",
         f"{DIMORPHIC_GROUP}: {DIMORPHISM_TIMES * PUBLISHED_DIMORPHISM:.0%} larger in men, beyond the size of the head",
-        "sex", (DIMORPHIC_GROUP,), "volume", 1, DIMORPHIC_LOG_RATIO, "log volume, men over women", expected=True,
+        "sex",
+        (DIMORPHIC_GROUP,),
+        "volume",
+        1,
+        DIMORPHIC_LOG_RATIO,
+        "log volume, men over women",
+        expected=True,
     ),
     PlantedEffect(
         "site_effect",
         f"The receive coil of site {COIL_SITE} brightens the back of the brain to {COIL_BACK_TO_FRONT:g} times its "
         "front; harmonisation should remove what it does to volumes and relevance",
-        "site", (), "volume", 0, math.log(COIL_BACK_TO_FRONT), "log signal, back over front", expected=True,
+        "site",
+        (),
+        "volume",
+        0,
+        math.log(COIL_BACK_TO_FRONT),
+        "log signal, back over front",
+        expected=True,
     ),
     PlantedEffect(
         "conversion",
         f"MCI becomes dementia when mean severity exceeds {CONVERSION_SEVERITY:g}: the more severe convert sooner",
-        "progression", _GREY, "survival", 1, CONVERSION_SEVERITY, "units of severity", expected=True,
+        "progression",
+        _GREY,
+        "survival",
+        1,
+        CONVERSION_SEVERITY,
+        "units of severity",
+        expected=True,
     ),
-    PlantedEffect(
-        "null_education", "Education changes nothing", "education", (), "relevance", 0, None, None, expected=False
+    _null("null_education", "Education changes nothing", "education", (), "relevance"),
+    _null("null_field_strength", "Field strength changes nothing", "field_strength", (), "relevance"),
+    _null(
+        "null_sex_difference",
+        f"Sex changes nothing in the {UNDIMORPHIC_GROUP.lower()} beyond the size of the head",
+        "sex",
+        (UNDIMORPHIC_GROUP,),
+        "volume",
     ),
-    PlantedEffect(
-        "null_field_strength", "Field strength changes nothing", "field_strength", (), "relevance", 0, None, None,
-        expected=False,
-    ),
-    PlantedEffect(
-        "null_sex_difference", f"Sex changes nothing in the {UNDIMORPHIC_GROUP.lower()} beyond the size of the head",
-        "sex", (UNDIMORPHIC_GROUP,), "volume", 0, None, None, expected=False,
-    ),
-)  # fmt: skip
+)
 """All effects and nulls against which analyses of the demo are tested."""
 
 
@@ -414,8 +443,7 @@ def draw_people(seed: int, participants: int, longitudinal: bool = False) -> tup
     return tuple(people)
 
 
-@dataclass(frozen=True)
-class SyntheticSite:
+class SyntheticSite(NamedTuple):
     """The balanced properties: site, sex, and field strength in tesla."""
 
     site: int

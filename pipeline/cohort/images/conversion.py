@@ -21,10 +21,9 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import nibabel as nib
 import numpy as np
@@ -84,7 +83,10 @@ def convert_scans(
     if changed is not None:
         jobs = [changed(job, scan) for job, scan in zip(jobs, series.values(), strict=True)]
     if not jobs:
-        _forget_failures(layout)
+        if layout.failures.is_file():  # conversions that failed in an earlier run: their series are no longer used
+            rows = FAILURES_TABLE.read(layout.failures)
+            if (rows["stage"] == STAGE).any():
+                FAILURES_TABLE.write(layout.failures, rows[rows["stage"] != STAGE])
         return list(scans), []
     outcomes = run_jobs(layout, jobs, executor, "Conversion to NIfTI")
     images = {outcome.job.unit: outcome.job.outputs["image"] for outcome in outcomes if outcome.ok}
@@ -109,13 +111,14 @@ def convert_one(outputs: dict[str, Path], root: Path, file: str, source: str, ma
         why = why if source == file else why.partition(":")[0]  # it names files, which outputs may not
         raise BadInputError(f"{source}: {why}.")
     with tempfile.TemporaryDirectory(dir=outputs["image"].parent) as scratch:
-        volumes, sidecar_content = _run_dcm2niix(root, series, Path(scratch), source)
+        volumes, content = _run_dcm2niix(root, series, Path(scratch), source)
         raw, affine = _one_volume(volumes, source, series)
     _write_image(outputs["image"], raw, affine)
     record = {
         "Sources": [f"bids:raw:{source}"],
         "Slices": int(series.size.split()[0]),
-        **_kept_fields(sidecar_content),
+        **{name: content[name] for name in _NUMBERS if isinstance(content.get(name), int | float)},
+        **{name: content[name] for name, allowed in _WORDS.items() if content.get(name) in allowed},
         "ConversionSoftware": "dcm2niix",
         "ConversionSoftwareVersion": metadata.version("dcm2niix"),
     }
@@ -163,14 +166,6 @@ def _job(layout: RunLayout, root: Path, scan: Scan, max_voxel_mm: float) -> Job:
     return Job(STAGE, files.name, key, outputs, convert_one, (root, scan.file, source, max_voxel_mm))
 
 
-def _forget_failures(layout: RunLayout) -> None:
-    """Take conversions that failed in an earlier run out of ``failures.tsv``: their series are no longer used."""
-    if layout.failures.is_file():
-        rows = FAILURES_TABLE.read(layout.failures)
-        if (rows["stage"] == STAGE).any():
-            FAILURES_TABLE.write(layout.failures, rows[rows["stage"] != STAGE])
-
-
 def _version() -> str:
     try:
         return metadata.version("dcm2niix")
@@ -182,10 +177,9 @@ def dcm2niix_binary() -> Path:
     """The converter of the installed wheel."""
     spec = importlib.util.find_spec("dcm2niix")
     folders = list(spec.submodule_search_locations or ()) if spec is not None else []
-    for folder in folders:
-        for name in ("dcm2niix", "dcm2niix.exe"):
-            if (Path(folder) / name).is_file():
-                return Path(folder) / name
+    for path in (Path(folder, name) for folder in folders for name in ("dcm2niix", "dcm2niix.exe")):
+        if path.is_file():
+            return path
     raise MissingDataError("dcm2niix is needed to read DICOM and is not installed: pip install dcm2niix.")
 
 
@@ -203,9 +197,13 @@ def _run_dcm2niix(root: Path, series: DicomSeries, scratch: Path, source: str) -
     try:
         # What it prints may quote the header, so it is not kept.
         subprocess.run(
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment,
-            timeout=TIMEOUT_S, check=False,
-        )  # fmt: skip
+            command,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
     except subprocess.TimeoutExpired as error:
         raise BadInputError(
             f"{source}: dcm2niix did not finish within {TIMEOUT_S} s. Convert the series by hand and give it as NIfTI."
@@ -241,13 +239,6 @@ def _one_volume(volumes: Sequence[Path], source: str, series: DicomSeries) -> tu
     return raw, converted.affine
 
 
-def _kept_fields(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of dcm2niix's sidecar that are safe to keep: numbers, and words of fixed lists."""
-    numbers = {name: content[name] for name in _NUMBERS if isinstance(content.get(name), int | float)}
-    words = {name: content[name] for name, allowed in _WORDS.items() if content.get(name) in allowed}
-    return {**numbers, **words}
-
-
 AXES = {"SUBJ_111": "ASL", "RAW": "ASL", "T88_111": "LAS"}
 """Towards what the first, second and third index rise, by folder.
 
@@ -258,8 +249,7 @@ _DIRECTIONS = {"R": (0, 1), "L": (0, -1), "A": (1, 1), "P": (1, -1), "S": (2, 1)
 _NIFTI_PAIR = b"ni1\0"
 
 
-@dataclass(frozen=True)
-class AnalyzePair:
+class AnalyzePair(NamedTuple):
     """The header of a pair, and the affine that is used: 4 x 4, voxel indices to world RAS+ in mm."""
 
     header: Any
@@ -324,15 +314,9 @@ def read_pair(path: Path) -> AnalyzePair | str:
     size = path.stat().st_size
     if size < needed:
         return f"truncated file: {size} bytes of {needed}"
-    affine = _affine(header, is_nifti, path)
-    return affine if isinstance(affine, str) else AnalyzePair(header, affine, is_nifti)
-
-
-def _affine(header: Any, is_nifti: bool, path: Path) -> np.ndarray | str:
-    """The affine that a NIfTI header states, else the one stated for the folder; or why there is none."""
     if is_nifti and (int(header["sform_code"]) > 0 or int(header["qform_code"]) > 0):
         chosen = choose_orientation(header)
-        return chosen.affine if isinstance(chosen, Orientation) else chosen
+        return AnalyzePair(header, chosen.affine, is_nifti) if isinstance(chosen, Orientation) else chosen
     zooms = np.asarray(header["pixdim"][1:4], dtype=np.float64)
     low, high = VOXEL_SIZE_MM
     if not np.all((zooms >= low) & (zooms <= high)):  # also where it is not a number
@@ -340,7 +324,7 @@ def _affine(header: Any, is_nifti: bool, path: Path) -> np.ndarray | str:
     axes = AXES.get(path.parent.name)
     if axes is None:
         return f"no orientation is known for images in {path.parent.name}; known are {', '.join(AXES)}"
-    return stated_affine(axes, header.get_data_shape()[:3], zooms)
+    return AnalyzePair(header, stated_affine(axes, header.get_data_shape()[:3], zooms), is_nifti)
 
 
 def check_pair(root: Path, image: str, max_voxel_mm: float) -> HeaderFinding:
