@@ -72,8 +72,8 @@ class InputFiles:
         return sum(map(len, self.dicom.values()))
 
 
-def walk_input(root: Path, enter: Callable[[str], bool] = lambda folder: True) -> InputFiles:
-    """List the files below a folder, without hidden ones; `enter` says, by relative path, whether to enter a folder."""
+def walk_input(root: Path, entered: str = ".*") -> InputFiles:
+    """List the files below a folder, without hidden ones; `entered`: pattern of the paths of folders."""
     paths: dict[str, list[str]] = {item.name: [] for item in dataclasses.fields(InputFiles) if item.name != "dicom"}
     dicom: dict[str, tuple[str, ...]] = {}
 
@@ -85,7 +85,8 @@ def walk_input(root: Path, enter: Callable[[str], bool] = lambda folder: True) -
         prefix = "" if here == "." else here + "/"
         unwritable = {name for name in (*folders, *files) if plain(name, lines=False) != name}
         paths["unwritable"] += [plain(prefix + name, lines=False) for name in unwritable]
-        visible = sorted(n for n in folders if n not in unwritable and not n.startswith(".") and enter(prefix + n))
+        shown = (name for name in folders if name not in unwritable and not name.startswith("."))
+        visible = sorted(name for name in shown if re.fullmatch(entered, prefix + name))
         links = {name for name in visible if os.path.islink(os.path.join(folder, name))}  # noqa: PTH114, PTH118 speed
         if are_followed():
             links = {name for name in links if leads_in_a_circle(root, prefix + name)}
@@ -149,7 +150,6 @@ class Candidate:
     others: Mapping[str, Sequence[OtherImage]] = field(default_factory=dict)  # of the same session, by suffix
 
     def with_scan(self, **facts: Any) -> Candidate:
-        """The candidate with other values in its row."""
         return dataclasses.replace(self, scan=dataclasses.replace(self.scan, **facts))
 
     def dropped(self, reason: str) -> Candidate:
@@ -411,8 +411,6 @@ def same_images_note(groups: Sequence[Sequence[Scan]]) -> str:
 
 
 def same_kinds_note(root: Path, scans: Iterable[Scan]) -> list[str]:
-    """A note on sessions whose images of different kinds are one image."""
-
     def has_one_twice(scan: Scan) -> bool:
         files = [root / path for path in dict.fromkeys([scan.file, scan.t1w, *scan.further]) if path]
         try:

@@ -200,7 +200,6 @@ KINDS: Mapping[tuple[str, str], ImageKind] = {
 
 
 def is_oasis(files: InputFiles) -> bool:
-    """Whether a folder holds sessions of OASIS-1 or OASIS-2."""
     return any(_session_of(path) for path in files.pairs)
 
 

@@ -80,7 +80,6 @@ class InputCohort:
 
     @property
     def synthetic(self) -> bool:
-        """Whether this is a demo cohort of synthetic people."""
         return (self.root / PLANTED).is_file()
 
 
@@ -181,35 +180,30 @@ def _chosen(
     return one_per_session(apply_rule(candidates, config.include)), matches, header_notes
 
 
-def _is_searched(folder: str) -> bool:
-    return folder != DEMO_TRUTH
-
-
 @dataclass(frozen=True)
 class Source:
     """How a layout is read.
 
-    `read`: the images below a folder, by the settings and the name of the template, with notes. `enters`: which folders
-    are searched. `images`: the field of `InputFiles` with the images that this reader alone knows.
+    `read`: the images below a folder, by the settings and the name of the template, with notes. `folders`: which are
+    searched, as a pattern of their paths. `images`: the field of `InputFiles` with the images of this reader alone.
     """
 
     read: Callable[[Path, InputFiles, CohortConfig, str], tuple[list[Candidate], list[str]]]
-    enters: Callable[[str], bool] = _is_searched
+    folders: str = rf"(?!{DEMO_TRUTH}$).*"
     images: str = ""
 
 
 SOURCES: Mapping[str, Source] = {
     "adni": Source(adni.read_adni),
-    "bids": Source(bids.read_bids, bids.enters),
+    "bids": Source(bids.read_bids, "sub-.*"),
     "oasis": Source(oasis.read_oasis, images="pairs"),
-    "caps": Source(freesurfer.read_caps, freesurfer.enters_as_caps),
-    "freesurfer": Source(freesurfer.read_subjects, freesurfer.enters, images="foreign"),
+    "caps": Source(freesurfer.read_caps, freesurfer.CAPS_FOLDERS),
+    "freesurfer": Source(freesurfer.read_subjects, freesurfer.SUBJECT_FOLDERS, images="foreign"),
     "table": Source(read_listed),
 }
 
 
 def _find_candidates(root: Path, config: CohortConfig, space: str) -> tuple[Layout, list[Candidate], list[str]]:
-    """Layout, candidates and notes of an input folder."""
     listed_images = bool(config.table) and names_images(find_table(config.table, root))
     layout = "table" if listed_images else detect_layout(root, with_table=bool(config.table))
     read_as_such = layout in ("bids", "table") or (layout == "caps" and config.kind.normalised)
@@ -225,7 +219,7 @@ def _find_candidates(root: Path, config: CohortConfig, space: str) -> tuple[Layo
             "Convert it to BIDS, or take cohort.further_suffixes out."
         )
     source = SOURCES[layout]
-    files = walk_input(root, source.enters)
+    files = walk_input(root, source.folders)
     candidates, notes = source.read(root, files, config, space)
     used = getattr(files, source.images) if source.images else [c.scan.image for c in candidates if c.scan.image]
     notes = [*notes, *_file_notes(root, files, layout, used)]
@@ -249,7 +243,7 @@ def detect_layout(root: Path, with_table: bool = False) -> Layout:
         return "bids"
     if any(re.fullmatch(r"adnimerge.*\.csv", name, re.IGNORECASE) for name in names):
         return "adni"
-    files = walk_input(root, _is_searched)
+    files = walk_input(root, Source.folders)
     tables = [name.rsplit("/", 1)[-1].lower() for name in files.tables]
     series = [f"{folder}/{names[0]}" for folder, names in files.dicom.items()]
     of_participants = any(parse_image(path) is not None for path in (*files.images, *series))

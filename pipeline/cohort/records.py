@@ -134,7 +134,6 @@ class Scan:
         return self.participant_id, tuple(int(piece) if piece.isdigit() else piece for piece in pieces), self.scan_id
 
     def dropped(self, reason: str) -> Scan:
-        """The same scan, marked as not used for a reason."""
         return dataclasses.replace(self, kept=False, reason=reason)
 
 
@@ -189,13 +188,11 @@ class ScanTable:
         return tuple(scan for scan in self.kept if scan.label is not None)
 
     def frame(self) -> pd.DataFrame:
-        """The table as a data frame with the columns of `SCAN_COLUMNS`."""
         rows = [dataclasses.asdict(scan) for scan in self.scans]
         frame = pd.DataFrame(rows, columns=list(SCAN_COLUMNS))
         return frame.astype({"apoe4": "Int64"})
 
     def write(self, where: RunLayout | Path) -> None:
-        """Write ``scans.tsv`` and its data dictionary, in a run or as a file."""
         SCANS_TABLE.write(where, self.frame())
 
     @classmethod

@@ -162,7 +162,6 @@ def select(root: Path, candidates: Sequence[Candidate], manifest: Manifest) -> t
 
 
 def write_comparison(where: RunLayout | Path, matches: Iterable[Match]) -> None:
-    """Write the result of matching a manifest, one row per image."""
     MANIFEST_COMPARISON_TABLE.write(where, [(match.scan_id, match.status, match.detail) for match in matches])
 
 
@@ -399,7 +398,6 @@ def shifted_dates(text: str, days_back: int) -> str:
 
 
 def _shift_date(match: re.Match[str], days_back: int) -> str:
-    """A date moved back, in the same format."""
     parts = match.groupdict()
     month, day = ("word" if "word" in parts else "month"), "day"
     if month == "month" and "gap" in parts and int(parts[month]) > 12:

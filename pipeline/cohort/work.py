@@ -49,7 +49,6 @@ class Work:
         return [scan for scan in self._unfailed(*stages) if scan.label is not None]
 
     def registered(self) -> list[Scan]:
-        """All registered scans."""
         return self._unfailed("registration")
 
     def outside(self, *stages: str) -> list[Scan]:
@@ -58,7 +57,6 @@ class Work:
         return [scan for scan in self._unfailed(*stages) if scan.label is None] if wanted else []
 
     def located(self, scans: Sequence[Scan]) -> list[Scan]:
-        """The same scans with the paths of their images."""
         names = {scan.scan_id for scan in scans}
         return [scan for scan in self.scans if scan.scan_id in names]
 

@@ -420,7 +420,6 @@ def _of_one_person(rows: Sequence[VisitRow], problems: _RowProblems) -> list[Vis
 
 
 def _one_row(row: VisitRow, other: VisitRow, problems: _RowProblems) -> VisitRow:
-    """Merge two rows of one session."""
     problems.repeated.append(f"{other.columns['PTID']} {visit_code(other.columns)}")
     columns = {**other.columns, **row.columns}
     exam = row.exam_date or other.exam_date

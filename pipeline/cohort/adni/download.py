@@ -234,7 +234,6 @@ def _image_id(parts: Sequence[str], numbers: Sequence[str]) -> str:
 
 
 def find_images(root: Path, files: InputFiles, max_voxel_mm: float) -> tuple[list[AdniImage], list[str]]:
-    """All images in participants' folders, one per NIfTI file and one per DICOM series, and notes."""
     parsed = [(path, parse_image(path)) for path in files.images]
     images = [image for _, image in parsed if image is not None]
     outside = [path for path, image in parsed if image is None]
@@ -315,7 +314,6 @@ _NO_DATE = 10_000
 def preference(
     description: str, image_id: str, facts: ImageFacts, days_from_visit: int | None, config: CohortConfig
 ) -> tuple[int, ...]:
-    """Sort key of an image among those of its visit; the smallest is used."""
     text = re.sub(r"[\s;,]+", "_", f"{description}_{facts.description or ''}")
     accelerated = facts.accelerated if facts.accelerated is not None else bool(_ACCELERATED.search(text))
     number = re.fullmatch(r"[A-Za-z]?(\d+)", image_id)

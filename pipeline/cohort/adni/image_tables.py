@@ -185,7 +185,6 @@ def disagreement_notes(pairs: Mapping[str, tuple[Scan, ImageRecord]]) -> list[st
 
 
 def coverage_notes(records: Mapping[str, ImageRecord], present: set[str]) -> list[str]:
-    """Notes on listed images without a file, and on files that are not listed."""
     if not records:
         return []
     absent, unlisted = sorted(records.keys() - present), sorted(present - records.keys())
@@ -281,7 +280,6 @@ def parse_image_xml(
 
 
 def _local(tag: object) -> str:
-    """Name of an element without its namespace."""
     return str(tag).rpartition("}")[2]
 
 
@@ -415,7 +413,6 @@ def _yes(text: str | None) -> bool | None:
 
 
 def _fill_gaps(facts: ImageFacts, other: ImageFacts) -> ImageFacts:
-    """Facts with missing values filled in from `other`."""
     gaps = {name: value for name, value in vars(other).items() if getattr(facts, name) is None}
     return replace(facts, **gaps)
 

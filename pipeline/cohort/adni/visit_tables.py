@@ -108,7 +108,6 @@ class VisitRow:
 
 
 def by_date(row: VisitRow) -> tuple[date, str]:
-    """By what visits are sorted."""
     return row.exam_date or date.max, row.session_id
 
 
@@ -141,7 +140,6 @@ def contradiction(columns: Mapping[str, str]) -> str:
 
 
 def contradiction_notes(name: str, contradictions: Mapping[int, str]) -> list[str]:
-    """A note on rows whose RID and PTID belong to different people, by line of a table."""
     cases = [f"line {line} ({ids})" for line, ids in contradictions.items()]
     text = "left out because RID and PTID belong to different people; correct one of them"
     return note_on(cases, "row", text, before=f"{name}: ", verb="is")

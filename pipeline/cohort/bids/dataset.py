@@ -56,11 +56,6 @@ BIDSIGNORE = ".bidsignore"
 MOST_WILDCARDS = 10
 
 
-def enters(folder: str) -> bool:
-    """Whether a folder of a BIDS dataset is searched for images."""
-    return folder.startswith("sub-")
-
-
 def read_bids(
     root: Path, files: InputFiles, config: CohortConfig, space: str = DEFAULT_TEMPLATE
 ) -> tuple[list[Candidate], list[str]]:
@@ -100,7 +95,6 @@ def read_bids(
 
 
 def _of_kind(matches: Mapping[str, re.Match[str] | None], kind: ImageKind) -> dict[str, re.Match[str]]:
-    """The images of a kind, with the parts of their paths."""
     return {
         path: match
         for path, match in matches.items()
@@ -206,7 +200,6 @@ def _candidate(
 
 
 def row_problem(scan: Scan, tables: BidsTables, has_row: bool = True) -> str | None:
-    """Why the tables say nothing about a scan; None if they do."""
     person = scan.participant_id
     if has_row and person in tables.unreadable:
         return f"unreadable table: {tables.unreadable[person]}"
@@ -223,7 +216,6 @@ def describe_scan(
     problem: str | None = None,
     criteria: tuple[str, ...] = (),
 ) -> tuple[Candidate, ScanFacts | None]:
-    """A scan filled in from the tables, as a candidate; dropped and without facts if there is a problem."""
     if problem is not None:
         return Candidate(scan.dropped(problem)), None
     of_person = tables.participants.get(scan.participant_id, {})
@@ -275,7 +267,6 @@ def _other_images(
 
 
 def unmatched_notes(tables: BidsTables, candidates: Sequence[Candidate], kind: ImageKind = T1W) -> list[str]:
-    """Notes on table rows without an image, and on images without a row in a sessions table."""
     people = {candidate.scan.participant_id for candidate in candidates}
     visits = {(candidate.scan.participant_id, candidate.scan.session_id) for candidate in candidates}
     absent = [person for person in tables.participants if person not in people]
@@ -296,7 +287,6 @@ def unmatched_notes(tables: BidsTables, candidates: Sequence[Candidate], kind: I
 
 
 def about_facts(read: Sequence[tuple[Scan, ScanFacts]]) -> list[str]:
-    """Notes on values that were substituted for missing ones."""
     notes = []
     stand_ins = sum(facts.brain_stands_in for _, facts in read)
     if stand_ins:

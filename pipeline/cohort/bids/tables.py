@@ -160,7 +160,6 @@ def _plain_rows(path: Path) -> list[tuple[int, dict[str, str]]]:
 
 
 def merge_rows(keyed: Sequence[tuple[Key, Mapping[str, str]]], name: str, notes: list[str]) -> dict[Key, Cells]:
-    """Merge rows by key; the first is used, others fill its gaps."""
     rows: dict[Key, Cells] = {}
     repeated: list[str] = []
     disagreeing: list[str] = []

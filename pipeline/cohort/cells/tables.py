@@ -156,7 +156,6 @@ def _columns_once(
 
 
 def _first_line(text: str) -> str:
-    """Text up to the first end of a line, of any system."""
     return re.split(r"[\r\n]", text, maxsplit=1)[0]
 
 
@@ -198,7 +197,6 @@ def require_columns(path: Path, frame: pd.DataFrame, columns: Sequence[str], rem
 
 
 def filled_rows(frame: pd.DataFrame) -> list[tuple[int, dict[str, str]]]:
-    """Rows of a table with their line in the file and their filled cells only."""
     columns = []
     for name in frame.columns:
         texts = frame[name].tolist()
@@ -241,7 +239,6 @@ _PROGRAM = Path(__file__).with_name("workbook_cells.py")
 
 
 def read_sheet(path: Path) -> tuple[pd.DataFrame, list[str]]:
-    """Read a table that may be a workbook, every cell as text; notes as of `read_text_table`."""
     return read_workbook(path) if path.suffix.lower() in SUFFIXES else read_text_table(path)
 
 
@@ -304,7 +301,6 @@ def _require_moderate(path: Path) -> None:
 
 
 def _workbook_sheet(path: Path) -> dict[str, Any]:
-    """What `workbook_cells.Sheet` holds."""
     command = [sys.executable, "-P", str(_PROGRAM), str(path)]
     done = subprocess.run(
         command, capture_output=True, encoding="utf-8", errors="replace", timeout=TIMEOUT_S, check=False
@@ -470,13 +466,11 @@ def require_clear_sex(codes: SexCodes) -> None:
 
 
 def possible_rows(table: str, frame: pd.DataFrame) -> tuple[list[dict[str, str]], list[str]]:
-    """Filled cells of the rows of a table, without impossible values, and a note on these."""
     problems: list[str] = []
     rows = [possible_cells(table, line, cells, problems) for line, cells in filled_rows(frame) if cells]
     return rows, problem_notes(problems)
 
 
 def problem_notes(problems: Sequence[str]) -> list[str]:
-    """A note on impossible cells."""
     text = f"impossible values, treated as missing ({len(problems)}): {listed(problems, NAMED)}"
     return [text] if problems else []

@@ -60,7 +60,6 @@ def is_missing(text: str) -> bool:
 
 
 def first_value(columns: Mapping[str, str], *names: str) -> str | None:
-    """Value of the first of several columns that is filled."""
     return next((columns[name] for name in names if name in columns), None)
 
 
@@ -69,7 +68,6 @@ Columns = Mapping[str, tuple[str, Callable[[str | None], object]]]
 
 
 def read_cells(cells: Mapping[str, str], columns: Columns) -> dict[str, Any]:
-    """Values of a record from the filled cells of a row."""
     return {name: read(cells.get(column)) for name, (column, read) in columns.items()}
 
 
@@ -85,7 +83,6 @@ def number(text: str | None) -> float | None:
 
 
 def text(cell: str | None) -> str | None:
-    """A cell as it is written."""
     return cell
 
 
@@ -102,7 +99,6 @@ def score(text: str | None) -> float | None:
 
 
 def count(text: str | None) -> int | None:
-    """A whole number of 0 or more."""
     value = score(text)
     return int(value) if value is not None and value == int(value) else None
 

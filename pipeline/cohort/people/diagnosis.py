@@ -133,7 +133,6 @@ def _by_time(diagnosis: Diagnosis) -> tuple[date, int, str]:
 
 
 def diagnosis_at(history: Sequence[Diagnosis], visit: VisitRow, scan_date: date | None) -> Diagnosis | None:
-    """Diagnosis of a scan that belongs to this visit of ADNIMERGE; see the module's docstring."""
     when = scan_date or visit.exam_date
     of_session = [diagnosis for diagnosis in history if diagnosis.session_id == visit.session_id]
     for diagnosis in of_session:
@@ -173,7 +172,6 @@ class _Later(NamedTuple):
 
 
 def _later(history: Sequence[Diagnosis], at: Diagnosis) -> _Later:
-    """Summarise a history for conversion; see the module's docstring."""
     timed = ((_days_after(at, diagnosis), diagnosis.value) for diagnosis in history)
     # Histories sort undated visits last, whatever their months.
     after = sorted(((days, value) for days, value in timed if days is not None and days > 0), key=lambda day: day[0])

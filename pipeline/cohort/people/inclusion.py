@@ -241,7 +241,6 @@ class InclusionStep:
 
 
 def apply_rule(candidates: Sequence[Candidate], include: str) -> list[Candidate]:
-    """Drop the kept scans that do not meet the rule; an empty rule keeps all."""
     kept = [candidate for candidate in candidates if candidate.scan.kept]
     if not include or not kept:
         return list(candidates)
@@ -309,7 +308,6 @@ def _of_run(name: str, kept: Sequence[Candidate], times: Mapping[str, list[objec
 
 
 def _of_source(name: str, kept: Sequence[Candidate]) -> list[object]:
-    """Values of a column of the source tables at the visit of the scan."""
     if plain_name(name) in IDENTIFYING:
         return [None] * len(kept)
     cells = [{column.lower(): text for column, text in candidate.columns.items()} for candidate in kept]
@@ -318,7 +316,6 @@ def _of_source(name: str, kept: Sequence[Candidate]) -> list[object]:
 
 
 def _met(node: ast.expr, frame: pd.DataFrame, include: str) -> pd.Series:
-    """Whether each scan meets a part of the rule: True, False or NA."""
     if isinstance(node, ast.BoolOp):
         join = operator.and_ if isinstance(node.op, ast.And) else operator.or_
         return functools.reduce(join, [_met(part, frame, include) for part in node.values])

@@ -45,7 +45,6 @@ def same_person(participants: Iterable[str]) -> dict[str, tuple[str, ...]]:
 
 
 def _person(name: str) -> str:
-    """What all names of a person have in common."""
     match = _ADNI.fullmatch(name)
     return f"RID {int(match[1])}" if match else name
 
@@ -144,7 +143,6 @@ def known_among(participants: Iterable[str], known: Iterable[str]) -> list[str]:
 
 
 def roll_over_notes(participants: Iterable[str]) -> list[str]:
-    """A note on participants who are the same person."""
     joined = [" and ".join(names) for names in same_person(participants).values() if len(names) > 1]
     text = "several names (one RID), always in the same part of a fold"
     return note_on(joined, "person", text, verb="has", plural="people", limit=3)

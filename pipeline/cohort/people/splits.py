@@ -94,17 +94,14 @@ class Split:
             raise BadInputError(f"split: {', '.join(twice[:5])} tested in more than one fold. Make the split again.")
 
     def fold_of_test(self, participant_id: str) -> Fold | None:
-        """The fold that tests this participant; None if no fold does."""
         return next((fold for fold in self.folds if participant_id in fold.test), None)
 
     def write(self, where: RunLayout | Path) -> None:
-        """Write ``splits.tsv``, in a run or as a file."""
         rows = [(person, fold.index, part) for fold in self.folds for part in PARTS for person in getattr(fold, part)]
         SPLITS_TABLE.write(where, rows)
 
     @classmethod
     def read(cls, where: RunLayout | Path) -> Split:
-        """Read ``splits.tsv``."""
         path, frame = SPLITS_TABLE.path(where), SPLITS_TABLE.read(where)
         require_whole(path)
         require_filled(path, frame, list(SPLIT_COLUMNS))

@@ -87,7 +87,6 @@ class Task:
 
     @property
     def unit(self) -> int:
-        """Index of the output that is explained."""
         return self.outputs.index(self.explained)
 
     @property

@@ -44,7 +44,8 @@ HEADS = ("T1.mgz", "orig_nu.mgz", "orig.mgz")
 BASE = "base-tps"
 """File that marks the folder of a base template."""
 _IMAGE = re.compile(r"([^/]+)/mri/([^/]+\.mgz)")
-_NO_SUBJECT = re.compile(r"fsaverage.*|cvs_avg.*|[lr]h\.EC_average|V1_average", re.IGNORECASE)
+SUBJECT_FOLDERS = r"(?!(?i:fsaverage[^/]*|cvs_avg[^/]*|[lr]h\.EC_average|V1_average)(/|$))[^/]+(/mri)?"
+"""Folders below SUBJECTS_DIR that are searched for images."""
 
 
 def is_subjects_folder(root: Path) -> bool:
@@ -53,15 +54,9 @@ def is_subjects_folder(root: Path) -> bool:
     return any(os.path.isfile(path) for path in images)  # noqa: PTH113 `Path.is_file` raises without permission
 
 
-def enters(folder: str) -> bool:
-    """Whether a folder below SUBJECTS_DIR is searched for images."""
-    return re.fullmatch(r"[^/]+(/mri)?", folder) is not None and not _NO_SUBJECT.fullmatch(folder.split("/")[0])
-
-
 def read_subjects(
     root: Path, files: InputFiles, config: CohortConfig, _space: str = ""
 ) -> tuple[list[Candidate], list[str]]:
-    """Read a folder of subjects: one candidate per subject with an image, and notes."""
     images: dict[str, set[str]] = {}
     for path in files.foreign:
         if match := _IMAGE.fullmatch(path):
@@ -160,7 +155,6 @@ def n_longitudinal(config: Config) -> int:
 
 
 def t1w_of(input_root: Path, scan: Scan) -> Path:
-    """The T1-weighted image of a scan, or its image where there is no other."""
     return input_root / (scan.t1w or scan.file)
 
 
@@ -248,10 +242,11 @@ def _entities(name: str) -> dict[str, str]:
 
 
 SUBJECTS = "subjects"
-_FOLDER = re.compile(
+CAPS_FOLDERS = (
     rf"{SUBJECTS}(/sub-[^/]+(/ses-[^/]+(/t1_linear|/t1(/spm(/dartel(/group-[^/]+)?|/segmentation"
     r"(/normalized_space)?)?)?)?)?)?"
 )
+"""Folders of a CAPS dataset that are searched for images."""
 _VISIT = (
     rf"{SUBJECTS}/(?P<participant>sub-[A-Za-z0-9]+)/(?P<session>ses-[A-Za-z0-9]+)/{{folder}}/"
     r"(?P=participant)_(?P=session)_(?P<entities>(?:[a-z]+-[A-Za-z0-9+]+_)*?)(?:T1w_)?"
@@ -269,13 +264,7 @@ _TISSUES = {"GM": "graymatter", "WM": "whitematter", "CSF": "csf"}
 
 
 def is_caps(root: Path) -> bool:
-    """Whether a folder is a CAPS dataset."""
     return next((root / SUBJECTS).glob("sub-*/ses-*"), None) is not None
-
-
-def enters_as_caps(folder: str) -> bool:
-    """Whether a folder of a CAPS dataset is searched for images."""
-    return _FOLDER.fullmatch(folder) is not None
 
 
 def read_caps(

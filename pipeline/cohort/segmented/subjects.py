@@ -62,7 +62,6 @@ def subjects_of_scans(scans: Sequence[Scan], folder: str) -> dict[str, Path]:
 
 
 def has_volumes(folder: Path) -> bool:
-    """Whether a folder of subjects has a stats file that can be read."""
     return any(next(folder.glob(f"*/stats/{name}"), None) for name in STATS_FILES)
 
 
@@ -238,13 +237,11 @@ class Volumes:
 
     @property
     def of_hippocampus(self) -> dict[str, Any]:
-        """Values of the scan table."""
         sides = {"hippocampus_left_mm3": self.left, "hippocampus_right_mm3": self.right}
         return {"hippocampus_mm3": self.total, **sides, "hippocampus_source": self.source}
 
     @property
     def of_head(self) -> dict[str, Any]:
-        """Values of the scan table."""
         return {"tiv_mm3": self.intracranial, "tiv_source": self.intracranial_source}
 
 
