@@ -12,7 +12,6 @@ import nibabel as nib
 import numpy as np
 
 from heatlas.atlases.spaces import UNREADABLE
-from heatlas.pipeline.cohort.adni.download import adni_participant
 from heatlas.pipeline.cohort.bids.derivatives import (
     BIDS_NAME,
     entry_notes,
@@ -21,6 +20,7 @@ from heatlas.pipeline.cohort.bids.derivatives import (
     with_entries,
 )
 from heatlas.pipeline.cohort.candidates import Candidate, with_anatomy, with_readable_headers, without_people
+from heatlas.pipeline.cohort.cells.values import PTID, adni_participant
 from heatlas.pipeline.cohort.images.files import image_stem, is_image
 from heatlas.pipeline.cohort.oasis import participant as oasis_participant
 from heatlas.pipeline.cohort.people.splits import PARTS, SPLITS_TABLE, Split, fitting_folds
@@ -39,7 +39,7 @@ from heatlas.pipeline.run.work.digests import DigestCache, file_digest
 COPIED = "has the same image, byte for byte, as a person of the run whose networks are applied"
 FEWEST = 3
 """People of each class with whom performance can be measured and baselines fitted."""
-_PTID = re.compile(r"(?<![0-9])[0-9]{3}_S_[0-9]{4,}")
+_PTID = re.compile(rf"(?<!\d){PTID}", re.ASCII)
 _OASIS1 = re.compile(r"OAS1_[0-9]{4}_MR[0-9]+")
 UNKNOWN_OF_IMAGE = (
     "one image says neither age, sex nor diagnosis; give a BIDS dataset with participants.tsv in its place for scores "

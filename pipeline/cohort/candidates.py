@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from heatlas.pipeline.cohort.cells.tables import RANGES, SUFFIXES, problem_notes
+from heatlas.pipeline.cohort.cells.values import adni_participant
 from heatlas.pipeline.cohort.images.conversion import check_pair, is_pair
 from heatlas.pipeline.cohort.images.files import (
     are_followed,
@@ -199,7 +200,7 @@ def participant_named(name: str, people: set[str]) -> str:
     ('sub-ADNI002S0295', 'sub-01')
     """
     bare = name.strip().removeprefix("sub-")
-    choices = [f"sub-{bare}", "sub-ADNI" + bare.replace("_", "").upper()]
+    choices = [f"sub-{bare}", adni_participant(bare)]
     return next((choice for choice in choices if choice in people), choices[0])
 
 

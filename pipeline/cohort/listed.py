@@ -38,7 +38,7 @@ from heatlas.pipeline.cohort.cells.tables import (
     require_clear_sex,
     sex_codes,
 )
-from heatlas.pipeline.cohort.cells.values import identifier, visit_of_session
+from heatlas.pipeline.cohort.cells.values import PTID, identifier, visit_of_session
 from heatlas.pipeline.cohort.images.files import are_followed, image_stem, is_image
 from heatlas.pipeline.cohort.oasis import SESSION_FOLDER, participant
 from heatlas.pipeline.cohort.records import Scan
@@ -57,7 +57,7 @@ PATHS = (
 """Names of columns as `plain_name` spells them; of several of people or sessions the first is used."""
 LONGEST_NAME = 80
 """Letters of participant and session; names of files hold 255, and the rest of those of maps takes up to 150."""
-_PTID = re.compile(r"\d{3}_S_\d{4,}([_-]\w+)?", re.IGNORECASE)
+_PTID = re.compile(rf"{PTID}([_-]\w+)?", re.IGNORECASE)
 _ROUNDED = re.compile(r"\d{16,}\.0*|\d(\.\d+)?e\+\d+", re.IGNORECASE)
 """A number that a spreadsheet rounded to 15 digits: with a point after more digits, or with an exponent."""
 _ERROR = re.compile(r"#(N/A|REF!|VALUE!|NAME\?|DIV/0!|NUM!|NULL!|SPILL!)", re.IGNORECASE)

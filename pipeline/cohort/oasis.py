@@ -174,7 +174,6 @@ def _no_table(root: Path, columns: Mapping[str, Sequence[str]], release: str) ->
 SESSION_FOLDER = re.compile(r"(?P<release>OAS[12])_(?P<person>\d{4})_MR(?P<number>\d+)")
 OASIS3_FOLDER = re.compile(r"(sub-)?OAS3\d{4}_MR_d\d{4,5}")
 TESLA = 1.5
-_DAYS_PER_MONTH = 30.4375
 
 
 @dataclass(frozen=True)
@@ -266,7 +265,7 @@ def session_name(session: str, row: Mapping[str, str]) -> str:
     days = values.score(row.get(DELAY[release]))
     if number == "MR1":
         return month_session(0)
-    return f"ses-{number}" if days is None else month_session(max(1, round(days / _DAYS_PER_MONTH)))
+    return f"ses-{number}" if days is None else month_session(max(1, round(days / values.DAYS_PER_MONTH)))
 
 
 def _session_of(path: str) -> str | None:

@@ -298,7 +298,7 @@ def read_adnimerge(path: Path, needed: Sequence[str]) -> tuple[pd.DataFrame, lis
     notes += date_notes
     absent = [name for name in ("AGE", "PTGENDER", "Hippocampus", "ICV") if name not in frame.columns]
     notes += [f"{path.name} has no column {', '.join(absent)}; these values stay empty"] if absent else []
-    is_person = frame["PTID"].str.fullmatch(r"\s*\d{3}_S_\d{4,}\s*", case=False)
+    is_person = frame["PTID"].str.fullmatch(rf"\s*{values.PTID}\s*", case=False)
     bad = list(frame.loc[~is_person, "PTID"])
     notes += note_on(bad, "row", "without a PTID such as 002_S_0295 left out", before=f"{path.name}: ", limit=3)
     frame = frame[is_person]
@@ -383,7 +383,7 @@ def _visit_row(columns: Mapping[str, str], first: date | None, problems: _RowPro
         problems.codes[code] += 1
     months, session = visit.months, visit.session_id
     if visit.months is not None and exam is not None and first is not None:
-        elapsed = (exam - first).days / 30.4375
+        elapsed = (exam - first).days / values.DAYS_PER_MONTH
         if abs(elapsed - visit.months) > 6 and visit.within_phase:
             months = 6 * round(elapsed / 6)  # counted from a later phase; visits are half a year apart
             session = month_session(months)

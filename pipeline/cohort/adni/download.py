@@ -38,21 +38,13 @@ from heatlas.pipeline.cohort.adni.image_tables import (
 from heatlas.pipeline.cohort.adni.visit_tables import VisitRow, days_between, match_visit, newest_tables, person_number
 from heatlas.pipeline.cohort.candidates import Candidate, InputFiles
 from heatlas.pipeline.cohort.cells import values
+from heatlas.pipeline.cohort.cells.values import adni_participant
 from heatlas.pipeline.cohort.images.dicom import DicomSeries, read_folder
 from heatlas.pipeline.cohort.images.files import image_stem, is_nifti
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.plain_text import listed, note_on
 from heatlas.pipeline.run.work.progress import Progress
-
-
-def adni_participant(ptid: str) -> str:
-    """BIDS name of an ADNI participant.
-
-    >>> adni_participant("002_S_0295")
-    'sub-ADNI002S0295'
-    """
-    return "sub-ADNI" + ptid.upper().replace("_", "")
 
 
 def read_adni(
@@ -154,7 +146,7 @@ def _rows_without_scan(
     return notes + note_on(unmatched, "participant", "in ADNIMERGE without an image here")
 
 
-PTID = re.compile(r"\d{3}_S_\d{4,}", re.IGNORECASE)
+_PTID = re.compile(values.PTID, re.IGNORECASE)
 _DATE_FOLDER = re.compile(r"\d{4}-\d{2}-\d{2}")
 _ID_FOLDER = re.compile(r"[ISD]\d+")
 _T1W = re.compile(
@@ -205,7 +197,7 @@ def parse_image(path: str) -> AdniImage | None:
     ('002_S_0295', 'MPRAGE', '2006-04-18', 'I118671')
     """
     parts = path.split("/")
-    start = next((i for i, part in enumerate(parts[:-1]) if PTID.fullmatch(part)), None)
+    start = next((i for i, part in enumerate(parts[:-1]) if _PTID.fullmatch(part)), None)
     if start is None:
         return None
     folders = parts[start + 1 : -1]

@@ -58,7 +58,7 @@ def participant(text: str | None) -> str | None:
     ('002_S_0295', None)
     """
     cleaned = (text or "").strip().upper()
-    return cleaned if re.fullmatch(r"\d{3}_S_\d{4,}", cleaned) else None
+    return cleaned if re.fullmatch(values.PTID, cleaned) else None
 
 
 def _visit(text: str | None) -> Visit | None:

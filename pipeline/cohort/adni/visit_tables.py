@@ -25,7 +25,15 @@ from pathlib import Path
 import pandas as pd
 
 from heatlas.pipeline.cohort.cells.tables import filled_rows, possible_cells, problem_notes, read_text_table
-from heatlas.pipeline.cohort.cells.values import Visit, calendar_date, number, visit_code, visit_of, with_iso_dates
+from heatlas.pipeline.cohort.cells.values import (
+    PTID,
+    Visit,
+    calendar_date,
+    number,
+    visit_code,
+    visit_of,
+    with_iso_dates,
+)
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import listed, note_on
 
@@ -134,7 +142,7 @@ def contradiction(columns: Mapping[str, str]) -> str:
     ('RID 296, PTID 002_S_0295', '')
     """
     rid, ptid = number(columns.get("RID")), columns.get("PTID", "").strip()
-    if rid is None or rid <= 0 or not re.fullmatch(r"\d{3}_S_\d{4,}", ptid, re.IGNORECASE):
+    if rid is None or rid <= 0 or not re.fullmatch(PTID, ptid, re.IGNORECASE):
         return ""
     return "" if rid == person_number(ptid) else f"RID {columns['RID'].strip()}, PTID {ptid}"
 
@@ -217,7 +225,7 @@ def _person(columns: Mapping[str, str]) -> int | None:
     if rid is not None and rid > 0 and rid == int(rid):
         return int(rid)
     ptid = columns.get("PTID", "")
-    return person_number(ptid) if re.fullmatch(r"\d{3}_S_\d{4,}", ptid, re.IGNORECASE) else None
+    return person_number(ptid) if re.fullmatch(PTID, ptid, re.IGNORECASE) else None
 
 
 def of_visit(rows: Sequence[VisitRow], session_id: str, when: date | None) -> VisitRow | None:

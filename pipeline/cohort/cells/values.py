@@ -50,6 +50,10 @@ _SEXES = {**dict.fromkeys(("f", "female", "woman", "w", "2"), "F"), **dict.fromk
 
 _NUMBER = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)\+?")
 
+PTID = r"\d{3}_S_\d{4,}"
+"""Pattern of ADNI's name of a participant: site and, unlike it the same in all phases, RID."""
+DAYS_PER_MONTH = 30.4375
+
 MISSING_CODES = ("-1", "-4")
 """ADNI's codes for a missing value."""
 MISSING_TEXTS = frozenset({"", "n/a", "na", "nan", "null", "none", "."})
@@ -57,6 +61,15 @@ MISSING_TEXTS = frozenset({"", "n/a", "na", "nan", "null", "none", "."})
 
 def is_missing(text: str) -> bool:
     return text.strip().lower() in MISSING_TEXTS
+
+
+def adni_participant(ptid: str) -> str:
+    """BIDS name of an ADNI participant.
+
+    >>> adni_participant("002_S_0295")
+    'sub-ADNI002S0295'
+    """
+    return "sub-ADNI" + ptid.upper().replace("_", "")
 
 
 def first_value(columns: Mapping[str, str], *names: str) -> str | None:

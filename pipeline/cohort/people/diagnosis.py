@@ -158,7 +158,6 @@ def cdr_diagnosis(cdr: float | None) -> str | None:
     return "CN" if cdr == 0 else "AD" if cdr > 0.5 else None
 
 
-_DAYS_PER_MONTH = 30.4375
 COURSES = ("sMCI", "pMCI", "rMCI", "uMCI")
 
 
@@ -190,15 +189,17 @@ def follow_up(history: Sequence[Diagnosis], at: Diagnosis | None) -> FollowUp | 
         return None
     last = later.other if later.other is not None else later.seen[-1][0] if later.seen else 0.0
     converted = later.first_ad is not None
-    months = None if later.first_ad is None else round(later.first_ad / _DAYS_PER_MONTH, 2)
-    return FollowUp(converted, months, round(last / _DAYS_PER_MONTH, 2), later.other is not None and not converted)
+    months = None if later.first_ad is None else round(later.first_ad / values.DAYS_PER_MONTH, 2)
+    return FollowUp(
+        converted, months, round(last / values.DAYS_PER_MONTH, 2), later.other is not None and not converted
+    )
 
 
 def progression(history: Sequence[Diagnosis], at: Diagnosis | None, horizon_months: int) -> str | None:
     """Course of MCI after a scan; None if its diagnosis is not MCI."""
     if at is None or at.value != "MCI":
         return None
-    later, horizon = _later(history, at), horizon_months * _DAYS_PER_MONTH
+    later, horizon = _later(history, at), horizon_months * values.DAYS_PER_MONTH
     end = horizon + WINDOW_DAYS
     if later.first_ad is not None and later.first_ad <= end:
         return "uMCI" if later.withdrawn else "pMCI"
@@ -214,5 +215,5 @@ def _days_after(at: Diagnosis, diagnosis: Diagnosis) -> float | None:
     if at.when is not None and diagnosis.when is not None:
         return (diagnosis.when - at.when).days
     if at.months is not None and diagnosis.months is not None:
-        return (diagnosis.months - at.months) * _DAYS_PER_MONTH
+        return (diagnosis.months - at.months) * values.DAYS_PER_MONTH
     return None

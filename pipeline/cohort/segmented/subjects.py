@@ -27,7 +27,7 @@ from heatlas.pipeline.run.plain_text import counted, note_on
 
 _IMAGE = re.compile(r"(?<![A-Za-z0-9])I\d+(?![A-Za-z0-9])")
 _BIDS = re.compile(r"(?<![A-Za-z0-9])(sub-[A-Za-z0-9]+)(?:[_/](ses-[A-Za-z0-9]+))?")
-_PTID = re.compile(r"(?<!\d)(\d{3}_S_\d{4,})(?:[_/-]([A-Za-z]\w*?))?(?=[/.]|$)", re.IGNORECASE)
+_PTID = re.compile(rf"(?<!\d)({values.PTID})(?:[_/-]([A-Za-z]\w*?))?(?=[/.]|$)", re.IGNORECASE)
 
 
 LONGITUDINAL = ".long."
@@ -133,14 +133,14 @@ def named_scan(name: str) -> tuple[str | None, str | None, str | None]:
     (('I118671', None, None), (None, 'sub-ADNI002S0295', None), (None, None, None))
     """
     base = name.split(LONGITUDINAL, 1)[0]
-    image = _IMAGE.search(base)
+    number = _IMAGE.search(base)
+    image = number[0] if number else None
     if bids := _BIDS.search(base):
-        return (image[0] if image else None), bids[1], bids[2]
+        return image, bids[1], bids[2]
     if ptid := _PTID.search(base):
-        participant = "sub-ADNI" + ptid[1].upper().replace("_", "")
-        code = ptid[2] if ptid[2] and not image else None
-        return (image[0] if image else None), participant, visit_of(code).session_id if code else None
-    return (image[0] if image else None), None, None
+        session = visit_of(ptid[2]).session_id if ptid[2] and not image else None
+        return image, values.adni_participant(ptid[1]), session
+    return image, None, None
 
 
 LEFT_HIPPOCAMPUS, RIGHT_HIPPOCAMPUS = 17, 53
