@@ -18,26 +18,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from heatlas.pipeline.cohort.bids import tables as bids_tables
 from heatlas.pipeline.cohort.bids.dataset import with_courses
 from heatlas.pipeline.cohort.bids.derivatives import entry_of_file
-from heatlas.pipeline.cohort.bids.tables import (
-    PARTICIPANTS,
-    BidsTables,
-    Cells,
-    ScanFacts,
-    facts_of,
-    merge_rows,
-    read_bids_tables,
-)
+from heatlas.pipeline.cohort.bids.tables import PARTICIPANTS, BidsTables, Cells, ScanFacts
 from heatlas.pipeline.cohort.candidates import Candidate, InputFiles
-from heatlas.pipeline.cohort.cells.tables import (
-    filled_rows,
-    plain_name,
-    possible_cells,
-    read_sheet,
-    require_clear_sex,
-    sex_codes,
-)
+from heatlas.pipeline.cohort.cells import tables as text_tables
 from heatlas.pipeline.cohort.cells.values import PTID, identifier, visit_of_session
 from heatlas.pipeline.cohort.images.files import are_followed, image_stem, is_image
 from heatlas.pipeline.cohort.oasis import SESSION_FOLDER, participant
@@ -113,9 +99,9 @@ def read_people(file: Path, subjects: Mapping[str, tuple[str, str | None]] | Non
 
     `subjects`: participant and session by the name of each folder of a subject, which may stand in place of paths.
     """
-    frame, notes = read_sheet(file)
-    rows = filled_rows(frame)
-    require_clear_sex(sex_codes(file, (cells for _, cells in rows)))
+    frame, notes = text_tables.read_sheet(file)
+    rows = text_tables.filled_rows(frame)
+    text_tables.require_clear_sex(text_tables.sex_codes(file, (cells for _, cells in rows)))
     columns = [str(name) for name in frame.columns]
     path = _path_column(file, columns, rows) if subjects is None else _subject_column(columns, rows, subjects)
     person = _first([name for name in columns if name != path], PEOPLE) or (path if subjects is not None else None)
@@ -145,7 +131,7 @@ def read_people(file: Path, subjects: Mapping[str, tuple[str, str | None]] | Non
             _require_exact(file, line, session, cells[session])
             visit = session_of(who, cells[session])
         require_short(f"{file}: line {line}", who, visit)
-        values = possible_cells(file.name, line, cells, impossible)
+        values = text_tables.possible_cells(file.name, line, cells, impossible)
         rest = {name: cell for name, cell in values.items() if name not in (person, session, path)}
         people_rows.append(PeopleRow(line, who, visit, cells.get(path, ""), rest))
     if not people_rows:
@@ -155,9 +141,9 @@ def read_people(file: Path, subjects: Mapping[str, tuple[str, str | None]] | Non
 
 def names_images(file: Path) -> bool:
     """Whether a table has a column of paths with images in all its cells."""
-    frame, _ = read_sheet(file)
-    rows = filled_rows(frame)
-    named = [str(name) for name in frame.columns if plain_name(str(name)) in PATHS]
+    frame, _ = text_tables.read_sheet(file)
+    rows = text_tables.filled_rows(frame)
+    named = [str(name) for name in frame.columns if text_tables.plain_name(str(name)) in PATHS]
     cells = [[cells[name] for _, cells in rows if name in cells] for name in named]
     return any(column_cells and all(map(is_image, column_cells)) for column_cells in cells)
 
@@ -167,9 +153,9 @@ def as_bids(table: PeopleTable) -> BidsTables:
     name = table.file.name
     tables = BidsTables(impossible=list(table.impossible), notes=list(table.notes), names=(name, name, name))
     visits = [((row.person, row.session), row.cells) for row in table.rows if row.session is not None]
-    tables.sessions = merge_rows(visits, name, tables.notes)
+    tables.sessions = bids_tables.merge_rows(visits, name, tables.notes)
     people = [(row.person, row.cells) for row in table.rows if row.session is None]
-    tables.participants = merge_rows(people, name, tables.notes)
+    tables.participants = bids_tables.merge_rows(people, name, tables.notes)
     return tables
 
 
@@ -234,7 +220,7 @@ def _spelling(text: str) -> str:
 
 def _path_column(file: Path, columns: Sequence[str], rows: Sequence[tuple[int, Cells]]) -> str:
     """The column of paths: the one with such a name, or of several the only one whose cells all end like images."""
-    named = [name for name in columns if plain_name(name) in PATHS]
+    named = [name for name in columns if text_tables.plain_name(name) in PATHS]
     if not named:
         raise BadInputError(_no_column(file, "paths of images", "path", columns))
     if len(named) > 1:
@@ -270,7 +256,7 @@ def _subject_column(
 
 
 def _first(columns: Sequence[str], names: Sequence[str]) -> str | None:
-    by_name = {plain_name(column): column for column in reversed(columns)}
+    by_name = {text_tables.plain_name(column): column for column in reversed(columns)}
     return next((by_name[name] for name in names if name in by_name), None)
 
 
@@ -302,7 +288,7 @@ def _candidate(
     entry, problem, sidecar = entry_of_file(root / path, config.kind, space, config.label)
     if problem is not None:
         return Candidate(scan.dropped(problem)), None
-    facts = facts_of(scan, {}, row.cells, {}, sidecar, (table, table, table))
+    facts = bids_tables.facts_of(scan, {}, row.cells, {}, sidecar, (table, table, table))
     return Candidate(replace(facts.scan, entry=entry), row.cells), facts
 
 
@@ -391,5 +377,5 @@ def visits_and_tables(
             f"{PARTICIPANTS} there."
         )
     visits = sorted(set(named.values()), key=str)
-    tables = read_bids_tables(where, sorted({person for person, _ in visits}), visits)
+    tables = bids_tables.read_bids_tables(where, sorted({person for person, _ in visits}), visits)
     return dict(named), tables, [] if where == root else [f"tables come from {where.name}"]

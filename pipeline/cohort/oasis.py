@@ -1,28 +1,13 @@
 """OASIS-1 and OASIS-2 as downloaded: their tables, and a folder per session with Analyze pairs, anywhere below.
 
-``OAS1_0001_MR1/PROCESSED/MPRAGE/SUBJ_111/*_sbj_111.img``    OASIS-1: the average of the session's scans, whole head
-``OAS1_0001_MR1/PROCESSED/MPRAGE/T88_111/*_masked_gfc.img``  OASIS-1: the same in atlas space, brain only
-``OAS2_0001_MR1/RAW/mpr-1.nifti.img``                        OASIS-2: its scans; the first is used
-
 The tables, CSV or workbook, are recognised by their columns, whatever they are called (downloads carry a digest in the
-name). One row is one session:
-
-=============================  =======================  ==========================================
-meaning                        OASIS-1                  OASIS-2
-=============================  =======================  ==========================================
-session                        ID                       MRI ID
-sex, age, handedness           M/F, Age, Hand           M/F, Age, Hand
-education                      Educ (levels 1 to 5)     EDUC (years)
-clinical                       MMSE, CDR, SES           MMSE, CDR, SES, Group
-intracranial volume            eTIV (cm³)               eTIV (cm³)
-share of it, scaling           nWBV, ASF                nWBV, ASF
-days since the first session   Delay (of MR2)           MR Delay
-=============================  =======================  ==========================================
+name). One row is one session: M/F, Age, Hand, education (levels 1 to 5 of OASIS-1, years of OASIS-2), MMSE, CDR, eTIV
+(cm³), nWBV, ASF, and the days since the first session. Of OASIS-1 the average of a session's scans is used, of OASIS-2
+the first scan (`KINDS`). Both come from one scanner of 1.5 T. Orientation: `pipeline.cohort.images.conversion`.
 
 The diagnosis is that of the Clinical Dementia Rating: 0 is CN, above is AD, none is none (OASIS-1 rated hardly anybody
 below 60). Participants are named as by Clinica, ``sub-OASIS10001``; a session by its months since the first
-(``ses-M000``). A repeated session of OASIS-1 (``_MR2``, within 90 days) is at least month 1. Both data sets come from
-one scanner of 1.5 T. Orientation: `pipeline.cohort.images.conversion`.
+(``ses-M000``). A repeated session of OASIS-1 (``_MR2``, within 90 days) is at least month 1.
 """
 
 from __future__ import annotations
@@ -31,18 +16,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from heatlas.pipeline.cohort.candidates import Candidate, InputFiles
+from heatlas.pipeline.cohort.cells import tables as text_tables
 from heatlas.pipeline.cohort.cells import values
-from heatlas.pipeline.cohort.cells.tables import (
-    SUFFIXES,
-    filled_rows,
-    possible_cells,
-    problem_notes,
-    read_header,
-    read_sheet,
-    read_workbook,
-)
 from heatlas.pipeline.cohort.cells.values import month_session, visit_of
 from heatlas.pipeline.cohort.images.conversion import header_of, is_pair
 from heatlas.pipeline.cohort.people.diagnosis import Diagnosis, cdr_diagnosis, follow_up
@@ -110,17 +88,17 @@ def _agree(row: Mapping[str, str], other: Mapping[str, str], name: str) -> bool:
 
 
 def _columns(path: Path) -> list[str]:
-    if path.suffix.lower() not in SUFFIXES:
-        return read_header(path)
+    if path.suffix.lower() not in text_tables.SUFFIXES:
+        return text_tables.read_header(path)
     try:
-        return [str(name) for name in read_workbook(path)[0].columns]
+        return [str(name) for name in text_tables.read_workbook(path)[0].columns]
     except BadInputError:  # a workbook of something else
         return []
 
 
 def _read(path: Path, release: str) -> OasisTable:
     table = OasisTable(path.name)
-    frame, table.notes = read_sheet(path)
+    frame, table.notes = text_tables.read_sheet(path)
     lacking = [name for name in REQUIRED[release] if name not in frame.columns]
     if lacking:
         raise BadInputError(
@@ -128,7 +106,7 @@ def _read(path: Path, release: str) -> OasisTable:
             f"{', '.join(map(str, frame.columns))}. Download it again from the page of OASIS-{release[-1]}."
         )
     by_session: dict[str, tuple[int, Mapping[str, str]]] = {}
-    for line, cells in filled_rows(frame):
+    for line, cells in text_tables.filled_rows(frame):
         session = cells.get(SESSION[release], "")
         if not session.startswith(f"{release}_"):
             continue
@@ -140,7 +118,7 @@ def _read(path: Path, release: str) -> OasisTable:
                 "or remove one of them."
             )
         by_session[session] = first, {**cells, **earlier}
-        row = possible_cells(path.name, line, _in_mm3(cells, release), table.impossible)
+        row = text_tables.possible_cells(path.name, line, _in_mm3(cells, release), table.impossible)
         table.rows[session] = {**row, **table.rows.get(session, {})}
     return table
 
@@ -176,8 +154,7 @@ OASIS3_FOLDER = re.compile(r"(sub-)?OAS3\d{4}_MR_d\d{4,5}")
 TESLA = 1.5
 
 
-@dataclass(frozen=True)
-class ImageKind:
+class ImageKind(NamedTuple):
     """Which image of a session is used."""
 
     folder: str
@@ -186,12 +163,13 @@ class ImageKind:
     wanted: str
 
 
+_PROCESSED = "PROCESSED/MPRAGE"
 KINDS: Mapping[tuple[str, str], ImageKind] = {
     ("OAS1", "subject"): ImageKind(
-        "SUBJ_111", re.compile(r".*_sbj_111"), "scan", "PROCESSED/MPRAGE/SUBJ_111/*_sbj_111.img"
+        "SUBJ_111", re.compile(r".*_sbj_111"), "scan", f"{_PROCESSED}/SUBJ_111/*_sbj_111.img"
     ),
     ("OAS1", "atlas"): ImageKind(
-        "T88_111", re.compile(r".*_t88_masked_gfc"), "brain", "PROCESSED/MPRAGE/T88_111/*_t88_masked_gfc.img"
+        "T88_111", re.compile(r".*_t88_masked_gfc"), "brain", f"{_PROCESSED}/T88_111/*_t88_masked_gfc.img"
     ),
     ("OAS2", "subject"): ImageKind("RAW", re.compile(r"mpr-?(?P<number>\d+).*"), "scan", "RAW/mpr-1.nifti.img"),
 }
@@ -233,7 +211,7 @@ def read_oasis(
     rowless = sorted(set(sessions) - set(table.rows))
     notes = [
         *table.notes,
-        *problem_notes(table.impossible),
+        *text_tables.problem_notes(table.impossible),
         *note_on(twice, "session", "there more than once, the first by path is used", verb="is"),
         *note_on(unscanned, "session", text),
         *note_on(rowless, "session", f"with images but no row in {table.name}"),

@@ -14,29 +14,14 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
+from heatlas.pipeline.cohort import candidates as steps
 from heatlas.pipeline.cohort import oasis
 from heatlas.pipeline.cohort.adni import download as adni
 from heatlas.pipeline.cohort.adni.download import parse_image
 from heatlas.pipeline.cohort.bids import dataset as bids
 from heatlas.pipeline.cohort.bids.derivatives import entry_notes, over_template, with_entries
 from heatlas.pipeline.cohort.bids.tables import PARTICIPANTS
-from heatlas.pipeline.cohort.candidates import (
-    Candidate,
-    InputFiles,
-    drop,
-    one_per_session,
-    only_participants,
-    possible_scans,
-    same_images,
-    same_images_note,
-    same_kinds_note,
-    walk_input,
-    with_anatomy,
-    with_further_kinds,
-    with_readable_headers,
-    without_duplicates,
-    without_people,
-)
+from heatlas.pipeline.cohort.candidates import Candidate, InputFiles
 from heatlas.pipeline.cohort.images.files import are_followed, dead_link, following_links
 from heatlas.pipeline.cohort.listed import find_table, names_images, read_listed, require_short
 from heatlas.pipeline.cohort.people.inclusion import Clinical, apply_rule, clinical_table, require_no_person
@@ -147,8 +132,8 @@ def _read(root: Path, config: CohortConfig, seed: int, selection: ScanSelection)
         matches = selection.disguise.matches(matches, scans)
         scans, notes = [selection.disguise.scan(scan) for scan in scans], selection.disguise.notes(notes)
     used = [scan for scan in scans if scan.kept]
-    copies = same_images_note(same_images(root, used))
-    notes += [*filter(None, [copies]), *same_kinds_note(root, used)]
+    copies = steps.same_images_note(steps.same_images(root, used))
+    notes += [*filter(None, [copies]), *steps.same_kinds_note(root, used)]
     return InputCohort(root, layout, ScanTable(tuple(scans)), tuple(notes), problem, tuple(matches), clinical, copies)
 
 
@@ -157,11 +142,11 @@ def _with_images_and_values(
 ) -> tuple[list[Candidate], list[str]]:
     """Where images enter, the further images of their sessions, and values that are possible and may be shown."""
     candidates, entry_lines = with_entries(candidates, config.start_at)
-    candidates = with_anatomy(root, candidates, config.kind, config.max_voxel_mm, space)
-    candidates = with_further_kinds(root, candidates, config, space)
+    candidates = steps.with_anatomy(root, candidates, config.kind, config.max_voxel_mm, space)
+    candidates = steps.with_further_kinds(root, candidates, config, space)
     measured = config.freesurfer_folder or (str(root) if layout == "freesurfer" and has_volumes(root) else "")
     candidates, volume_notes = with_segmented_volumes(candidates, measured)
-    candidates, range_notes = possible_scans(candidates)
+    candidates, range_notes = steps.possible_scans(candidates)
     return with_capped_columns(candidates), [*entry_lines, *volume_notes, *range_notes]
 
 
@@ -169,15 +154,15 @@ def _chosen(
     root: Path, candidates: list[Candidate], config: CohortConfig, selection: ScanSelection
 ) -> tuple[list[Candidate], list[Match], list[str]]:
     """Drop who is not asked for, images that cannot be used, and all but one of a session."""
-    candidates = keep_matching(only_participants(candidates, selection.participants), selection.entities)
+    candidates = keep_matching(steps.only_participants(candidates, selection.participants), selection.entities)
     if config.without:
-        candidates = without_people(candidates, Path(config.without))
-    candidates, header_notes = with_readable_headers(root, candidates, config.max_voxel_mm)
-    candidates = without_duplicates(over_template(root, candidates, selection.template))
+        candidates = steps.without_people(candidates, Path(config.without))
+    candidates, header_notes = steps.with_readable_headers(root, candidates, config.max_voxel_mm)
+    candidates = steps.without_duplicates(over_template(root, candidates, selection.template))
     matches: list[Match] = []
     if selection.manifest is not None:
         candidates, matches = select(root, candidates, selection.manifest)
-    return one_per_session(apply_rule(candidates, config.include)), matches, header_notes
+    return steps.one_per_session(apply_rule(candidates, config.include)), matches, header_notes
 
 
 @dataclass(frozen=True)
@@ -219,7 +204,7 @@ def _find_candidates(root: Path, config: CohortConfig, space: str) -> tuple[Layo
             "Convert it to BIDS, or take cohort.further_suffixes out."
         )
     source = SOURCES[layout]
-    files = walk_input(root, source.folders)
+    files = steps.walk_input(root, source.folders)
     candidates, notes = source.read(root, files, config, space)
     used = getattr(files, source.images) if source.images else [c.scan.image for c in candidates if c.scan.image]
     notes = [*notes, *_file_notes(root, files, layout, used)]
@@ -243,7 +228,7 @@ def detect_layout(root: Path, with_table: bool = False) -> Layout:
         return "bids"
     if any(re.fullmatch(r"adnimerge.*\.csv", name, re.IGNORECASE) for name in names):
         return "adni"
-    files = walk_input(root, Source.folders)
+    files = steps.walk_input(root, Source.folders)
     tables = [name.rsplit("/", 1)[-1].lower() for name in files.tables]
     series = [f"{folder}/{names[0]}" for folder, names in files.dicom.items()]
     of_participants = any(parse_image(path) is not None for path in (*files.images, *series))
@@ -340,7 +325,7 @@ def keep_matching(candidates: Sequence[Candidate], wanted: Filter) -> list[Candi
                 return f"not chosen by --bids-filter-file: {name}-{entities.get(name, '(absent)')}"
         return None
 
-    return drop(candidates, problem)
+    return steps.drop(candidates, problem)
 
 
 def _plain(value: str) -> str:

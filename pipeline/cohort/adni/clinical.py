@@ -16,48 +16,14 @@ from pathlib import Path
 
 import pandas as pd
 
+from heatlas.pipeline.cohort.adni import visit_tables
 from heatlas.pipeline.cohort.adni.image_tables import loni_number
-from heatlas.pipeline.cohort.adni.visit_tables import (
-    ADNIMERGE,
-    CDR,
-    DXSUM,
-    FREESURFER,
-    WINDOW_DAYS,
-    VisitRow,
-    VisitTable,
-    by_date,
-    contradiction,
-    contradiction_notes,
-    days_between,
-    newest_tables,
-    of_visit,
-    person_number,
-    read_visit_table,
-    todays_spelling,
-)
+from heatlas.pipeline.cohort.adni.visit_tables import VisitRow, VisitTable
+from heatlas.pipeline.cohort.cells import tables as text_tables
 from heatlas.pipeline.cohort.cells import values
-from heatlas.pipeline.cohort.cells.tables import (
-    filled_rows,
-    possible_cells,
-    problem_notes,
-    read_text_table,
-    require_clear_sex,
-    require_columns,
-    sex_codes,
-)
 from heatlas.pipeline.cohort.cells.values import month_session, visit_code, visit_of, with_iso_dates
-from heatlas.pipeline.cohort.people.diagnosis import (
-    CAUSE_COLUMNS,
-    DXSUM_COLUMNS,
-    OTHER_DEMENTIA,
-    Diagnosis,
-    cdr_diagnosis,
-    diagnosis_at,
-    diagnosis_history,
-    dxsum_value,
-    follow_up,
-    progression,
-)
+from heatlas.pipeline.cohort.people import diagnosis as diagnoses
+from heatlas.pipeline.cohort.people.diagnosis import OTHER_DEMENTIA, Diagnosis
 from heatlas.pipeline.cohort.records import FollowUp, Scan
 from heatlas.pipeline.cohort.segmented.subjects import Volumes, complete_volumes, plausible_volumes
 from heatlas.pipeline.run.config.settings import CohortConfig
@@ -95,13 +61,13 @@ class AdniClinical:
         row = dict(visit.columns)
         when = scan_date or visit.exam_date
         history = self.histories.get(person, ())
-        diagnosis = diagnosis_at(history, visit, scan_date)
+        diagnosis = diagnoses.diagnosis_at(history, visit, scan_date)
         cdr, cdr_source = self._cdr(person, visit, when)
         value, source = (None, None) if diagnosis is None else (diagnosis.value, diagnosis.source)
         if value == OTHER_DEMENTIA:
             row["DX"] = OTHER_DEMENTIA
         if self.config.diagnosis_rule == "cdr":
-            value, source = cdr_diagnosis(cdr), cdr_source
+            value, source = diagnoses.cdr_diagnosis(cdr), cdr_source
         volumes = table_volumes(row, self.freesurfer, person, scan.scan_id, visit.session_id, when)
         facts = values.read_cells(row, _COLUMNS)
         facts["field_strength"] = scan.field_strength or facts["field_strength"]
@@ -110,21 +76,21 @@ class AdniClinical:
             session_id=visit.session_id,
             diagnosis=value if value in ("CN", "MCI", "AD") else None,
             diagnosis_source=source,
-            progression=progression(history, diagnosis, self.config.mci_horizon_months),
+            progression=diagnoses.progression(history, diagnosis, self.config.mci_horizon_months),
             age=_age(visit, when, self.visits.get(person, ())),
             cdr=cdr,
             **facts,
             **volumes.of_hippocampus,
             **volumes.of_head,
         )
-        return filled, row, follow_up(history, diagnosis)
+        return filled, row, diagnoses.follow_up(history, diagnosis)
 
     def _cdr(self, person: int, visit: VisitRow, when: date | None) -> tuple[float | None, str | None]:
         at_visit = values.score(values.first_value(visit.columns, *_CDR_COLUMNS))
         if at_visit is not None:
             return at_visit, "ADNIMERGE CDR"
         rated = [row for row in self.cdr.of(person) if values.score(row.columns.get("CDGLOBAL")) is not None]
-        row = of_visit(rated, visit.session_id, when)
+        row = visit_tables.of_visit(rated, visit.session_id, when)
         return (None, None) if row is None else (values.score(row.columns["CDGLOBAL"]), f"{self.cdr.name} CDGLOBAL")
 
 
@@ -132,17 +98,19 @@ def read_clinical(
     root: Path, tables: Sequence[str], persons: set[int], config: CohortConfig, visits_known: bool
 ) -> tuple[AdniClinical, list[str]]:
     """Read the tables for the RIDs with images; `visits_known`: whether scans can be matched without dates."""
-    files, notes = newest_tables(tables)
-    dxsum, dxsum_notes = read_visit_table(root, files.get(DXSUM), (*DXSUM_COLUMNS, *CAUSE_COLUMNS), persons)
-    cdr, cdr_notes = read_visit_table(root, files.get(CDR), ("CDGLOBAL",), persons)
+    files, notes = visit_tables.newest_tables(tables)
+    dxsum, dxsum_notes = visit_tables.read_visit_table(
+        root, files.get(visit_tables.DXSUM), (*diagnoses.DXSUM_COLUMNS, *diagnoses.CAUSE_COLUMNS), persons
+    )
+    cdr, cdr_notes = visit_tables.read_visit_table(root, files.get(visit_tables.CDR), ("CDGLOBAL",), persons)
     notes += [*dxsum_notes, *cdr_notes]
     freesurfer = {}
-    for name in reversed(FREESURFER):  # newest first
+    for name in reversed(visit_tables.FREESURFER):  # newest first
         if name in files:
-            freesurfer[name], table_notes = read_visit_table(root, files[name], _OF_FREESURFER, persons)
+            freesurfer[name], table_notes = visit_tables.read_visit_table(root, files[name], _OF_FREESURFER, persons)
             notes += table_notes
     frame, merge_notes = _read_merge(root, files, dxsum, config, visits_known)
-    visits, visit_notes = visits_by_person(files.get(ADNIMERGE, ""), frame, persons)
+    visits, visit_notes = visits_by_person(files.get(visit_tables.ADNIMERGE, ""), frame, persons)
     if config.diagnosis_rule == "cdr" and not cdr.rows and not set(frame.columns) & set(_CDR_COLUMNS):
         raise BadInputError(
             f"{root}: cohort.diagnosis_rule = 'cdr' needs the table CDR*.csv (column CDGLOBAL), which is not there or "
@@ -160,10 +128,10 @@ def read_clinical(
 def _read_merge(
     root: Path, files: Mapping[str, str], dxsum: VisitTable, config: CohortConfig, visits_known: bool
 ) -> tuple[pd.DataFrame, list[str]]:
-    if ADNIMERGE in files:
+    if visit_tables.ADNIMERGE in files:
         by_diagnosis = config.contrast_column in ("diagnosis", "progression") and config.diagnosis_rule == "diagnosis"
         needed = ["EXAMDATE"] * (not visits_known) + ["DX"] * (by_diagnosis and not dxsum.rows)
-        return read_adnimerge(root / files[ADNIMERGE], needed)
+        return read_adnimerge(root / files[visit_tables.ADNIMERGE], needed)
     if not dxsum.rows:
         raise BadInputError(f"{root}: no ADNIMERGE*.csv below this folder. {DOWNLOAD}")
     return pd.DataFrame(columns=["PTID"], dtype=str), [
@@ -181,13 +149,13 @@ def _add_visits(visits: dict[int, list[VisitRow]], dxsum: VisitTable, persons: s
                 of_person.append(row)
                 added += 1
         if of_person:
-            visits[person] = sorted(of_person, key=by_date)
+            visits[person] = sorted(of_person, key=visit_tables.by_date)
     return added
 
 
 def _same_visit(row: VisitRow, other: VisitRow) -> bool:
-    gap = days_between(row.exam_date, other.exam_date)
-    return row.session_id == other.session_id or (gap is not None and gap <= WINDOW_DAYS)
+    gap = visit_tables.days_between(row.exam_date, other.exam_date)
+    return row.session_id == other.session_id or (gap is not None and gap <= visit_tables.WINDOW_DAYS)
 
 
 def _histories(
@@ -196,12 +164,12 @@ def _histories(
     histories, conflicts, timeless = {}, [], []
     unknown: Counter[str] = Counter()
     for person, rows in visits.items():
-        histories[person], disagreements = diagnosis_history(rows, dxsum.of(person), dxsum.name)
+        histories[person], disagreements = diagnoses.diagnosis_history(rows, dxsum.of(person), dxsum.name)
         conflicts += [f"RID {person} {conflict}" for conflict in disagreements]
         without = (diagnosis for diagnosis in histories[person] if diagnosis.when is None and diagnosis.months is None)
         timeless += [f"RID {person} {diagnosis.session_id} ({diagnosis.source})" for diagnosis in without]
         for row in dxsum.of(person):
-            value, column = dxsum_value(row.columns)
+            value, column = diagnoses.dxsum_value(row.columns)
             if value is None and column:
                 unknown[f"{column} '{row.columns[column]}'"] += 1
     differ = counted(len(conflicts), "diagnosis", "differs", "diagnoses")
@@ -262,7 +230,7 @@ def _of_table(name: str, table: VisitTable, person: int, image_id: str, session_
     rows = [row for row in table.of(person) if row.columns.get("OVERALLQC", "").lower() != "fail"]
     number = loni_number(image_id)
     of_image = [row for row in rows if number is not None and loni_number(row.columns.get("IMAGEUID")) == number]
-    row = of_image[0] if of_image else of_visit(rows, session_id, when)
+    row = of_image[0] if of_image else visit_tables.of_visit(rows, session_id, when)
     if row is None:
         return Volumes()
     left, right, intracranial = (values.positive(row.columns.get(column)) for column in (LEFT, RIGHT, INTRACRANIAL))
@@ -288,10 +256,10 @@ SAME_AGE_YEARS = 1.0
 
 def read_adnimerge(path: Path, needed: Sequence[str]) -> tuple[pd.DataFrame, list[str]]:
     """Read ADNIMERGE as text, with current column names and ISO dates; it must have rows and the `needed` columns."""
-    frame, notes = read_text_table(path, used=_USED_NAMES)
-    frame = frame.rename(columns=todays_spelling(frame.columns, _USED_NAMES))
+    frame, notes = text_tables.read_text_table(path, used=_USED_NAMES)
+    frame = frame.rename(columns=visit_tables.todays_spelling(frame.columns, _USED_NAMES))
     code = "VISCODE2" if "VISCODE2" in frame.columns else "VISCODE"
-    require_columns(path, frame, ["PTID", code, *needed], DOWNLOAD)
+    text_tables.require_columns(path, frame, ["PTID", code, *needed], DOWNLOAD)
     if not len(frame):
         raise BadInputError(f"{path}: a header without rows. {DOWNLOAD}")
     frame, date_notes = with_iso_dates(path, frame, ("EXAMDATE", "EXAMDATE_bl"))
@@ -303,10 +271,10 @@ def read_adnimerge(path: Path, needed: Sequence[str]) -> tuple[pd.DataFrame, lis
     notes += note_on(bad, "row", "without a PTID such as 002_S_0295 left out", before=f"{path.name}: ", limit=3)
     frame = frame[is_person]
     sexes = frame.get("PTGENDER", pd.Series(dtype=str)).dropna()
-    require_clear_sex(sex_codes(path, ({"PTGENDER": text} for text in sexes)))
-    who = filled_rows(frame[[name for name in ("RID", "PTID") if name in frame.columns]])
-    contradictions = {line: ids for line, cells in who if (ids := contradiction(cells))}
-    notes += contradiction_notes(path.name, contradictions)
+    text_tables.require_clear_sex(text_tables.sex_codes(path, ({"PTGENDER": text} for text in sexes)))
+    who = text_tables.filled_rows(frame[[name for name in ("RID", "PTID") if name in frame.columns]])
+    contradictions = {line: ids for line, cells in who if (ids := visit_tables.contradiction(cells))}
+    notes += visit_tables.contradiction_notes(path.name, contradictions)
     frame = frame.drop(index=list(contradictions))
     return frame.assign(PTID=frame["PTID"].str.strip().str.upper()), notes
 
@@ -318,13 +286,13 @@ def visits_by_person(name: str, frame: pd.DataFrame, persons: set[int]) -> tuple
     code is repeated, cells that differ are left empty, since none can be trusted; of two dates the earlier is used. Age
     at baseline and sex that differ from most visits of a person take their value.
     """
-    rows = frame[frame["PTID"].map(person_number).isin(persons)]
+    rows = frame[frame["PTID"].map(visit_tables.person_number).isin(persons)]
     merged: dict[int, dict[str, VisitRow]] = {}
     problems = _RowProblems()
     records: dict[int, list[dict[str, str]]] = {}
-    for line, cells in filled_rows(rows):
-        record = possible_cells(name, line, cells, problems.impossible)
-        records.setdefault(person_number(record["PTID"]), []).append(record)
+    for line, cells in text_tables.filled_rows(rows):
+        record = text_tables.possible_cells(name, line, cells, problems.impossible)
+        records.setdefault(visit_tables.person_number(record["PTID"]), []).append(record)
     for person, of_person in records.items():
         dates = [values.calendar_date(record.get(name)) for record in of_person for name in ("EXAMDATE_bl", "EXAMDATE")]
         first = min((day for day in dates if day is not None), default=None)  # of the first baseline
@@ -335,7 +303,7 @@ def visits_by_person(name: str, frame: pd.DataFrame, persons: set[int]) -> tuple
                 row = _one_row(sessions[row.session_id], row, problems)
             sessions[row.session_id] = row
     by_person = {
-        person: sorted(_of_one_person(list(sessions.values()), problems), key=by_date)
+        person: sorted(_of_one_person(list(sessions.values()), problems), key=visit_tables.by_date)
         for person, sessions in merged.items()
     }
     return by_person, problems.notes()
@@ -355,7 +323,7 @@ class _RowProblems:
     codes: Counter[str] = field(default_factory=Counter)
 
     def notes(self) -> list[str]:
-        notes = problem_notes(self.impossible)
+        notes = text_tables.problem_notes(self.impossible)
         if self.undated:
             notes.append(f"{counted(self.undated, 'row')} of ADNIMERGE without a readable EXAMDATE (YYYY-MM-DD)")
         text = "of ADNIMERGE for the same session, used only to fill missing values"

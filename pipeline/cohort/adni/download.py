@@ -18,23 +18,9 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
+from heatlas.pipeline.cohort.adni import image_tables
 from heatlas.pipeline.cohort.adni.clinical import AdniClinical, read_clinical
-from heatlas.pipeline.cohort.adni.image_tables import (
-    SILENT,
-    ImageFacts,
-    ImageRecord,
-    ImageTables,
-    combine_records,
-    coverage_notes,
-    date_note,
-    disagreement_notes,
-    identity_problem,
-    image_id,
-    loni_number,
-    read_collections,
-    read_image_tables,
-    read_image_xmls,
-)
+from heatlas.pipeline.cohort.adni.image_tables import SILENT, ImageFacts, ImageRecord, ImageTables, image_id
 from heatlas.pipeline.cohort.adni.visit_tables import VisitRow, days_between, match_visit, newest_tables, person_number
 from heatlas.pipeline.cohort.candidates import Candidate, InputFiles
 from heatlas.pipeline.cohort.cells import values
@@ -54,7 +40,7 @@ def read_adni(
     images, notes = find_images(root, files, config.max_voxel_mm)
     records, record_notes = _records(root, files, images)
     notes += record_notes
-    tables, table_notes = read_image_tables(root, newest_tables(files.tables)[0])
+    tables, table_notes = image_tables.read_image_tables(root, newest_tables(files.tables)[0])
     described = [*records.values(), *tables.visits.values()]
     persons = {person_number(image.ptid) for image in images}
     clinical, clinical_notes = read_clinical(
@@ -68,18 +54,24 @@ def read_adni(
     notes += _roll_over_notes(clinical.ptids, images, names)
     notes += _rows_without_scan(clinical.ptids, clinical.visits, names, candidates)
     pairs = {c.scan.scan_id: (c.scan, records.get(image_id(c.scan.scan_id), SILENT)) for c in candidates if c.scan.kept}
-    notes += disagreement_notes(pairs)
+    notes += image_tables.disagreement_notes(pairs)
     return candidates, notes
 
 
 def _records(root: Path, files: InputFiles, images: Sequence[AdniImage]) -> tuple[dict[str, ImageRecord], list[str]]:
     """Records of collection lists and XML files by image id, and how they agree with the images."""
-    collection, notes = read_collections(root, files.tables)
-    described, xml_notes = read_image_xmls(root, files.metadata)
-    records, differences = combine_records(collection, described)
+    collection, notes = image_tables.read_collections(root, files.tables)
+    described, xml_notes = image_tables.read_image_xmls(root, files.metadata)
+    records, differences = image_tables.combine_records(collection, described)
     present = {image_id(image.image_id): image for image in images}
     dates = {number: (image.date, records[number].date) for number, image in present.items() if number in records}
-    return records, [*notes, *xml_notes, *differences, *date_note(dates), *coverage_notes(records, set(present))]
+    return records, [
+        *notes,
+        *xml_notes,
+        *differences,
+        *image_tables.date_note(dates),
+        *image_tables.coverage_notes(records, set(present)),
+    ]
 
 
 def _roll_over_notes(ptids: Sequence[str], images: Sequence[AdniImage], names: Mapping[int, str]) -> list[str]:
@@ -97,7 +89,7 @@ def _candidate(
 ) -> Candidate:
     person = person_number(image.ptid)
     record = records.get(image_id(image.image_id), SILENT)
-    record = record if record != SILENT else tables.visits.get(loni_number(image.image_id) or 0, SILENT)
+    record = record if record != SILENT else tables.visits.get(image_tables.loni_number(image.image_id) or 0, SILENT)
     facts = tables.of(image.image_id, image.path)
     # Header and XML describe this scan; tables may describe another scan of the visit.
     facts = dataclasses.replace(
@@ -110,7 +102,9 @@ def _candidate(
         adni_participant(names[person]), session, image.image_id, image.path, field_strength=facts.field_strength
     )
     problem = (
-        image.problem or image.sequence_problem(record.sequence) or identity_problem(record, image.ptid, image.patient)
+        image.problem
+        or image.sequence_problem(record.sequence)
+        or image_tables.identity_problem(record, image.ptid, image.patient)
     )
     if problem is not None:
         return Candidate(scan.dropped(problem))

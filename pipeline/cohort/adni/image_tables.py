@@ -20,15 +20,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from heatlas.pipeline.cohort.adni.visit_tables import MPRAGEMETA, MRIQC, QUALITY_ADNI1, QUALITY_MAYO, person_number
+from heatlas.pipeline.cohort.cells import tables as text_tables
 from heatlas.pipeline.cohort.cells import values
-from heatlas.pipeline.cohort.cells.tables import (
-    plain_name,
-    possible_cells,
-    possible_rows,
-    problem_notes,
-    read_header,
-    read_text_table,
-)
 from heatlas.pipeline.cohort.cells.values import Visit, visit_of, with_iso_dates
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.run.documents import read_regular
@@ -103,16 +96,16 @@ def read_collections(root: Path, tables: Sequence[str]) -> tuple[dict[str, Image
     contradicted: list[str] = []
     codes: set[str] = set()
     for name in tables:
-        header = {_letters_of(column) for column in read_header(root / name)}
+        header = {_letters_of(column) for column in text_tables.read_header(root / name)}
         if "imagedataid" not in header or len(header & _LIST_COLUMNS) < 2:
             continue
         try:
-            frame, row_notes = read_text_table(root / name)
+            frame, row_notes = text_tables.read_text_table(root / name)
             frame, date_notes = with_iso_dates(root / name, frame.rename(columns=_letters_of), ("acqdate",))
         except BadInputError as error:
             notes.append(f"{name} is not used: {error}")
             continue
-        rows, cell_notes = possible_rows(name, frame)
+        rows, cell_notes = text_tables.possible_rows(name, frame)
         notes += [*row_notes, *date_notes, *cell_notes]
         nameless = sum("imagedataid" not in cells for cells in rows)
         notes += [f"{name}: {counted(nameless, 'row')} without Image Data ID left out"] if nameless else []
@@ -233,7 +226,7 @@ def read_image_xmls(root: Path, paths: Sequence[str]) -> tuple[dict[str, ImageRe
         if differing:
             contradictions.append(f"{number} in {' and '.join(of_image)} ({', '.join(differing)})")
     text = "described differently by several XML files, these are not used"
-    notes = [*problem_notes(problems), *note_on(contradictions, "image", text, verb="is")]
+    notes = [*text_tables.problem_notes(problems), *note_on(contradictions, "image", text, verb="is")]
     if damaged:
         notes.append(f"{len(damaged)} XML files cannot be read and are skipped: {listed(damaged, 3)}")
     return records, notes
@@ -275,7 +268,7 @@ def parse_image_xml(
     texts["Field Strength"] = protocol.get("Field Strength")
     measured = ("subjectSex", "subjectAge", "Field Strength")
     filled = {term: text for term, text in texts.items() if text and not (term in measured and values.is_missing(text))}
-    cells = possible_cells(name, None, filled, [] if problems is None else problems)
+    cells = text_tables.possible_cells(name, None, filled, [] if problems is None else problems)
     return image_id(number), ImageRecord(**values.read_cells(cells, _OF_XML))
 
 
@@ -366,8 +359,8 @@ def read_image_tables(root: Path, files: Mapping[str, str]) -> tuple[ImageTables
 
 def _rows(path: Path, table: str) -> tuple[Sequence[Mapping[str, str]], list[str]]:
     try:
-        frame, notes = read_text_table(path, used=())
-        frame = frame.rename(columns=plain_name)
+        frame, notes = text_tables.read_text_table(path, used=())
+        frame = frame.rename(columns=text_tables.plain_name)
         frame = frame.loc[:, ~frame.columns.duplicated()]
         names = set(frame.columns)
         if not names & {*_IMAGE, *_SERIES}:
@@ -378,7 +371,7 @@ def _rows(path: Path, table: str) -> tuple[Sequence[Mapping[str, str]], list[str
         notes += date_notes
     except BadInputError as error:
         return [], [f"{path.name} is not used: {error}"]
-    rows, cell_notes = possible_rows(path.name, frame[[name for name in _QUALITY_COLUMNS if name in names]])
+    rows, cell_notes = text_tables.possible_rows(path.name, frame[[name for name in _QUALITY_COLUMNS if name in names]])
     notes += cell_notes
     numbered = [cells for cells in rows if {*_IMAGE, *_SERIES} & set(cells)]
     if len(numbered) < len(rows):

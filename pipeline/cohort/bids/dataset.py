@@ -20,18 +20,9 @@ from typing import Any
 
 from pathspec import GitIgnoreSpec
 
+from heatlas.pipeline.cohort.bids import tables as bids_tables
 from heatlas.pipeline.cohort.bids.derivatives import ENTRIES, entities_of, entry_of, read_sidecar
-from heatlas.pipeline.cohort.bids.tables import (
-    PARTICIPANTS,
-    BidsTables,
-    ScanFacts,
-    diagnosis_histories,
-    diagnosis_of,
-    facts_of,
-    nominal_tesla,
-    read_bids_tables,
-    table_root,
-)
+from heatlas.pipeline.cohort.bids.tables import PARTICIPANTS, BidsTables, ScanFacts
 from heatlas.pipeline.cohort.candidates import Candidate, InputFiles, OtherImage
 from heatlas.pipeline.cohort.cells.tables import problem_notes
 from heatlas.pipeline.cohort.images.files import image_stem
@@ -68,8 +59,8 @@ def read_bids(
         for path in used
     }
     asked = _of_kind(matches, kind)
-    tables_root = table_root(root)
-    tables = read_bids_tables(
+    tables_root = bids_tables.table_root(root)
+    tables = bids_tables.read_bids_tables(
         tables_root,
         sorted({match["participant"] for match in asked.values()}),
         sorted({(match["participant"], match["session"]) for match in asked.values()}, key=str),
@@ -192,7 +183,7 @@ def _candidate(
         return Candidate(scan.dropped(lacking)), None
     entry, problem, sidecar = states.of(path, match, kind)
     tesla = sidecar.get("MagneticFieldStrength")
-    if tesla is not None and nominal_tesla(sidecar) is None:
+    if tesla is not None and bids_tables.nominal_tesla(sidecar) is None:
         tables.impossible.append(
             f"sidecar of {path}, MagneticFieldStrength '{str(tesla)[:40]}' (not a positive number)"
         )
@@ -220,7 +211,7 @@ def describe_scan(
         return Candidate(scan.dropped(problem)), None
     of_person = tables.participants.get(scan.participant_id, {})
     of_session = tables.sessions.get((scan.participant_id, scan.session_id or ""), {})
-    facts = facts_of(scan, of_person, of_session, tables.scans.get(scan.file, {}), sidecar, tables.names)
+    facts = bids_tables.facts_of(scan, of_person, of_session, tables.scans.get(scan.file, {}), sidecar, tables.names)
     filled = dataclasses.replace(facts.scan, entry=entry)
     return Candidate(filled, {**of_person, **of_session}, preference, criteria), facts
 
@@ -229,10 +220,10 @@ def with_courses(
     read: Sequence[tuple[Candidate, ScanFacts | None]], tables: BidsTables, horizon_months: int
 ) -> tuple[list[Candidate], list[str], list[str]]:
     """Add the progression after each scan, from the sessions tables; with notes on the tables, and on their facts."""
-    histories, history_notes = diagnosis_histories(tables)
+    histories, history_notes = bids_tables.diagnosis_histories(tables)
     candidates = []
     for candidate, _ in read:
-        at, history = diagnosis_of(candidate.scan), histories.get(candidate.scan.participant_id, ())
+        at, history = bids_tables.diagnosis_of(candidate.scan), histories.get(candidate.scan.participant_id, ())
         if at is not None and history:
             candidate = candidate.with_scan(progression=progression(history, at, horizon_months))
             candidate = dataclasses.replace(candidate, follow_up=follow_up(history, at))

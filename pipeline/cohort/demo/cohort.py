@@ -13,28 +13,10 @@ import numpy as np
 import pandas as pd
 
 from heatlas.atlases.spaces import template_grid
-from heatlas.pipeline.cohort.demo.anatomy import (
-    SPACING_MM,
-    ReferenceAnatomy,
-    draw_shape,
-    exponential,
-    jacobian_determinant,
-    reference_anatomy,
-    reference_digests,
-    sample,
-)
-from heatlas.pipeline.cohort.demo.people import (
-    CHANGES,
-    DIMORPHIC_GROUP,
-    DIMORPHIC_SHORT,
-    EFFECTS,
-    PLANTED_GROUPS,
-    SyntheticPerson,
-    SyntheticVisit,
-    clinical_scores,
-    coil_log_gain_per_mm,
-    draw_people,
-)
+from heatlas.pipeline.cohort.demo import anatomy
+from heatlas.pipeline.cohort.demo import people as planted
+from heatlas.pipeline.cohort.demo.anatomy import ReferenceAnatomy
+from heatlas.pipeline.cohort.demo.people import SyntheticPerson, SyntheticVisit
 from heatlas.pipeline.cohort.demo.scanner import draw_acquisition, nifti_bytes, nifti_image, scan
 from heatlas.pipeline.run.declared import Table, described
 from heatlas.pipeline.run.documents import read_json
@@ -52,10 +34,12 @@ SEVERITY_TABLE = Table(
         "visit": "Visit code as in the clinical table",
         "diagnosis": "CN, MCI or AD",
         **{
-            f"severity_{change.short}": f"Planted severity of {change.group}: 0 healthy, 1 severe" for change in CHANGES
+            f"severity_{change.short}": f"Planted severity of {change.group}: 0 healthy, 1 severe"
+            for change in planted.CHANGES
         },
-        **{f"true_{change.short}_mm3": f"True volume of {change.group}, both sides" for change in CHANGES},
-        f"true_{DIMORPHIC_SHORT}_mm3": f"True volume of {DIMORPHIC_GROUP}, both sides; planted larger in men",
+        **{f"true_{change.short}_mm3": f"True volume of {change.group}, both sides" for change in planted.CHANGES},
+        f"true_{planted.DIMORPHIC_SHORT}_mm3": f"True volume of {planted.DIMORPHIC_GROUP}, both sides; planted larger in "
+        "men",
         "true_intracranial_mm3": "True volume inside the brain outline",
     },
     "image",
@@ -107,22 +91,22 @@ def write_demo_cohort(
         raise UsageError("demo cohort: needs 4 participants or more and a resolution of 1 to 4 mm.")
     settings: dict[str, float] = {"seed": seed, "participants": participants, "resolution_mm": resolution_mm}
     settings |= {"longitudinal": True} if longitudinal else {}
-    key = unit_key(reference_digests(), settings, "heatlas.pipeline.cohort.demo")
+    key = unit_key(anatomy.reference_digests(), settings, "heatlas.pipeline.cohort.demo")
     if _claim(folder, settings, key):
         return folder
     try:
-        people = draw_people(seed, participants, longitudinal)
+        people = planted.draw_people(seed, participants, longitudinal)
         scanned = _write_images(folder, seed, people, resolution_mm, executor)
         _write_tables(folder, seed, people, scanned)
         (folder / "truth" / "severity_map.nii.gz").write_bytes(
-            nifti_bytes(severity_map(reference_anatomy()), compressed=True)
+            nifti_bytes(severity_map(anatomy.reference_anatomy()), compressed=True)
         )
         scans = "three scans, as everybody has," if longitudinal else "one scan"
         write_text(folder / "README.txt", README.format(table=FILE_NAME, scans=scans, **settings))
-        effects = [effect.record() for effect in EFFECTS]
+        effects = [effect.record() for effect in planted.EFFECTS]
         write_json(folder / "truth" / "effects.json", {"synthetic": True, "effects": effects})
         # Written last: its presence means that the rest is complete.
-        write_json(folder / "truth" / "planted.json", {"synthetic": True, "planted": list(PLANTED_GROUPS)})
+        write_json(folder / "truth" / "planted.json", {"synthetic": True, "planted": list(planted.PLANTED_GROUPS)})
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
@@ -147,19 +131,19 @@ def image_path(person: SyntheticPerson, visit: SyntheticVisit) -> Path:
 
 def make_person(folder: Path, seed: int, person: SyntheticPerson, resolution_mm: float) -> dict[str, dict[str, float]]:
     """Write all images of one person; gives the true volumes in mm3 by visit code and bilateral group."""
-    reference = reference_anatomy()
-    shape = draw_shape(generator(seed, "demo", "shape", person.rid), person.sex, reference)
+    reference = anatomy.reference_anatomy()
+    shape = anatomy.draw_shape(generator(seed, "demo", "shape", person.rid), person.sex, reference)
     volumes = {}
     for visit in person.visits:
         if not visit.has_image:
             continue
         rng = generator(seed, "demo", "scanner", person.rid, visit.code)
-        acquisition = draw_acquisition(rng, reference, shape, resolution_mm, coil_log_gain_per_mm(person.site))
+        acquisition = draw_acquisition(rng, reference, shape, resolution_mm, planted.coil_log_gain_per_mm(person.site))
         scanned = scan(reference, shape, person.course.severities(person.age, visit.years), acquisition)
         path = folder / image_path(person, visit)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(nifti_bytes(scanned.image, visit.compressed))
-        true = dict(zip((*PLANTED_GROUPS, DIMORPHIC_GROUP), scanned.volumes_mm3, strict=True))
+        true = dict(zip((*planted.PLANTED_GROUPS, planted.DIMORPHIC_GROUP), scanned.volumes_mm3, strict=True))
         volumes[visit.code] = {**true, "intracranial": scanned.intracranial_mm3}
     return volumes
 
@@ -207,7 +191,7 @@ def _write_tables(
                 (
                     *(person.participant_id, f"ses-M{visit.month:03d}", f"I{visit.image_number}", visit.code),
                     *(visit.diagnosis, *(round(severity, 6) for severity in severities)),
-                    *(rounded[name] for name in (*PLANTED_GROUPS, DIMORPHIC_GROUP, "intracranial")),
+                    *(rounded[name] for name in (*planted.PLANTED_GROUPS, planted.DIMORPHIC_GROUP, "intracranial")),
                 )
             )
     write_text(folder / FILE_NAME, adnimerge_csv(clinical))
@@ -219,18 +203,18 @@ def severity_map(reference: ReferenceAnatomy) -> Any:
 
     Size of the local log volume change and -log(tissue left in place): 0.2 where either changes by a fifth.
     """
-    deformation = exponential(reference.disease_velocity((1.0,) * len(CHANGES)), SPACING_MM)
-    size = np.abs(np.log(jacobian_determinant(deformation, SPACING_MM)))
+    deformation = anatomy.exponential(reference.disease_velocity((1.0,) * len(planted.CHANGES)), anatomy.SPACING_MM)
+    size = np.abs(np.log(anatomy.jacobian_determinant(deformation, anatomy.SPACING_MM)))
     grid = template_grid(2.0)
     offset = grid.affine[:3, 3] - reference.origin
     centres = np.tensordot(grid.affine[:3, :3], np.indices(grid.shape), axes=1) + offset[:, None, None, None]
     points = centres.astype(np.float32)
-    magnitude = sample(size, points / np.float32(SPACING_MM))
+    magnitude = anatomy.sample(size, points / np.float32(anatomy.SPACING_MM))
     inside, shares = reference.region_shares(points)
     magnitude[inside] += np.tensordot(
-        np.array([change.loss_rate for change in CHANGES], np.float32), shares[:-1], axes=1
+        np.array([change.loss_rate for change in planted.CHANGES], np.float32), shares[:-1], axes=1
     )
-    magnitude *= sample(reference.brain.view(np.uint8), points) > 0.5
+    magnitude *= anatomy.sample(reference.brain.view(np.uint8), points) > 0.5
     return nifti_image(magnitude, grid.affine, "SYNTHETIC: planted disease at severity 1", "mni")
 
 
@@ -282,7 +266,7 @@ def adnimerge_row(
     rng = generator(seed, "demo", "table", person.rid, visit.code)
     noise = 1 + VOLUME_NOISE * rng.standard_normal(3)
     since_baseline = (visit.date - person.visits[0].date).days
-    scores = clinical_scores(rng, person.course.mean_severity(person.age, visit.years))
+    scores = planted.clinical_scores(rng, person.course.mean_severity(person.age, visit.years))
     columns = ("Ventricles", "Hippocampus", "WholeBrain", "Entorhinal", "Fusiform", "MidTemp", "ICV")
     measured: dict[str, int | None] = dict.fromkeys(columns)
     # Real tables lack volumes of some people, so one person has none.

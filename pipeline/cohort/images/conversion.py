@@ -29,17 +29,9 @@ import nibabel as nib
 import numpy as np
 
 from heatlas.atlases.spaces import UNREADABLE
+from heatlas.pipeline.cohort.images import headers
 from heatlas.pipeline.cohort.images.dicom import DicomSeries, series_of
 from heatlas.pipeline.cohort.images.files import dicom_files, is_image, link_problem
-from heatlas.pipeline.cohort.images.headers import (
-    VOXEL_SIZE_MM,
-    HeaderFinding,
-    Orientation,
-    by,
-    choose_orientation,
-    geometry_problem,
-    thickness_problem,
-)
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.run.documents import LARGEST_JSON, irregular_kind, json_object, read_regular
 from heatlas.pipeline.run.errors import BadInputError, MissingDataError
@@ -123,7 +115,7 @@ def convert_one(outputs: dict[str, Path], root: Path, file: str, source: str, ma
         "ConversionSoftwareVersion": metadata.version("dcm2niix"),
     }
     write_json(outputs["sidecar"], record)
-    return {"series": series.name, "shape": by(raw.shape)}
+    return {"series": series.name, "shape": headers.by(raw.shape)}
 
 
 def _convert_pair(outputs: dict[str, Path], root: Path, file: str, source: str) -> Mapping[str, Any]:
@@ -136,7 +128,7 @@ def _convert_pair(outputs: dict[str, Path], root: Path, file: str, source: str) 
     _write_image(outputs["image"], raw, affine)
     axes = "".join(nib.orientations.aff2axcodes(affine))  # type: ignore[no-untyped-call]
     write_json(outputs["sidecar"], {"Sources": [f"bids:raw:{source}"], "AxesOfTheVoxels": axes})
-    return {"axes": axes, "shape": by(raw.shape)}
+    return {"axes": axes, "shape": headers.by(raw.shape)}
 
 
 def _write_image(path: Path, raw: np.ndarray, affine: np.ndarray) -> None:
@@ -233,8 +225,8 @@ def _one_volume(volumes: Sequence[Path], source: str, series: DicomSeries) -> tu
         raw = raw.astype(np.float32)
     if raw.ndim != 3 or (len(series.files) > 1 and len(series.files) not in raw.shape):
         raise BadInputError(
-            f"{source}: dcm2niix makes an image of {by(raw.shape)} voxels of {series.name}; one volume with all slices "
-            f"is needed. {by_hand}"
+            f"{source}: dcm2niix makes an image of {headers.by(raw.shape)} voxels of {series.name}; one volume with all "
+            f"slices is needed. {by_hand}"
         )
     return raw, converted.affine
 
@@ -306,7 +298,7 @@ def read_pair(path: Path) -> AnalyzePair | str:
     is_nifti = block[344:348] == _NIFTI_PAIR
     reader: Any = nib.nifti1.Nifti1PairHeader if is_nifti else nib.AnalyzeHeader
     header = reader(block, check=False)
-    problem = geometry_problem(header)
+    problem = headers.geometry_problem(header)
     if problem is not None:
         return problem
     voxels = int(np.prod(header.get_data_shape()))
@@ -315,33 +307,33 @@ def read_pair(path: Path) -> AnalyzePair | str:
     if size < needed:
         return f"truncated file: {size} bytes of {needed}"
     if is_nifti and (int(header["sform_code"]) > 0 or int(header["qform_code"]) > 0):
-        chosen = choose_orientation(header)
-        return AnalyzePair(header, chosen.affine, is_nifti) if isinstance(chosen, Orientation) else chosen
+        chosen = headers.choose_orientation(header)
+        return AnalyzePair(header, chosen.affine, is_nifti) if isinstance(chosen, headers.Orientation) else chosen
     zooms = np.asarray(header["pixdim"][1:4], dtype=np.float64)
-    low, high = VOXEL_SIZE_MM
+    low, high = headers.VOXEL_SIZE_MM
     if not np.all((zooms >= low) & (zooms <= high)):  # also where it is not a number
-        return f"impossible voxel size: {by(zooms)} mm"
+        return f"impossible voxel size: {headers.by(zooms)} mm"
     axes = AXES.get(path.parent.name)
     if axes is None:
         return f"no orientation is known for images in {path.parent.name}; known are {', '.join(AXES)}"
     return AnalyzePair(header, stated_affine(axes, header.get_data_shape()[:3], zooms), is_nifti)
 
 
-def check_pair(root: Path, image: str, max_voxel_mm: float) -> HeaderFinding:
+def check_pair(root: Path, image: str, max_voxel_mm: float) -> headers.HeaderFinding:
     """Check a pair as `pipeline.cohort.images.headers.check_header` checks a NIfTI file."""
     try:
         for half in (image, header_of(image)):
             problem = link_problem(root, half)
             if problem is not None and (root / half).exists():
-                return HeaderFinding(problem)
+                return headers.HeaderFinding(problem)
         pair = read_pair(root / image)
     except PermissionError:
-        return HeaderFinding("no permission to read it")
+        return headers.HeaderFinding("no permission to read it")
     except (*UNREADABLE, KeyError) as error:
-        return HeaderFinding(f"not a readable pair: {' '.join(str(error).split())[:120]}")
+        return headers.HeaderFinding(f"not a readable pair: {' '.join(str(error).split())[:120]}")
     if isinstance(pair, str):
-        return HeaderFinding(pair)
-    return HeaderFinding(thickness_problem(pair.affine, max_voxel_mm))
+        return headers.HeaderFinding(pair)
+    return headers.HeaderFinding(headers.thickness_problem(pair.affine, max_voxel_mm))
 
 
 def load_pair(path: Path) -> tuple[np.ndarray, np.ndarray]:
