@@ -50,8 +50,6 @@ UNKNOWN_OF_IMAGE = (
 def person_of_image(name: str) -> tuple[str, str | None]:
     """Participant and session of an image by the name of its file, as BIDS, ADNI and OASIS-1 name them.
 
-    Examples
-    --------
     >>> person_of_image("sub-07_ses-M12_desc-preproc_T1w.nii.gz"), person_of_image("ADNI_002_S_0295_MR.nii")
     (('sub-07', 'ses-M12'), ('sub-ADNI002S0295', None))
     >>> person_of_image("OAS1_0002_MR1_mpr-1.nii.gz"), person_of_image("my scan.nii.gz"), person_of_image("_.nii")

@@ -194,8 +194,6 @@ def without_people(candidates: Sequence[Candidate], path: Path) -> list[Candidat
 def participant_named(name: str, people: set[str]) -> str:
     """The participant_id for a label: with or without ``sub-``, or ADNI's ``002_S_0295``.
 
-    Examples
-    --------
     >>> participant_named("002_S_0295", {"sub-ADNI002S0295"}), participant_named("01", {"sub-01"})
     ('sub-ADNI002S0295', 'sub-01')
     """

@@ -351,9 +351,8 @@ class Disguise:
         moved = dataclasses.replace(scan, location=scan.file or None, **shown)
         if "sites" in self.pseudonyms and scan.site is not None:
             moved = dataclasses.replace(moved, site="S" + self.pseudonym("site", scan.site))
-        return self._renamed(scan, moved) if "ids" in self.pseudonyms else moved
-
-    def _renamed(self, scan: Scan, moved: Scan) -> Scan:
+        if "ids" not in self.pseudonyms:
+            return moved
         scan_id = "I" + self.pseudonym("scan", f"{scan.participant_id}/{scan.scan_id}/{scan.image}")
         image = None if scan.image is None else scan_id + "".join(re.findall(r"\.nii(?:\.gz)?$|\.mgz$", scan.image))
         # The part of a reason after the colon may name other scans and files.

@@ -50,8 +50,9 @@ def read_adni(
     for ptid in [*clinical.ptids, *sorted(image.ptid for image in images)]:
         names.setdefault(person_number(ptid), ptid)
     candidates = [_candidate(image, names, clinical, records, tables) for image in images]
-    notes += [*table_notes, *clinical_notes]
-    notes += _roll_over_notes(clinical.ptids, images, names)
+    others = {ptid for ptid in [*clinical.ptids, *(i.ptid for i in images)] if names[person_number(ptid)] != ptid}
+    joined = [f"{ptid} as {names[person_number(ptid)]}" for ptid in sorted(others)]
+    notes += [*table_notes, *clinical_notes, *note_on(joined, "PTID", "of one RID read as one person")]
     notes += _rows_without_scan(clinical.ptids, clinical.visits, names, candidates)
     pairs = {c.scan.scan_id: (c.scan, records.get(image_id(c.scan.scan_id), SILENT)) for c in candidates if c.scan.kept}
     notes += image_tables.disagreement_notes(pairs)
@@ -65,19 +66,8 @@ def _records(root: Path, files: InputFiles, images: Sequence[AdniImage]) -> tupl
     records, differences = image_tables.combine_records(collection, described)
     present = {image_id(image.image_id): image for image in images}
     dates = {number: (image.date, records[number].date) for number, image in present.items() if number in records}
-    return records, [
-        *notes,
-        *xml_notes,
-        *differences,
-        *image_tables.date_note(dates),
-        *image_tables.coverage_notes(records, set(present)),
-    ]
-
-
-def _roll_over_notes(ptids: Sequence[str], images: Sequence[AdniImage], names: Mapping[int, str]) -> list[str]:
-    others = {ptid for ptid in [*ptids, *(image.ptid for image in images)] if names[person_number(ptid)] != ptid}
-    joined = [f"{ptid} as {names[person_number(ptid)]}" for ptid in sorted(others)]
-    return note_on(joined, "PTID", "of one RID read as one person")
+    notes += [*xml_notes, *differences, *image_tables.date_note(dates)]
+    return records, notes + image_tables.coverage_notes(records, set(present))
 
 
 def _candidate(
@@ -238,13 +228,22 @@ def find_images(root: Path, files: InputFiles, max_voxel_mm: float) -> tuple[lis
     return images, notes + note_on(outside, "image", text, limit=3)
 
 
+def _may_be_t1w(description: str) -> bool:
+    named = _T1W.search(description) and not _DERIVED.search(description)
+    return not description.strip() or bool(named)
+
+
 def _of_folder(series_list: Sequence[DicomSeries]) -> list[AdniImage]:
     """The series of one folder as images; at most one of several has no problem."""
     images = [_image(series) for series in series_list]
     if len(images) == 1:
         return images
     # The folder name describes only one of them, so the header must say that a series is T1-weighted.
-    header_problems = [series.problem or _unlike_t1w(series) for series in series_list]
+    unlike = "not named as a T1-weighted sequence by its DICOM header"
+    header_problems = [
+        series.problem or (None if _may_be_t1w(series.description) else f"{unlike}: {series.name}")
+        for series in series_list
+    ]
     usable = [index for index, problem in enumerate(header_problems) if problem is None]
     names = listed((series_list[index].name for index in usable), 3)
     ambiguous = f"several series in one folder: {names} could each be the image; put each in a separate folder"
@@ -256,12 +255,6 @@ def _of_folder(series_list: Sequence[DicomSeries]) -> list[AdniImage]:
         series_id = f"{image.image_id}_series-{index + 1 if series.number is None else series.number}"
         decided.append(dataclasses.replace(image, image_id=series_id, problem=header_problems[index] or ambiguous))
     return decided
-
-
-def _unlike_t1w(series: DicomSeries) -> str | None:
-    if not series.description.strip() or (_T1W.search(series.description) and not _DERIVED.search(series.description)):
-        return None
-    return f"not named as a T1-weighted sequence by its DICOM header: {series.name}"
 
 
 def _image(series: DicomSeries) -> AdniImage:

@@ -75,13 +75,17 @@ def read_bids(
     anatomy = _of_sessions(matches, T1W, states) if kind.through_t1w else {}
     others = {each.suffix: _of_sessions(matches, each, states) for each in further}
     read = [(_with_session_images(candidate, anatomy, others), facts) for candidate, facts in read]
-    taken = {path for candidate, _ in read for path in (candidate.scan.t1w, *_first_paths(candidate.others)) if path}
+    taken = {candidate.scan.t1w for candidate, _ in read}
+    for images in (images for candidate, _ in read for images in candidate.others.values()):
+        for in_template in (False, True):  # the one that would be used in either space
+            usable = (i.path for i in images if i.problem is None and (i.entry == "template") == in_template)
+            taken.add(next(usable, None))
     misnamed = [path for path, match in matches.items() if match is None and _ends_as(path, kind)]
     candidates, table_notes, fact_notes = with_courses(read, tables, config.mci_horizon_months)
     candidates += [_drop_misnamed(path, kind) for path in misnamed]
     notes = [f"tables come from the dataset above, {tables_root.name}"] if tables_root != root else []
     notes += note_on(ignored, "image", f"excluded by {BIDSIGNORE}", limit=3)
-    notes += table_notes + _other_images(matches, {*asked, *taken}, kind, folders)
+    notes += table_notes + _other_images(matches, {*asked, *filter(None, taken)}, kind, folders)
     return candidates, notes + unmatched_notes(tables, [candidate for candidate, _ in read], kind) + fact_notes
 
 
@@ -150,17 +154,6 @@ def _with_session_images(candidate: Candidate, anatomy: _Sessions, others: Mappi
     t1w = next((i.path for i in anatomy.get(key, ()) if i.entry != "template" and i.problem is None), None)
     of_session = {suffix: images.get(key, ()) for suffix, images in others.items()}
     return dataclasses.replace(candidate.with_scan(t1w=t1w), others=of_session)
-
-
-def _first_paths(others: Mapping[str, Sequence[OtherImage]]) -> list[str]:
-    """Of each kind the image that would be used in the space of the scanner, and in that of the template."""
-    usual = {
-        (suffix, image.entry == "template"): image.path
-        for suffix, images in others.items()
-        for image in reversed(images)
-        if image.problem is None
-    }
-    return list(usual.values())
 
 
 def preference(entities: Mapping[str, str], entry: str) -> tuple[int, ...]:

@@ -142,8 +142,6 @@ def identifier(text: str | None) -> str | None:
 def code_text(value: object) -> str:
     """Text of a code that a table may hold as a number: all digits, and no point in a whole number.
 
-    Examples
-    --------
     >>> code_text(4177011.0), code_text(1.5), code_text("007")
     ('4177011', '1.5', '007')
     """
@@ -325,9 +323,7 @@ def visit_of(code: str) -> Visit:
         return Visit("ses-" + _MONTHLESS[compact])
     if re.fullmatch(r"uns\d*", compact):
         return Visit("ses-" + compact.upper())
-    timed = _timed_code(compact) if re.fullmatch(r"[a-z0-9]+", text) else None
-    timed = timed or _visit_text(text)
-    if timed is not None:
+    if timed := _timed(text, compact):
         months, within_phase = timed
         return Visit(month_session(months), months, within_phase or (of_adni4 and months > 0))
     # X prevents an unknown code from looking like a month.
@@ -348,27 +344,23 @@ def visit_of_session(person: str, session: str) -> Visit:
     return visit_of(name)
 
 
-def _timed_code(code: str) -> tuple[int, bool] | None:
-    """Months and whether they count within a phase, for the short codes."""
-    if code in _TIMED:
-        return _TIMED[code]
-    if match := re.fullmatch(r"m0*(\d{1,3})", code):
-        return int(match[1]), False
-    if match := re.fullmatch(r"y0*(\d{1,2})", code):
-        return 12 * int(match[1]), True
-    if match := re.fullmatch(r"v([1-9])([12])", code):  # ADNI2: v11 year 1, v12 half a year later, v21 year 2 ...
-        return 12 * int(match[1]) + 6 * (int(match[2]) - 1), True
-    return None
-
-
-def _visit_text(text: str) -> tuple[int, bool] | None:
-    """Months and whether they count within a phase, for LONI's words such as ``ADNI2 Year 1 Visit``."""
+def _timed(text: str, compact: str) -> tuple[int, bool] | None:
+    """Months and whether they count within a phase: of a short code, or of words such as ``ADNI2 Year 1 Visit``."""
+    if re.fullmatch(r"[a-z0-9]+", text):
+        if compact in _TIMED:
+            return _TIMED[compact]
+        if match := re.fullmatch(r"m0*(\d{1,3})", compact):
+            return int(match[1]), False
+        if match := re.fullmatch(r"y0*(\d{1,2})", compact):
+            return 12 * int(match[1]), True
+        if match := re.fullmatch(
+            r"v([1-9])([12])", compact
+        ):  # ADNI2: v11 year 1, v12 half a year later, v21 year 2 ...
+            return 12 * int(match[1]) + 6 * (int(match[2]) - 1), True
     if match := re.search(r"\bmonth\s*0*(\d{1,3})\b", text):
         return int(match[1]), "adni4" in text
     if match := re.search(r"\byear\s*0*(\d{1,2})\b", text):
         return 12 * int(match[1]), True
-    if re.search(r"\binitial visit\b", text):
-        return 0, True
-    if re.search(r"\b(screening|baseline)\b", text):
-        return 0, False
+    if match := re.search(r"\b(initial visit|screening|baseline)\b", text):
+        return 0, re.search(r"\binitial visit\b", text) is not None
     return None

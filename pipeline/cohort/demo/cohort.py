@@ -38,8 +38,8 @@ SEVERITY_TABLE = Table(
             for change in planted.CHANGES
         },
         **{f"true_{change.short}_mm3": f"True volume of {change.group}, both sides" for change in planted.CHANGES},
-        f"true_{planted.DIMORPHIC_SHORT}_mm3": f"True volume of {planted.DIMORPHIC_GROUP}, both sides; planted larger in "
-        "men",
+        f"true_{planted.DIMORPHIC_SHORT}_mm3": f"True volume of {planted.DIMORPHIC_GROUP}, both sides; planted larger "
+        "in men",
         "true_intracranial_mm3": "True volume inside the brain outline",
     },
     "image",

@@ -209,8 +209,6 @@ class Score:
     def measured(self, severity: float, standard_normal: float) -> float:
         """The score of someone of a mean severity.
 
-        Examples
-        --------
         >>> next(score for score in SCORES if score.column == "MMSE").measured(2.0, 0.0)
         23.0
         """

@@ -225,8 +225,8 @@ def _one_volume(volumes: Sequence[Path], source: str, series: DicomSeries) -> tu
         raw = raw.astype(np.float32)
     if raw.ndim != 3 or (len(series.files) > 1 and len(series.files) not in raw.shape):
         raise BadInputError(
-            f"{source}: dcm2niix makes an image of {headers.by(raw.shape)} voxels of {series.name}; one volume with all "
-            f"slices is needed. {by_hand}"
+            f"{source}: dcm2niix makes an image of {headers.by(raw.shape)} voxels of {series.name}; one volume with "
+            f"all slices is needed. {by_hand}"
         )
     return raw, converted.affine
 
@@ -266,8 +266,6 @@ def header_of(image: str) -> str:
 def stated_affine(axes: str, shape: tuple[int, ...], zooms: np.ndarray) -> np.ndarray:
     """Affine of a volume by the directions of its indices; the world's origin is the middle of the volume.
 
-    Examples
-    --------
     >>> stated_affine("ASL", (3, 3, 3), np.ones(3)).astype(int).tolist()
     [[0, 0, -1, 1], [1, 0, 0, -1], [0, 1, 0, -1], [0, 0, 0, 1]]
     """

@@ -26,7 +26,7 @@ from pydicom.errors import InvalidDicomError
 from pydicom.uid import UID
 
 from heatlas.pipeline.cohort.images.files import following_links, link_problem
-from heatlas.pipeline.cohort.images.headers import by
+from heatlas.pipeline.cohort.images.headers import by, too_thick
 from heatlas.pipeline.run.documents import irregular_kind
 
 _TAGS = (
@@ -61,8 +61,6 @@ class DicomSeries:
     def name(self) -> str:
         """The series as messages call it.
 
-        Examples
-        --------
         >>> DicomSeries(("a/1.dcm",), 3, "170 slices of 256 x 256", None).name
         'series 3 (170 slices of 256 x 256)'
         """
@@ -245,7 +243,9 @@ def stack_problem(slices: Sequence[Slice], announced: int | None, max_voxel_mm: 
     normal = np.cross(directions[0, :3], directions[0, 3:])
     distances = np.array([position for position, _ in located]) @ normal
     echoes = {part.echo_time for part in slices}
-    return _spacing_problem(np.sort(distances), len(echoes), announced) or _thickness(slices, distances, max_voxel_mm)
+    step = float(np.ptp(distances)) / (len(slices) - 1)
+    sizes = np.array([*(slices[0].spacing or (step, step)), step])
+    return _spacing_problem(np.sort(distances), len(echoes), announced) or too_thick(sizes, max_voxel_mm)
 
 
 def _spacing_problem(distances: np.ndarray, echoes: int, announced: int | None) -> str | None:
@@ -270,11 +270,3 @@ def _spacing_problem(distances: np.ndarray, echoes: int, announced: int | None) 
             f"missing slices: {announced - count} of {announced} that the header announces; download the series again"
         )
     return None
-
-
-def _thickness(slices: Sequence[Slice], distances: np.ndarray, max_voxel_mm: float) -> str | None:
-    step = float(np.ptp(distances)) / (len(slices) - 1)
-    sizes = (*(slices[0].spacing or (step, step)), step)
-    if max(sizes) <= max_voxel_mm:
-        return None
-    return f"slices too thick: voxels of {by(np.round(sizes, 3))} mm, cohort.max_voxel_mm is {max_voxel_mm:g}"

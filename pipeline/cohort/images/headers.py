@@ -109,8 +109,6 @@ def choose_orientation(header: Any) -> Orientation | str:
 def by(values: object) -> str:
     """Three lengths, separated by x.
 
-    Examples
-    --------
     >>> by([1, 1, 1.2])
     '1 x 1 x 1.2'
     """
@@ -260,7 +258,10 @@ def geometry_problem(header: Any) -> str | None:
 
 def thickness_problem(affine: np.ndarray, max_voxel_mm: float) -> str | None:
     """Why an image is too coarse: small structures such as the hippocampus are lost between thick slices."""
-    sizes = np.linalg.norm(affine[:3, :3], axis=0)
+    return too_thick(np.linalg.norm(affine[:3, :3], axis=0), max_voxel_mm)
+
+
+def too_thick(sizes: np.ndarray, max_voxel_mm: float) -> str | None:
     if sizes.max() <= max_voxel_mm:
         return None
     return f"slices too thick: voxels of {by(np.round(sizes, 3))} mm, cohort.max_voxel_mm is {max_voxel_mm:g}"

@@ -54,8 +54,6 @@ def hidden_name(participant: str, salt: str) -> str:
 
     It hides a name from those who read it, not from those who try out all names that there can be.
 
-    Examples
-    --------
     >>> hidden_name("sub-01", "salt")
     'sha256:salt:577636181fdd13034b20c1c64cc476d2'
     >>> hidden_name("sub-ADNI002S0295", "salt") == hidden_name("sub-ADNI131S0295", "salt")
@@ -71,8 +69,6 @@ def spelled_in(text: str, participants: Iterable[str]) -> str | None:
     it without a leading site or study such as ADNI. An id of letters alone, of fewer than five characters, or of fewer
     than six digits counts only after ``sub``: otherwise ``1`` or ``test`` would refuse every text.
 
-    Examples
-    --------
     >>> ids = ["sub-ADNI990S9003", "sub-02", "sub-OASIS10028", "sub-941130"]
     >>> [spelled_in(text, ids) for text in ("of 990_S-9003", "adni990s9003", "SUB 02", "OAS1_0028_MR1", "(941130)")]
     ['sub-ADNI990S9003', 'sub-ADNI990S9003', 'sub-02', 'sub-OASIS10028', 'sub-941130']
@@ -114,8 +110,6 @@ def _spellings(name: str) -> Iterator[tuple[str, ...]]:
 def name_of_person(participants: Iterable[str]) -> dict[str, str]:
     """First name of the person behind each participant.
 
-    Examples
-    --------
     >>> name_of_person(["sub-ADNI131S0295", "sub-ADNI002S0295"])
     {'sub-ADNI002S0295': 'sub-ADNI002S0295', 'sub-ADNI131S0295': 'sub-ADNI002S0295'}
     """
@@ -125,8 +119,6 @@ def name_of_person(participants: Iterable[str]) -> dict[str, str]:
 def known_among(participants: Iterable[str], known: Iterable[str]) -> list[str]:
     """Those of the participants who are known, under any of their names or as a `hidden_name`; sorted.
 
-    Examples
-    --------
     >>> known_among(["sub-ADNI131S0295", "sub-01"], ["sub-ADNI002S0295"])
     ['sub-ADNI131S0295']
     >>> known_among(["sub-ADNI131S0295", "sub-01"], [hidden_name("sub-ADNI002S0295", "salt")])
@@ -151,8 +143,6 @@ def roll_over_notes(participants: Iterable[str]) -> list[str]:
 def unusual_ages(ages: Mapping[str, float]) -> list[str]:
     """A note where ages in years, by participant, look like typing errors; they are used as they are.
 
-    Examples
-    --------
     >>> unusual_ages({"sub-01": 7.5, "sub-02": 6.1, "sub-03": 8.0})
     ['all ages are below 18 (6.1 to 8): are they in years?']
     >>> unusual_ages({"sub-01": 75.0, "sub-02": 7.0, "sub-03": 80.0})

@@ -65,8 +65,6 @@ def few_people(fold: Fold, labels: Mapping[str, Any], share: float, seed: int) -
 
     Drawn by a seed: the same person has the same rank in every fold, and fewer are always among more.
 
-    Examples
-    --------
     >>> fold = Fold(0, ("a", "b", "c", "d"), ("e",), ("f",))
     >>> len(few_people(fold, {"a": "CN", "b": "CN", "c": "AD", "d": "AD"}, 0.5, seed=1).train)
     2
@@ -153,8 +151,6 @@ def fitting_folds(smallest: int, folds: int) -> int:
 
     If none does, the fewest beyond; 0 for fewer than three people.
 
-    Examples
-    --------
     >>> fitting_folds(40, 5), fitting_folds(4, 5), fitting_folds(3, 5), fitting_folds(3, 2), fitting_folds(2, 2)
     (5, 4, 3, 3, 0)
     """
@@ -286,8 +282,6 @@ def _fold(index: int, parts: Mapping[str, Sequence[str]]) -> Fold:
 def annotated_people(people: Sequence[str], share: float, seed: int) -> frozenset[str]:
     """A share of some people, drawn by a seed; the same person has the same rank in every fold.
 
-    Examples
-    --------
     >>> len(annotated_people([f"sub-{n}" for n in range(20)], 0.1, seed=1))
     2
     """
@@ -336,8 +330,6 @@ def networks_for(participants: Sequence[str], split: Split) -> dict[str, tuple[i
     Someone with labelled scans has the fold that tests them (none if a single split trains with them);
     everyone else has all folds. Someone with two names (`pipeline.cohort.people.persons`) is one person.
 
-    Examples
-    --------
     >>> from heatlas.pipeline.cohort.people.splits import Fold
     >>> split = Split((Fold(0, ("sub-1",), (), ("sub-2",)), Fold(1, ("sub-2",), (), ("sub-1",))))
     >>> networks_for(["sub-1", "sub-3"], split)

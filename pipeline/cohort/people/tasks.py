@@ -188,8 +188,6 @@ KINDS: Mapping[KindName, Kind] = {
 def task_of(config: CohortConfig) -> Task:
     """The task of a run.
 
-    Examples
-    --------
     >>> task_of(CohortConfig(classes=("CN", "MCI", "AD"))).unit
     2
     >>> task_of(CohortConfig(target="age")).outputs
