@@ -70,7 +70,7 @@ import datetime
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -250,86 +250,47 @@ class PlantedEffect:
 
 
 _GREY = PLANTED_GROUPS[:4]
-_RISE_WITH_SEVERITY = (
-    "is a straight line in the planted mean severity, with noise; relevance for AD in the planted regions of grey "
-    "matter goes with it"
-)
-
-
-def _null(effect: str, planted: str, variable: str, groups: tuple[str, ...], measure: str) -> PlantedEffect:
-    return PlantedEffect(effect, planted, variable, groups, measure, 0, None, None, expected=False)
-
-
-EFFECTS = (
-    PlantedEffect(
-        "disease",
-        "Tissue of patients is lost in the planted regions, at about 1.85 units of severity above controls",
-        "diagnosis",
-        _GREY,
-        "relevance",
-        1,
-        1.85,
-        "units of severity",
-        expected=True,
-    ),
+_LARGER_IN_MEN = f"{DIMORPHISM_TIMES * PUBLISHED_DIMORPHISM:.0%} larger in men"
+_SEVERITY = "units of severity"
+_PLANTED = {
+    "disease": "Tissue of patients is lost in the planted regions, at about 1.85 units of severity above controls",
+    **{
+        f"severity_{score.column.lower()}": f"{score.column} is a straight line in the planted mean severity, with "
+        "noise; relevance for AD in the planted regions of grey matter goes with it"
+        for score in SCORES
+    },
+    "sex_difference": f"{DIMORPHIC_GROUP}: {_LARGER_IN_MEN}, beyond the size of the head",
+    "site_effect": f"The receive coil of site {COIL_SITE} brightens the back of the brain to {COIL_BACK_TO_FRONT:g} "
+    "times its front; harmonisation should remove what it does to volumes and relevance",
+    "conversion": f"MCI becomes dementia when mean severity exceeds {CONVERSION_SEVERITY:g}: the more severe convert "
+    "sooner",
+    "null_education": "Education changes nothing",
+    "null_field_strength": "Field strength changes nothing",
+    "null_sex_difference": f"Sex changes nothing in the {UNDIMORPHIC_GROUP.lower()} beyond the size of the head",
+}
+# Fields of `PlantedEffect` in a row, without the sentence and with the magnitude only of what should be found
+_ROWS: tuple[tuple[Any, ...], ...] = (
+    ("disease", "diagnosis", _GREY, "relevance", 1, 1.85, _SEVERITY),
     *(
-        PlantedEffect(
-            f"severity_{score.column.lower()}",
-            f"{score.column} {_RISE_WITH_SEVERITY}",
-            score.column.lower(),
+        (
+            f"severity_{name}",
+            name,
             _GREY,
             "relevance",
-            1 if score.per_severity > 0 else -1,
-            score.per_severity,
+            int(math.copysign(1, slope)),
+            slope,
             "points per unit of severity",
-            expected=True,
         )
-        for score in SCORES
+        for name, slope in ((score.column.lower(), score.per_severity) for score in SCORES)
     ),
-    PlantedEffect(
-        "sex_difference",
-        f"{DIMORPHIC_GROUP}: {DIMORPHISM_TIMES * PUBLISHED_DIMORPHISM:.0%} larger in men, beyond the size of the head",
-        "sex",
-        (DIMORPHIC_GROUP,),
-        "volume",
-        1,
-        DIMORPHIC_LOG_RATIO,
-        "log volume, men over women",
-        expected=True,
-    ),
-    PlantedEffect(
-        "site_effect",
-        f"The receive coil of site {COIL_SITE} brightens the back of the brain to {COIL_BACK_TO_FRONT:g} times its "
-        "front; harmonisation should remove what it does to volumes and relevance",
-        "site",
-        (),
-        "volume",
-        0,
-        math.log(COIL_BACK_TO_FRONT),
-        "log signal, back over front",
-        expected=True,
-    ),
-    PlantedEffect(
-        "conversion",
-        f"MCI becomes dementia when mean severity exceeds {CONVERSION_SEVERITY:g}: the more severe convert sooner",
-        "progression",
-        _GREY,
-        "survival",
-        1,
-        CONVERSION_SEVERITY,
-        "units of severity",
-        expected=True,
-    ),
-    _null("null_education", "Education changes nothing", "education", (), "relevance"),
-    _null("null_field_strength", "Field strength changes nothing", "field_strength", (), "relevance"),
-    _null(
-        "null_sex_difference",
-        f"Sex changes nothing in the {UNDIMORPHIC_GROUP.lower()} beyond the size of the head",
-        "sex",
-        (UNDIMORPHIC_GROUP,),
-        "volume",
-    ),
+    ("sex_difference", "sex", (DIMORPHIC_GROUP,), "volume", 1, DIMORPHIC_LOG_RATIO, "log volume, men over women"),
+    ("site_effect", "site", (), "volume", 0, math.log(COIL_BACK_TO_FRONT), "log signal, back over front"),
+    ("conversion", "progression", _GREY, "survival", 1, CONVERSION_SEVERITY, _SEVERITY),
+    ("null_education", "education", (), "relevance", 0, None, None),
+    ("null_field_strength", "field_strength", (), "relevance", 0, None, None),
+    ("null_sex_difference", "sex", (UNDIMORPHIC_GROUP,), "volume", 0, None, None),
 )
+EFFECTS = tuple(PlantedEffect(row[0], _PLANTED[row[0]], *row[1:], expected=row[-1] is not None) for row in _ROWS)
 """All effects and nulls against which analyses of the demo are tested."""
 
 
@@ -487,14 +448,12 @@ def _draw_person(
         )
         drawn.append(replace(visit, has_image=has_image))
     return SyntheticPerson(
+        **place._asdict(),
         rid=9001 + number,
-        site=place.site,
         diagnosis=diagnosis,
-        sex=place.sex,
         age=age,
         education=education,
         apoe4=None if number == 4 else alleles,
-        field_strength=place.field_strength,
         course=course,
         visits=tuple(drawn),
     )

@@ -174,11 +174,12 @@ def make_split(table: ScanTable, config: CohortConfig, seed: int) -> Split:
     }
     numbers = ", ".join(f"{label} {len(people)}" for label, people in by_class.items())
     if not all(by_class.values()):
-        known = {"two classes": "two classes are", "several classes": f"{len(task.outputs)} classes are"}
-        check = "cohort.classes" if len(task.outputs) > 2 else "cohort.negative and cohort.positive"
-        later = "several counts as the last" if len(task.outputs) > 2 else "both counts as the second"
+        several = task.kind.name == "several classes"
+        classes = f"{len(task.outputs)} classes are" if several else "two classes are"
+        check = "cohort.classes" if several else "cohort.negative and cohort.positive"
+        later = "several counts as the last" if several else "both counts as the second"
         raise BadInputError(
-            f"contrast '{task.column}': {known[task.kind.name]} needed, but labelled participants are {numbers} "
+            f"contrast '{task.column}': {classes} needed, but labelled participants are {numbers} "
             f"(someone with {later}). Check {check}, or add scans.{after_inclusion(config)}"
         )
     if config.split == "single":

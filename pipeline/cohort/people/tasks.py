@@ -207,13 +207,9 @@ NUMERIC_COLUMNS = ("age", "mmse", "cdr", "apoe4", "field_strength", "tiv_mm3", "
 
 def contrast_values(candidate: Candidate, column: str) -> tuple[str, ...]:
     """Values of a scan in a column: as in the scan table, then as in the source."""
-    known_values = []
-    if column in (*SCAN_TABLE_COLUMNS, *NUMERIC_COLUMNS):
-        value = getattr(candidate.scan, column)
-        if value is not None:
-            known_values.append(code_text(value))
-    source = candidate.columns.get(column)
-    return (*known_values, source) if source is not None and source not in known_values else tuple(known_values)
+    of_scan = getattr(candidate.scan, column) if column in (*SCAN_TABLE_COLUMNS, *NUMERIC_COLUMNS) else None
+    values = (None if of_scan is None else code_text(of_scan), candidate.columns.get(column))
+    return tuple(dict.fromkeys(value for value in values if value is not None))
 
 
 def with_labels(candidates: Sequence[Candidate], config: CohortConfig) -> list[Candidate]:
@@ -224,15 +220,15 @@ def with_labels(candidates: Sequence[Candidate], config: CohortConfig) -> list[C
     task = task_of(config)
     column = task.column
     matched = [candidate for candidate in candidates if candidate.scan.kept]
-    held = Counter(found[0] for candidate in matched if (found := contrast_values(candidate, column)))
+    held = Counter(values[0] for candidate in matched if (values := contrast_values(candidate, column)))
     present = {_class_of(candidate, task) for candidate in matched}
     if matched and not held:
         candidates_of_task = NUMERIC_COLUMNS if task.is_number else SCAN_TABLE_COLUMNS
         filled = {name for name in candidates_of_task if any(contrast_values(one, name) for one in matched)}
-        known = sorted(filled.union(*(candidate.columns for candidate in matched)))
+        there = sorted(filled.union(*(candidate.columns for candidate in matched)))
         raise BadInputError(
             f"cohort.{'target' if task.is_number else 'contrast_column'} = '{column}': no scan has a value in such a "
-            f"column. With values: {listed(known, 40)}. Choose with "
+            f"column. With values: {listed(there, 40)}. Choose with "
             f"{'--target COLUMN' if task.is_number else '--contrast COLUMN=CLASS,CLASS'}."
         )
     if task.is_number:
@@ -290,19 +286,19 @@ def _class_of(candidate: Candidate, task: Task) -> str | None:
             return value
         if value in MISSING_CODES:
             continue
-        known = number(value)
-        if known is not None and task.column.lower() == "age":
-            known = min(known, OLDEST_AGE)
+        read = number(value)
+        if read is not None and task.column.lower() == "age":
+            read = min(read, OLDEST_AGE)
         for name, condition in by_number.items():
             # A source may hold ranges (``>60``): the same range is the class
-            if condition.holds(known) if known is not None else read_class(value, task.column) == condition:
+            if condition.holds(read) if read is not None else read_class(value, task.column) == condition:
                 return name
     return None
 
 
 def _no_number(wanted: str, setting: str, column: str, values: Sequence[str]) -> str:
     """That no scan is in a class by number, and which numbers there are."""
-    numbers = [known for value in values if (known := number(value)) is not None]
+    numbers = [read for value in values if (read := number(value)) is not None]
     there = f"has numbers from {min(numbers):g} to {max(numbers):g}" if numbers else "has no numbers"
     return f"cohort.{setting} = '{wanted}': no scan is in this class; column '{column}' {there}. Correct the contrast."
 
