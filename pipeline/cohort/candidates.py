@@ -332,7 +332,8 @@ def _with_further(root: Path, candidate: Candidate, config: CohortConfig, space:
 def without_duplicates(candidates: Sequence[Candidate]) -> list[Candidate]:
     """Keep the first of several files with one image id, in path order."""
     first: dict[tuple[str, str], str | None] = {}
-    for scan in sorted(_kept(candidates), key=lambda scan: scan.image or ""):
+    kept = [candidate.scan for candidate in candidates if candidate.scan.kept]
+    for scan in sorted(kept, key=lambda scan: scan.image or ""):
         first.setdefault((scan.participant_id, scan.scan_id), scan.image)
 
     def problem(candidate: Candidate) -> str | None:
@@ -368,10 +369,6 @@ def one_per_session(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 def _rank(candidate: Candidate) -> tuple[tuple[int | str, ...], str]:
     return candidate.preference, candidate.scan.image or ""
-
-
-def _kept(candidates: Iterable[Candidate]) -> list[Scan]:
-    return [candidate.scan for candidate in candidates if candidate.scan.kept]
 
 
 _PIECE = 65_536

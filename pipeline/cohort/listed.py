@@ -143,8 +143,8 @@ def names_images(file: Path) -> bool:
     """Whether a table has a column of paths with images in all its cells."""
     frame, _ = text_tables.read_sheet(file)
     rows = text_tables.filled_rows(frame)
-    named = [str(name) for name in frame.columns if text_tables.plain_name(str(name)) in PATHS]
-    cells = [[cells[name] for _, cells in rows if name in cells] for name in named]
+    path_columns = [str(name) for name in frame.columns if text_tables.plain_name(str(name)) in PATHS]
+    cells = [[cells[name] for _, cells in rows if name in cells] for name in path_columns]
     return any(column_cells and all(map(is_image, column_cells)) for column_cells in cells)
 
 
@@ -220,18 +220,18 @@ def _spelling(text: str) -> str:
 
 def _path_column(file: Path, columns: Sequence[str], rows: Sequence[tuple[int, Cells]]) -> str:
     """The column of paths: the one with such a name, or of several the only one whose cells all end like images."""
-    named = [name for name in columns if text_tables.plain_name(name) in PATHS]
-    if not named:
+    with_name = [name for name in columns if text_tables.plain_name(name) in PATHS]
+    if not with_name:
         raise BadInputError(_no_column(file, "paths of images", "path", columns))
-    if len(named) > 1:
-        fitting = [name for name in named if all(is_image(cells[name]) for _, cells in rows if name in cells)]
+    if len(with_name) > 1:
+        fitting = [name for name in with_name if all(is_image(cells[name]) for _, cells in rows if name in cells)]
         if len(fitting) != 1:
             raise BadInputError(
-                f"{file}: columns {' and '.join(fitting or named)} may hold the paths of images. Rename all but one of "
-                "them."
+                f"{file}: columns {' and '.join(fitting or with_name)} may hold the paths of images. Rename all but one "
+                "of them."
             )
-        named = fitting
-    return named[0]
+        with_name = fitting
+    return with_name[0]
 
 
 def _subject_column(
@@ -243,16 +243,16 @@ def _subject_column(
     least half of its cells, none of them twice, and more folders than the participants do.
     """
     filled = {name: [cells[name] for _, cells in rows if name in cells] for name in columns}
-    named = {name: sum(cell in subjects for cell in cells) for name, cells in filled.items()}
+    n_folders = {name: sum(cell in subjects for cell in cells) for name, cells in filled.items()}
     person = _first(columns, PEOPLE)
     people = {who for who, _ in subjects.values()}
     by_person = sum(visit_named(cell)[0] in people for cell in filled.get(person or "", ()))
     unique = [name for name in columns if name != person and len(set(filled[name])) == len(filled[name])]
-    naming = [name for name in unique if 2 * named[name] >= len(filled[name])]
-    best = max(naming, key=lambda name: named[name], default="")
-    if best and named[best] > by_person:
+    naming = [name for name in unique if 2 * n_folders[name] >= len(filled[name])]
+    best = max(naming, key=lambda name: n_folders[name], default="")
+    if best and n_folders[best] > by_person:
         return best
-    return person if person and named[person] else ""
+    return person if person and n_folders[person] else ""
 
 
 def _first(columns: Sequence[str], names: Sequence[str]) -> str | None:

@@ -289,8 +289,8 @@ def _images(paths: Sequence[str], kind: ImageKind) -> list[tuple[int, str]]:
         match = kind.name.fullmatch(stem)
         if match is not None and folder.rpartition("/")[2] == kind.folder:
             number = int(match.groupdict().get("number") or 0)
-            beside = (path[:-3] + ending for ending in ("img", "IMG"))
-            images.add((number, path if is_pair(path) else next(image for image in beside if header_of(image) == path)))
+            halves = (path[:-3] + ending for ending in ("img", "IMG"))
+            images.add((number, path if is_pair(path) else next(image for image in halves if header_of(image) == path)))
     return sorted(images)
 
 

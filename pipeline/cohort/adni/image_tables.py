@@ -154,13 +154,13 @@ def identity_problem(record: ImageRecord, ptid: str, header_patient: str = "") -
 
 def date_note(dates: Mapping[str, tuple[date | None, date | None]]) -> list[str]:
     """Note on images whose folder and record differ by more than a day (a scan may end after midnight)."""
-    apart = [
+    differing = [
         number
         for number, (folder, record) in dates.items()
         if folder is not None and record is not None and abs((folder - record).days) > 1
     ]
     text = "another date in the collection list or XML than in the folder, which is used"
-    return note_on(apart, "image", text, verb="has")
+    return note_on(differing, "image", text, verb="has")
 
 
 def disagreement_notes(pairs: Mapping[str, tuple[Scan, ImageRecord]]) -> list[str]:

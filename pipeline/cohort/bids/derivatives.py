@@ -61,15 +61,15 @@ def entry_of(
     'in another space than MNI152NLin2009cAsym: space-MNI152NLin6Asym; give the image in the space of the scan'
     """
     space, description = entities.get("space"), entities.get("desc")
-    known = BRAIN_DESCRIPTIONS | SCAN_DESCRIPTIONS | kind.descriptions
-    if description is not None and description.lower() not in known:
-        return "scan", f"not known as a {kind.scan}: desc-{description}; known are {', '.join(sorted(known))}"
+    accepted = BRAIN_DESCRIPTIONS | SCAN_DESCRIPTIONS | kind.descriptions
+    if description is not None and description.lower() not in accepted:
+        return "scan", f"not known as a {kind.scan}: desc-{description}; known are {', '.join(sorted(accepted))}"
     if space == template:
         return "template", None
     if space is not None and space not in NATIVE_SPACES:
         return "scan", f"in another space than {template}: space-{space}; give the image in the space of the scan"
-    named = description is not None and description.lower() in BRAIN_DESCRIPTIONS
-    return ("brain" if (named if skull_stripped is None else skull_stripped) else "scan"), None
+    is_brain = description is not None and description.lower() in BRAIN_DESCRIPTIONS
+    return ("brain" if (is_brain if skull_stripped is None else skull_stripped) else "scan"), None
 
 
 def entry_of_file(

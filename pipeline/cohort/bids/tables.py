@@ -134,11 +134,13 @@ def _rows(path: Path, columns: Sequence[str], tables: BidsTables) -> list[dict[s
         require_columns(path, frame, columns, _TABS)
         rows = filled_rows(frame)
     sex_codes(path, (row for _, row in rows), tables.sex_codes)
-    named = [possible_cells(path.name, line, row, tables.impossible) for line, row in rows if set(columns) <= set(row)]
-    nameless = sum(bool(row) for _, row in rows) - len(named)
+    identified = [
+        possible_cells(path.name, line, row, tables.impossible) for line, row in rows if set(columns) <= set(row)
+    ]
+    nameless = sum(bool(row) for _, row in rows) - len(identified)
     if nameless:
         tables.notes.append(f"{counted(nameless, 'row')} without {' and '.join(columns)} left out: {path.name}")
-    return named
+    return identified
 
 
 def _plain_rows(path: Path) -> list[tuple[int, dict[str, str]]]:
@@ -368,8 +370,7 @@ def _age(row: _Rows, months: int | None) -> tuple[float | None, bool]:
         return age, bool(months) and source is not None and source.startswith(PARTICIPANTS)
     cell = row.cell("age_bl")
     baseline = _PARSERS["age"](cell[0]) if cell else None
-    known = baseline is not None and months is not None
-    return (round(baseline + months / 12, 2) if known else None), False
+    return (None if baseline is None or months is None else round(baseline + months / 12, 2)), False
 
 
 def _apoe4(row: _Rows) -> int | None:

@@ -440,9 +440,9 @@ SexCodes = dict[str, dict[float | None, tuple[Path, str]]]
 """By column of sex, the first table with each code and how it writes the column."""
 
 
-def sex_codes(path: Path, rows: Iterable[Mapping[str, str]], known: SexCodes | None = None) -> SexCodes:
-    """Codes of sex in the rows of a table, with those `known` of other tables."""
-    codes: SexCodes = {} if known is None else known
+def sex_codes(path: Path, rows: Iterable[Mapping[str, str]], earlier: SexCodes | None = None) -> SexCodes:
+    """Codes of sex in the rows of a table, with those of `earlier` tables."""
+    codes: SexCodes = {} if earlier is None else earlier
     for cells in rows:
         for name in cells:
             if _declared_name(name) == "sex":

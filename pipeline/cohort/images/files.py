@@ -49,13 +49,13 @@ def is_dicom(folder: str, name: str) -> bool:
         return False
 
 
-def dicom_files(one: Path) -> tuple[str, ...]:
+def dicom_files(file: Path) -> tuple[str, ...]:
     """Names of the DICOM files in the folder of one of them, sorted; hidden files are left out."""
     try:
-        names = sorted(os.listdir(one.parent))  # noqa: PTH208 names are wanted
+        names = sorted(os.listdir(file.parent))  # noqa: PTH208 names are wanted
     except OSError:
         return ()
-    return tuple(n for n in names if not n.startswith(".") and not is_nifti(n) and is_dicom(str(one.parent), n))
+    return tuple(n for n in names if not n.startswith(".") and not is_nifti(n) and is_dicom(str(file.parent), n))
 
 
 def is_nifti(name: str) -> bool:

@@ -236,8 +236,8 @@ def _mgz_header(block: bytes) -> Any:
         raise ValueError("does not begin like an MGZ header")
     if stored["goodRASFlag"] <= 0:
         raise ValueError("no orientation in the header, so left and right are uncertain")
-    made: Any = MGHHeader  # nibabel declares no types here
-    return made(block[: kind.itemsize], check=False)
+    reader: Any = MGHHeader  # nibabel declares no types here
+    return reader(block[: kind.itemsize], check=False)
 
 
 def geometry_problem(header: Any) -> str | None:

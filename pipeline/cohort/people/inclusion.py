@@ -298,7 +298,7 @@ def _of_run(name: str, kept: Sequence[Candidate], times: Mapping[str, list[objec
     """Values of a column of the scan table or the clinical table; ages as the tables write them."""
     lower = name.lower()
     if lower == "age":
-        return [None if one.scan.age is None else min(one.scan.age, OLDEST_AGE) for one in kept]
+        return [None if candidate.scan.age is None else min(candidate.scan.age, OLDEST_AGE) for candidate in kept]
     if lower in SCAN_COLUMNS and lower not in _NOT_COMPARED:
         return [getattr(candidate.scan, lower) for candidate in kept]
     if lower in TIMES:
@@ -311,7 +311,7 @@ def _of_source(name: str, kept: Sequence[Candidate]) -> list[object]:
     if plain_name(name) in IDENTIFYING:
         return [None] * len(kept)
     cells = [{column.lower(): text for column, text in candidate.columns.items()} for candidate in kept]
-    texts = [one.columns.get(name, lower.get(name.lower())) for one, lower in zip(kept, cells, strict=True)]
+    texts = [candidate.columns.get(name, lower.get(name.lower())) for candidate, lower in zip(kept, cells, strict=True)]
     return [None if text in MISSING_CODES else text for text in texts]
 
 

@@ -116,12 +116,12 @@ class Split:
 
 def require_disjoint(fold: Fold) -> None:
     """Refuse a fold with a participant in two parts; checked again before every prediction."""
-    for one, other in combinations(PARTS, 2):
-        both = sorted(set(getattr(fold, one)) & set(getattr(fold, other)))
+    for first, second in combinations(PARTS, 2):
+        both = sorted(set(getattr(fold, first)) & set(getattr(fold, second)))
         if both:
             raise BadInputError(
-                f"split: fold {fold.index} has {', '.join(both[:5])} in {one} and {other}; results would be too good. "
-                "Make the split again."
+                f"split: fold {fold.index} has {', '.join(both[:5])} in {first} and {second}; results would be too "
+                "good. Make the split again."
             )
 
 
@@ -189,7 +189,9 @@ def make_split(table: ScanTable, config: CohortConfig, seed: int) -> Split:
         folds = _k_folds(by_class, facts, config, seed, numbers)
     return Split(
         tuple(
-            _fold(fold.index, {part: [name for one in getattr(fold, part) for name in names[one]] for part in PARTS})
+            _fold(
+                fold.index, {part: [name for person in getattr(fold, part) for name in names[person]] for part in PARTS}
+            )
             for fold in folds
         )
     )
@@ -348,11 +350,11 @@ def networks_for(participants: Sequence[str], split: Split) -> dict[str, tuple[i
 def networks_that_answered(table: Path, scan_ids: Sequence[str]) -> dict[str, tuple[int, ...]]:
     """Folds whose networks predicted each scan outside the contrast, from ``predictions_applied.tsv``."""
     predictions = read_table(table, ["scan_id", "networks"], ("networks",))
-    named = dict(zip(predictions["scan_id"], predictions["networks"], strict=True))
-    missing = [scan_id for scan_id in scan_ids if scan_id not in named]
+    networks = dict(zip(predictions["scan_id"], predictions["networks"], strict=True))
+    missing = [scan_id for scan_id in scan_ids if scan_id not in networks]
     if missing:
         raise BadInputError(f"{table}: scan {missing[0]} has no row. Run training again.")
-    return {scan_id: tuple(map(int, str(named[scan_id]).split(";"))) for scan_id in scan_ids}
+    return {scan_id: tuple(map(int, str(networks[scan_id]).split(";"))) for scan_id in scan_ids}
 
 
 def people_of(description: Mapping[str, Any], where: str, part: str) -> Sequence[str]:

@@ -224,7 +224,7 @@ def with_labels(candidates: Sequence[Candidate], config: CohortConfig) -> list[C
     present = {_class_of(candidate, task) for candidate in matched}
     if matched and not held:
         candidates_of_task = NUMERIC_COLUMNS if task.is_number else SCAN_TABLE_COLUMNS
-        filled = {name for name in candidates_of_task if any(contrast_values(one, name) for one in matched)}
+        filled = {name for name in candidates_of_task if any(contrast_values(candidate, name) for candidate in matched)}
         there = sorted(filled.union(*(candidate.columns for candidate in matched)))
         raise BadInputError(
             f"cohort.{'target' if task.is_number else 'contrast_column'} = '{column}': no scan has a value in such a "

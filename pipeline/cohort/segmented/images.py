@@ -129,8 +129,8 @@ def labels_of_scans(
     """
     pattern, folder = config.regions.own_labels, config.cohort.freesurfer_folder
     if pattern:
-        named = [path for scan in kept if (path := segmentation_of(input_root, scan, pattern)) is not None]
-        if len(set(named)) < len(named):
+        paths = [path for scan in kept if (path := segmentation_of(input_root, scan, pattern)) is not None]
+        if len(set(paths)) < len(paths):
             raise BadInputError(
                 "several scans would have the same segmentation. Let regions.own_labels tell them apart, by "
                 "{session_id}, {name} or {scan_id}."

@@ -217,9 +217,9 @@ def _program(path: Path, text: str) -> str:
     build = stamp.read_text(encoding="utf-8", errors="replace") if stamp.is_file() else ""
     fast = "fastsurfer" in header.lower() or "+DKT" in path.name or (scripts / "deep-seg.log").is_file()
     name = "FastSurfer" if fast else "FreeSurfer"
-    named = re.search(rf"{name}[^\n]*", header, re.IGNORECASE)
+    stated = re.search(rf"{name}[^\n]*", header, re.IGNORECASE)
     after_system = "" if fast else build.split("x86_64", 1)[-1]
-    version = _VERSION.search(named[0] if named else "") or _VERSION.search(after_system)
+    version = _VERSION.search(stated[0] if stated else "") or _VERSION.search(after_system)
     return f"{name} {version[1]}" if version else f"{name}, version unknown"
 
 
