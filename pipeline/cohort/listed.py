@@ -227,8 +227,8 @@ def _path_column(file: Path, columns: Sequence[str], rows: Sequence[tuple[int, C
         fitting = [name for name in with_name if all(is_image(cells[name]) for _, cells in rows if name in cells)]
         if len(fitting) != 1:
             raise BadInputError(
-                f"{file}: columns {' and '.join(fitting or with_name)} may hold the paths of images. Rename all but one "
-                "of them."
+                f"{file}: columns {' and '.join(fitting or with_name)} may hold the paths of images. Rename all but "
+                "one of them."
             )
         with_name = fitting
     return with_name[0]
