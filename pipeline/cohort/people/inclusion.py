@@ -220,14 +220,9 @@ def _further(
 
 _NOT_COMPARED = frozenset({"label", "kept", "reason", "image"})
 """Columns of the scan table that do not describe a person or an image."""
-_ORDER: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-}
+_SIGNS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
+_COMPARISONS = (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne)
+_ORDER: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = dict(zip(_SIGNS, _COMPARISONS, strict=True))
 
 
 @dataclass(frozen=True, eq=False)
@@ -240,18 +235,25 @@ class InclusionStep:
     unknown: int
 
 
+class _NotComparable(ValueError):
+    """What is wrong with a rule for the columns that there are."""
+
+
 def apply_rule(candidates: Sequence[Candidate], include: str) -> list[Candidate]:
     kept = [candidate for candidate in candidates if candidate.scan.kept]
     if not include or not kept:
         return list(candidates)
     rule = read_rule(include)
-    times, _ = times_of(kept)
-    frame = pd.DataFrame({name: _column(name, kept, times, include) for name in rule.columns}, dtype=object)
     reasons: list[str | None] = [None] * len(kept)
-    for part, text in zip(rule.parts, rule.texts, strict=True):
-        for place, value in enumerate(_met(part, frame, include)):
-            if reasons[place] is None and (value is pd.NA or not value):
-                reasons[place] = dropped_because(text, unknown=value is pd.NA)
+    try:
+        times, _ = times_of(kept)
+        frame = pd.DataFrame({name: _column(name, kept, times) for name in rule.columns}, dtype=object)
+        for part, text in zip(rule.parts, rule.texts, strict=True):
+            for place, value in enumerate(_met(part, frame)):
+                if reasons[place] is None and (value is pd.NA or not value):
+                    reasons[place] = dropped_because(text, unknown=value is pd.NA)
+    except _NotComparable as error:
+        raise BadInputError(f"cohort.include = {include!r}: {error}") from error
     decided = iter(reasons)
     decisions = drop(candidates, lambda candidate: next(decided))
     if not any(candidate.scan.kept for candidate in decisions):
@@ -277,7 +279,7 @@ def steps(scans: pd.DataFrame, rule: InclusionRule) -> list[InclusionStep]:
     return results
 
 
-def _column(name: str, kept: Sequence[Candidate], times: Mapping[str, list[object]], include: str) -> list[object]:
+def _column(name: str, kept: Sequence[Candidate], times: Mapping[str, list[object]]) -> list[object]:
     """Values of a column of the run or else of the source, whatever its case; refused if no scan has one."""
     values = _of_run(name, kept, times)
     if all(value is None for value in values):
@@ -288,10 +290,8 @@ def _column(name: str, kept: Sequence[Candidate], times: Mapping[str, list[objec
     filled = {name for name in ours if any(value is not None for value in _of_run(name, kept, times))}
     source = {name for candidate in kept for name in candidate.columns if plain_name(name) not in IDENTIFYING}
     there = sorted(filled | {name for name in source if name.lower() not in filled}, key=str.lower)
-    raise BadInputError(
-        f"cohort.include = {include!r}: no scan has a value in {name}."
-        f"{did_you_mean(nearest(name, there))} Columns with values: {listed(there, 60)}."
-    )
+    hint = did_you_mean(nearest(name, there))
+    raise _NotComparable(f"no scan has a value in {name}.{hint} Columns with values: {listed(there, 60)}.")
 
 
 def _of_run(name: str, kept: Sequence[Candidate], times: Mapping[str, list[object]]) -> list[object]:
@@ -315,39 +315,39 @@ def _of_source(name: str, kept: Sequence[Candidate]) -> list[object]:
     return [None if text in MISSING_CODES else text for text in texts]
 
 
-def _met(node: ast.expr, frame: pd.DataFrame, include: str) -> pd.Series:
+def _met(node: ast.expr, frame: pd.DataFrame) -> pd.Series:
     if isinstance(node, ast.BoolOp):
         join = operator.and_ if isinstance(node.op, ast.And) else operator.or_
-        return functools.reduce(join, [_met(part, frame, include) for part in node.values])
+        return functools.reduce(join, [_met(part, frame) for part in node.values])
     if isinstance(node, ast.UnaryOp):
-        return ~_met(node.operand, frame, include)
+        return ~_met(node.operand, frame)
     if not isinstance(node, ast.Compare):
         raise TypeError(f"{ast.unparse(node)} is no condition")  # read_rule refuses it
     pairs = zip([node.left, *node.comparators], node.ops, node.comparators, strict=False)
-    compared = [_compare(left, sign, right, frame, include) for left, sign, right in pairs]
+    compared = [_compare(left, sign, right, frame) for left, sign, right in pairs]
     return functools.reduce(operator.and_, compared)
 
 
-def _compare(left: ast.expr, sign: ast.cmpop, right: ast.expr, frame: pd.DataFrame, include: str) -> pd.Series:
+def _compare(left: ast.expr, sign: ast.cmpop, right: ast.expr, frame: pd.DataFrame) -> pd.Series:
     """One comparison, of numbers or of text, NA where a value is missing."""
     wanted = [constant(node) for node in getattr(right, "elts", (right, left))]
     as_text = any(isinstance(value, str) for value in wanted)
-    first = _side(left, frame, as_text, include)
+    first = _side(left, frame, as_text)
     if isinstance(sign, (ast.In, ast.NotIn)):
         met = first.isin(wanted)
         result = met if isinstance(sign, ast.In) else ~met
         return result.astype("boolean").mask(first.isna())
     if as_text and not isinstance(sign, (ast.Eq, ast.NotEq)):
-        raise BadInputError(
-            f"cohort.include = {include!r}: text is compared by ==, != or in, not as in "
+        raise _NotComparable(
+            f"text is compared by ==, != or in, not as in "
             f"{ast.unparse(ast.Compare(left, [sign], [right]))}. A number is written without quotes."
         )
-    second = _side(right, frame, as_text, include)
+    second = _side(right, frame, as_text)
     result = pd.Series(_ORDER[type(sign)](first, second), index=frame.index).astype("boolean")
     return result.mask(first.isna() | second.isna())
 
 
-def _side(node: ast.expr, frame: pd.DataFrame, as_text: bool, include: str) -> pd.Series:
+def _side(node: ast.expr, frame: pd.DataFrame, as_text: bool) -> pd.Series:
     """Values of a side of a comparison, as numbers or as text; a column must hold such."""
     if not isinstance(node, ast.Name):
         return pd.Series([constant(node)] * len(frame), index=frame.index)
@@ -356,16 +356,13 @@ def _side(node: ast.expr, frame: pd.DataFrame, as_text: bool, include: str) -> p
     numeric = filled.map(lambda value: not isinstance(value, str)).all()
     if as_text:
         if numeric:
-            raise BadInputError(
-                f"cohort.include = {include!r}: {node.id} holds numbers ({_examples(filled)}); write them without "
-                "quotes."
-            )
+            raise _NotComparable(f"{node.id} holds numbers ({_examples(filled)}); write them without quotes.")
         return column
     values = column if numeric else column.map(number, na_action="ignore")
     if values.isna().all():
-        raise BadInputError(
-            f"cohort.include = {include!r}: {node.id} holds text ({_examples(filled)}), not numbers; compare it with "
-            f'quoted text: {node.id} == "{filled.iloc[0]}".'
+        raise _NotComparable(
+            f"{node.id} holds text ({_examples(filled)}), not numbers; compare it with quoted text: "
+            f'{node.id} == "{filled.iloc[0]}".'
         )
     return values.astype(float)
 
