@@ -133,7 +133,7 @@ def _read(root: Path, config: CohortConfig, seed: int, selection: ScanSelection)
         scans, notes = [selection.disguise.scan(scan) for scan in scans], selection.disguise.notes(notes)
     used = [scan for scan in scans if scan.kept]
     copies = steps.same_images_note(steps.same_images(root, used))
-    notes += [*filter(None, [copies]), *steps.same_kinds_note(root, used)]
+    notes += ([copies] if copies else []) + steps.same_kinds_note(root, used)
     return InputCohort(root, layout, ScanTable(tuple(scans)), tuple(notes), problem, tuple(matches), clinical, copies)
 
 
