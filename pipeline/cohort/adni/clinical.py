@@ -104,7 +104,7 @@ def read_clinical(
     )
     cdr, cdr_notes = visit_tables.read_visit_table(root, files.get(visit_tables.CDR), ("CDGLOBAL",), persons)
     notes += [*dxsum_notes, *cdr_notes]
-    freesurfer = {}
+    freesurfer: dict[str, VisitTable] = {}
     for name in reversed(visit_tables.FREESURFER):  # newest first
         if name in files:
             freesurfer[name], table_notes = visit_tables.read_visit_table(root, files[name], _OF_FREESURFER, persons)

@@ -251,7 +251,7 @@ class PlantedEffect:
 
 _GREY = PLANTED_GROUPS[:4]
 _LARGER_IN_MEN = f"{DIMORPHISM_TIMES * PUBLISHED_DIMORPHISM:.0%} larger in men"
-_SEVERITY = "units of severity"
+_SEVERITY, _UNIT = "units of severity", "unit of severity"
 _PLANTED = {
     "disease": "Tissue of patients is lost in the planted regions, at about 1.85 units of severity above controls",
     **{
@@ -268,29 +268,21 @@ _PLANTED = {
     "null_field_strength": "Field strength changes nothing",
     "null_sex_difference": f"Sex changes nothing in the {UNDIMORPHIC_GROUP.lower()} beyond the size of the head",
 }
-# Fields of `PlantedEffect` in a row, without the sentence and with the magnitude only of what should be found
 _ROWS: tuple[tuple[Any, ...], ...] = (
-    ("disease", "diagnosis", _GREY, "relevance", 1, 1.85, _SEVERITY),
+    ("disease", "diagnosis", _GREY, "relevance", 1, 1.85, _SEVERITY, True),
     *(
-        (
-            f"severity_{name}",
-            name,
-            _GREY,
-            "relevance",
-            int(math.copysign(1, slope)),
-            slope,
-            "points per unit of severity",
-        )
+        (f"severity_{name}", name, _GREY, "relevance", int(math.copysign(1, slope)), slope, f"points per {_UNIT}", True)
         for name, slope in ((score.column.lower(), score.per_severity) for score in SCORES)
     ),
-    ("sex_difference", "sex", (DIMORPHIC_GROUP,), "volume", 1, DIMORPHIC_LOG_RATIO, "log volume, men over women"),
-    ("site_effect", "site", (), "volume", 0, math.log(COIL_BACK_TO_FRONT), "log signal, back over front"),
-    ("conversion", "progression", _GREY, "survival", 1, CONVERSION_SEVERITY, _SEVERITY),
-    ("null_education", "education", (), "relevance", 0, None, None),
-    ("null_field_strength", "field_strength", (), "relevance", 0, None, None),
-    ("null_sex_difference", "sex", (UNDIMORPHIC_GROUP,), "volume", 0, None, None),
+    ("sex_difference", "sex", (DIMORPHIC_GROUP,), "volume", 1, DIMORPHIC_LOG_RATIO, "log volume, men over women", True),
+    ("site_effect", "site", (), "volume", 0, math.log(COIL_BACK_TO_FRONT), "log signal, back over front", True),
+    ("conversion", "progression", _GREY, "survival", 1, CONVERSION_SEVERITY, _SEVERITY, True),
+    ("null_education", "education", (), "relevance", 0, None, None, False),
+    ("null_field_strength", "field_strength", (), "relevance", 0, None, None, False),
+    ("null_sex_difference", "sex", (UNDIMORPHIC_GROUP,), "volume", 0, None, None, False),
 )
-EFFECTS = tuple(PlantedEffect(row[0], _PLANTED[row[0]], *row[1:], expected=row[-1] is not None) for row in _ROWS)
+"""The fields of `PlantedEffect`, but for the sentence."""
+EFFECTS = tuple(PlantedEffect(row[0], _PLANTED[row[0]], *row[1:]) for row in _ROWS)
 """All effects and nulls against which analyses of the demo are tested."""
 
 

@@ -124,7 +124,8 @@ def clinical_table(
     limits: Counter[str] = Counter()
     shown = [candidate.scan if disguise is None else disguise.scan(candidate.scan) for candidate in kept]
     data: dict[str, list[object]] = {field: [getattr(scan, field) for scan in shown] for field in IDENTITY}
-    data |= {name: [_measure(name, row, limits) for row in cells] for name in MEASURES}
+    for name in MEASURES:
+        data[name] = [_measure(name, row, limits) for row in cells]
     times, notes = times_of(kept)
     data |= times
     described = {**IDENTITY, **MEASURES, **TIMES}
