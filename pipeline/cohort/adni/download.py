@@ -46,12 +46,12 @@ def read_adni(
     clinical, clinical_notes = read_clinical(
         root, files.tables, persons, config, any(row.visit is not None for row in described)
     )
+    ptids = [*clinical.ptids, *sorted(image.ptid for image in images)]
     names: dict[int, str] = {}  # one PTID per RID: the one that ADNIMERGE names first, or the first of the folders
-    for ptid in [*clinical.ptids, *sorted(image.ptid for image in images)]:
+    for ptid in ptids:
         names.setdefault(person_number(ptid), ptid)
     candidates = [_candidate(image, names, clinical, records, tables) for image in images]
-    others = {ptid for ptid in [*clinical.ptids, *(i.ptid for i in images)] if names[person_number(ptid)] != ptid}
-    joined = [f"{ptid} as {names[person_number(ptid)]}" for ptid in sorted(others)]
+    joined = [f"{ptid} as {name}" for ptid in sorted({*ptids}) if (name := names[person_number(ptid)]) != ptid]
     notes += [*table_notes, *clinical_notes, *note_on(joined, "PTID", "of one RID read as one person")]
     notes += _rows_without_scan(clinical.ptids, clinical.visits, names, candidates)
     pairs = {c.scan.scan_id: (c.scan, records.get(image_id(c.scan.scan_id), SILENT)) for c in candidates if c.scan.kept}

@@ -259,8 +259,9 @@ def read_workbook(path: Path) -> tuple[pd.DataFrame, list[str]]:
     names = {column: text.strip() for column, text in enumerate(header) if text.strip()}
     table = [[cells[column] for column in names] for _, cells in body]
     frame = pd.DataFrame(table, index=[number for number, _ in body], columns=range(len(names)), dtype=str)
-    positions, _ = _columns_once(path, list(names.values()), frame, None)
-    frame = frame.iloc[:, positions].set_axis([list(names.values())[position] for position in positions], axis=1)
+    header = list(names.values())
+    positions, _ = _columns_once(path, header, frame, None)
+    frame = frame.iloc[:, positions].set_axis([header[position] for position in positions], axis=1)
     return frame, _sheet_notes(path.name, sheet, names)
 
 

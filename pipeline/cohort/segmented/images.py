@@ -84,8 +84,8 @@ def image_of(names: Collection[str], start_at: str) -> tuple[str, str]:
     >>> image_of({"orig.mgz", "orig_nu.mgz"}, "auto"), image_of({"aseg.mgz"}, "auto")
     (('orig_nu.mgz', 'scan'), ('', 'scan'))
     """
-    kinds = [(name, "brain") for name in BRAINS] + [(name, "scan") for name in HEADS]
-    wanted = sorted(kinds, key=lambda kind: kind[1] != "scan") if start_at == "scan" else kinds
+    brains, heads = [(name, "brain") for name in BRAINS], [(name, "scan") for name in HEADS]
+    wanted = heads + brains if start_at == "scan" else brains + heads
     return next((kind for kind in wanted if kind[0] in names), ("", "scan"))
 
 
@@ -200,11 +200,9 @@ def _is_dseg(labels: Path) -> bool:
 def _table_of(labels: Path, input_root: Path) -> tuple[RegionTable, str]:
     """The region table of a label image, and how to call it."""
     if not _is_dseg(labels):
-        regions = []
-        for number, (name, _) in freesurfer_names().items():
-            side, group = split_side(name)
-            regions.append(Region(number, name, side, MISSING, MISSING, group))
-        return RegionTable(tuple(regions)), "FreeSurfer's table"
+        parts = ((number, name, *split_side(name)) for number, (name, _) in freesurfer_names().items())
+        regions = tuple(Region(number, name, side, MISSING, MISSING, group) for number, name, side, group in parts)
+        return RegionTable(regions), "FreeSurfer's table"
     table = table_beside(labels, input_root)
     if table is None:
         stem = image_stem(labels.name)
