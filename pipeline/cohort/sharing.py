@@ -347,7 +347,7 @@ class Disguise:
     def scan(self, scan: Scan) -> Scan:
         """The scan as outputs may show it; `Scan.location` keeps the path of its image."""
         texts = {name: getattr(scan, name) for name in ("session_id", "scan_id", "image", "reason")}
-        shown = {name: text and self.name(scan.participant_id, text) for name, text in texts.items()}
+        shown: dict[str, Any] = {name: text and self.name(scan.participant_id, text) for name, text in texts.items()}
         moved = dataclasses.replace(scan, location=scan.file or None, **shown)
         if "sites" in self.pseudonyms and scan.site is not None:
             moved = dataclasses.replace(moved, site="S" + self.pseudonym("site", scan.site))

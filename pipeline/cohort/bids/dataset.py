@@ -73,7 +73,7 @@ def read_bids(
     states = _States(root, {*config.kinds, *[T1W] * kind.through_t1w}, config.label, space)
     read = [_candidate(path, match, tables, kind, states) for path, match in asked.items()]
     anatomy = _of_sessions(matches, T1W, states) if kind.through_t1w else {}
-    others = {each.suffix: _of_sessions(matches, each, states) for each in further}
+    others: dict[str, _Sessions] = {each.suffix: _of_sessions(matches, each, states) for each in further}
     read = [(_with_session_images(candidate, anatomy, others), facts) for candidate, facts in read]
     taken = {candidate.scan.t1w for candidate, _ in read}
     for images in (images for candidate, _ in read for images in candidate.others.values()):
