@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import nibabel as nib
 import numpy as np
 
 from heatlas.atlases.spaces import UNREADABLE
-from heatlas.pipeline.cohort.adni.download import adni_participant
 from heatlas.pipeline.cohort.bids.derivatives import (
     BIDS_NAME,
     entry_notes,
@@ -22,9 +20,10 @@ from heatlas.pipeline.cohort.bids.derivatives import (
     with_entries,
 )
 from heatlas.pipeline.cohort.candidates import Candidate, with_anatomy, with_readable_headers, without_people
+from heatlas.pipeline.cohort.cells.values import PTID, adni_participant
 from heatlas.pipeline.cohort.images.files import image_stem, is_image
 from heatlas.pipeline.cohort.oasis import participant as oasis_participant
-from heatlas.pipeline.cohort.people.splits import PARTS, SPLITS_TABLE, Split
+from heatlas.pipeline.cohort.people.splits import PARTS, SPLITS_TABLE, Split, fitting_folds
 from heatlas.pipeline.cohort.people.tasks import TWO_CLASSES, task_of
 from heatlas.pipeline.cohort.reading import InputCohort
 from heatlas.pipeline.cohort.records import Scan, ScanTable
@@ -40,7 +39,7 @@ from heatlas.pipeline.run.work.digests import DigestCache, file_digest
 COPIED = "has the same image, byte for byte, as a person of the run whose networks are applied"
 FEWEST = 3
 """People of each class with whom performance can be measured and baselines fitted."""
-_PTID = re.compile(r"(?<![0-9])[0-9]{3}_S_[0-9]{4,}")
+_PTID = re.compile(rf"(?<!\d){PTID}", re.ASCII)
 _OASIS1 = re.compile(r"OAS1_[0-9]{4}_MR[0-9]+")
 UNKNOWN_OF_IMAGE = (
     "one image says neither age, sex nor diagnosis; give a BIDS dataset with participants.tsv in its place for scores "
@@ -51,8 +50,6 @@ UNKNOWN_OF_IMAGE = (
 def person_of_image(name: str) -> tuple[str, str | None]:
     """Participant and session of an image by the name of its file, as BIDS, ADNI and OASIS-1 name them.
 
-    Examples
-    --------
     >>> person_of_image("sub-07_ses-M12_desc-preproc_T1w.nii.gz"), person_of_image("ADNI_002_S_0295_MR.nii")
     (('sub-07', 'ses-M12'), ('sub-ADNI002S0295', None))
     >>> person_of_image("OAS1_0002_MR1_mpr-1.nii.gz"), person_of_image("my scan.nii.gz"), person_of_image("_.nii")
@@ -69,10 +66,7 @@ def person_of_image(name: str) -> tuple[str, str | None]:
 
 
 def read_scan(path: Path, config: CohortConfig, template: str = DEFAULT_TEMPLATE) -> InputCohort:
-    """One image as a cohort of one person, of whom nothing is known but the name of the file.
-
-    BadInputError if it is no image, cannot be used, or is of someone whom ``cohort.without`` names.
-    """
+    """One image as a cohort of one person, of whom nothing is known but the name of the file."""
     if not is_image(path.name):
         raise BadInputError(
             f"{path}: not an image. Give one {config.kind.scan} (.nii, .nii.gz or .mgz), or an ADNI or OASIS "
@@ -80,7 +74,7 @@ def read_scan(path: Path, config: CohortConfig, template: str = DEFAULT_TEMPLATE
         )
     if config.further_suffixes:
         raise BadInputError(
-            f"{path}: one image, and the networks see {' and '.join(one.suffix for one in config.kinds)} of each "
+            f"{path}: one image, and the networks see {' and '.join(kind.suffix for kind in config.kinds)} of each "
             "session. Give a BIDS dataset with all of them."
         )
     path = path.resolve()
@@ -101,12 +95,13 @@ def read_scan(path: Path, config: CohortConfig, template: str = DEFAULT_TEMPLATE
     candidates, notes = with_entries([candidate if problem is None else candidate.dropped(problem)], config.start_at)
     candidates = with_anatomy(path.parent, candidates, config.kind, config.max_voxel_mm, space)
     candidates, header_notes = with_readable_headers(path.parent, candidates, config.max_voxel_mm)
-    (found,) = over_template(path.parent, candidates, template)
-    if not found.scan.kept:
-        raise BadInputError(f"{path}: {found.scan.reason}. Give one readable {config.kind.scan} with its orientation.")
+    (candidate,) = over_template(path.parent, candidates, template)
+    scan = candidate.scan
+    if not scan.kept:
+        raise BadInputError(f"{path}: {scan.reason}. Give one readable {config.kind.scan} with its orientation.")
     _require_voxels(path)
-    notes += entry_notes([found], space) if config.start_at == "auto" else []
-    return InputCohort(path.parent, "image", ScanTable((found.scan,)), (*notes, *header_notes, UNKNOWN_OF_IMAGE))
+    notes += entry_notes([candidate], space) if config.start_at == "auto" else []
+    return InputCohort(path.parent, "image", ScanTable((scan,)), (*notes, *header_notes, UNKNOWN_OF_IMAGE))
 
 
 def _require_voxels(path: Path) -> None:
@@ -123,46 +118,36 @@ def _require_voxels(path: Path) -> None:
         raise BadInputError(f"{path}: all voxels are alike or not numbers. Give a scan of a head.")
 
 
+def _n_people(cohort: InputCohort, config: CohortConfig) -> dict[str, int]:
+    """Number of labelled people of each class."""
+    labelled = {(scan.label, scan.participant_id) for scan in cohort.table.labelled}
+    return {label: sum(label == of_person for of_person, _ in labelled) for label in config.labels}
+
+
 def why_without_performance(cohort: InputCohort, config: CohortConfig) -> str:
     """Why nothing can be right or wrong in a cohort, as a clause; empty where both classes have enough people."""
     if cohort.layout == "image":
         return "one scan has no label"
-    people = {label: {scan.participant_id for scan in cohort.table.labelled if scan.label == label} for label in
-              config.labels}  # fmt: skip
-    if min(map(len, people.values())) >= FEWEST:
+    people = _n_people(cohort, config)
+    if min(people.values()) >= FEWEST:
         return ""
-    counts = listed([f"{label} {len(who)}" for label, who in people.items()])
+    counts = listed([f"{label} {n}" for label, n in people.items()])
     why = f" ({cohort.problem.rstrip('.')})" if cohort.problem else ""
     return f"{FEWEST} people of each class are needed, and labelled are {counts}{why}"
-
-
-def fitting_folds(smallest: int, folds: int) -> int:
-    """The most folds, up to those wanted, that leave two people of the smallest class outside each test part.
-
-    If none does, the fewest beyond; of three people or more there is always such a number.
-
-    Examples
-    --------
-    >>> fitting_folds(40, 5), fitting_folds(4, 5), fitting_folds(3, 5), fitting_folds(3, 2)
-    (5, 4, 3, 3)
-    """
-    tried: list[int] = [*range(min(folds, smallest), 1, -1), *range(folds + 1, smallest + 1)]
-    return next(k for k in tried if smallest - ceil(smallest / k) >= 2)
 
 
 def _with_copies_named(cohort: InputCohort, config: Config) -> InputCohort:
     """A cohort less the people of whom an image is a copy of one that the networks were made of, under another id.
 
-    Compared are bytes with what the run remembers of its images; an export remembers none. With ``--new-people`` a note
-    names the copies instead. BadInputError if nothing else is left.
+    Compared are bytes with what the run remembers; an export remembers none. With ``--new-people`` a note names them.
     """
     run = RunLayout(Path(config.training.networks_of))
     if not config.training.networks_of or not run.config.is_file() or not SPLITS_TABLE.path(run).is_file():
         return cohort
     trained = {name for fold in Split.read(run).folds for part in PARTS for name in getattr(fold, part)}
     root, digests = read_run_input(run).input, DigestCache(run.digests)
-    known = [digests.remembered(root / one.file) for one in ScanTable.read(run).kept if one.participant_id in trained]
-    stamps = {stamp[0]: stamp[1] for stamp in known if stamp is not None}  # sizes first: few files are read
+    read = [digests.remembered(root / scan.file) for scan in ScanTable.read(run).kept if scan.participant_id in trained]
+    stamps = {stamp[0]: stamp[1] for stamp in read if stamp is not None}  # sizes first: few files are read
     copies = {scan.participant_id for scan in cohort.table.kept if _is_among(cohort.root / scan.file, stamps)}
     if not copies:
         return cohort
@@ -171,8 +156,7 @@ def _with_copies_named(cohort: InputCohort, config: Config) -> InputCohort:
         return replace(cohort, notes=(*cohort.notes, note))
     if copies >= {scan.participant_id for scan in cohort.table.kept}:
         raise BadInputError(f"{cohort.root}: {note}. Give scans of other people.")
-    scans = [replace(scan, kept=False, reason=COPIED) if scan.kept and scan.participant_id in copies else scan
-             for scan in cohort.table]  # fmt: skip
+    scans = [scan.dropped(COPIED) if scan.kept and scan.participant_id in copies else scan for scan in cohort.table]
     return replace(cohort, table=ScanTable(tuple(scans)))
 
 
@@ -186,8 +170,7 @@ def _is_among(path: Path, stamps: Mapping[str, int]) -> bool:
 def to_apply(cohort: InputCohort, config: Config) -> tuple[InputCohort, Config]:
     """The cohort and settings with which networks of a finished run are applied.
 
-    Without enough people of both classes nobody has a label: everyone is predicted by each network of the run, as
-    scans outside the contrast are. BadInputError where a task other than two classes lacks its labels.
+    Without enough people of both classes nobody has a label: each network of the run predicts everyone.
     """
     cohort = _with_copies_named(cohort, config)
     task = task_of(config.cohort)
@@ -200,9 +183,7 @@ def to_apply(cohort: InputCohort, config: Config) -> tuple[InputCohort, Config]:
         return cohort, config
     why = why_without_performance(cohort, config.cohort)
     if not why:
-        smallest = min(len({one.participant_id for one in cohort.table.labelled if one.label == label})
-                       for label in config.cohort.labels)  # fmt: skip
-        folds = fitting_folds(smallest, config.cohort.folds)
+        folds = fitting_folds(min(_n_people(cohort, config.cohort).values()), config.cohort.folds)
         return cohort, replace(config, cohort=replace(config.cohort, folds=folds))
     scans = ScanTable(tuple(replace(scan, label=None) for scan in cohort.table))
     note = f"performance is not measured: {why}; each scan is predicted and compared with the controls of the run"

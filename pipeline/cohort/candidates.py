@@ -1,9 +1,7 @@
 """Which images an input folder holds, and which of them are used.
 
-`walk_input` lists the files; links to folders are followed only with ``--follow-links``. The reader of a layout (ADNI,
-OASIS, BIDS and so on) makes a `Candidate` of each image. The functions here drop candidates, each with a reason: people
-who are not chosen, headers that cannot be used, sessions without the other images that are needed, copies, and all
-images of a session but the preferred one. Copies under several names are reported.
+`walk_input` lists the files, and the reader of a layout (ADNI, OASIS, BIDS and so on) makes a `Candidate` of each
+image. The functions here drop candidates, each with a reason.
 """
 
 from __future__ import annotations
@@ -16,10 +14,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from heatlas.pipeline.cohort.cells.tables import RANGES, SUFFIXES, problem_notes
+from heatlas.pipeline.cohort.cells.values import adni_participant
 from heatlas.pipeline.cohort.images.conversion import check_pair, is_pair
 from heatlas.pipeline.cohort.images.files import (
     are_followed,
@@ -36,7 +36,7 @@ from heatlas.pipeline.cohort.records import FollowUp, Scan
 from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE, KINDS, ImageKind
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.run.plain_text import counted, listed, plain
+from heatlas.pipeline.run.plain_text import counted, listed, note_on, plain
 from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.digests import file_digest
 from heatlas.pipeline.run.work.progress import Progress
@@ -52,16 +52,16 @@ FOREIGN_SUFFIXES = (
 class InputFiles:
     """Files below an input folder, as paths relative to it with POSIX separators, sorted."""
 
-    images: tuple[str, ...]  # NIfTI files
-    tables: tuple[str, ...]  # CSV files
+    images: tuple[str, ...] = ()  # NIfTI files
+    tables: tuple[str, ...] = ()  # CSV files
     # Names of DICOM files by folder: those that end in ``.dcm`` or ``.ima``, and those without a letter ending that
     # begin as DICOM does
-    dicom: Mapping[str, tuple[str, ...]]
-    metadata: tuple[str, ...]  # XML files
-    linked_folders: tuple[str, ...]  # links to folders that are not followed; with --follow-links those in a circle
-    unreadable: tuple[str, ...]  # folders that could not be listed
-    foreign: tuple[str, ...]  # images of other formats, and archives, which may contain images
-    irregular: tuple[str, ...] = ()  # names of tables or XML files that are a named pipe, a socket or a device
+    dicom: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    metadata: tuple[str, ...] = ()  # XML files
+    linked_folders: tuple[str, ...] = ()  # not followed; with --follow-links those in a circle
+    unreadable: tuple[str, ...] = ()  # folders that could not be listed
+    foreign: tuple[str, ...] = ()  # images of other formats, and archives, which may contain images
+    irregular: tuple[str, ...] = ()  # tables or XML files that are a named pipe, a socket or a device
     # Files and folders whose names are not UTF-8 or hold control characters, which a table cannot hold; escaped
     unwritable: tuple[str, ...] = ()
     pairs: tuple[str, ...] = ()  # halves of Analyze pairs (``.hdr``, ``.img``)
@@ -73,78 +73,55 @@ class InputFiles:
         return sum(map(len, self.dicom.values()))
 
 
-def walk_input(root: Path, enter: Callable[[str], bool] = lambda folder: True) -> InputFiles:
-    """List the files below a folder, without hidden ones; `enter` says, by relative path, whether to enter a folder."""
-    images: list[str] = []
-    tables: list[str] = []
-    metadata: list[str] = []
+def walk_input(root: Path, entered: str = ".*") -> InputFiles:
+    """List the files below a folder, without hidden ones; `entered`: pattern of the paths of folders."""
+    paths: dict[str, list[str]] = {item.name: [] for item in dataclasses.fields(InputFiles) if item.name != "dicom"}
     dicom: dict[str, tuple[str, ...]] = {}
-    linked: list[str] = []
-    unreadable: list[str] = []
-    foreign: list[str] = []
-    irregular: list[str] = []
-    unwritable: list[str] = []
-    pairs: list[str] = []
-    workbooks: list[str] = []
-    dead: list[str] = []
 
     def cannot_list(error: OSError) -> None:
-        unreadable.append(_relative(str(error.filename), root))
+        paths["unreadable"].append(_relative(str(error.filename), root))
 
     for folder, folders, files in os.walk(root, onerror=cannot_list, followlinks=are_followed()):
         here = _relative(folder, root)
         prefix = "" if here == "." else here + "/"
-        unwritable += [plain(prefix + name, lines=False) for name in (*folders, *files) if _is_unwritable(name)]
-        folders[:] = [name for name in folders if not _is_unwritable(name)]
-        visible = sorted(name for name in folders if not name.startswith(".") and enter(prefix + name))
-        links = _links_left_out(root, folder, prefix, visible)
-        linked += [prefix + name for name in sorted(links)]
+        unwritable = {name for name in (*folders, *files) if plain(name, lines=False) != name}
+        paths["unwritable"] += [plain(prefix + name, lines=False) for name in unwritable]
+        shown = (name for name in folders if name not in unwritable and not name.startswith("."))
+        visible = sorted(name for name in shown if re.fullmatch(entered, prefix + name))
+        links = {name for name in visible if os.path.islink(os.path.join(folder, name))}  # noqa: PTH114, PTH118 speed
+        if are_followed():
+            links = {name for name in links if leads_in_a_circle(root, prefix + name)}
+        paths["linked_folders"] += [prefix + name for name in links]
         folders[:] = [name for name in visible if name not in links]
-        dead += [prefix + name for name in files if "." not in name and is_dead(folder, name)]
+        paths["dead_links"] += [prefix + name for name in files if "." not in name and is_dead(folder, name)]
         series = []
         for name in files:
-            lower = name.lower()
-            if name.startswith(".") or _is_unwritable(name):
+            if name.startswith(".") or name in unwritable:
                 continue
-            if lower.endswith((".hdr", ".img")):
-                pairs.append(prefix + name)
-            if is_nifti(name):
-                images.append(prefix + name)
-            elif lower.endswith((".csv", ".xml")):
-                names = irregular if is_irregular(folder, name) else tables if lower.endswith(".csv") else metadata
-                names.append(prefix + name)
-            elif lower.endswith(SUFFIXES):
-                workbooks.append(prefix + name)
-            elif lower.endswith(FOREIGN_SUFFIXES):
-                foreign.append(prefix + name)
+            if name.lower().endswith((".hdr", ".img")):
+                paths["pairs"].append(prefix + name)
+            kind = _kind_of_file(folder, name)
+            if kind is not None:
+                paths[kind].append(prefix + name)
             elif is_dicom(folder, name):
                 series.append(name)
         if series:
             dicom[here] = tuple(sorted(series))
     return InputFiles(
-        images=tuple(sorted(images)),
-        tables=tuple(sorted(tables)),
-        dicom=dict(sorted(dicom.items())),
-        metadata=tuple(sorted(metadata)),
-        linked_folders=tuple(sorted(linked)),
-        unreadable=tuple(sorted(unreadable)),
-        foreign=tuple(sorted(foreign)),
-        irregular=tuple(sorted(irregular)),
-        unwritable=tuple(sorted(unwritable)),
-        pairs=tuple(sorted(pairs)),
-        workbooks=tuple(sorted(workbooks)),
-        dead_links=tuple(sorted(dead)),
+        dicom=dict(sorted(dicom.items())), **{kind: tuple(sorted(of_kind)) for kind, of_kind in paths.items()}
     )
 
 
-def _links_left_out(root: Path, folder: str, prefix: str, names: Iterable[str]) -> set[str]:
-    """Links among the names of folders: all of them, or if links are followed those that lead in a circle."""
-    links = {name for name in names if os.path.islink(os.path.join(folder, name))}  # noqa: PTH114, PTH118 speed
-    return {name for name in links if leads_in_a_circle(root, prefix + name)} if are_followed() else links
-
-
-def _is_unwritable(name: str) -> bool:
-    return plain(name, lines=False) != name
+def _kind_of_file(folder: str, name: str) -> str | None:
+    """The field of `InputFiles` that a file belongs to by its name; None if it may be DICOM."""
+    lower = name.lower()
+    if is_nifti(name):
+        return "images"
+    if lower.endswith((".csv", ".xml")):
+        return "irregular" if is_irregular(folder, name) else "tables" if lower.endswith(".csv") else "metadata"
+    if lower.endswith(SUFFIXES):
+        return "workbooks"
+    return "foreign" if lower.endswith(FOREIGN_SUFFIXES) else None
 
 
 def _relative(path: str, root: Path) -> str:
@@ -173,8 +150,19 @@ class Candidate:
     follow_up: FollowUp | None = None  # follow-up of someone without dementia after the scan, if known
     others: Mapping[str, Sequence[OtherImage]] = field(default_factory=dict)  # of the same session, by suffix
 
+    def with_scan(self, **facts: Any) -> Candidate:
+        return dataclasses.replace(self, scan=dataclasses.replace(self.scan, **facts))
+
     def dropped(self, reason: str) -> Candidate:
         return dataclasses.replace(self, scan=self.scan.dropped(reason))
+
+
+def drop(candidates: Iterable[Candidate], why: Callable[[Candidate], str | None]) -> list[Candidate]:
+    """Drop those for which there is a reason; candidates that are dropped already keep theirs."""
+    return [
+        candidate.dropped(reason) if candidate.scan.kept and (reason := why(candidate)) is not None else candidate
+        for candidate in candidates
+    ]
 
 
 def only_participants(candidates: Sequence[Candidate], participants: Sequence[str]) -> list[Candidate]:
@@ -189,48 +177,37 @@ def only_participants(candidates: Sequence[Candidate], participants: Sequence[st
             f"--participant-label {', '.join(unknown)}: no such participant among the {len(people)} of the input, "
             f"which begin {', '.join(sorted(people)[:3])}."
         )
-    return [
-        candidate
-        if candidate.scan.participant_id in wanted or not candidate.scan.kept
-        else candidate.dropped("participant not chosen by --participant-label")
-        for candidate in candidates
-    ]
+    reason = "participant not chosen by --participant-label"
+    return drop(candidates, lambda candidate: None if candidate.scan.participant_id in wanted else reason)
 
 
 def without_people(candidates: Sequence[Candidate], path: Path) -> list[Candidate]:
     """Drop the scans of people whom a table names, by any of their names; raises BadInputError if it names nobody."""
-    named = read_table(path, ["participant_id"])["participant_id"].dropna().astype(str)
-    if not len(named):
+    names = read_table(path, ["participant_id"])["participant_id"].dropna().astype(str)
+    if not len(names):
         raise BadInputError(f"{path}: its column participant_id names nobody. Correct cohort.without.")
-    people = set(known_among([candidate.scan.participant_id for candidate in candidates], sorted(set(named))))
-    return [
-        candidate.dropped(f"named in {path.name} (cohort.without)")
-        if candidate.scan.kept and candidate.scan.participant_id in people
-        else candidate
-        for candidate in candidates
-    ]
+    people = set(known_among([candidate.scan.participant_id for candidate in candidates], sorted(set(names))))
+    reason = f"named in {path.name} (cohort.without)"
+    return drop(candidates, lambda candidate: reason if candidate.scan.participant_id in people else None)
 
 
 def participant_named(name: str, people: set[str]) -> str:
     """The participant_id for a label: with or without ``sub-``, or ADNI's ``002_S_0295``.
 
-    Examples
-    --------
     >>> participant_named("002_S_0295", {"sub-ADNI002S0295"}), participant_named("01", {"sub-01"})
     ('sub-ADNI002S0295', 'sub-01')
     """
     bare = name.strip().removeprefix("sub-")
-    choices = [f"sub-{bare}", "sub-ADNI" + bare.replace("_", "").upper()]
+    choices = [f"sub-{bare}", adni_participant(bare)]
     return next((choice for choice in choices if choice in people), choices[0])
 
 
 def with_readable_headers(
     root: Path, candidates: Sequence[Candidate], max_voxel_mm: float
 ) -> tuple[list[Candidate], list[str]]:
-    """Drop images whose header shows that they cannot be used; images already dropped keep their reason.
+    """Drop images whose header shows that they cannot be used; notes name headers that contradict themselves.
 
-    DICOM series are not checked again: their headers were read when they were found. Notes name headers that contradict
-    themselves, and which part is used.
+    DICOM series are not checked again: their headers were read when they were found.
     """
     checked = []
     repaired: dict[str, list[str]] = {}
@@ -277,45 +254,39 @@ def possible_scans(candidates: Sequence[Candidate]) -> tuple[list[Candidate], li
             value = getattr(scan, column, None)
             if value is not None and not allowed.holds(value):
                 problems.append(f"{scan.image or scan.scan_id}, {column} {value:g} (must be {allowed})")
-                scan = dataclasses.replace(scan, **{column: None})  # type: ignore[arg-type]
-        checked.append(candidate if scan is candidate.scan else dataclasses.replace(candidate, scan=scan))
+                candidate = candidate.with_scan(**{column: None})
+        checked.append(candidate)
     return checked, problem_notes(problems)
 
 
 def with_anatomy(
-    root: Path,
-    candidates: Sequence[Candidate],
-    kind: ImageKind,
-    max_voxel_mm: float,
-    space: str = DEFAULT_TEMPLATE,
+    root: Path, candidates: Sequence[Candidate], kind: ImageKind, max_voxel_mm: float, space: str = DEFAULT_TEMPLATE
 ) -> list[Candidate]:
-    """Drop images that can be registered neither by themselves nor through a T1-weighted image of their session.
-
-    Nothing is dropped of a cohort of T1-weighted images, and no image in template space, which needs no `Scan.t1w`.
-    """
+    """Drop images that can be registered neither by themselves nor through a T1-weighted image of their session."""
     if not kind.through_t1w:
         return list(candidates)
+
+    def problem(candidate: Candidate) -> str | None:
+        scan = candidate.scan
+        if scan.entry == "template":
+            return None
+        if kind.normalised:
+            return (
+                f"not in template space: a {kind.scan} is used in the space of {space} only (space-{space}, or "
+                "--start-at template)"
+            )
+        if scan.t1w is None:
+            return (
+                f"no T1w image of the session: a {kind.scan} is registered through it; add it, or give the image in "
+                "template space (--start-at template)"
+            )
+        header_problem = _checked_header(root, scan.t1w, max_voxel_mm).problem
+        return header_problem and f"T1w image of the session: {header_problem}"
+
     return [
-        _check_anatomy(root, image, kind, max_voxel_mm, space) if image.scan.kept else image for image in candidates
+        candidate.with_scan(t1w=None) if candidate.scan.kept and candidate.scan.entry == "template" else candidate
+        for candidate in drop(candidates, problem)
     ]
-
-
-def _check_anatomy(root: Path, candidate: Candidate, kind: ImageKind, max_voxel_mm: float, space: str) -> Candidate:
-    scan = candidate.scan
-    if scan.entry == "template":
-        return dataclasses.replace(candidate, scan=dataclasses.replace(scan, t1w=None))
-    if kind.normalised:
-        return candidate.dropped(
-            f"not in template space: a {kind.scan} is used in the space of {space} only (space-{space}, or "
-            "--start-at template)"
-        )
-    if scan.t1w is None:
-        return candidate.dropped(
-            f"no T1w image of the session: a {kind.scan} is registered through it; add it, or give the image in "
-            "template space (--start-at template)"
-        )
-    problem = _checked_header(root, scan.t1w, max_voxel_mm).problem
-    return candidate if problem is None else candidate.dropped(f"T1w image of the session: {problem}")
 
 
 def with_further_kinds(
@@ -323,7 +294,7 @@ def with_further_kinds(
 ) -> list[Candidate]:
     """Add the images of ``cohort.further_suffixes`` to each scan, and drop scans whose session lacks one.
 
-    All images of a session enter alike: in template space if the first does, else in the space of the scanner.
+    All enter alike: in template space if the first does, else in the space of the scanner.
     """
     if not config.further_suffixes:
         return list(candidates)
@@ -355,22 +326,22 @@ def _with_further(root: Path, candidate: Candidate, config: CohortConfig, space:
                 f"no {suffix} image of the session{where}: networks see {suffix} beside {config.suffix} "
                 "(cohort.further_suffixes)"
             )
-    return dataclasses.replace(candidate, scan=dataclasses.replace(candidate.scan, further=tuple(paths)))
+    return candidate.with_scan(further=tuple(paths))
 
 
 def without_duplicates(candidates: Sequence[Candidate]) -> list[Candidate]:
     """Keep the first of several files with one image id, in path order."""
-    first: dict[tuple[str, str], Candidate] = {}
-    for candidate in sorted(_kept(candidates), key=lambda c: c.scan.image or ""):
-        first.setdefault((candidate.scan.participant_id, candidate.scan.scan_id), candidate)
+    first: dict[tuple[str, str], str | None] = {}
+    kept = [candidate.scan for candidate in candidates if candidate.scan.kept]
+    for scan in sorted(kept, key=lambda scan: scan.image or ""):
+        first.setdefault((scan.participant_id, scan.scan_id), scan.image)
 
-    def decide(candidate: Candidate) -> Candidate:
-        used = first.get((candidate.scan.participant_id, candidate.scan.scan_id))
-        if not candidate.scan.kept or used is None or used.scan.image == candidate.scan.image:
-            return candidate
-        return candidate.dropped(f"duplicate image id: {candidate.scan.scan_id}, {used.scan.image} is used")
+    def problem(candidate: Candidate) -> str | None:
+        scan = candidate.scan
+        image = first[scan.participant_id, scan.scan_id]
+        return None if image == scan.image else f"duplicate image id: {scan.scan_id}, {image} is used"
 
-    return [decide(candidate) for candidate in candidates]
+    return drop(candidates, problem)
 
 
 ANOTHER_PREFERRED = "another scan of this session is preferred"
@@ -380,31 +351,24 @@ ANOTHER_PREFERRED = "another scan of this session is preferred"
 def one_per_session(candidates: Sequence[Candidate]) -> list[Candidate]:
     """Keep the scan with the smallest preference of several of one session."""
     best: dict[str, Candidate] = {}
-    for candidate in _kept(candidates):
+    for candidate in candidates:
         name = candidate.scan.name
-        if name not in best or _rank(candidate) < _rank(best[name]):
+        if candidate.scan.kept and (name not in best or _rank(candidate) < _rank(best[name])):
             best[name] = candidate
-    return [
-        candidate
-        if not candidate.scan.kept or best[candidate.scan.name] is candidate
-        else candidate.dropped(f"{ANOTHER_PREFERRED}: {_why(best[candidate.scan.name], candidate)}")
-        for candidate in candidates
-    ]
 
+    def problem(candidate: Candidate) -> str | None:
+        used = best[candidate.scan.name]
+        if used is candidate:
+            return None
+        pairs = zip(used.preference, candidate.preference, used.criteria, strict=False)
+        decided = next((f" ({words})" for value, other, words in pairs if value != other), "")
+        return f"{ANOTHER_PREFERRED}: {used.scan.scan_id}{decided}"
 
-def _why(best: Candidate, beaten: Candidate) -> str:
-    """The scan that is used, and the first criterion on which the two differ."""
-    pairs = zip(best.preference, beaten.preference, best.criteria, strict=False)
-    decided = next((words for value, other, words in pairs if value != other), None)
-    return best.scan.scan_id + (f" ({decided})" if decided else "")
+    return drop(candidates, problem)
 
 
 def _rank(candidate: Candidate) -> tuple[tuple[int | str, ...], str]:
     return candidate.preference, candidate.scan.image or ""
-
-
-def _kept(candidates: Iterable[Candidate]) -> list[Candidate]:
-    return [candidate for candidate in candidates if candidate.scan.kept]
 
 
 _PIECE = 65_536
@@ -412,10 +376,7 @@ _PIECE = 65_536
 
 
 def same_images(root: Path, scans: Iterable[Scan]) -> list[tuple[Scan, ...]]:
-    """Scans whose files have the same bytes, in the order given.
-
-    A DICOM series is compared by its first file, which holds unique identifiers.
-    """
+    """Scans whose files have the same bytes; a DICOM series is compared by its first file, with its unique ids."""
     groups: list[list[Scan]] = [list(scans)]
     for trait in (lambda path: path.stat().st_size, _middle, file_digest):
         groups = [part for group in groups for part in _alike(root, group, trait)]
@@ -441,30 +402,21 @@ def _middle(path: Path) -> str:
 
 def same_images_note(groups: Sequence[Sequence[Scan]]) -> str:
     """A note on images that exist under several names; empty if there are none."""
-    if not groups:
-        return ""
-    named = listed(" = ".join(scan.name for scan in group) for group in groups)
-    images = counted(len(groups), "image", "is")
-    return f"{images} used as several scans, byte for byte; find out whom each shows and remove the copies: {named}"
+    text = "used as several scans, byte for byte; find out whom each shows and remove the copies"
+    return "".join(note_on((" = ".join(scan.name for scan in group) for group in groups), "image", text, verb="is"))
 
 
-def same_kinds_note(root: Path, scans: Iterable[Scan]) -> str:
-    """A note on sessions whose images of different kinds are one image; empty if there are none."""
-    named = [scan.name for scan in scans if _has_one_image_twice([scan.file, scan.t1w, *scan.further], root)]
-    if not named:
-        return ""
-    return (
-        f"{counted(len(named), 'session', 'has', 'sessions')} one image as two kinds, byte for byte; find out which "
-        f"kind it is and correct the other: {listed(named, 3)}"
-    )
+def same_kinds_note(root: Path, scans: Iterable[Scan]) -> list[str]:
+    def has_one_twice(scan: Scan) -> bool:
+        files = [root / path for path in dict.fromkeys([scan.file, scan.t1w, *scan.further]) if path]
+        try:
+            return any(
+                file.stat().st_size == other.stat().st_size and file_digest(file) == file_digest(other)
+                for file, other in combinations(files, 2)
+            )
+        except OSError:  # reported where the image is read
+            return False
 
-
-def _has_one_image_twice(paths: Iterable[str | None], root: Path) -> bool:
-    files = [root / path for path in dict.fromkeys(paths) if path]
-    try:
-        return len(files) > 1 and any(
-            file.stat().st_size == other.stat().st_size and file_digest(file) == file_digest(other)
-            for file, other in combinations(files, 2)
-        )
-    except OSError:  # reported where the image is read
-        return False
+    alike = [scan.name for scan in scans if has_one_twice(scan)]
+    text = "one image as two kinds, byte for byte; find out which kind it is and correct the other"
+    return note_on(alike, "session", text, verb="has", limit=3)

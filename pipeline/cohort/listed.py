@@ -1,17 +1,9 @@
 """A table of people and images: ``heatlas run FOLDER OUT --table people.csv``.
 
-One row is one image, with its participant and, where somebody has several, its session. Rows without a path are
-visits without a scan: their diagnoses say who progressed. Paths start from the input folder or from the folder of the
-table. Whatever a wrong table could mix up (a file of two people, two images of one visit, a file that is not there) is
-refused before anything else is read.
-
-Columns are found by name, regardless of case and punctuation:
-
-============ =====================================================================================================
-participant  participant_id, participant, subject_id, subject, sub, fsid, ptid, person, id; ``1`` becomes ``sub-1``
-session      session_id, session, ses, visit_id, visit, viscode2, viscode, timepoint; ``bl``, ``m12`` are months
-path         path, filepath, filename, file, imagepath, imagefile, image, scanpath, scan, t1w, t1, nifti
-============ =====================================================================================================
+One row is one image, with its participant and, where somebody has several, its session. Rows without a path are visits
+without a scan: their diagnoses say who progressed. Paths start from the input folder or from that of the table.
+Whatever a wrong table could mix up (a file of two people, two images of one visit, a file that is not there) is refused
+before anything else is read.
 
 All other cells mean what they mean in ``participants.tsv`` (`pipeline.cohort.bids.tables`). Where the names of images
 say whose they are (FreeSurfer subjects, CAPS), the table needs no paths, and ``participants.tsv`` of a BIDS dataset
@@ -23,30 +15,16 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from heatlas.pipeline.cohort.bids import tables as bids_tables
 from heatlas.pipeline.cohort.bids.dataset import with_courses
 from heatlas.pipeline.cohort.bids.derivatives import entry_of_file
-from heatlas.pipeline.cohort.bids.tables import (
-    PARTICIPANTS,
-    BidsTables,
-    Cells,
-    ScanFacts,
-    facts_of,
-    merge_rows,
-    read_bids_tables,
-)
+from heatlas.pipeline.cohort.bids.tables import PARTICIPANTS, BidsTables, Cells, ScanFacts
 from heatlas.pipeline.cohort.candidates import Candidate, InputFiles
-from heatlas.pipeline.cohort.cells.tables import (
-    filled_rows,
-    plain_name,
-    possible_cells,
-    read_sheet,
-    require_clear_sex,
-    sex_codes,
-)
-from heatlas.pipeline.cohort.cells.values import identifier, visit_of_session
+from heatlas.pipeline.cohort.cells import tables as text_tables
+from heatlas.pipeline.cohort.cells.values import PTID, identifier, visit_of_session
 from heatlas.pipeline.cohort.images.files import are_followed, image_stem, is_image
 from heatlas.pipeline.cohort.oasis import SESSION_FOLDER, participant
 from heatlas.pipeline.cohort.records import Scan
@@ -54,7 +32,7 @@ from heatlas.pipeline.cohort.segmented.subjects import named_scan
 from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.run.plain_text import counted, listed
+from heatlas.pipeline.run.plain_text import counted, listed, note_on
 
 PEOPLE = ("participantid", "participant", "subjectid", "subject", "sub", "fsid", "ptid", "person", "id")
 SESSIONS = ("sessionid", "session", "ses", "visitid", "visit", "viscode2", "viscode", "timepoint")
@@ -65,7 +43,7 @@ PATHS = (
 """Names of columns as `plain_name` spells them; of several of people or sessions the first is used."""
 LONGEST_NAME = 80
 """Letters of participant and session; names of files hold 255, and the rest of those of maps takes up to 150."""
-_PTID = re.compile(r"\d{3}_S_\d{4,}([_-]\w+)?", re.IGNORECASE)
+_PTID = re.compile(rf"{PTID}([_-]\w+)?", re.IGNORECASE)
 _ROUNDED = re.compile(r"\d{16,}\.0*|\d(\.\d+)?e\+\d+", re.IGNORECASE)
 """A number that a spreadsheet rounded to 15 digits: with a point after more digits, or with an exponent."""
 _ERROR = re.compile(r"#(N/A|REF!|VALUE!|NAME\?|DIV/0!|NUM!|NULL!|SPILL!)", re.IGNORECASE)
@@ -111,28 +89,19 @@ def require_short(where: object, person: str, session: str | None) -> None:
 def find_table(text: str, root: Path) -> Path:
     """The file that a setting names: as a path, or in the input folder."""
     for path in (Path(text), root / text):
-        if _exists(path):
+        if os.path.isfile(path):  # noqa: PTH113 `Path.is_file` raises for a path longer than the system allows
             return path.resolve()
     raise BadInputError(f"cohort.table = '{text}': no such file, neither here nor in {root}. Correct --table.")
-
-
-def _exists(path: Path) -> bool:
-    """Whether a path is that of a file; one longer than the system allows is of none."""
-    try:
-        return path.is_file()
-    except OSError:
-        return False
 
 
 def read_people(file: Path, subjects: Mapping[str, tuple[str, str | None]] | None = None) -> PeopleTable:
     """Read a table (CSV, TSV or workbook); BadInputError if a column is missing or could be either of two.
 
-    `subjects`: participant and session by the name of each folder of a subject. The table may have a column of these
-    names in place of paths.
+    `subjects`: participant and session by the name of each folder of a subject, which may stand in place of paths.
     """
-    frame, notes = read_sheet(file)
-    rows = filled_rows(frame)
-    require_clear_sex(sex_codes(file, (cells for _, cells in rows)))
+    frame, notes = text_tables.read_sheet(file)
+    rows = text_tables.filled_rows(frame)
+    text_tables.require_clear_sex(text_tables.sex_codes(file, (cells for _, cells in rows)))
     columns = [str(name) for name in frame.columns]
     path = _path_column(file, columns, rows) if subjects is None else _subject_column(columns, rows, subjects)
     person = _first([name for name in columns if name != path], PEOPLE) or (path if subjects is not None else None)
@@ -144,8 +113,8 @@ def read_people(file: Path, subjects: Mapping[str, tuple[str, str | None]] | Non
     notes.append(f"columns of {file.name} that are used: {', '.join(use for use in uses[: 2 + bool(session)] if use)}")
     nameless = [str(line) for line, cells in rows if cells and person not in cells]
     if nameless:
-        text = f"{counted(len(nameless), 'row')} of {file.name} without {person} left out"
-        notes.append(f"{text}: line {listed(nameless)}")
+        count = counted(len(nameless), "row")
+        notes.append(f"{count} of {file.name} without {person} left out: line {listed(nameless)}")
     impossible: list[str] = []
     people: dict[str, tuple[str, str]] = {}
     people_rows = []
@@ -162,7 +131,7 @@ def read_people(file: Path, subjects: Mapping[str, tuple[str, str | None]] | Non
             _require_exact(file, line, session, cells[session])
             visit = session_of(who, cells[session])
         require_short(f"{file}: line {line}", who, visit)
-        values = possible_cells(file.name, line, cells, impossible)
+        values = text_tables.possible_cells(file.name, line, cells, impossible)
         rest = {name: cell for name, cell in values.items() if name not in (person, session, path)}
         people_rows.append(PeopleRow(line, who, visit, cells.get(path, ""), rest))
     if not people_rows:
@@ -172,10 +141,10 @@ def read_people(file: Path, subjects: Mapping[str, tuple[str, str | None]] | Non
 
 def names_images(file: Path) -> bool:
     """Whether a table has a column of paths with images in all its cells."""
-    frame, _ = read_sheet(file)
-    rows = filled_rows(frame)
-    named = [str(name) for name in frame.columns if plain_name(str(name)) in PATHS]
-    cells = [[cells[name] for _, cells in rows if name in cells] for name in named]
+    frame, _ = text_tables.read_sheet(file)
+    rows = text_tables.filled_rows(frame)
+    path_columns = [str(name) for name in frame.columns if text_tables.plain_name(str(name)) in PATHS]
+    cells = [[cells[name] for _, cells in rows if name in cells] for name in path_columns]
     return any(column_cells and all(map(is_image, column_cells)) for column_cells in cells)
 
 
@@ -184,9 +153,9 @@ def as_bids(table: PeopleTable) -> BidsTables:
     name = table.file.name
     tables = BidsTables(impossible=list(table.impossible), notes=list(table.notes), names=(name, name, name))
     visits = [((row.person, row.session), row.cells) for row in table.rows if row.session is not None]
-    tables.sessions = merge_rows(visits, name, tables.notes)
+    tables.sessions = bids_tables.merge_rows(visits, name, tables.notes)
     people = [(row.person, row.cells) for row in table.rows if row.session is None]
-    tables.participants = merge_rows(people, name, tables.notes)
+    tables.participants = bids_tables.merge_rows(people, name, tables.notes)
     return tables
 
 
@@ -251,18 +220,18 @@ def _spelling(text: str) -> str:
 
 def _path_column(file: Path, columns: Sequence[str], rows: Sequence[tuple[int, Cells]]) -> str:
     """The column of paths: the one with such a name, or of several the only one whose cells all end like images."""
-    named = [name for name in columns if plain_name(name) in PATHS]
-    if not named:
+    with_name = [name for name in columns if text_tables.plain_name(name) in PATHS]
+    if not with_name:
         raise BadInputError(_no_column(file, "paths of images", "path", columns))
-    if len(named) > 1:
-        fitting = [name for name in named if all(is_image(cells[name]) for _, cells in rows if name in cells)]
+    if len(with_name) > 1:
+        fitting = [name for name in with_name if all(is_image(cells[name]) for _, cells in rows if name in cells)]
         if len(fitting) != 1:
             raise BadInputError(
-                f"{file}: columns {' and '.join(fitting or named)} may hold the paths of images. Rename all but one of "
-                "them."
+                f"{file}: columns {' and '.join(fitting or with_name)} may hold the paths of images. Rename all but "
+                "one of them."
             )
-        named = fitting
-    return named[0]
+        with_name = fitting
+    return with_name[0]
 
 
 def _subject_column(
@@ -274,20 +243,20 @@ def _subject_column(
     least half of its cells, none of them twice, and more folders than the participants do.
     """
     filled = {name: [cells[name] for _, cells in rows if name in cells] for name in columns}
-    named = {name: sum(cell in subjects for cell in own) for name, own in filled.items()}
+    n_folders = {name: sum(cell in subjects for cell in cells) for name, cells in filled.items()}
     person = _first(columns, PEOPLE)
     people = {who for who, _ in subjects.values()}
     by_person = sum(visit_named(cell)[0] in people for cell in filled.get(person or "", ()))
-    apart = [name for name in columns if name != person and len(set(filled[name])) == len(filled[name])
-             and 2 * named[name] >= len(filled[name])]  # fmt: skip
-    best = max(apart, key=lambda name: named[name], default="")
-    if best and named[best] > by_person:
+    unique = [name for name in columns if name != person and len(set(filled[name])) == len(filled[name])]
+    naming = [name for name in unique if 2 * n_folders[name] >= len(filled[name])]
+    best = max(naming, key=lambda name: n_folders[name], default="")
+    if best and n_folders[best] > by_person:
         return best
-    return person if person and named[person] else ""
+    return person if person and n_folders[person] else ""
 
 
 def _first(columns: Sequence[str], names: Sequence[str]) -> str | None:
-    by_name = {plain_name(column): column for column in reversed(columns)}
+    by_name = {text_tables.plain_name(column): column for column in reversed(columns)}
     return next((by_name[name] for name in names if name in by_name), None)
 
 
@@ -306,12 +275,9 @@ def read_listed(
     names = scan_ids(images)
     read = [_candidate(root, table.file.name, row, path, names[row], config, space) for row, path in images.items()]
     candidates, notes, fact_notes = with_courses(read, tables, config.mci_horizon_months)
-    unscanned = [row.named for row in table.rows if not row.path]
+    notes += note_on([row.named for row in table.rows if not row.path], "row", f"of {table.file.name} without a path")
     unlisted = sorted(set(files.images) - set(images.values()))
-    if unscanned:
-        notes.append(f"{counted(len(unscanned), 'row')} of {table.file.name} without a path: {listed(unscanned)}")
-    if unlisted:
-        notes.append(f"{counted(len(unlisted), 'image')} in the folder without a row ignored: {listed(unlisted, 3)}")
+    notes += note_on(unlisted, "image", "in the folder without a row ignored", limit=3)
     return candidates, notes + fact_notes
 
 
@@ -322,8 +288,8 @@ def _candidate(
     entry, problem, sidecar = entry_of_file(root / path, config.kind, space, config.label)
     if problem is not None:
         return Candidate(scan.dropped(problem)), None
-    facts = facts_of(scan, {}, row.cells, {}, sidecar, (table, table, table))
-    return Candidate(facts.scan_with(entry), row.cells), facts
+    facts = bids_tables.facts_of(scan, {}, row.cells, {}, sidecar, (table, table, table))
+    return Candidate(replace(facts.scan, entry=entry), row.cells), facts
 
 
 def scan_ids(images: Mapping[PeopleRow, str]) -> dict[PeopleRow, str]:
@@ -331,7 +297,7 @@ def scan_ids(images: Mapping[PeopleRow, str]) -> dict[PeopleRow, str]:
     stems = {row: image_stem(path) for row, path in images.items()}
     if len(set(stems.values())) == len(stems):
         return stems
-    return {row: "_".join(part for part in (row.person, row.session) if part) for row in images}
+    return {row: row.named.replace(" ", "_") for row in images}
 
 
 def _image(root: Path, table: PeopleTable, row: PeopleRow) -> str:
@@ -340,7 +306,7 @@ def _image(root: Path, table: PeopleTable, row: PeopleRow) -> str:
     if not is_image(row.path):
         raise BadInputError(f"{where} is no image. Give paths of NIfTI or FreeSurfer files (.nii, .nii.gz, .mgz).")
     tried = dict.fromkeys(_resolve_folders(root, folder / row.path) for folder in (root, table.file.parent))
-    existing = [path for path in tried if _exists(path) or os.path.islink(path)]  # noqa: PTH114 false if it is too long
+    existing = [path for path in tried if os.path.isfile(path) or os.path.islink(path)]  # noqa: PTH113, PTH114
     if not existing:
         tops = " or ".join(dict.fromkeys(map(str, (root, table.file.parent))))
         raise BadInputError(
@@ -358,36 +324,30 @@ def _image(root: Path, table: PeopleTable, row: PeopleRow) -> str:
 
 
 def _resolve_folders(root: Path, path: Path) -> Path:
-    """A path without links among its folders, unless they are followed and it lies in the input as it is written.
-
-    The file itself is judged with the headers.
-    """
+    """A path without links among its folders, unless they are followed; the file is judged with the headers."""
     written = Path(os.path.normpath(path))
     return written if are_followed() and written.is_relative_to(root) else path.parent.resolve() / path.name
 
 
 def require_single(table: PeopleTable, images: Mapping[PeopleRow, str], of_visits: bool) -> None:
     """Refuse a file or subject in two rows, and two images of one visit."""
-    of_files = ("is in", lambda row: images[row], "Correct the cells, or remove all but one of the rows")
-    of_people = (
-        "has an image in",
-        lambda row: row.named,
-        "Name the session of each in a column session, or keep one row",
-    )
-    for what, key, remedy in (of_files, of_people)[: 1 + of_visits]:
-        rows: dict[str, list[PeopleRow]] = {}
-        for row in images:
-            rows.setdefault(key(row), []).append(row)
-        several = [_name_rows(what, name, of) for name, of in rows.items() if len(of) > 1]
-        if several:
-            raise BadInputError(f"{table.file}: {listed(several, 3)}. {remedy}.")
+    by_file: dict[str, list[PeopleRow]] = {}
+    by_visit: dict[str, list[PeopleRow]] = {}
+    for row, image in images.items():
+        by_file.setdefault(image, []).append(row)
+        by_visit.setdefault(row.named, []).append(row)
 
+    def refuse(several: Mapping[str, Sequence[PeopleRow]], what: str, remedy: str) -> None:
+        cases = []
+        for name, rows in several.items():
+            people = f" (of {listed(dict.fromkeys(row.person for row in rows), 3)})" if several is by_file else ""
+            cases += [f"{name} {what} lines {' and '.join(str(row.line) for row in rows)}{people}"] * (len(rows) > 1)
+        if cases:
+            raise BadInputError(f"{table.file}: {listed(cases, 3)}. {remedy}.")
 
-def _name_rows(what: str, name: str, rows: Sequence[PeopleRow]) -> str:
-    """The rows of one file or visit, with the people of a file that several share."""
-    people = listed(dict.fromkeys(row.person for row in rows), 3)
-    of = f" (of {people})" if what == "is in" else ""
-    return f"{name} {what} lines {' and '.join(str(row.line) for row in rows)}{of}"
+    refuse(by_file, "is in", "Correct the cells, or remove all but one of the rows")
+    if of_visits:
+        refuse(by_visit, "has an image in", "Name the session of each in a column session, or keep one row")
 
 
 _NEAR = 4
@@ -397,12 +357,10 @@ _NEAR = 4
 def visits_and_tables(
     root: Path, named: Mapping[str, tuple[str, str | None]], config: CohortConfig
 ) -> tuple[dict[str, tuple[str, str | None]], BidsTables, list[str]]:
-    """Participant and session of each subject, what the tables say of them, and where these are.
+    """Participant and session of each subject, by its name, what the tables say of them, and where these are.
 
-    The tables are ``--table``, else ``participants.tsv`` in the folder or one above. A file of that name brings the
-    sessions tables beside it along.
-
-    `named`: participant and session by the name of each subject.
+    The tables are ``--table``, else ``participants.tsv`` in the folder or one above, with the sessions tables beside
+    it.
     """
     if config.table and (file := find_table(config.table, root)).name != PARTICIPANTS:
         table = read_people(file, named)
@@ -419,5 +377,5 @@ def visits_and_tables(
             f"{PARTICIPANTS} there."
         )
     visits = sorted(set(named.values()), key=str)
-    tables = read_bids_tables(where, sorted({person for person, _ in visits}), visits)
+    tables = bids_tables.read_bids_tables(where, sorted({person for person, _ in visits}), visits)
     return dict(named), tables, [] if where == root else [f"tables come from {where.name}"]

@@ -1,28 +1,13 @@
 """OASIS-1 and OASIS-2 as downloaded: their tables, and a folder per session with Analyze pairs, anywhere below.
 
-``OAS1_0001_MR1/PROCESSED/MPRAGE/SUBJ_111/*_sbj_111.img``    OASIS-1: the average of the session's scans, whole head
-``OAS1_0001_MR1/PROCESSED/MPRAGE/T88_111/*_masked_gfc.img``  OASIS-1: the same in atlas space, brain only
-``OAS2_0001_MR1/RAW/mpr-1.nifti.img``                        OASIS-2: its scans; the first is used
-
 The tables, CSV or workbook, are recognised by their columns, whatever they are called (downloads carry a digest in the
-name). One row is one session:
-
-=============================  =======================  ==========================================
-meaning                        OASIS-1                  OASIS-2
-=============================  =======================  ==========================================
-session                        ID                       MRI ID
-sex, age, handedness           M/F, Age, Hand           M/F, Age, Hand
-education                      Educ (levels 1 to 5)     EDUC (years)
-clinical                       MMSE, CDR, SES           MMSE, CDR, SES, Group
-intracranial volume            eTIV (cm³)               eTIV (cm³)
-share of it, scaling           nWBV, ASF                nWBV, ASF
-days since the first session   Delay (of MR2)           MR Delay
-=============================  =======================  ==========================================
+name). One row is one session: M/F, Age, Hand, education (levels 1 to 5 of OASIS-1, years of OASIS-2), MMSE, CDR, eTIV
+(cm³), nWBV, ASF, and the days since the first session. Of OASIS-1 the average of a session's scans is used, of OASIS-2
+the first scan (`KINDS`). Both come from one scanner of 1.5 T. Orientation: `pipeline.cohort.images.conversion`.
 
 The diagnosis is that of the Clinical Dementia Rating: 0 is CN, above is AD, none is none (OASIS-1 rated hardly anybody
 below 60). Participants are named as by Clinica, ``sub-OASIS10001``; a session by its months since the first
-(``ses-M000``). A repeated session of OASIS-1 (``_MR2``, within 90 days) is at least month 1. Both data sets come from
-one scanner of 1.5 T. Orientation: `pipeline.cohort.images.conversion`.
+(``ses-M000``). A repeated session of OASIS-1 (``_MR2``, within 90 days) is at least month 1.
 """
 
 from __future__ import annotations
@@ -31,31 +16,32 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from heatlas.pipeline.cohort.candidates import Candidate, InputFiles
+from heatlas.pipeline.cohort.cells import tables as text_tables
 from heatlas.pipeline.cohort.cells import values
-from heatlas.pipeline.cohort.cells.tables import (
-    SUFFIXES,
-    filled_rows,
-    possible_cells,
-    problem_notes,
-    read_header,
-    read_sheet,
-    read_workbook,
-)
 from heatlas.pipeline.cohort.cells.values import month_session, visit_of
 from heatlas.pipeline.cohort.images.conversion import header_of, is_pair
 from heatlas.pipeline.cohort.people.diagnosis import Diagnosis, cdr_diagnosis, follow_up
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.run.plain_text import counted, listed
+from heatlas.pipeline.run.plain_text import listed, note_on
 
 SESSION = {"OAS1": "ID", "OAS2": "MRI ID"}
 """Column of the session by release."""
 NAMES = {"OAS1": "oasis_cross-sectional", "OAS2": "oasis_longitudinal"}
 REQUIRED = {"OAS1": ("M/F", "Age", "CDR"), "OAS2": ("M/F", "Age", "CDR", "Visit")}
 DELAY = {"OAS1": "Delay", "OAS2": "MR Delay"}
+COLUMNS: values.Columns = {
+    "age": ("Age", values.positive),
+    "sex": ("M/F", values.sex),
+    "mmse": ("MMSE", values.score),
+    "cdr": ("CDR", values.score),
+    "tiv_mm3": ("tiv_mm3", values.positive),
+}
+"""Columns of either release that fill a scan; the intracranial volume is converted first."""
 _MM3_PER_CM3 = 1000.0
 _LARGEST_CM3 = 10_000.0
 
@@ -71,10 +57,7 @@ class OasisTable:
 
 
 def read_oasis_table(root: Path, tables: Sequence[str], release: str) -> OasisTable:
-    """Find and read the table of a release among the CSV files and workbooks of a folder.
-
-    BadInputError if there is none or only that of another release, a column is missing, or two tables disagree.
-    """
+    """Find and read the table of a release; refused if it is of another, lacks a column, or two disagree."""
     columns = {name: _columns(root / name) for name in tables}
     fitting = [name for name, names in columns.items() if SESSION[release] in names and "CDR" in names]
     of_release = [name for name in fitting if release != "OAS1" or "MRI ID" not in columns[name]]
@@ -105,17 +88,17 @@ def _agree(row: Mapping[str, str], other: Mapping[str, str], name: str) -> bool:
 
 
 def _columns(path: Path) -> list[str]:
-    if path.suffix.lower() not in SUFFIXES:
-        return read_header(path)
+    if path.suffix.lower() not in text_tables.SUFFIXES:
+        return text_tables.read_header(path)
     try:
-        return [str(name) for name in read_workbook(path)[0].columns]
+        return [str(name) for name in text_tables.read_workbook(path)[0].columns]
     except BadInputError:  # a workbook of something else
         return []
 
 
 def _read(path: Path, release: str) -> OasisTable:
     table = OasisTable(path.name)
-    frame, table.notes = read_sheet(path)
+    frame, table.notes = text_tables.read_sheet(path)
     lacking = [name for name in REQUIRED[release] if name not in frame.columns]
     if lacking:
         raise BadInputError(
@@ -123,7 +106,7 @@ def _read(path: Path, release: str) -> OasisTable:
             f"{', '.join(map(str, frame.columns))}. Download it again from the page of OASIS-{release[-1]}."
         )
     by_session: dict[str, tuple[int, Mapping[str, str]]] = {}
-    for line, cells in filled_rows(frame):
+    for line, cells in text_tables.filled_rows(frame):
         session = cells.get(SESSION[release], "")
         if not session.startswith(f"{release}_"):
             continue
@@ -135,7 +118,7 @@ def _read(path: Path, release: str) -> OasisTable:
                 "or remove one of them."
             )
         by_session[session] = first, {**cells, **earlier}
-        row = possible_cells(path.name, line, _in_mm3(cells, release), table.impossible)
+        row = text_tables.possible_cells(path.name, line, _in_mm3(cells, release), table.impossible)
         table.rows[session] = {**row, **table.rows.get(session, {})}
     return table
 
@@ -169,11 +152,9 @@ def _no_table(root: Path, columns: Mapping[str, Sequence[str]], release: str) ->
 SESSION_FOLDER = re.compile(r"(?P<release>OAS[12])_(?P<person>\d{4})_MR(?P<number>\d+)")
 OASIS3_FOLDER = re.compile(r"(sub-)?OAS3\d{4}_MR_d\d{4,5}")
 TESLA = 1.5
-_DAYS_PER_MONTH = 30.4375
 
 
-@dataclass(frozen=True)
-class ImageKind:
+class ImageKind(NamedTuple):
     """Which image of a session is used."""
 
     folder: str
@@ -182,12 +163,13 @@ class ImageKind:
     wanted: str
 
 
+_PROCESSED = "PROCESSED/MPRAGE"
 KINDS: Mapping[tuple[str, str], ImageKind] = {
     ("OAS1", "subject"): ImageKind(
-        "SUBJ_111", re.compile(r".*_sbj_111"), "scan", "PROCESSED/MPRAGE/SUBJ_111/*_sbj_111.img"
+        "SUBJ_111", re.compile(r".*_sbj_111"), "scan", f"{_PROCESSED}/SUBJ_111/*_sbj_111.img"
     ),
     ("OAS1", "atlas"): ImageKind(
-        "T88_111", re.compile(r".*_t88_masked_gfc"), "brain", "PROCESSED/MPRAGE/T88_111/*_t88_masked_gfc.img"
+        "T88_111", re.compile(r".*_t88_masked_gfc"), "brain", f"{_PROCESSED}/T88_111/*_t88_masked_gfc.img"
     ),
     ("OAS2", "subject"): ImageKind("RAW", re.compile(r"mpr-?(?P<number>\d+).*"), "scan", "RAW/mpr-1.nifti.img"),
 }
@@ -195,16 +177,13 @@ KINDS: Mapping[tuple[str, str], ImageKind] = {
 
 
 def is_oasis(files: InputFiles) -> bool:
-    """Whether a folder holds sessions of OASIS-1 or OASIS-2."""
     return any(_session_of(path) for path in files.pairs)
 
 
-def read_oasis(root: Path, files: InputFiles, config: CohortConfig) -> tuple[list[Candidate], list[str]]:
-    """Read a download: one candidate per session with any image, and notes.
-
-    BadInputError if images of two releases lie together, the table is missing or that of another release, or the image
-    asked for does not exist in this release.
-    """
+def read_oasis(
+    root: Path, files: InputFiles, config: CohortConfig, _space: str = ""
+) -> tuple[list[Candidate], list[str]]:
+    """Read a download: one candidate per session with any image, and notes."""
     sessions: dict[str, list[str]] = {}
     for path in files.pairs:
         if (session := _session_of(path)) is not None:
@@ -223,27 +202,20 @@ def read_oasis(root: Path, files: InputFiles, config: CohortConfig) -> tuple[lis
         )
     table = read_oasis_table(root, (*files.tables, *files.workbooks), release)
     histories = _histories(table, release)
-    candidates = [
-        _candidate(session, paths, kind, table, histories, config) for session, paths in sorted(sessions.items())
-    ]
+    images = {session: _images(paths, kind) for session, paths in sorted(sessions.items())}
+    candidates = [_candidate(session, of, kind, table, histories, config) for session, of in images.items()]
+    twice = [session for session in sessions if len(dict(images[session])) < len(images[session])]
     unscanned = sorted(set(table.rows) - set(sessions))
     diagnosed = sum("CDR" in table.rows[session] for session in unscanned)
+    text = f"in {table.name} without an image here, {diagnosed} of them with a diagnosis"
     rowless = sorted(set(sessions) - set(table.rows))
-    notes = [*table.notes, *problem_notes(table.impossible)]
-    twice = [
-        one for one, paths in sessions.items() if len({n for n, _ in _images(paths, kind)}) < len(_images(paths, kind))
+    notes = [
+        *table.notes,
+        *text_tables.problem_notes(table.impossible),
+        *note_on(twice, "session", "there more than once, the first by path is used", verb="is"),
+        *note_on(unscanned, "session", text),
+        *note_on(rowless, "session", f"with images but no row in {table.name}"),
     ]
-    if twice:
-        notes.append(
-            f"{counted(len(twice), 'session', 'is')} there more than once, the first by path is used: {listed(twice)}"
-        )
-    if unscanned:
-        notes.append(
-            f"{counted(len(unscanned), 'session')} in {table.name} without an image here, {diagnosed} of them with a "
-            f"diagnosis: {listed(unscanned)}"
-        )
-    if rowless:
-        notes.append(f"{counted(len(rowless), 'session')} with images but no row in {table.name}: {listed(rowless)}")
     if config.oasis_image == "atlas":
         notes.append("images of T88_111 are scaled to an atlas, so volumes measured in them are relative (ASF)")
     return candidates, notes
@@ -271,7 +243,7 @@ def session_name(session: str, row: Mapping[str, str]) -> str:
     days = values.score(row.get(DELAY[release]))
     if number == "MR1":
         return month_session(0)
-    return f"ses-{number}" if days is None else month_session(max(1, round(days / _DAYS_PER_MONTH)))
+    return f"ses-{number}" if days is None else month_session(max(1, round(days / values.DAYS_PER_MONTH)))
 
 
 def _session_of(path: str) -> str | None:
@@ -280,38 +252,36 @@ def _session_of(path: str) -> str | None:
 
 def _candidate(
     session: str,
-    paths: Sequence[str],
+    images: Sequence[tuple[int, str]],
     kind: ImageKind,
     table: OasisTable,
     histories: Mapping[str, Sequence[Diagnosis]],
     config: CohortConfig,
 ) -> Candidate:
     row = table.rows.get(session, {})
-    image = next((path for _, path in _images(paths, kind)), None)
+    image = images[0][1] if images else None
     scan = Scan(participant(session), session_name(session, row), session, image, entry=kind.entry)
     if image is None:
         return Candidate(scan.dropped(f"not downloaded: no image {kind.wanted} in its folder"))
     if session not in table.rows:
         return Candidate(scan.dropped(f"no row in {table.name}"))
-    cdr = values.score(row.get("CDR"))
-    diagnosis = _diagnosis(cdr, config)
-    volume = values.positive(row.get("tiv_mm3"))
+    facts = values.read_cells(row, COLUMNS)
+    diagnosis = _diagnosis(facts["cdr"], config)
     filled = replace(
-        scan, diagnosis=diagnosis, diagnosis_source=f"{table.name}: CDR" if diagnosis else None,
-        age=values.positive(row.get("Age")), sex=values.sex(row.get("M/F")), field_strength=TESLA,
-        mmse=values.score(row.get("MMSE")), cdr=cdr, tiv_mm3=volume,
-        tiv_source=None if volume is None else f"{table.name}: eTIV",
-    )  # fmt: skip
+        scan,
+        diagnosis=diagnosis,
+        diagnosis_source=f"{table.name}: CDR" if diagnosis else None,
+        field_strength=TESLA,
+        tiv_source=None if facts["tiv_mm3"] is None else f"{table.name}: eTIV",
+        **facts,
+    )
     history = histories.get(scan.participant_id, ())
     at = next((past for past in history if past.session_id == scan.session_id), None)
     return Candidate(filled, row, follow_up=follow_up(history, at) if len(history) > 1 else None)
 
 
 def _images(paths: Sequence[str], kind: ImageKind) -> list[tuple[int, str]]:
-    """Number and path of the images of a session of a kind, the one that is used first.
-
-    A header without its image names the missing image, which the check of headers reports.
-    """
+    """Number and path of the images of a session of a kind, the one that is used first."""
     images = set()
     for path in paths:
         folder, _, name = path.rpartition("/")
@@ -319,13 +289,9 @@ def _images(paths: Sequence[str], kind: ImageKind) -> list[tuple[int, str]]:
         match = kind.name.fullmatch(stem)
         if match is not None and folder.rpartition("/")[2] == kind.folder:
             number = int(match.groupdict().get("number") or 0)
-            images.add((number, path if is_pair(path) else _image_of(path)))
+            halves = (path[:-3] + ending for ending in ("img", "IMG"))
+            images.add((number, path if is_pair(path) else next(image for image in halves if header_of(image) == path)))
     return sorted(images)
-
-
-def _image_of(header: str) -> str:
-    image = header[:-3] + "img"
-    return image if header_of(image) == header else header[:-3] + "IMG"
 
 
 def _diagnosis(cdr: float | None, config: CohortConfig) -> str | None:

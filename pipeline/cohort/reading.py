@@ -14,28 +14,14 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
-from heatlas.pipeline.cohort import oasis as oasis
+from heatlas.pipeline.cohort import candidates as steps
+from heatlas.pipeline.cohort import oasis
 from heatlas.pipeline.cohort.adni import download as adni
 from heatlas.pipeline.cohort.adni.download import parse_image
 from heatlas.pipeline.cohort.bids import dataset as bids
 from heatlas.pipeline.cohort.bids.derivatives import entry_notes, over_template, with_entries
 from heatlas.pipeline.cohort.bids.tables import PARTICIPANTS
-from heatlas.pipeline.cohort.candidates import (
-    Candidate,
-    InputFiles,
-    one_per_session,
-    only_participants,
-    possible_scans,
-    same_images,
-    same_images_note,
-    same_kinds_note,
-    walk_input,
-    with_anatomy,
-    with_further_kinds,
-    with_readable_headers,
-    without_duplicates,
-    without_people,
-)
+from heatlas.pipeline.cohort.candidates import Candidate, InputFiles
 from heatlas.pipeline.cohort.images.files import are_followed, dead_link, following_links
 from heatlas.pipeline.cohort.listed import find_table, names_images, read_listed, require_short
 from heatlas.pipeline.cohort.people.inclusion import Clinical, apply_rule, clinical_table, require_no_person
@@ -43,14 +29,13 @@ from heatlas.pipeline.cohort.people.persons import roll_over_notes, unusual_ages
 from heatlas.pipeline.cohort.people.tasks import shuffled_labels, unknown_diagnoses, with_labels
 from heatlas.pipeline.cohort.records import ScanTable
 from heatlas.pipeline.cohort.segmented import images as freesurfer
-from heatlas.pipeline.cohort.segmented.images import enters_as_caps, is_caps, read_caps
 from heatlas.pipeline.cohort.segmented.subjects import has_volumes, with_segmented_volumes
 from heatlas.pipeline.cohort.sharing import Disguise, Manifest, Match, capped_ages, select, with_capped_columns
 from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE, T1W, ImageKind, template_name
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.documents import read_json
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.run.plain_text import counted, listed
+from heatlas.pipeline.run.plain_text import counted, listed, note_on
 
 DEMO_TRUTH = "truth"
 """Folder of the demo cohort that holds the planted truth, which must not be read as input."""
@@ -65,10 +50,8 @@ Layout = Literal["adni", "bids", "oasis", "caps", "freesurfer", "table", "image"
 class InputCohort:
     """An input folder as the pipeline sees it.
 
-    `root`: resolved; `Scan.file` is relative to it. `table`: one row per image found. `notes`: what the rows do not
-    show: table rows without a scan, absent columns, links not followed. `problem`: why the cohort has no labels; empty
-    if it has. `matches`: results for the images of a manifest; empty without one. `clinical`: further clinical columns
-    of the scans that are used. `same_images`: the note on scans with the same image; empty if there are none.
+    `root`: resolved; `Scan.file` is relative to it. `notes`: what the rows of the table do not show. `problem`: why
+    there are no labels. `matches`: with a manifest. `same_images`: the note on these; empty without.
     """
 
     root: Path
@@ -82,7 +65,6 @@ class InputCohort:
 
     @property
     def synthetic(self) -> bool:
-        """Whether this is a demo cohort of synthetic people."""
         return (self.root / PLANTED).is_file()
 
 
@@ -90,10 +72,9 @@ class InputCohort:
 class ScanSelection:
     """Which scans of an input are used, and how they are anonymised.
 
-    `participants`: use only these (with or without ``sub-``, or as PTID); empty for all. `manifest`: use only these
-    images. `disguise`: how records are anonymised. `entities`: values by entity of BIDS, which names of images must
-    have. `template`: the one whose space images may be in, as in the settings. `follow_links`: whether links to
-    folders, and to files outside the input folder, are followed.
+    `participants`: with or without ``sub-``, or as PTID; empty for all. `entities`: values by entity of BIDS, which
+    names of images must have. `template`: as in the settings. `follow_links`: to folders, and to files outside the
+    input.
     """
 
     participants: tuple[str, ...] = ()
@@ -107,54 +88,41 @@ class ScanSelection:
 def read_cohort(
     root: Path, config: CohortConfig, seed: int, selection: ScanSelection | Sequence[str] = ()
 ) -> InputCohort:
-    """Read an ADNI or OASIS download, a BIDS dataset or images with a table without writing anything.
-
-    BadInputError if the folder is of no known layout or holds no image, a table or column is missing, a participant is
-    unknown, or the rule of inclusion names no column or keeps nobody.
+    """Read the people and images of an input folder without writing anything; a sequence names participants.
 
     Gives all images found; if none is kept, the table gives the reasons. If scans cannot be labelled, because the
     contrast names a column or value that does not occur, they are still read, and `InputCohort.problem` says why.
-
-    `root`: the input folder. `config`: which contrast to label, and whether to shuffle the labels as a control. `seed`:
-    for the shuffle only. `selection`: which scans; a sequence names participants.
     """
     if not isinstance(selection, ScanSelection):
         selection = ScanSelection(tuple(selection))
+    if not root.is_dir():
+        what = "is a file" if root.exists() else "no such folder"
+        raise BadInputError(
+            f"{root}: {what}. Give an ADNI or OASIS download, a BIDS or CAPS dataset, FreeSurfer subjects, or images "
+            "with --table."
+        )
     with following_links(selection.follow_links):
-        return _read(_input_folder(root), config, seed, selection)
+        return _read(root.resolve(), config, seed, selection)
 
 
 def _read(root: Path, config: CohortConfig, seed: int, selection: ScanSelection) -> InputCohort:
     require_no_person(config)
     space = template_name(selection.template)
     layout, candidates, notes = _find_candidates(root, config, space)
-    candidates, entry_lines = with_entries(candidates, config.start_at)
-    candidates = with_anatomy(root, candidates, config.kind, config.max_voxel_mm, space)
-    candidates = with_further_kinds(root, candidates, config, space)
-    measured = config.freesurfer_folder or (str(root) if layout == "freesurfer" and has_volumes(root) else "")
-    candidates, volume_notes = with_segmented_volumes(candidates, measured)
-    candidates, range_notes = possible_scans(candidates)
-    candidates = with_capped_columns(candidates)
+    candidates, further_notes = _with_images_and_values(root, layout, candidates, config, space)
     problem = ""
     try:
         candidates = with_labels(candidates, config)
     except BadInputError as error:
         problem = str(error)
-    candidates = keep_matching(only_participants(candidates, selection.participants), selection.entities)
-    if config.without:
-        candidates = without_people(candidates, Path(config.without))
-    candidates, header_notes = with_readable_headers(root, candidates, config.max_voxel_mm)
-    candidates = without_duplicates(over_template(root, candidates, selection.template))
-    matches: list[Match] = []
-    if selection.manifest is not None:
-        candidates, matches = select(root, candidates, selection.manifest)
-    candidates = one_per_session(apply_rule(candidates, config.include))
-    entry_lines += entry_notes(candidates, space) if config.start_at == "auto" else []
+    candidates, matches, header_notes = _chosen(root, candidates, config, selection)
+    if config.start_at == "auto":
+        further_notes = [*entry_notes(candidates, space), *further_notes]
     clinical, clinical_notes = clinical_table(candidates, config.clinical_columns, selection.disguise)
     scans, age_notes = capped_ages(candidate.scan for candidate in candidates)
     notes += roll_over_notes(scan.participant_id for scan in scans if scan.kept)
     notes += unusual_ages({scan.participant_id: scan.age for scan in scans if scan.kept and scan.age is not None})
-    notes += [*entry_lines, *volume_notes, *range_notes, *header_notes, *age_notes, *clinical_notes]
+    notes += [*further_notes, *header_notes, *age_notes, *clinical_notes]
     notes += unknown_diagnoses(candidates) if config.contrast_column == "diagnosis" else []
     if config.shuffle_labels:
         kept = shuffled_labels([scan for scan in scans if scan.kept], seed)
@@ -164,24 +132,63 @@ def _read(root: Path, config: CohortConfig, seed: int, selection: ScanSelection)
         matches = selection.disguise.matches(matches, scans)
         scans, notes = [selection.disguise.scan(scan) for scan in scans], selection.disguise.notes(notes)
     used = [scan for scan in scans if scan.kept]
-    copies = same_images_note(same_images(root, used))
-    notes += [note for note in (copies, same_kinds_note(root, used)) if note]
-    table = ScanTable(tuple(scans))
-    return InputCohort(root, layout, table, tuple(notes), problem, tuple(matches), clinical, copies)
+    copies = steps.same_images_note(steps.same_images(root, used))
+    notes += ([copies] if copies else []) + steps.same_kinds_note(root, used)
+    return InputCohort(root, layout, ScanTable(tuple(scans)), tuple(notes), problem, tuple(matches), clinical, copies)
 
 
-def _input_folder(root: Path) -> Path:
-    if not root.is_dir():
-        what = "is a file" if root.exists() else "no such folder"
-        raise BadInputError(
-            f"{root}: {what}. Give an ADNI or OASIS download, a BIDS or CAPS dataset, FreeSurfer subjects, or images "
-            "with --table."
-        )
-    return root.resolve()
+def _with_images_and_values(
+    root: Path, layout: Layout, candidates: list[Candidate], config: CohortConfig, space: str
+) -> tuple[list[Candidate], list[str]]:
+    """Where images enter, the further images of their sessions, and values that are possible and may be shown."""
+    candidates, entry_lines = with_entries(candidates, config.start_at)
+    candidates = steps.with_anatomy(root, candidates, config.kind, config.max_voxel_mm, space)
+    candidates = steps.with_further_kinds(root, candidates, config, space)
+    measured = config.freesurfer_folder or (str(root) if layout == "freesurfer" and has_volumes(root) else "")
+    candidates, volume_notes = with_segmented_volumes(candidates, measured)
+    candidates, range_notes = steps.possible_scans(candidates)
+    return with_capped_columns(candidates), [*entry_lines, *volume_notes, *range_notes]
+
+
+def _chosen(
+    root: Path, candidates: list[Candidate], config: CohortConfig, selection: ScanSelection
+) -> tuple[list[Candidate], list[Match], list[str]]:
+    """Drop who is not asked for, images that cannot be used, and all but one of a session."""
+    candidates = keep_matching(steps.only_participants(candidates, selection.participants), selection.entities)
+    if config.without:
+        candidates = steps.without_people(candidates, Path(config.without))
+    candidates, header_notes = steps.with_readable_headers(root, candidates, config.max_voxel_mm)
+    candidates = steps.without_duplicates(over_template(root, candidates, selection.template))
+    matches: list[Match] = []
+    if selection.manifest is not None:
+        candidates, matches = select(root, candidates, selection.manifest)
+    return steps.one_per_session(apply_rule(candidates, config.include)), matches, header_notes
+
+
+@dataclass(frozen=True)
+class Source:
+    """How a layout is read.
+
+    `read`: the images below a folder, by the settings and the name of the template, with notes. `folders`: which are
+    searched, as a pattern of their paths. `images`: the field of `InputFiles` with the images of this reader alone.
+    """
+
+    read: Callable[[Path, InputFiles, CohortConfig, str], tuple[list[Candidate], list[str]]]
+    folders: str = rf"(?!{DEMO_TRUTH}$).*"
+    images: str = ""
+
+
+SOURCES: Mapping[str, Source] = {
+    "adni": Source(adni.read_adni),
+    "bids": Source(bids.read_bids, "sub-.*"),
+    "oasis": Source(oasis.read_oasis, images="pairs"),
+    "caps": Source(freesurfer.read_caps, freesurfer.CAPS_FOLDERS),
+    "freesurfer": Source(freesurfer.read_subjects, freesurfer.SUBJECT_FOLDERS, images="foreign"),
+    "table": Source(read_listed),
+}
 
 
 def _find_candidates(root: Path, config: CohortConfig, space: str) -> tuple[Layout, list[Candidate], list[str]]:
-    """Layout, candidates and notes of an input folder."""
     listed_images = bool(config.table) and names_images(find_table(config.table, root))
     layout = "table" if listed_images else detect_layout(root, with_table=bool(config.table))
     read_as_such = layout in ("bids", "table") or (layout == "caps" and config.kind.normalised)
@@ -196,18 +203,10 @@ def _find_candidates(root: Path, config: CohortConfig, space: str) -> tuple[Layo
             f"{root}: images of several kinds (cohort.further_suffixes) are read of a BIDS dataset, and this is none. "
             "Convert it to BIDS, or take cohort.further_suffixes out."
         )
-    if layout == "bids":
-        files, months = walk_input(root, bids.enters), config.mci_horizon_months
-        kind, *further = config.kinds
-        candidates, notes = bids.read_bids(root, files, months, kind, config.label, space, further)
-    elif layout == "table":
-        files = walk_input(root, _is_searched)
-        candidates, notes = read_listed(root, files, config, space)
-    else:
-        files = walk_input(root, _ENTERS.get(layout, _is_searched))
-        candidates, notes = _READERS[layout](root, files, config)
-    images = {"oasis": files.pairs, "freesurfer": files.foreign}
-    used = images.get(layout, [c.scan.image for c in candidates if c.scan.image is not None])
+    source = SOURCES[layout]
+    files = steps.walk_input(root, source.folders)
+    candidates, notes = source.read(root, files, config, space)
+    used = getattr(files, source.images) if source.images else [c.scan.image for c in candidates if c.scan.image]
     notes = [*notes, *_file_notes(root, files, layout, used)]
     if not candidates:
         raise BadInputError(f"{root}: no image of a participant found. " + " ".join(note + "." for note in notes))
@@ -216,25 +215,11 @@ def _find_candidates(root: Path, config: CohortConfig, space: str) -> tuple[Layo
     return layout, candidates, notes
 
 
-def _is_searched(folder: str) -> bool:
-    return folder != DEMO_TRUTH
-
-
-_READERS: Mapping[str, Callable[[Path, InputFiles, CohortConfig], tuple[list[Candidate], list[str]]]] = {
-    "adni": adni.read_adni,
-    "oasis": oasis.read_oasis,
-    "freesurfer": freesurfer.read_subjects,
-    "caps": read_caps,
-}
-_ENTERS: Mapping[str, Callable[[str], bool]] = {"freesurfer": freesurfer.enters, "caps": enters_as_caps}
-"""Which folders of a layout are searched, if not all."""
-
-
 def detect_layout(root: Path, with_table: bool = False) -> Layout:
     """Detect the layout of a folder; one of no known layout is refused unless a table of its images is given."""
     if freesurfer.is_subjects_folder(root):
         return "freesurfer"
-    if is_caps(root):
+    if freesurfer.is_caps(root):
         return "caps"
     if with_table:
         return "table"
@@ -243,9 +228,11 @@ def detect_layout(root: Path, with_table: bool = False) -> Layout:
         return "bids"
     if any(re.fullmatch(r"adnimerge.*\.csv", name, re.IGNORECASE) for name in names):
         return "adni"
-    files = walk_input(root, lambda folder: folder != DEMO_TRUTH)
+    files = steps.walk_input(root, Source.folders)
     tables = [name.rsplit("/", 1)[-1].lower() for name in files.tables]
-    if any(name.startswith("adnimerge") for name in tables) or _has_participants(files):
+    series = [f"{folder}/{names[0]}" for folder, names in files.dicom.items()]
+    of_participants = any(parse_image(path) is not None for path in (*files.images, *series))
+    if of_participants or any(name.startswith("adnimerge") for name in tables):
         return "adni"
     if oasis.is_oasis(files):
         return "oasis"
@@ -264,58 +251,41 @@ def detect_layout(root: Path, with_table: bool = False) -> Layout:
     )
 
 
-def _has_participants(files: InputFiles) -> bool:
-    series = (f"{folder}/{names[0]}" for folder, names in files.dicom.items())
-    return any(parse_image(path) is not None for path in (*files.images, *series))
-
-
 def _file_notes(root: Path, files: InputFiles, layout: str, used: Collection[str]) -> list[str]:
     notes = []
     if files.dicom and layout == "bids":
         notes.append(f"{counted(files.dicom_count, 'DICOM file')} ignored: BIDS uses NIfTI; convert them")
-    if files.linked_folders:
-        why = "in a circle, not followed" if are_followed() else "not followed; give the real folder, or --follow-links"
-        notes.append(
-            f"{counted(len(files.linked_folders), 'link')} to folders {why}: {listed(files.linked_folders, 3)}"
-        )
+    why = "in a circle, not followed" if are_followed() else "not followed; give the real folder, or --follow-links"
+    notes += note_on(files.linked_folders, "link", f"to folders {why}", limit=3)
     if files.dead_links:
         kinds = dict.fromkeys(dead_link(root / name) for name in files.dead_links)
         notes.append(f"{listed(files.dead_links, 3)}: {'; '.join(kinds)}")
     notes += _foreign_notes(files, used)
-    if files.irregular:
-        notes.append(
-            f"{counted(len(files.irregular), 'table or XML file', 'is', 'tables or XML files')} not read (a named "
-            f"pipe, a socket or a device): {listed(files.irregular, 3)}"
-        )
-    if files.unwritable:
-        notes.append(
-            f"{counted(len(files.unwritable), 'file or folder', 'is', 'files and folders')} left out because of names "
-            "that are not UTF-8 or hold control characters; rename them: "
-            f"{listed(files.unwritable, 3)}"
-        )
-    if files.unreadable:
-        notes.append(
-            f"{counted(len(files.unreadable), 'folder')} could not be listed (permissions?): "
-            f"{listed(files.unreadable, 3)}"
-        )
-    return notes
+    text = "not read (a named pipe, a socket or a device)"
+    notes += note_on(files.irregular, "table or XML file", text, verb="is", plural="tables or XML files", limit=3)
+    text = "left out because of names that are not UTF-8 or hold control characters; rename them"
+    notes += note_on(files.unwritable, "file or folder", text, verb="is", plural="files and folders", limit=3)
+    return notes + note_on(files.unreadable, "folder", "could not be listed (permissions?)", limit=3)
 
 
 def _foreign_notes(files: InputFiles, used: Collection[str] = ()) -> list[str]:
     foreign = [name for name in files.foreign if name not in used]
-    if not foreign:
-        return []
-    return [
-        f"{counted(len(foreign), 'archive or image', '', 'archives or images')} of unsupported format ignored; "
-        f"unpack or convert them: {listed(foreign, 3)}"
-    ]
+    text = "of unsupported format ignored; unpack or convert them"
+    return note_on(foreign, "archive or image", text, plural="archives or images", limit=3)
 
 
-_SHORT = {
-    "subject": "sub", "session": "ses", "acquisition": "acq", "ceagent": "ce", "reconstruction": "rec",
-    "inversion": "inv", "description": "desc", "resolution": "res", "tracer": "trc",
-}  # fmt: skip
-_ENTITIES = frozenset({"sub", "ses", "acq", "ce", "rec", "run", "echo", "part", "inv", "space", "desc", "res", "trc"})
+_SHORT = dict(
+    subject="sub",
+    session="ses",
+    acquisition="acq",
+    ceagent="ce",
+    reconstruction="rec",
+    inversion="inv",
+    description="desc",
+    resolution="res",
+    tracer="trc",
+)
+_ENTITIES = frozenset({*_SHORT.values(), "run", "echo", "part", "space"})
 
 Filter = Mapping[str, tuple[str | None, ...]]
 """Values by entity; None where it may be absent."""
@@ -345,16 +315,17 @@ def read_filter(path: Path, kind: ImageKind = T1W) -> Filter:
 
 def keep_matching(candidates: Sequence[Candidate], wanted: Filter) -> list[Candidate]:
     """Drop the images whose names do not match; the reason names the entity."""
-    return [_match_entities(candidate, wanted) if candidate.scan.kept else candidate for candidate in candidates]
 
+    def problem(candidate: Candidate) -> str | None:
+        stem = PurePosixPath(candidate.scan.file).name.split(".")[0]
+        parts = [part.partition("-") for part in stem.split("_")]
+        entities = {key: _plain(value) for key, dash, value in parts if dash}
+        for name, values in wanted.items():
+            if entities.get(name) not in values and not ("*" in values and name in entities):
+                return f"not chosen by --bids-filter-file: {name}-{entities.get(name, '(absent)')}"
+        return None
 
-def _match_entities(candidate: Candidate, wanted: Filter) -> Candidate:
-    stem = PurePosixPath(candidate.scan.file).name.split(".")[0]
-    entities = {key: _plain(value) for key, dash, value in (part.partition("-") for part in stem.split("_")) if dash}
-    for name, values in wanted.items():
-        if entities.get(name) not in values and not ("*" in values and name in entities):
-            return candidate.dropped(f"not chosen by --bids-filter-file: {name}-{entities.get(name, '(absent)')}")
-    return candidate
+    return steps.drop(candidates, problem)
 
 
 def _plain(value: str) -> str:

@@ -55,14 +55,26 @@ LATER_COLUMNS = frozenset(
 )
 """Columns that tables of earlier versions lack; their values are missing then."""
 SCANS_TABLE = Table(
-    "scans", SCAN_COLUMNS, "scan found, kept or dropped", "Which scans were found, and why was one dropped?",
-    stage="cohort", file="scans.tsv", filled=("participant_id", "scan_id", "kept"), values={"label": (CLASSES,)},
-    finite=True, later=LATER_COLUMNS,
-)  # fmt: skip
+    "scans",
+    SCAN_COLUMNS,
+    "scan found, kept or dropped",
+    "Which scans were found, and why was one dropped?",
+    stage="cohort",
+    file="scans.tsv",
+    filled=("participant_id", "scan_id", "kept"),
+    values={"label": (CLASSES,)},
+    finite=True,
+    later=LATER_COLUMNS,
+)
 CLINICAL_TABLE = Table(
-    "clinical", {}, "scan", "What else is known of people at the visit? Its columns are those of the input.",
-    stage="cohort", file="clinical.tsv", finite=True,
-)  # fmt: skip
+    "clinical",
+    {},
+    "scan",
+    "What else is known of people at the visit? Its columns are those of the input.",
+    stage="cohort",
+    file="clinical.tsv",
+    finite=True,
+)
 
 
 ENTRIES = ("scan", "brain", "template")
@@ -119,10 +131,9 @@ class Scan:
     def place(self) -> tuple[str, tuple[str | int, ...], str]:
         """Where the scan stands among others: by participant, visit and identifier; session 9 before session 10."""
         pieces = re.split(r"(\d+)", self.session_id or "")
-        return self.participant_id, tuple(int(one) if one.isdigit() else one for one in pieces), self.scan_id
+        return self.participant_id, tuple(int(piece) if piece.isdigit() else piece for piece in pieces), self.scan_id
 
     def dropped(self, reason: str) -> Scan:
-        """The same scan, marked as not used for a reason."""
         return dataclasses.replace(self, kept=False, reason=reason)
 
 
@@ -141,8 +152,7 @@ class FollowUp:
 class ScanTable:
     """All scans found in an input, sorted by participant, session and scan.
 
-    BadInputError if two kept scans share participant and session, or a scan_id, by which predictions and maps are
-    matched.
+    Refused if two kept scans share a session, or a scan_id, by which predictions and maps are matched.
     """
 
     scans: tuple[Scan, ...]
@@ -178,21 +188,16 @@ class ScanTable:
         return tuple(scan for scan in self.kept if scan.label is not None)
 
     def frame(self) -> pd.DataFrame:
-        """The table as a data frame with the columns of `SCAN_COLUMNS`."""
         rows = [dataclasses.asdict(scan) for scan in self.scans]
         frame = pd.DataFrame(rows, columns=list(SCAN_COLUMNS))
         return frame.astype({"apoe4": "Int64"})
 
     def write(self, where: RunLayout | Path) -> None:
-        """Write ``scans.tsv`` and its data dictionary, in a run or as a file."""
         SCANS_TABLE.write(where, self.frame())
 
     @classmethod
     def read(cls, where: RunLayout | Path) -> ScanTable:
-        """Read ``scans.tsv``.
-
-        BadInputError if a column is missing or unknown, a cell has an impossible value, or a scan appears twice.
-        """
+        """Read ``scans.tsv``; refused if it is not as `write` leaves it."""
         path, frame = SCANS_TABLE.path(where), SCANS_TABLE.read(where)
         unknown = [name for name in frame.columns if name not in SCAN_COLUMNS]
         if unknown:

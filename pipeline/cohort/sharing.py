@@ -1,17 +1,12 @@
 """What may be shared: anonymised outputs, and manifests by which a cohort is shared without its scans.
 
-Ages of 89 and above become 89, as BIDS recommends (HIPAA §164.514(b)(2)(i)(C) has 90).
+Ages of 89 and above become 89, as BIDS recommends (HIPAA §164.514(b)(2)(i)(C) has 90). ``--anonymise KEY`` moves all
+dates of a participant back by the same number of days, to before 1926, by which BIDS recognises shifted dates. The
+shift is derived from the participant and a secret in the file KEY; the seed of the run would not do, since it is
+written to the run. ``--pseudonymise sites,ids`` replaces names by digests with the same secret.
 
-``--anonymise KEY`` moves all dates of a participant back by the same number of days, so that intervals between visits
-are preserved. Dates end up before 1926, by which BIDS recognises shifted dates. The shift is derived from the
-participant and a secret in the file KEY, which is created if absent; the seed of the run would not do, since it is
-written to the run. With the key the run can be repeated; with the outputs alone the shift cannot be undone.
-``--pseudonymise sites,ids`` replaces names of sites, or of participants and images, by digests with the same secret.
-
-A manifest has the columns ``scan_id`` and ``sha256`` and a data dictionary. It holds no age, diagnosis or path; these
-come with the images from their source. The digest is that of the image, not of the file: stored voxels, data type,
-scaling, shape and affine. So compression, file name and free text in the header, which LONI rewrites for each download,
-do not matter; a single voxel does. The digest of a DICOM series is that of its files.
+The digest in a manifest is that of the image, not of the file: compression, file name and free text in the header,
+which LONI rewrites for each download, do not matter; a single voxel does.
 """
 
 from __future__ import annotations
@@ -38,7 +33,7 @@ import numpy as np
 import pandas as pd
 
 from heatlas.atlases.spaces import UNREADABLE
-from heatlas.pipeline.cohort.candidates import Candidate
+from heatlas.pipeline.cohort.candidates import Candidate, drop
 from heatlas.pipeline.cohort.cells.tables import RANGES
 from heatlas.pipeline.cohort.cells.values import number
 from heatlas.pipeline.cohort.images.conversion import is_pair
@@ -67,14 +62,25 @@ COMPARISON_COLUMNS = {
     "detail": "Why, where the status alone does not say it",
 }
 MANIFEST_TABLE = Table(
-    "manifest", MANIFEST_COLUMNS, "image of a cohort", "Which images is a cohort made of?", stage="cohort",
-    forms={"sha256": Form.TEXT}, on_pages=False,
-)  # fmt: skip
+    "manifest",
+    MANIFEST_COLUMNS,
+    "image of a cohort",
+    "Which images is a cohort made of?",
+    stage="cohort",
+    forms={"sha256": Form.TEXT},
+    on_pages=False,
+)
 MANIFEST_COMPARISON_TABLE = Table(
-    "manifest_comparison", COMPARISON_COLUMNS, "image of the manifest or the input",
-    "Does the input hold the images of the manifest? Written with a manifest.", stage="cohort",
-    file="manifest_comparison.tsv", filled=("scan_id", "status"), forms={"detail": Form.TEXT}, on_pages=False,
-)  # fmt: skip
+    "manifest_comparison",
+    COMPARISON_COLUMNS,
+    "image of the manifest or the input",
+    "Does the input hold the images of the manifest? Written with a manifest.",
+    stage="cohort",
+    file="manifest_comparison.tsv",
+    filled=("scan_id", "status"),
+    forms={"detail": Form.TEXT},
+    on_pages=False,
+)
 Status = Literal["same", "unchecked", "different", "unreadable", "dropped", "missing", "extra"]
 MATCHING: frozenset[Status] = frozenset({"same", "unchecked"})
 
@@ -91,16 +97,10 @@ class Manifest:
         return text_digest("\n".join(f"{name} {digest}" for name, digest in sorted(self.digests.items())))
 
     def write(self, path: Path) -> None:
-        """Write the table and its data dictionary."""
-        rows = sorted(self.digests.items())
-        MANIFEST_TABLE.write(path, rows)
+        MANIFEST_TABLE.write(path, sorted(self.digests.items()))
 
     @classmethod
     def read(cls, path: Path) -> Manifest:
-        """Read a manifest.
-
-        BadInputError if the file is missing or not a manifest, an id appears twice, or a digest is invalid.
-        """
         frame = MANIFEST_TABLE.read(path)
         ids = [str(name) for name in frame["scan_id"]]
         repeated = [name for name, count in Counter(ids).items() if count > 1]
@@ -122,13 +122,7 @@ class Match:
 
 
 def make_manifest(root: Path, scans: Sequence[Scan], ids_only: bool = False) -> Manifest:
-    """Manifest of scans.
-
-    BadInputError if an image cannot be read.
-
-    `root`: folder that their images lie in; `scans`: kept ones; `ids_only`: leave out the digests, which require
-    reading every voxel.
-    """
+    """Manifest of kept scans below a folder; `ids_only`: without digests, for which every voxel is read."""
     digests = {} if ids_only else _digests(root, scans)
     failed = [digest for digest in digests.values() if isinstance(digest, BadInputError)]
     if failed:
@@ -137,49 +131,38 @@ def make_manifest(root: Path, scans: Sequence[Scan], ids_only: bool = False) -> 
 
 
 def select(root: Path, candidates: Sequence[Candidate], manifest: Manifest) -> tuple[list[Candidate], list[Match]]:
-    """Keep the images of a manifest, drop all others, and report the result for each.
-
-    Images with another digest are dropped too. There is one match per image of the manifest, then one per usable image
-    that is not in it.
-    """
-    wanted = [one.scan for one in candidates if one.scan.kept and one.scan.scan_id in manifest.digests]
-    digests = _digests(root, [scan for scan in wanted if manifest.digests[scan.scan_id] is not None])
-    reasons = {one.scan.scan_id: one.scan.reason for one in candidates if not one.scan.kept}
-    usable = {scan.scan_id for scan in wanted}
-    matches = {
-        name: _match(name, digest, digests.get(name)) if name in usable else _absent(name, reasons)
-        for name, digest in manifest.digests.items()
-    }
-    selected, extra = [], []
-    for candidate in candidates:
-        match = matches.get(candidate.scan.scan_id)
-        if not candidate.scan.kept:
-            selected.append(candidate)
-        elif match is None:
-            extra.append(Match(candidate.scan.scan_id, "extra"))
-            selected.append(candidate.dropped("not in the manifest"))
-        elif match.status in MATCHING:
-            selected.append(candidate)
+    """Keep the images of a manifest, drop all others, and report the result for each, then for unlisted ones."""
+    scans = {candidate.scan.scan_id: candidate.scan for candidate in candidates if candidate.scan.kept}
+    wanted = [scan for scan_id, scan in scans.items() if manifest.digests.get(scan_id) is not None]
+    digests = _digests(root, wanted)
+    reasons = {candidate.scan.scan_id: candidate.scan.reason for candidate in candidates if not candidate.scan.kept}
+    matches: dict[str, Match] = {}
+    for name, expected in manifest.digests.items():
+        actual = digests.get(name)
+        if name not in scans:
+            matches[name] = Match(name, "dropped", reasons[name]) if name in reasons else Match(name, "missing")
+        elif expected is None:
+            matches[name] = Match(name, "unchecked")
+        elif isinstance(actual, BadInputError):
+            matches[name] = Match(name, "unreadable", str(actual))
+        elif actual == expected:
+            matches[name] = Match(name, "same")
         else:
-            selected.append(candidate.dropped(f"{match.status}, compared with the manifest: {match.detail}"))
-    return selected, [*matches.values(), *extra]
+            matches[name] = Match(name, "different", f"sha256 {actual}, not {expected}")
+
+    def problem(candidate: Candidate) -> str | None:
+        match = matches.get(candidate.scan.scan_id)
+        if match is None:
+            return "not in the manifest"
+        return None if match.status in MATCHING else f"{match.status}, compared with the manifest: {match.detail}"
+
+    unlisted = (c.scan.scan_id for c in candidates if c.scan.kept and c.scan.scan_id not in matches)
+    extra = [Match(scan_id, "extra") for scan_id in unlisted]
+    return drop(candidates, problem), [*matches.values(), *extra]
 
 
 def write_comparison(where: RunLayout | Path, matches: Iterable[Match]) -> None:
-    """Write the result of matching a manifest, one row per image."""
     MANIFEST_COMPARISON_TABLE.write(where, [(match.scan_id, match.status, match.detail) for match in matches])
-
-
-def _match(name: str, expected: str | None, actual: str | BadInputError | None) -> Match:
-    if expected is None:
-        return Match(name, "unchecked")
-    if isinstance(actual, BadInputError):
-        return Match(name, "unreadable", str(actual))
-    return Match(name, "same") if actual == expected else Match(name, "different", f"sha256 {actual}, not {expected}")
-
-
-def _absent(name: str, reasons: Mapping[str, str | None]) -> Match:
-    return Match(name, "dropped", reasons[name]) if name in reasons else Match(name, "missing")
 
 
 def _digests(root: Path, scans: Sequence[Scan]) -> dict[str, str | BadInputError]:
@@ -188,9 +171,9 @@ def _digests(root: Path, scans: Sequence[Scan]) -> dict[str, str | BadInputError
     def digest(scan: Scan) -> str | BadInputError:
         try:
             one_file = is_image(scan.file) or is_pair(scan.file)
-            own = image_digest(root / scan.file) if one_file else _series_digest(root, scan.file)
+            first = image_digest(root / scan.file) if one_file else _series_digest(root, scan.file)
             others = [image_digest(root / path) for path in (scan.t1w, *scan.further) if path]
-            return text_digest(" ".join([own, *others])) if others else own
+            return text_digest(" ".join([first, *others])) if others else first
         except BadInputError as error:
             return BadInputError(str(error).replace(f"{root}/", ""))
 
@@ -290,16 +273,13 @@ def oldest_shown(column: str) -> float | None:
 def with_capped_columns(candidates: Iterable[Candidate]) -> list[Candidate]:
     """Limit the ages in columns of the source, whatever they are called, to 89 years."""
     return [
-        dataclasses.replace(one, columns={name: _capped(name, text) for name, text in one.columns.items()})
-        for one in candidates
+        dataclasses.replace(candidate, columns={name: _capped(name, cell) for name, cell in candidate.columns.items()})
+        for candidate in candidates
     ]
 
 
 def _capped(column: str, text: str) -> str:
-    """A cell, with ages above the highest that is shown as this one, also inside a text such as ``95 years``.
-
-    Numbers that are no age stay, for those who look for errors.
-    """
+    """A cell, with ages above the highest shown as this one, also inside a text such as ``95 years``."""
     oldest = oldest_shown(column)
     if oldest is None:
         return text
@@ -366,19 +346,13 @@ class Disguise:
 
     def scan(self, scan: Scan) -> Scan:
         """The scan as outputs may show it; `Scan.location` keeps the path of its image."""
-        moved = dataclasses.replace(
-            scan,
-            session_id=None if scan.session_id is None else self.name(scan.participant_id, scan.session_id),
-            scan_id=self.name(scan.participant_id, scan.scan_id),
-            image=None if scan.image is None else self.name(scan.participant_id, scan.image),
-            reason=None if scan.reason is None else self.name(scan.participant_id, scan.reason),
-            location=scan.file or None,
-        )
+        texts = {name: getattr(scan, name) for name in ("session_id", "scan_id", "image", "reason")}
+        shown: dict[str, Any] = {name: text and self.name(scan.participant_id, text) for name, text in texts.items()}
+        moved = dataclasses.replace(scan, location=scan.file or None, **shown)
         if "sites" in self.pseudonyms and scan.site is not None:
             moved = dataclasses.replace(moved, site="S" + self.pseudonym("site", scan.site))
-        return self._renamed(scan, moved) if "ids" in self.pseudonyms else moved
-
-    def _renamed(self, scan: Scan, moved: Scan) -> Scan:
+        if "ids" not in self.pseudonyms:
+            return moved
         scan_id = "I" + self.pseudonym("scan", f"{scan.participant_id}/{scan.scan_id}/{scan.image}")
         image = None if scan.image is None else scan_id + "".join(re.findall(r"\.nii(?:\.gz)?$|\.mgz$", scan.image))
         # The part of a reason after the colon may name other scans and files.
@@ -423,7 +397,6 @@ def shifted_dates(text: str, days_back: int) -> str:
 
 
 def _shift_date(match: re.Match[str], days_back: int) -> str:
-    """A date moved back, in the same format."""
     parts = match.groupdict()
     month, day = ("word" if "word" in parts else "month"), "day"
     if month == "month" and "gap" in parts and int(parts[month]) > 12:
@@ -447,10 +420,7 @@ def _shift_date(match: re.Match[str], days_back: int) -> str:
 def open_disguise(key_file: Path | None, config: PrivacyConfig, kept_out_of: Sequence[Path]) -> Disguise | None:
     """The anonymisation that the settings ask for, or None.
 
-    UsageError if a key is needed and not given, lies in one of these folders, or cannot be read, made or trusted.
-
-    `key_file`: holds the secret; created, readable only by its owner, if absent. `kept_out_of`: folders and files that
-    are read or written, which the key must not be or lie in.
+    `key_file`: holds the secret; created, readable only by its owner, if absent. `kept_out_of`: where it must not lie.
     """
     if not config.shift_dates and not config.pseudonyms:
         return None

@@ -21,8 +21,7 @@ from heatlas.pipeline.run.work.jobs import FAILURES_TABLE
 class Work:
     """Input of every stage of a run.
 
-    `input_root`: folder that the image paths of the scans start from. `scans`: kept ones, as they were read, with the
-    paths of their images. `executor`: workers with one thread (`pipeline.run.work.executors.open_executor`).
+    `input_root`: folder that the image paths start from. `scans`: kept ones. `executor`: workers with one thread.
     """
 
     layout: RunLayout
@@ -46,14 +45,10 @@ class Work:
         return self.layout.scan(scan.participant_id, scan.session_id, self.config.registration.resolution_mm)
 
     def labelled(self, *stages: str) -> list[Scan]:
-        """Labelled scans that failed in none of the given stages, as updated by registration.
-
-        Registration may drop scans and add volumes in ``scans.tsv``.
-        """
+        """Labelled scans that failed in none of the stages, with what registration dropped and added."""
         return [scan for scan in self._unfailed(*stages) if scan.label is not None]
 
     def registered(self) -> list[Scan]:
-        """All registered scans."""
         return self._unfailed("registration")
 
     def outside(self, *stages: str) -> list[Scan]:
@@ -62,7 +57,6 @@ class Work:
         return [scan for scan in self._unfailed(*stages) if scan.label is None] if wanted else []
 
     def located(self, scans: Sequence[Scan]) -> list[Scan]:
-        """The same scans with the paths of their images."""
         names = {scan.scan_id for scan in scans}
         return [scan for scan in self.scans if scan.scan_id in names]
 

@@ -100,6 +100,19 @@ def counted(n: int, noun: str, verb: str = "", plural: str = "") -> str:
 _SEVERAL = {"is": "are", "has": "have", "": ""}
 
 
+def note_on(
+    names: Iterable[str], noun: str, text: str, *, before: str = "", verb: str = "", plural: str = "", limit: int = 5
+) -> list[str]:
+    """A note on some names: how many there are, what is said of them, and the first few; none where there are none.
+
+    >>> note_on(["I1", "I2"], "image", "left out"), note_on(["I1"], "image", "read", before="a.csv: ", verb="is")
+    (['2 images left out: I1, I2'], ['a.csv: 1 image is read: I1'])
+    """
+    all_names = list(names)
+    counts = counted(len(all_names), noun, verb, plural)
+    return [f"{before}{counts} {text}: {listed(all_names, limit)}"] if all_names else []
+
+
 CUTOFF = 0.7
 """Similarity (difflib's ratio) below which nothing is suggested."""
 

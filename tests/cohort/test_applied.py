@@ -10,8 +10,8 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from heatlas.pipeline.cohort.applied import fitting_folds, read_scan, to_apply
-from heatlas.pipeline.cohort.people.splits import SPLITS_TABLE, Fold, Split
+from heatlas.pipeline.cohort.applied import read_scan, to_apply
+from heatlas.pipeline.cohort.people.splits import SPLITS_TABLE, Fold, Split, fitting_folds
 from heatlas.pipeline.cohort.reading import InputCohort
 from heatlas.pipeline.cohort.records import Scan, ScanTable
 from heatlas.pipeline.run.config.settings import CohortConfig, Config, TrainingConfig

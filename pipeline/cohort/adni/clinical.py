@@ -1,70 +1,46 @@
 """What ADNI's tables say about a scan at its visit.
 
-ADNIMERGE gives the visits and most values. DXSUM adds diagnoses and visits (ADNIMERGE does not contain ADNI4), the CDR
-table the clinical dementia rating, and UCSF's FreeSurfer tables the left and right hippocampus. ADNIMERGE or DXSUM is
-required, and of ADNIMERGE only the columns that are used. People are identified by RID, which stays the same when
-someone moves from one ADNI phase to the next.
+ADNIMERGE gives the visits and most values, DXSUM adds diagnoses and visits (ADNIMERGE does not contain ADNI4), and
+UCSF's FreeSurfer tables the left and right hippocampus. ADNIMERGE or DXSUM is required. People are identified by RID,
+which stays the same when someone moves from one ADNI phase to the next.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
 
 import pandas as pd
 
+from heatlas.pipeline.cohort.adni import visit_tables
 from heatlas.pipeline.cohort.adni.image_tables import loni_number
-from heatlas.pipeline.cohort.adni.visit_tables import (
-    ADNIMERGE,
-    CDR,
-    DXSUM,
-    FREESURFER,
-    WINDOW_DAYS,
-    VisitRow,
-    VisitTable,
-    contradiction,
-    contradiction_notes,
-    newest_tables,
-    of_visit,
-    person_number,
-    read_visit_table,
-    todays_spelling,
-)
+from heatlas.pipeline.cohort.adni.visit_tables import VisitRow, VisitTable
+from heatlas.pipeline.cohort.cells import tables as text_tables
 from heatlas.pipeline.cohort.cells import values
-from heatlas.pipeline.cohort.cells.tables import (
-    filled_rows,
-    possible_cells,
-    problem_notes,
-    read_text_table,
-    require_clear_sex,
-    require_columns,
-    sex_codes,
-)
 from heatlas.pipeline.cohort.cells.values import month_session, visit_code, visit_of, with_iso_dates
-from heatlas.pipeline.cohort.people.diagnosis import (
-    CAUSE_COLUMNS,
-    DXSUM_COLUMNS,
-    OTHER_DEMENTIA,
-    Diagnosis,
-    cdr_diagnosis,
-    diagnosis_at,
-    diagnosis_history,
-    dxsum_value,
-    follow_up,
-    progression,
-)
+from heatlas.pipeline.cohort.people import diagnosis as diagnoses
+from heatlas.pipeline.cohort.people.diagnosis import OTHER_DEMENTIA, Diagnosis
 from heatlas.pipeline.cohort.records import FollowUp, Scan
 from heatlas.pipeline.cohort.segmented.subjects import Volumes, complete_volumes, plausible_volumes
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.run.plain_text import counted, listed
+from heatlas.pipeline.run.plain_text import counted, listed, note_on
 
 _CDR_COLUMNS = ("CDGLOBAL", "CDR")
+
+
+_COLUMNS: values.Columns = {
+    "sex": ("PTGENDER", values.sex),
+    "site": ("SITE", values.identifier),
+    "field_strength": ("FLDSTRENG", values.field_strength),
+    "apoe4": ("APOE4", values.count),
+    "mmse": ("MMSE", values.score),
+}
+"""Columns of ADNIMERGE that fill a scan as they stand there."""
 
 
 @dataclass(frozen=True)
@@ -81,68 +57,60 @@ class AdniClinical:
     def at(
         self, scan: Scan, person: int, visit: VisitRow, scan_date: date | None
     ) -> tuple[Scan, dict[str, str], FollowUp | None]:
-        """Fill in all that is known about the scan of a person (RID) at its visit; identifiers are kept.
-
-        Gives the scan, the filled cells of the visit, so that any column can be a contrast, and the follow-up.
-        """
+        """The scan of a person (RID) with all that is known at its visit, the cells of the visit, and the follow-up."""
         row = dict(visit.columns)
+        when = scan_date or visit.exam_date
         history = self.histories.get(person, ())
-        diagnosis = diagnosis_at(history, visit, scan_date)
-        cdr, cdr_source = self._cdr(person, visit, scan_date)
-        value: str | None = None if diagnosis is None else diagnosis.value
-        source: str | None = None if diagnosis is None else diagnosis.source
+        diagnosis = diagnoses.diagnosis_at(history, visit, scan_date)
+        cdr, cdr_source = self._cdr(person, visit, when)
+        value, source = (None, None) if diagnosis is None else (diagnosis.value, diagnosis.source)
         if value == OTHER_DEMENTIA:
             row["DX"] = OTHER_DEMENTIA
         if self.config.diagnosis_rule == "cdr":
-            value, source = cdr_diagnosis(cdr), cdr_source
-        volumes = table_volumes(
-            row, self.freesurfer, person, scan.scan_id, visit.session_id, scan_date or visit.exam_date
-        )
-        filled = dataclasses.replace(
+            value, source = diagnoses.cdr_diagnosis(cdr), cdr_source
+        volumes = table_volumes(row, self.freesurfer, person, scan.scan_id, visit.session_id, when)
+        facts = values.read_cells(row, _COLUMNS)
+        facts["field_strength"] = scan.field_strength or facts["field_strength"]
+        filled = replace(
             scan,
             session_id=visit.session_id,
             diagnosis=value if value in ("CN", "MCI", "AD") else None,
             diagnosis_source=source,
-            progression=progression(history, diagnosis, self.config.mci_horizon_months),
-            age=_age(visit, scan_date, self.visits.get(person, ())),
-            sex=values.sex(row.get("PTGENDER")),
-            site=values.identifier(row.get("SITE")),
-            field_strength=scan.field_strength or values.field_strength(row.get("FLDSTRENG")),
-            apoe4=values.count(row.get("APOE4")),
-            mmse=values.score(row.get("MMSE")),
+            progression=diagnoses.progression(history, diagnosis, self.config.mci_horizon_months),
+            age=_age(visit, when, self.visits.get(person, ())),
             cdr=cdr,
-            tiv_mm3=volumes.intracranial,
-            tiv_source=volumes.intracranial_source,
-            hippocampus_mm3=volumes.total,
-            hippocampus_left_mm3=volumes.left,
-            hippocampus_right_mm3=volumes.right,
-            hippocampus_source=volumes.source,
+            **facts,
+            **volumes.of_hippocampus,
+            **volumes.of_head,
         )
-        return filled, row, follow_up(history, diagnosis)
+        return filled, row, diagnoses.follow_up(history, diagnosis)
 
-    def _cdr(self, person: int, visit: VisitRow, scan_date: date | None) -> tuple[float | None, str | None]:
+    def _cdr(self, person: int, visit: VisitRow, when: date | None) -> tuple[float | None, str | None]:
         at_visit = values.score(values.first_value(visit.columns, *_CDR_COLUMNS))
         if at_visit is not None:
             return at_visit, "ADNIMERGE CDR"
         rated = [row for row in self.cdr.of(person) if values.score(row.columns.get("CDGLOBAL")) is not None]
-        row = of_visit(rated, visit.session_id, scan_date or visit.exam_date)
+        row = visit_tables.of_visit(rated, visit.session_id, when)
         return (None, None) if row is None else (values.score(row.columns["CDGLOBAL"]), f"{self.cdr.name} CDGLOBAL")
 
 
 def read_clinical(
     root: Path, tables: Sequence[str], persons: set[int], config: CohortConfig, visits_known: bool
 ) -> tuple[AdniClinical, list[str]]:
-    """Read the tables of an ADNI download for the RIDs with images.
-
-    A download without a source of diagnoses is refused. The notes name what is missing, contradictory or left out.
-    `visits_known` says whether scans can be matched to visits without dates.
-    """
-    files, notes = newest_tables(tables)
-    dxsum, dxsum_notes = read_visit_table(root, files.get(DXSUM), (*DXSUM_COLUMNS, *CAUSE_COLUMNS), persons)
-    cdr, cdr_notes = read_visit_table(root, files.get(CDR), ("CDGLOBAL",), persons)
-    freesurfer, freesurfer_notes = read_freesurfer_tables(root, files, persons)
+    """Read the tables for the RIDs with images; `visits_known`: whether scans can be matched without dates."""
+    files, notes = visit_tables.newest_tables(tables)
+    dxsum, dxsum_notes = visit_tables.read_visit_table(
+        root, files.get(visit_tables.DXSUM), (*diagnoses.DXSUM_COLUMNS, *diagnoses.CAUSE_COLUMNS), persons
+    )
+    cdr, cdr_notes = visit_tables.read_visit_table(root, files.get(visit_tables.CDR), ("CDGLOBAL",), persons)
+    notes += [*dxsum_notes, *cdr_notes]
+    freesurfer: dict[str, VisitTable] = {}
+    for name in reversed(visit_tables.FREESURFER):  # newest first
+        if name in files:
+            freesurfer[name], table_notes = visit_tables.read_visit_table(root, files[name], _OF_FREESURFER, persons)
+            notes += table_notes
     frame, merge_notes = _read_merge(root, files, dxsum, config, visits_known)
-    visits, visit_notes = visits_by_person(files.get(ADNIMERGE, ""), frame, persons)
+    visits, visit_notes = visits_by_person(files.get(visit_tables.ADNIMERGE, ""), frame, persons)
     if config.diagnosis_rule == "cdr" and not cdr.rows and not set(frame.columns) & set(_CDR_COLUMNS):
         raise BadInputError(
             f"{root}: cohort.diagnosis_rule = 'cdr' needs the table CDR*.csv (column CDGLOBAL), which is not there or "
@@ -150,7 +118,7 @@ def read_clinical(
         )
     added = _add_visits(visits, dxsum, persons)
     histories, history_notes = _histories(visits, dxsum)
-    notes += [*dxsum_notes, *cdr_notes, *freesurfer_notes, *merge_notes, *visit_notes, *history_notes]
+    notes += [*merge_notes, *visit_notes, *history_notes]
     if added:
         notes.append(f"{counted(added, 'visit')} found only in {dxsum.name} and read from there")
     ptids = tuple(dict.fromkeys(frame["PTID"]))
@@ -160,10 +128,10 @@ def read_clinical(
 def _read_merge(
     root: Path, files: Mapping[str, str], dxsum: VisitTable, config: CohortConfig, visits_known: bool
 ) -> tuple[pd.DataFrame, list[str]]:
-    if ADNIMERGE in files:
+    if visit_tables.ADNIMERGE in files:
         by_diagnosis = config.contrast_column in ("diagnosis", "progression") and config.diagnosis_rule == "diagnosis"
         needed = ["EXAMDATE"] * (not visits_known) + ["DX"] * (by_diagnosis and not dxsum.rows)
-        return read_adnimerge(root / files[ADNIMERGE], needed)
+        return read_adnimerge(root / files[visit_tables.ADNIMERGE], needed)
     if not dxsum.rows:
         raise BadInputError(f"{root}: no ADNIMERGE*.csv below this folder. {DOWNLOAD}")
     return pd.DataFrame(columns=["PTID"], dtype=str), [
@@ -175,25 +143,19 @@ def _add_visits(visits: dict[int, list[VisitRow]], dxsum: VisitTable, persons: s
     """Add to each person the visits that only DXSUM has, and count them."""
     added = 0
     for person in sorted(persons):
-        own_visits = visits.get(person, [])
+        of_person = list(visits.get(person, []))
         for row in dxsum.of(person):
-            if any(_same_visit(row, other) for other in own_visits):
-                continue
-            own_visits = [*own_visits, row]
-            added += 1
-        if own_visits:
-            visits[person] = sorted(own_visits, key=lambda row: (row.exam_date or date.max, row.session_id))
+            if not any(_same_visit(row, other) for other in of_person):
+                of_person.append(row)
+                added += 1
+        if of_person:
+            visits[person] = sorted(of_person, key=visit_tables.by_date)
     return added
 
 
 def _same_visit(row: VisitRow, other: VisitRow) -> bool:
-    if row.session_id == other.session_id:
-        return True
-    return (
-        row.exam_date is not None
-        and other.exam_date is not None
-        and abs((row.exam_date - other.exam_date).days) <= WINDOW_DAYS
-    )
+    gap = visit_tables.days_between(row.exam_date, other.exam_date)
+    return row.session_id == other.session_id or (gap is not None and gap <= visit_tables.WINDOW_DAYS)
 
 
 def _histories(
@@ -202,64 +164,44 @@ def _histories(
     histories, conflicts, timeless = {}, [], []
     unknown: Counter[str] = Counter()
     for person, rows in visits.items():
-        histories[person], disagreements = diagnosis_history(rows, dxsum.of(person), dxsum.name)
+        histories[person], disagreements = diagnoses.diagnosis_history(rows, dxsum.of(person), dxsum.name)
         conflicts += [f"RID {person} {conflict}" for conflict in disagreements]
         without = (diagnosis for diagnosis in histories[person] if diagnosis.when is None and diagnosis.months is None)
         timeless += [f"RID {person} {diagnosis.session_id} ({diagnosis.source})" for diagnosis in without]
         for row in dxsum.of(person):
-            value, column = dxsum_value(row.columns)
+            value, column = diagnoses.dxsum_value(row.columns)
             if value is None and column:
                 unknown[f"{column} '{row.columns[column]}'"] += 1
-    notes = []
-    if conflicts:
-        notes.append(
-            f"{counted(len(conflicts), 'diagnosis', 'differs', 'diagnoses')}; ADNIMERGE's are used: {listed(conflicts)}"
-        )
-    if timeless:
-        notes.append(
-            f"{counted(len(timeless), 'diagnosis', '', 'diagnoses')} without a date or visit code in months, unusable "
-            f"for conversion: {listed(timeless)}"
-        )
+    differ = counted(len(conflicts), "diagnosis", "differs", "diagnoses")
+    notes = [f"{differ}; ADNIMERGE's are used: {listed(conflicts)}"] if conflicts else []
+    text = "without a date or visit code in months, unusable for conversion"
+    notes += note_on(timeless, "diagnosis", text, plural="diagnoses")
     if unknown:
         kinds = listed(f"{code} ({counted(count, 'row')})" for code, count in sorted(unknown.items()))
         notes.append(f"{dxsum.name}: unknown diagnosis codes, treated as missing: {kinds}")
     return histories, notes
 
 
-def _age(visit: VisitRow, scan_date: date | None, visits: Sequence[VisitRow]) -> float | None:
+def _age(visit: VisitRow, when: date | None, visits: Sequence[VisitRow]) -> float | None:
     """Age at the scan: AGE is the age at baseline, so the years since then are added."""
     baseline_age = values.positive(visit.columns.get("AGE"))
     if baseline_age is None:
         return None
-    baseline = values.calendar_date(visit.columns.get("EXAMDATE_bl")) or next(
-        (row.exam_date for row in visits if row.months == 0), None
-    )
-    when = scan_date or visit.exam_date
+    at_month_0 = (row.exam_date for row in visits if row.months == 0)
+    baseline = values.calendar_date(visit.columns.get("EXAMDATE_bl")) or next(at_month_0, None)
+    years = values.number(visit.columns.get("Years_bl"))
     if baseline is not None and when is not None:
-        years: float | None = (when - baseline).days / 365.25
-    else:
-        years = values.number(visit.columns.get("Years_bl"))
-        years = visit.months / 12 if years is None and visit.months is not None else years
+        years = (when - baseline).days / 365.25
+    elif years is None and visit.months is not None:
+        years = visit.months / 12
     return None if years is None else round(baseline_age + years, 2)
 
 
 LEFT, RIGHT, INTRACRANIAL = "ST29SV", "ST88SV", "ST10CV"
 """UCSF's codes for the volumes of both hippocampi and the intracranial volume."""
 
-_WANTED = (LEFT, RIGHT, INTRACRANIAL, "IMAGEUID", "OVERALLQC", "VERSION")
+_OF_FREESURFER = (LEFT, RIGHT, INTRACRANIAL, "IMAGEUID", "OVERALLQC", "VERSION")
 _VERSIONS = {"UCSFFSX": "4.3", "UCSFFSX51": "5.1", "UCSFFSX6": "6.0", "UCSFFSX7": "7"}
-
-
-def read_freesurfer_tables(
-    root: Path, files: Mapping[str, str], persons: Collection[int]
-) -> tuple[dict[str, VisitTable], list[str]]:
-    """Read the available UCSF tables, newest FreeSurfer first, for these persons (RID)."""
-    tables, notes = {}, []
-    for name in reversed(FREESURFER):
-        if name in files:
-            tables[name], table_notes = read_visit_table(root, files[name], _WANTED, persons)
-            notes += table_notes
-    return tables, notes
 
 
 def table_volumes(
@@ -270,15 +212,13 @@ def table_volumes(
     session_id: str,
     when: date | None,
 ) -> Volumes:
-    """Volumes at a visit from ADNIMERGE, with left and right from the UCSF table of the same segmentation.
-
-    A UCSF row of this image is preferred to one of its visit.
-    """
-    merge = _of_adnimerge(columns)
-    best = merge
+    """Volumes at a visit from ADNIMERGE, with left and right of the same segmentation from a UCSF table."""
+    version = columns.get("FSVERSION")
+    source = "ADNIMERGE" + (f" ({version})" if version else "")
+    total, intracranial = (values.positive(columns.get(name)) for name in ("Hippocampus", "ICV"))
+    best = merge = plausible_volumes(None, None, total, intracranial, source)
     for name, table in tables.items():
-        of_table = _of_table(name, table, person, image_id, session_id, when)
-        volumes = complete_volumes(merge, of_table)
+        volumes = complete_volumes(merge, _of_table(name, table, person, image_id, session_id, when))
         if merge.total is not None and volumes.left is not None:
             return volumes
         if best.total is None and volumes.total is not None:
@@ -286,18 +226,11 @@ def table_volumes(
     return best
 
 
-def _of_adnimerge(columns: Mapping[str, str]) -> Volumes:
-    version = columns.get("FSVERSION")
-    source = "ADNIMERGE" + (f" ({version})" if version else "")
-    total, intracranial = (values.positive(columns.get(name)) for name in ("Hippocampus", "ICV"))
-    return plausible_volumes(None, None, total, intracranial, source)
-
-
 def _of_table(name: str, table: VisitTable, person: int, image_id: str, session_id: str, when: date | None) -> Volumes:
     rows = [row for row in table.of(person) if row.columns.get("OVERALLQC", "").lower() != "fail"]
     number = loni_number(image_id)
     of_image = [row for row in rows if number is not None and loni_number(row.columns.get("IMAGEUID")) == number]
-    row = of_image[0] if of_image else of_visit(rows, session_id, when)
+    row = of_image[0] if of_image else visit_tables.of_visit(rows, session_id, when)
     if row is None:
         return Volumes()
     left, right, intracranial = (values.positive(row.columns.get(column)) for column in (LEFT, RIGHT, INTRACRANIAL))
@@ -323,28 +256,25 @@ SAME_AGE_YEARS = 1.0
 
 def read_adnimerge(path: Path, needed: Sequence[str]) -> tuple[pd.DataFrame, list[str]]:
     """Read ADNIMERGE as text, with current column names and ISO dates; it must have rows and the `needed` columns."""
-    frame, notes = read_text_table(path, used=_USED_NAMES)
-    frame = frame.rename(columns=todays_spelling(frame.columns, _USED_NAMES))
+    frame, notes = text_tables.read_text_table(path, used=_USED_NAMES)
+    frame = frame.rename(columns=visit_tables.todays_spelling(frame.columns, _USED_NAMES))
     code = "VISCODE2" if "VISCODE2" in frame.columns else "VISCODE"
-    require_columns(path, frame, ["PTID", code, *needed], DOWNLOAD)
+    text_tables.require_columns(path, frame, ["PTID", code, *needed], DOWNLOAD)
     if not len(frame):
         raise BadInputError(f"{path}: a header without rows. {DOWNLOAD}")
     frame, date_notes = with_iso_dates(path, frame, ("EXAMDATE", "EXAMDATE_bl"))
     notes += date_notes
     absent = [name for name in ("AGE", "PTGENDER", "Hippocampus", "ICV") if name not in frame.columns]
     notes += [f"{path.name} has no column {', '.join(absent)}; these values stay empty"] if absent else []
-    is_person = frame["PTID"].str.fullmatch(r"\s*\d{3}_S_\d{4,}\s*", case=False)
-    if not is_person.all():
-        bad = list(frame.loc[~is_person, "PTID"])
-        notes.append(
-            f"{path.name}: {counted(len(bad), 'row')} without a PTID such as 002_S_0295 left out: {listed(bad, 3)}"
-        )
-        frame = frame[is_person]
+    is_person = frame["PTID"].str.fullmatch(rf"\s*{values.PTID}\s*", case=False)
+    bad = list(frame.loc[~is_person, "PTID"])
+    notes += note_on(bad, "row", "without a PTID such as 002_S_0295 left out", before=f"{path.name}: ", limit=3)
+    frame = frame[is_person]
     sexes = frame.get("PTGENDER", pd.Series(dtype=str)).dropna()
-    require_clear_sex(sex_codes(path, ({"PTGENDER": text} for text in sexes)))
-    who = filled_rows(frame[[name for name in ("RID", "PTID") if name in frame.columns]])
-    contradictions = {line: ids for line, cells in who if (ids := contradiction(cells))}
-    notes += contradiction_notes(path.name, contradictions)
+    text_tables.require_clear_sex(text_tables.sex_codes(path, ({"PTGENDER": text} for text in sexes)))
+    who = text_tables.filled_rows(frame[[name for name in ("RID", "PTID") if name in frame.columns]])
+    contradictions = {line: ids for line, cells in who if (ids := visit_tables.contradiction(cells))}
+    notes += visit_tables.contradiction_notes(path.name, contradictions)
     frame = frame.drop(index=list(contradictions))
     return frame.assign(PTID=frame["PTID"].str.strip().str.upper()), notes
 
@@ -352,18 +282,17 @@ def read_adnimerge(path: Path, needed: Sequence[str]) -> tuple[pd.DataFrame, lis
 def visits_by_person(name: str, frame: pd.DataFrame, persons: set[int]) -> tuple[dict[int, list[VisitRow]], list[str]]:
     """Visits of the persons with images, by RID, one per session, in order of date.
 
-    Rows of one session are merged. ``sc`` and ``bl`` are two visits of one session: cells come from the baseline,
-    missing ones from the screening. If a code is repeated, cells that differ are left empty and named, since none of
-    them can be trusted; of two dates the earlier is used. Age at baseline and sex are the same at all visits of a
-    person: a visit that differs from most of them takes their value, and is named.
+    ``sc`` and ``bl`` are two visits of one session: cells come from the baseline, missing ones from the screening. If a
+    code is repeated, cells that differ are left empty, since none can be trusted; of two dates the earlier is used. Age
+    at baseline and sex that differ from most visits of a person take their value.
     """
-    rows = frame[frame["PTID"].map(person_number).isin(persons)]
+    rows = frame[frame["PTID"].map(visit_tables.person_number).isin(persons)]
     merged: dict[int, dict[str, VisitRow]] = {}
     problems = _RowProblems()
     records: dict[int, list[dict[str, str]]] = {}
-    for line, cells in filled_rows(rows):
-        record = possible_cells(name, line, cells, problems.impossible)
-        records.setdefault(person_number(record["PTID"]), []).append(record)
+    for line, cells in text_tables.filled_rows(rows):
+        record = text_tables.possible_cells(name, line, cells, problems.impossible)
+        records.setdefault(visit_tables.person_number(record["PTID"]), []).append(record)
     for person, of_person in records.items():
         dates = [values.calendar_date(record.get(name)) for record in of_person for name in ("EXAMDATE_bl", "EXAMDATE")]
         first = min((day for day in dates if day is not None), default=None)  # of the first baseline
@@ -374,56 +303,39 @@ def visits_by_person(name: str, frame: pd.DataFrame, persons: set[int]) -> tuple
                 row = _one_row(sessions[row.session_id], row, problems)
             sessions[row.session_id] = row
     by_person = {
-        person: sorted(
-            _of_one_person(list(sessions.values()), problems),
-            key=lambda row: (row.exam_date or date.max, row.session_id),
-        )
+        person: sorted(_of_one_person(list(sessions.values()), problems), key=visit_tables.by_date)
         for person, sessions in merged.items()
     }
     return by_person, problems.notes()
 
 
+@dataclass
 class _RowProblems:
     """Problems of rows, collected while they are read."""
 
-    def __init__(self) -> None:
-        self.impossible: list[str] = []
-        self.undated = 0
-        self.repeated: list[str] = []
-        self.contradictions: list[str] = []
-        self.changing: list[str] = []
-        self.disordered: list[str] = []
-        self.misdated: list[str] = []
-        self.codes: dict[str, int] = {}
+    impossible: list[str] = field(default_factory=list)
+    undated: int = 0
+    repeated: list[str] = field(default_factory=list)
+    contradictions: list[str] = field(default_factory=list)
+    changing: list[str] = field(default_factory=list)
+    disordered: list[str] = field(default_factory=list)
+    misdated: list[str] = field(default_factory=list)
+    codes: Counter[str] = field(default_factory=Counter)
 
     def notes(self) -> list[str]:
-        notes = problem_notes(self.impossible)
+        notes = text_tables.problem_notes(self.impossible)
         if self.undated:
             notes.append(f"{counted(self.undated, 'row')} of ADNIMERGE without a readable EXAMDATE (YYYY-MM-DD)")
-        if self.repeated:
-            notes.append(
-                f"{counted(len(self.repeated), 'repeated row')} of ADNIMERGE for the same session, used only to fill "
-                f"missing values: {listed(self.repeated)}"
-            )
-        if self.contradictions:
-            values = counted(len(self.contradictions), "value")
-            text = f"{values} of ADNIMERGE left empty because rows of one visit differ"
-            notes.append(f"{text}: {listed(self.contradictions)}")
-        if self.changing:
-            notes.append(
-                "age at baseline or sex of ADNIMERGE differs between visits of a person; correct the table: "
-                f"{listed(self.changing)}"
-            )
-        if self.disordered:
-            notes.append(
-                "visit codes of ADNIMERGE are not in the order of their dates; correct the table: "
-                f"{listed(self.disordered)}"
-            )
-        if self.misdated:
-            notes.append(
-                "visit codes of ADNIMERGE are more than half a year from their dates; correct the table: "
-                f"{listed(self.misdated)}"
-            )
+        text = "of ADNIMERGE for the same session, used only to fill missing values"
+        notes += note_on(self.repeated, "repeated row", text)
+        text = "of ADNIMERGE left empty because rows of one visit differ"
+        notes += note_on(self.contradictions, "value", text)
+        for cases, text in (
+            (self.changing, "age at baseline or sex of ADNIMERGE differs between visits of a person"),
+            (self.disordered, "visit codes of ADNIMERGE are not in the order of their dates"),
+            (self.misdated, "visit codes of ADNIMERGE are more than half a year from their dates"),
+        ):
+            notes += [f"{text}; correct the table: {listed(cases)}"] if cases else []
         if self.codes:
             kinds = listed(f"'{code}' ({counted(count, 'row')})" for code, count in sorted(self.codes.items()))
             notes.append(f"unknown visit codes in ADNIMERGE, matched by date only: {kinds}")
@@ -436,10 +348,10 @@ def _visit_row(columns: Mapping[str, str], first: date | None, problems: _RowPro
     visit = visit_of(code)
     problems.undated += exam is None
     if not visit.known:
-        problems.codes[code] = problems.codes.get(code, 0) + 1
+        problems.codes[code] += 1
     months, session = visit.months, visit.session_id
     if visit.months is not None and exam is not None and first is not None:
-        elapsed = (exam - first).days / 30.4375
+        elapsed = (exam - first).days / values.DAYS_PER_MONTH
         if abs(elapsed - visit.months) > 6 and visit.within_phase:
             months = 6 * round(elapsed / 6)  # counted from a later phase; visits are half a year apart
             session = month_session(months)
@@ -470,17 +382,12 @@ def _of_one_person(rows: Sequence[VisitRow], problems: _RowProblems) -> list[Vis
         )
         text = next(row.columns[name] for row in rows if by_session[row.session_id] == usual)
         agreed_cell = {name: text} if agreed else {}
-        rows = [
-            dataclasses.replace(
-                row, columns={key: cell for key, cell in row.columns.items() if key != name} | agreed_cell
-            )
-            for row in rows
-        ]
+        rest = [{key: cell for key, cell in row.columns.items() if key != name} for row in rows]
+        rows = [replace(row, columns=cells | agreed_cell) for row, cells in zip(rows, rest, strict=True)]
     return list(rows)
 
 
 def _one_row(row: VisitRow, other: VisitRow, problems: _RowProblems) -> VisitRow:
-    """Merge two rows of one session."""
     problems.repeated.append(f"{other.columns['PTID']} {visit_code(other.columns)}")
     columns = {**other.columns, **row.columns}
     exam = row.exam_date or other.exam_date

@@ -1,23 +1,12 @@
 """An ADNI download as LONI unpacks it: which images it holds, and which of several of a visit is used.
 
-LONI unpacks to ``<PTID>/<sequence>/<date>/<image id>/``, with one NIfTI file or the slices of one DICOM series inside.
-A series is identified by the path of its first file. If a folder holds several series, each is listed. If only one of
-them is usable, it is used; if several are, none is used, because the image id does not say which of them it means.
+LONI unpacks to ``<PTID>/<sequence>/<date>/<image id>/``, with one NIfTI file or the slices of one DICOM series inside,
+identified by the path of its first file. If a folder holds several usable series, none is used, because the image id
+does not say which of them it means.
 
-Of several T1-weighted images of a visit, the first criterion on which two differ decides, and the reason of the
-rejected image names it:
-
-1.  **quality control**: passed or not graded before failed (`CohortConfig.failed_quality` can drop failed images);
-2.  **protocol**: full before accelerated, or the reverse (`CohortConfig.preferred_protocol`);
-3.  **choice of the Mayo Clinic**: its selected series before others;
-4.  **grade**: 1 before 2 before 3; an ungraded image counts as 1, since grades serve as warnings;
-5.  **processing**: more of ADNI's own steps (gradient unwarping, B1, N3, scaling) before fewer;
-6.  **repeat**: the first acquisition before the repeated one;
-7.  **field strength**: 1.5 T before 3 T, or the reverse (`CohortConfig.preferred_field_strength`), unknown last;
-8.  **date**: nearer to the date of the visit;
-9.  **number**: the lower image number, which LONI assigned first; then the path.
-
-The order is total, so the choice does not depend on the order in which files are found.
+Of several T1-weighted images of a visit, the first of `CRITERIA` on which two differ decides, and the reason of the
+rejected image names it; then their path. An ungraded image counts as grade 1, since grades serve as warnings; an
+unknown field strength comes last.
 """
 
 from __future__ import annotations
@@ -29,83 +18,56 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
+from heatlas.pipeline.cohort.adni import image_tables
 from heatlas.pipeline.cohort.adni.clinical import AdniClinical, read_clinical
-from heatlas.pipeline.cohort.adni.image_tables import (
-    SILENT,
-    ImageFacts,
-    ImageRecord,
-    ImageTables,
-    combine_records,
-    coverage_notes,
-    date_note,
-    disagreement_notes,
-    identity_problem,
-    image_id,
-    loni_number,
-    read_collections,
-    read_image_tables,
-    read_image_xmls,
-)
+from heatlas.pipeline.cohort.adni.image_tables import SILENT, ImageFacts, ImageRecord, ImageTables, image_id
 from heatlas.pipeline.cohort.adni.visit_tables import VisitRow, days_between, match_visit, newest_tables, person_number
 from heatlas.pipeline.cohort.candidates import Candidate, InputFiles
 from heatlas.pipeline.cohort.cells import values
+from heatlas.pipeline.cohort.cells.values import adni_participant
 from heatlas.pipeline.cohort.images.dicom import DicomSeries, read_folder
 from heatlas.pipeline.cohort.images.files import image_stem, is_nifti
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.run.config.settings import CohortConfig
-from heatlas.pipeline.run.plain_text import counted, listed
+from heatlas.pipeline.run.plain_text import listed, note_on
 from heatlas.pipeline.run.work.progress import Progress
 
 
-def adni_participant(ptid: str) -> str:
-    """BIDS name of an ADNI participant.
-
-    >>> adni_participant("002_S_0295")
-    'sub-ADNI002S0295'
-    """
-    return "sub-ADNI" + ptid.upper().replace("_", "")
-
-
-def read_adni(root: Path, files: InputFiles, config: CohortConfig) -> tuple[list[Candidate], list[str]]:
-    """Read an ADNI download: one candidate per image below a participant's folder, and notes.
-
-    A contrast by diagnosis needs ADNIMERGE's DX or DXSUM; any other column only has to exist.
-    """
+def read_adni(
+    root: Path, files: InputFiles, config: CohortConfig, _space: str = ""
+) -> tuple[list[Candidate], list[str]]:
+    """Read an ADNI download: one candidate per image below a participant's folder, and notes."""
     images, notes = find_images(root, files, config.max_voxel_mm)
     records, record_notes = _records(root, files, images)
     notes += record_notes
-    tables, table_notes = read_image_tables(root, newest_tables(files.tables)[0])
+    tables, table_notes = image_tables.read_image_tables(root, newest_tables(files.tables)[0])
     described = [*records.values(), *tables.visits.values()]
     persons = {person_number(image.ptid) for image in images}
     clinical, clinical_notes = read_clinical(
         root, files.tables, persons, config, any(row.visit is not None for row in described)
     )
+    ptids = [*clinical.ptids, *sorted(image.ptid for image in images)]
     names: dict[int, str] = {}  # one PTID per RID: the one that ADNIMERGE names first, or the first of the folders
-    for ptid in [*clinical.ptids, *sorted(image.ptid for image in images)]:
+    for ptid in ptids:
         names.setdefault(person_number(ptid), ptid)
     candidates = [_candidate(image, names, clinical, records, tables) for image in images]
-    notes += [*table_notes, *clinical_notes]
-    notes += _roll_over_notes(clinical.ptids, images, names)
+    joined = [f"{ptid} as {name}" for ptid in sorted({*ptids}) if (name := names[person_number(ptid)]) != ptid]
+    notes += [*table_notes, *clinical_notes, *note_on(joined, "PTID", "of one RID read as one person")]
     notes += _rows_without_scan(clinical.ptids, clinical.visits, names, candidates)
     pairs = {c.scan.scan_id: (c.scan, records.get(image_id(c.scan.scan_id), SILENT)) for c in candidates if c.scan.kept}
-    notes += disagreement_notes(pairs)
+    notes += image_tables.disagreement_notes(pairs)
     return candidates, notes
 
 
 def _records(root: Path, files: InputFiles, images: Sequence[AdniImage]) -> tuple[dict[str, ImageRecord], list[str]]:
     """Records of collection lists and XML files by image id, and how they agree with the images."""
-    collection, notes = read_collections(root, files.tables)
-    described, xml_notes = read_image_xmls(root, files.metadata)
-    records, differences = combine_records(collection, described)
+    collection, notes = image_tables.read_collections(root, files.tables)
+    described, xml_notes = image_tables.read_image_xmls(root, files.metadata)
+    records, differences = image_tables.combine_records(collection, described)
     present = {image_id(image.image_id): image for image in images}
     dates = {number: (image.date, records[number].date) for number, image in present.items() if number in records}
-    return records, [*notes, *xml_notes, *differences, *date_note(dates), *coverage_notes(records, set(present))]
-
-
-def _roll_over_notes(ptids: Sequence[str], images: Sequence[AdniImage], names: Mapping[int, str]) -> list[str]:
-    others = {ptid for ptid in [*ptids, *(image.ptid for image in images)] if names[person_number(ptid)] != ptid}
-    joined = [f"{ptid} as {names[person_number(ptid)]}" for ptid in sorted(others)]
-    return [f"{counted(len(joined), 'PTID')} of one RID read as one person: {listed(joined)}"] if joined else []
+    notes += [*xml_notes, *differences, *image_tables.date_note(dates)]
+    return records, notes + image_tables.coverage_notes(records, set(present))
 
 
 def _candidate(
@@ -117,7 +79,7 @@ def _candidate(
 ) -> Candidate:
     person = person_number(image.ptid)
     record = records.get(image_id(image.image_id), SILENT)
-    record = record if record != SILENT else tables.visits.get(loni_number(image.image_id) or 0, SILENT)
+    record = record if record != SILENT else tables.visits.get(image_tables.loni_number(image.image_id) or 0, SILENT)
     facts = tables.of(image.image_id, image.path)
     # Header and XML describe this scan; tables may describe another scan of the visit.
     facts = dataclasses.replace(
@@ -130,7 +92,9 @@ def _candidate(
         adni_participant(names[person]), session, image.image_id, image.path, field_strength=facts.field_strength
     )
     problem = (
-        image.problem or image.sequence_problem(record.sequence) or identity_problem(record, image.ptid, image.patient)
+        image.problem
+        or image.sequence_problem(record.sequence)
+        or image_tables.identity_problem(record, image.ptid, image.patient)
     )
     if problem is not None:
         return Candidate(scan.dropped(problem))
@@ -162,17 +126,11 @@ def _rows_without_scan(
         if (adni_participant(names[person]), row.session_id) not in scanned
     ]
     unmatched = sorted({ptid for ptid in ptids if person_number(ptid) not in visits})
-    notes = []
-    if unscanned:
-        notes.append(f"{counted(len(unscanned), 'visit')} in ADNIMERGE without a scan here: {listed(unscanned)}")
-    if unmatched:
-        notes.append(
-            f"{counted(len(unmatched), 'participant')} in ADNIMERGE without an image here: {listed(unmatched)}"
-        )
-    return notes
+    notes = note_on(unscanned, "visit", "in ADNIMERGE without a scan here")
+    return notes + note_on(unmatched, "participant", "in ADNIMERGE without an image here")
 
 
-PTID = re.compile(r"\d{3}_S_\d{4,}", re.IGNORECASE)
+_PTID = re.compile(values.PTID, re.IGNORECASE)
 _DATE_FOLDER = re.compile(r"\d{4}-\d{2}-\d{2}")
 _ID_FOLDER = re.compile(r"[ISD]\d+")
 _T1W = re.compile(
@@ -223,7 +181,7 @@ def parse_image(path: str) -> AdniImage | None:
     ('002_S_0295', 'MPRAGE', '2006-04-18', 'I118671')
     """
     parts = path.split("/")
-    start = next((i for i, part in enumerate(parts[:-1]) if PTID.fullmatch(part)), None)
+    start = next((i for i, part in enumerate(parts[:-1]) if _PTID.fullmatch(part)), None)
     if start is None:
         return None
     folders = parts[start + 1 : -1]
@@ -242,8 +200,7 @@ def parse_image(path: str) -> AdniImage | None:
 def _image_id(parts: Sequence[str], numbers: Sequence[str]) -> str:
     """I number of the folder or of the file name; else a series number; else the path below the person's folder.
 
-    Files without a number often have the same name in every folder (``brain.nii``), so the name alone does not identify
-    them. File names of a DICOM series name slices and are not used.
+    A name alone (``brain.nii``) may be the same in every folder, and names in a DICOM series are those of slices.
     """
     stem = image_stem(parts[-1]) if is_nifti(parts[-1]) else parts[-1].removesuffix(Path(parts[-1]).suffix)
     in_name = re.search(r"_(I\d+)$", stem)
@@ -253,10 +210,6 @@ def _image_id(parts: Sequence[str], numbers: Sequence[str]) -> str:
 
 
 def find_images(root: Path, files: InputFiles, max_voxel_mm: float) -> tuple[list[AdniImage], list[str]]:
-    """Find all images in participants' folders: one per NIfTI file and one per DICOM series.
-
-    Notes name images outside participants' folders, and folders that hold several series.
-    """
     parsed = [(path, parse_image(path)) for path in files.images]
     images = [image for _, image in parsed if image is not None]
     outside = [path for path, image in parsed if image is None]
@@ -270,16 +223,14 @@ def find_images(root: Path, files: InputFiles, max_voxel_mm: float) -> tuple[lis
             of_folder = _of_folder(read_folder(root, folder, names, max_voxel_mm))
             several += [folder] if len(of_folder) > 1 else []
             images += of_folder
-    notes = []
-    if several:
-        notes.append(
-            f"{counted(len(several), 'folder', 'holds')} several DICOM series, each is listed: {listed(several, 3)}"
-        )
-    if outside:
-        notes.append(
-            f"{counted(len(outside), 'image')} outside participants' folders (NNN_S_NNNN) ignored: {listed(outside, 3)}"
-        )
-    return images, notes
+    notes = note_on(several, "folder", "several DICOM series, each is listed", verb="holds", limit=3)
+    text = "outside participants' folders (NNN_S_NNNN) ignored"
+    return images, notes + note_on(outside, "image", text, limit=3)
+
+
+def _may_be_t1w(description: str) -> bool:
+    named = _T1W.search(description) and not _DERIVED.search(description)
+    return not description.strip() or bool(named)
 
 
 def _of_folder(series_list: Sequence[DicomSeries]) -> list[AdniImage]:
@@ -288,7 +239,11 @@ def _of_folder(series_list: Sequence[DicomSeries]) -> list[AdniImage]:
     if len(images) == 1:
         return images
     # The folder name describes only one of them, so the header must say that a series is T1-weighted.
-    header_problems = [series.problem or _unlike_t1w(series) for series in series_list]
+    unlike = "not named as a T1-weighted sequence by its DICOM header"
+    header_problems = [
+        series.problem or (None if _may_be_t1w(series.description) else f"{unlike}: {series.name}")
+        for series in series_list
+    ]
     usable = [index for index, problem in enumerate(header_problems) if problem is None]
     names = listed((series_list[index].name for index in usable), 3)
     ambiguous = f"several series in one folder: {names} could each be the image; put each in a separate folder"
@@ -300,12 +255,6 @@ def _of_folder(series_list: Sequence[DicomSeries]) -> list[AdniImage]:
         series_id = f"{image.image_id}_series-{index + 1 if series.number is None else series.number}"
         decided.append(dataclasses.replace(image, image_id=series_id, problem=header_problems[index] or ambiguous))
     return decided
-
-
-def _unlike_t1w(series: DicomSeries) -> str | None:
-    if not series.description.strip() or (_T1W.search(series.description) and not _DERIVED.search(series.description)):
-        return None
-    return f"not named as a T1-weighted sequence by its DICOM header: {series.name}"
 
 
 def _image(series: DicomSeries) -> AdniImage:
@@ -344,7 +293,6 @@ _NO_DATE = 10_000
 def preference(
     description: str, image_id: str, facts: ImageFacts, days_from_visit: int | None, config: CohortConfig
 ) -> tuple[int, ...]:
-    """Sort key of an image among those of its visit; the smallest is used."""
     text = re.sub(r"[\s;,]+", "_", f"{description}_{facts.description or ''}")
     accelerated = facts.accelerated if facts.accelerated is not None else bool(_ACCELERATED.search(text))
     number = re.fullmatch(r"[A-Za-z]?(\d+)", image_id)

@@ -1,23 +1,13 @@
 """What comes with an ADNI image: LONI's collection list, the XML file of the image, and ADNI's tables of images.
 
-LONI gives a CSV list of each image collection and, on request, one XML file (``idaxs``) per image. Both identify the
-image by its number and state its participant, visit and acquisition. They are combined into one record; contradictions
-between them, or with the folder of the image, are reported. Of the XML file only image number, participant, sex, age at
-the scan, visit, date, sequence and field strength are read; assessments, genotype and weight are not. Its elements are
-found by name, since their depth differs: an original image is described by its series, a processed one by its
-``derivedProduct`` and by the image it was made from.
+The list and the XML file (``idaxs``) identify the image by its number and are combined into one record; contradictions
+between them, or with the folder of the image, are reported. Assessments, genotype and weight are not read. Elements of
+the XML file are found by name, since their depth differs: an original image is described by its series, a processed one
+by its ``derivedProduct`` and by the image it was made from.
 
-Tables say more of single images:
-
-========================================  =========================================================================
-MPRAGEMETA                                sequence, field, series, visit and date of each T1-weighted image
-MRIQC                                     description, field, series: an inventory, no grades in spite of its name
-MRIQUALITY, since 2024 MRIPROT (ADNI1)    PASS per series
-MAYOADIRL_MRI_IMAGEQC, ..._QUALITY_ADNI3  the Mayo Clinic's series_selected; series_quality, 1 best to 4 unusable
-========================================  =========================================================================
-
-A grade belongs to a series: the acquired image and everything derived from it. No table is required, and an image that
-no table lists is treated as ungraded.
+MPRAGEMETA and MRIQC (an inventory, no grades in spite of its name) describe images; MRIQUALITY, since 2024 MRIPROT, has
+ADNI1's PASS per series; the Mayo Clinic's tables have series_selected and series_quality, 1 best to 4 unusable. A grade
+belongs to a series: the acquired image and everything derived from it. No table is required.
 """
 
 from __future__ import annotations
@@ -30,24 +20,14 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from heatlas.pipeline.cohort.adni.visit_tables import MPRAGEMETA, MRIQC, QUALITY_ADNI1, QUALITY_MAYO, person_number
+from heatlas.pipeline.cohort.cells import tables as text_tables
 from heatlas.pipeline.cohort.cells import values
-from heatlas.pipeline.cohort.cells.tables import (
-    filled_rows,
-    plain_name,
-    possible_cells,
-    problem_notes,
-    read_header,
-    read_text_table,
-)
 from heatlas.pipeline.cohort.cells.values import Visit, visit_of, with_iso_dates
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.run.documents import read_regular
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.run.plain_text import counted, listed
+from heatlas.pipeline.run.plain_text import counted, listed, note_on
 from heatlas.pipeline.run.work.progress import Progress
-
-_COLUMNS = ("imagedataid", "subject", "sex", "age", "visit", "modality", "description", "acqdate")
-"""Columns read from a collection list, as `_letters_of` spells them; only the first is required."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +44,43 @@ class ImageRecord:
     field_strength: float | None = None  # tesla
 
 
+def participant(text: str | None) -> str | None:
+    """PTID of an ADNI participant in capitals; None for any other text.
+
+    >>> participant(" 002_s_0295 "), participant("Doe^John")
+    ('002_S_0295', None)
+    """
+    cleaned = (text or "").strip().upper()
+    return cleaned if re.fullmatch(values.PTID, cleaned) else None
+
+
+def _visit(text: str | None) -> Visit | None:
+    return None if text is None else visit_of(text)
+
+
+_OF_LIST: values.Columns = {
+    "ptid": ("subject", participant),
+    "sex": ("sex", values.sex),
+    "age": ("age", values.positive),
+    "visit": ("visit", _visit),
+    "date": ("acqdate", values.calendar_date),
+    "modality": ("modality", values.text),
+    "sequence": ("description", values.text),
+}
+"""Columns of a collection list, as `_letters_of` spells them."""
+_LIST_COLUMNS = {"imagedataid", *(column for column, _ in _OF_LIST.values())}
+_OF_XML: values.Columns = {
+    "ptid": ("subjectIdentifier", participant),
+    "sex": ("subjectSex", values.sex),
+    "age": ("subjectAge", values.positive),
+    "visit": ("visitIdentifier", _visit),
+    "date": ("dateAcquired", values.calendar_date),
+    "modality": ("modality", values.text),
+    "sequence": ("sequence", values.text),
+    "field_strength": ("Field Strength", values.field_strength),
+}
+"""Elements of an XML file, besides what its protocol and the processing call them."""
+
 SILENT = ImageRecord()
 """The record of an image without metadata."""
 AGE_TOLERANCE_YEARS = 2.0
@@ -73,57 +90,36 @@ _WORDS = {"ptid": "participant", "sex": "sex", "date": "date", "visit": "visit"}
 
 
 def read_collections(root: Path, tables: Sequence[str]) -> tuple[dict[str, ImageRecord], list[str]]:
-    """Read LONI's lists of image collections: records by image id with its letter.
-
-    CSV files without Image Data ID are other tables. Notes name lists that cannot be read, ids that two rows describe
-    differently (the first row is used) and unknown visits.
-    """
+    """Read LONI's lists of image collections: records by image id with its letter, and notes."""
     records: dict[str, ImageRecord] = {}
     notes: list[str] = []
     contradicted: list[str] = []
     codes: set[str] = set()
     for name in tables:
-        header = {_letters_of(column) for column in read_header(root / name)}
-        if "imagedataid" not in header or not header & set(_COLUMNS[1:]):
+        header = {_letters_of(column) for column in text_tables.read_header(root / name)}
+        if "imagedataid" not in header or len(header & _LIST_COLUMNS) < 2:
             continue
         try:
-            frame, row_notes = read_text_table(root / name)
+            frame, row_notes = text_tables.read_text_table(root / name)
             frame, date_notes = with_iso_dates(root / name, frame.rename(columns=_letters_of), ("acqdate",))
         except BadInputError as error:
             notes.append(f"{name} is not used: {error}")
             continue
-        notes += [*row_notes, *date_notes]
-        problems: list[str] = []
-        rows = [possible_cells(name, line, cells, problems) for line, cells in filled_rows(frame) if cells]
-        notes += problem_notes(problems)
+        rows, cell_notes = text_tables.possible_rows(name, frame)
+        notes += [*row_notes, *date_notes, *cell_notes]
         nameless = sum("imagedataid" not in cells for cells in rows)
         notes += [f"{name}: {counted(nameless, 'row')} without Image Data ID left out"] if nameless else []
         for cells in rows:
             if "imagedataid" in cells:
-                number, record = image_id(cells["imagedataid"]), _of_row(cells)
+                number, record = image_id(cells["imagedataid"]), ImageRecord(**values.read_cells(cells, _OF_LIST))
                 codes |= {cells["visit"]} if record.visit is not None and not record.visit.known else set()
                 contradicted += [number] if _differences(records.get(number, record), record) else []
                 records.setdefault(number, record)
-    if contradicted:
-        notes.append(
-            f"collection lists describe {counted(len(contradicted), 'image')} twice and differently, the first row is "
-            f"used: {listed(contradicted)}"
-        )
+    described = "twice and differently, the first row is used"
+    notes += note_on(contradicted, "image", described, before="collection lists describe ")
     if codes:
         notes.append(f"unknown visits in collection lists, matched by date only: {listed(sorted(codes))}")
     return records, notes
-
-
-def _of_row(cells: Mapping[str, str]) -> ImageRecord:
-    return ImageRecord(
-        ptid=participant(cells.get("subject")),
-        sex=values.sex(cells.get("sex")),
-        age=values.positive(cells.get("age")),
-        visit=visit_of(cells["visit"]) if "visit" in cells else None,
-        date=values.calendar_date(cells.get("acqdate")),
-        modality=cells.get("modality"),
-        sequence=cells.get("description"),
-    )
 
 
 def combine_records(
@@ -147,10 +143,7 @@ def combine_records(
 
 
 def identity_problem(record: ImageRecord, ptid: str, header_patient: str = "") -> str | None:
-    """Why an image may not belong to the participant of its folder; None if it does.
-
-    `header_patient` is compared only if it is an ADNI participant, and is never written anywhere.
-    """
+    """Why an image may not be of its folder's participant; `header_patient` must never be written anywhere."""
     if record.ptid is not None and person_number(record.ptid) != person_number(ptid):
         return f"unclear participant: the folder says {ptid}, the collection list or XML {record.ptid}"
     in_header = participant(header_patient)
@@ -161,15 +154,13 @@ def identity_problem(record: ImageRecord, ptid: str, header_patient: str = "") -
 
 def date_note(dates: Mapping[str, tuple[date | None, date | None]]) -> list[str]:
     """Note on images whose folder and record differ by more than a day (a scan may end after midnight)."""
-    apart = [
+    differing = [
         number
         for number, (folder, record) in dates.items()
         if folder is not None and record is not None and abs((folder - record).days) > 1
     ]
-    if not apart:
-        return []
-    images = counted(len(apart), "image", "has", "images")
-    return [f"{images} another date in the collection list or XML than in the folder, which is used: {listed(apart)}"]
+    text = "another date in the collection list or XML than in the folder, which is used"
+    return note_on(differing, "image", text, verb="has")
 
 
 def disagreement_notes(pairs: Mapping[str, tuple[Scan, ImageRecord]]) -> list[str]:
@@ -182,36 +173,16 @@ def disagreement_notes(pairs: Mapping[str, tuple[Scan, ImageRecord]]) -> list[st
     ]
     both = "the collection list or XML and ADNIMERGE disagree on the"
     notes = [f"{both} sex of {counted(len(sex), 'scan')}, ADNIMERGE is used: {listed(sex)}"] if sex else []
-    if age:
-        years = f"by more than {AGE_TOLERANCE_YEARS:g} years"
-        notes.append(f"{both} age of {counted(len(age), 'scan')} {years}, ADNIMERGE is used: {listed(age)}")
-    return notes
+    text = f"by more than {AGE_TOLERANCE_YEARS:g} years, ADNIMERGE is used"
+    return notes + note_on(age, "scan", text, before=f"{both} age of ")
 
 
 def coverage_notes(records: Mapping[str, ImageRecord], present: set[str]) -> list[str]:
-    """Notes on listed images without a file, and on files that are not listed."""
     if not records:
         return []
-    absent = sorted(records.keys() - present)
-    unlisted = sorted(present - records.keys())
-    notes = []
-    if absent:
-        notes.append(
-            f"{counted(len(absent), 'image')} of the collection list or XML without a file here: {listed(absent)}"
-        )
-    if unlisted:
-        notes.append(f"{counted(len(unlisted), 'image')} here in no collection list or XML: {listed(unlisted)}")
-    return notes
-
-
-def participant(text: str | None) -> str | None:
-    """PTID of an ADNI participant in capitals; None for any other text.
-
-    >>> participant(" 002_s_0295 "), participant("Doe^John")
-    ('002_S_0295', None)
-    """
-    cleaned = (text or "").strip().upper()
-    return cleaned if re.fullmatch(r"\d{3}_S_\d{4,}", cleaned) else None
+    absent, unlisted = sorted(records.keys() - present), sorted(present - records.keys())
+    notes = note_on(absent, "image", "of the collection list or XML without a file here")
+    return notes + note_on(unlisted, "image", "here in no collection list or XML")
 
 
 def image_id(text: str) -> str:
@@ -254,12 +225,8 @@ def read_image_xmls(root: Path, paths: Sequence[str]) -> tuple[dict[str, ImageRe
         records[number], differing = merge_descriptions(list(of_image.values()))
         if differing:
             contradictions.append(f"{number} in {' and '.join(of_image)} ({', '.join(differing)})")
-    notes = problem_notes(problems)
-    if contradictions:
-        notes.append(
-            f"{counted(len(contradictions), 'image', 'is')} described differently by several XML files, these are "
-            f"not used: {listed(contradictions)}"
-        )
+    text = "described differently by several XML files, these are not used"
+    notes = [*text_tables.problem_notes(problems), *note_on(contradictions, "image", text, verb="is")]
     if damaged:
         notes.append(f"{len(damaged)} XML files cannot be read and are skipped: {listed(damaged, 3)}")
     return records, notes
@@ -284,7 +251,7 @@ def parse_image_xml(
 ) -> tuple[str, ImageRecord] | None:
     """Image id and record of one XML file; None if it describes no image. Impossible values go to `problems`.
 
-    Raises ValueError if the file is too large or declares entities, which let a small file expand without limit.
+    ValueError if it is too large or declares entities, which let a small file expand without limit.
     """
     if len(content) > MAX_BYTES or b"<!DOCTYPE" in content or b"<!ENTITY" in content:
         raise ValueError("not the XML of an image")
@@ -295,28 +262,17 @@ def parse_image_xml(
     number = _text(tree if derived is None else derived, "imageUID")
     if number is None:
         return None
-    sequence = _text(tree, "description") if derived is None else _text(derived, "processedDataLabel")
-    visit = _text(tree, "visitIdentifier")
+    texts = {term: _text(tree, term) for term, _ in _OF_XML.values()}
+    texts["sequence"] = _text(tree, "description") if derived is None else _text(derived, "processedDataLabel")
     protocol = {e.get("term"): (e.text or "").strip() for e in tree.iter() if _local(e.tag) == "protocol"}
-    facts = {term: _text(tree, term) or "" for term in ("subjectSex", "subjectAge")}
-    facts["Field Strength"] = protocol.get("Field Strength", "")
-    filled = {term: text for term, text in facts.items() if not values.is_missing(text)}
-    facts = possible_cells(name, None, filled, [] if problems is None else problems)
-    record = ImageRecord(
-        ptid=participant(_text(tree, "subjectIdentifier")),
-        sex=values.sex(facts.get("subjectSex")),
-        age=values.positive(facts.get("subjectAge")),
-        visit=None if visit is None else visit_of(visit),
-        date=values.calendar_date(_text(tree, "dateAcquired")),
-        modality=_text(tree, "modality"),
-        sequence=sequence,
-        field_strength=values.field_strength(facts.get("Field Strength")),
-    )
-    return image_id(number), record
+    texts["Field Strength"] = protocol.get("Field Strength")
+    measured = ("subjectSex", "subjectAge", "Field Strength")
+    filled = {term: text for term, text in texts.items() if text and not (term in measured and values.is_missing(text))}
+    cells = text_tables.possible_cells(name, None, filled, [] if problems is None else problems)
+    return image_id(number), ImageRecord(**values.read_cells(cells, _OF_XML))
 
 
 def _local(tag: object) -> str:
-    """Name of an element without its namespace."""
     return str(tag).rpartition("}")[2]
 
 
@@ -332,12 +288,9 @@ def _text(tree: ElementTree.Element, name: str) -> str | None:
 
 _IMAGE = ("imageuid", "imageid", "loniimage")
 _SERIES = ("seriesid", "loniseries", "loniuid")
-_QUALITY_COLUMNS = (
-    *_IMAGE,
-    *_SERIES,
-    *("sequence", "seriesdescription", "magstrength", "magneticfieldstrength", "fieldstrength", "visit"),
-    *("scandate", "pass", "seriesselected", "seriesquality", "t1accelerated"),
-)
+_FIELD = ("magstrength", "magneticfieldstrength", "fieldstrength")
+_GRADES = ("pass", "seriesselected", "seriesquality", "t1accelerated")
+_QUALITY_COLUMNS = (*_IMAGE, *_SERIES, "sequence", "seriesdescription", *_FIELD, "visit", "scandate", *_GRADES)
 UNUSABLE = 4
 """The Mayo Clinic's worst grade."""
 
@@ -406,8 +359,8 @@ def read_image_tables(root: Path, files: Mapping[str, str]) -> tuple[ImageTables
 
 def _rows(path: Path, table: str) -> tuple[Sequence[Mapping[str, str]], list[str]]:
     try:
-        frame, notes = read_text_table(path, used=())
-        frame = frame.rename(columns=plain_name)
+        frame, notes = text_tables.read_text_table(path, used=())
+        frame = frame.rename(columns=text_tables.plain_name)
         frame = frame.loc[:, ~frame.columns.duplicated()]
         names = set(frame.columns)
         if not names & {*_IMAGE, *_SERIES}:
@@ -418,10 +371,8 @@ def _rows(path: Path, table: str) -> tuple[Sequence[Mapping[str, str]], list[str
         notes += date_notes
     except BadInputError as error:
         return [], [f"{path.name} is not used: {error}"]
-    frame = frame[[name for name in _QUALITY_COLUMNS if name in names]]
-    problems: list[str] = []
-    rows = [possible_cells(path.name, line, cells, problems) for line, cells in filled_rows(frame) if cells]
-    notes += problem_notes(problems)
+    rows, cell_notes = text_tables.possible_rows(path.name, frame[[name for name in _QUALITY_COLUMNS if name in names]])
+    notes += cell_notes
     numbered = [cells for cells in rows if {*_IMAGE, *_SERIES} & set(cells)]
     if len(numbered) < len(rows):
         notes.append(
@@ -440,9 +391,7 @@ def _facts(cells: Mapping[str, str], table: str) -> ImageFacts:
     return ImageFacts(
         series=loni_number(values.first_value(cells, *_SERIES)),
         description=values.first_value(cells, "sequence", "seriesdescription"),
-        field_strength=values.field_strength(
-            values.first_value(cells, "magstrength", "magneticfieldstrength", "fieldstrength")
-        ),
+        field_strength=values.field_strength(values.first_value(cells, *_FIELD)),
         accelerated=_yes(cells.get("t1accelerated")),
         selected=_yes(cells.get("seriesselected")),
         grade=grade or None,
@@ -457,7 +406,6 @@ def _yes(text: str | None) -> bool | None:
 
 
 def _fill_gaps(facts: ImageFacts, other: ImageFacts) -> ImageFacts:
-    """Facts with missing values filled in from `other`."""
     gaps = {name: value for name, value in vars(other).items() if getattr(facts, name) is None}
     return replace(facts, **gaps)
 

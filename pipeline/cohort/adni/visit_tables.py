@@ -1,12 +1,9 @@
 """ADNI's tables: which file is which, their rows by visit, and the visit of a scan.
 
-A table is recognised by its name, whatever LONI appended to it: ``DXSUM_PDXCONV_ADNIALL_12Oct2023.csv``, ``dxsum.csv``
-and ``DXSUM_18Feb2025 (1).csv`` are the same table. Of several downloads the file with the newest date in its name is
-used, and a note names the others.
-
-Columns for the visit (VISCODE, VISCODE2) and its date (EXAMDATE, VISDATE, USERDATE) differ between tables, as does the
-case of column names. A table besides ADNIMERGE (DXSUM, CDR, FreeSurfer volumes) that is missing, empty or damaged is
-named in a note.
+A table is recognised by its name, whatever LONI appended to it: ``DXSUM_PDXCONV_ADNIALL_12Oct2023.csv`` and ``dxsum
+(1).csv`` are the same. Of several downloads the one with the newest date in its name is used. Columns for the visit and
+its date differ between tables, as does the case of names. A table besides ADNIMERGE that is missing, empty or damaged
+is named in a note.
 
 A scan belongs to a visit of ADNIMERGE by these rules:
 
@@ -18,6 +15,7 @@ A scan belongs to a visit of ADNIMERGE by these rules:
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,9 +25,17 @@ from pathlib import Path
 import pandas as pd
 
 from heatlas.pipeline.cohort.cells.tables import filled_rows, possible_cells, problem_notes, read_text_table
-from heatlas.pipeline.cohort.cells.values import Visit, calendar_date, number, visit_code, visit_of, with_iso_dates
+from heatlas.pipeline.cohort.cells.values import (
+    PTID,
+    Visit,
+    calendar_date,
+    number,
+    visit_code,
+    visit_of,
+    with_iso_dates,
+)
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.run.plain_text import counted, listed
+from heatlas.pipeline.run.plain_text import listed, note_on
 
 ADNIMERGE = "ADNIMERGE"
 DXSUM = "DXSUM"
@@ -81,10 +87,8 @@ def _suffix_date(suffix: str) -> date:
     """Date in a file name; the earliest possible date if there is none."""
     for pattern, form in _DATES:
         if match := pattern.search(suffix):
-            try:
+            with contextlib.suppress(ValueError):
                 return datetime.strptime(match[0], form).date()
-            except ValueError:
-                continue
     return date.min
 
 
@@ -111,6 +115,10 @@ class VisitRow:
     columns: Mapping[str, str]
 
 
+def by_date(row: VisitRow) -> tuple[date, str]:
+    return row.exam_date or date.max, row.session_id
+
+
 @dataclass(frozen=True)
 class VisitTable:
     """Rows of a table by RID, in order of date."""
@@ -134,18 +142,15 @@ def contradiction(columns: Mapping[str, str]) -> str:
     ('RID 296, PTID 002_S_0295', '')
     """
     rid, ptid = number(columns.get("RID")), columns.get("PTID", "").strip()
-    if rid is None or rid <= 0 or not re.fullmatch(r"\d{3}_S_\d{4,}", ptid, re.IGNORECASE):
+    if rid is None or rid <= 0 or not re.fullmatch(PTID, ptid, re.IGNORECASE):
         return ""
     return "" if rid == person_number(ptid) else f"RID {columns['RID'].strip()}, PTID {ptid}"
 
 
 def contradiction_notes(name: str, contradictions: Mapping[int, str]) -> list[str]:
-    """A note on rows whose RID and PTID belong to different people, by line of a table."""
-    if not contradictions:
-        return []
-    rows = counted(len(contradictions), "row", "is")
-    named = listed(f"line {line} ({ids})" for line, ids in contradictions.items())
-    return [f"{name}: {rows} left out because RID and PTID belong to different people; correct one of them: {named}"]
+    cases = [f"line {line} ({ids})" for line, ids in contradictions.items()]
+    text = "left out because RID and PTID belong to different people; correct one of them"
+    return note_on(cases, "row", text, before=f"{name}: ", verb="is")
 
 
 def todays_spelling(columns: Iterable[str], used: Iterable[str]) -> dict[str, str]:
@@ -164,10 +169,7 @@ def todays_spelling(columns: Iterable[str], used: Iterable[str]) -> dict[str, st
 def read_visit_table(
     root: Path, name: str | None, wanted: Sequence[str], persons: Collection[int]
 ) -> tuple[VisitTable, list[str]]:
-    """Read an optional table, for the RIDs with images; empty, with a note, if it is missing or cannot be used.
-
-    At least one of the `wanted` columns must exist.
-    """
+    """Read an optional table with one of the `wanted` columns; empty, with a note, if it cannot be used."""
     if name is None:
         return VisitTable(), []
     path = root / name
@@ -188,17 +190,14 @@ def read_visit_table(
         notes += date_notes
     except BadInputError as error:
         return VisitTable(), [f"{name} is not used: {error}"]
-    rows, bad, contradictions, problems = _rows_by_person(name, frame[[c for c in used if c in frame.columns]], persons)
-    notes += contradiction_notes(name, contradictions)
-    if bad:
-        notes.append(f"{name}: {counted(len(bad), 'row')} without a RID or PTID left out: {listed(bad, 3)}")
-    return VisitTable(name, rows), [*notes, *problem_notes(problems)]
+    rows, row_notes = _rows_by_person(name, frame[[c for c in used if c in frame.columns]], persons)
+    return VisitTable(name, rows), [*notes, *row_notes]
 
 
 def _rows_by_person(
     name: str, frame: pd.DataFrame, persons: Collection[int]
-) -> tuple[dict[int, tuple[VisitRow, ...]], list[str], dict[int, str], list[str]]:
-    """Rows by RID, contents of rows without one, contradictory rows by line, and impossible cells."""
+) -> tuple[dict[int, tuple[VisitRow, ...]], list[str]]:
+    """Rows by RID; notes on rows without one, contradictory rows and impossible cells."""
     rows: dict[int, list[VisitRow]] = {}
     bad: list[str] = []
     contradictions: dict[int, str] = {}
@@ -210,19 +209,15 @@ def _rows_by_person(
         person = _person(cells)
         if person is None:
             bad.append(cells.get("RID") or cells.get("PTID") or "nothing")
-            continue
-        if person not in persons:
-            continue
-        columns = possible_cells(name, line, cells, problems)
-        when = next((day for column in DATE_COLUMNS if (day := calendar_date(columns.get(column)))), None)
-        visit = visit_of(visit_code(columns))
-        months = None if visit.within_phase else visit.months  # only its date tells which phase
-        rows.setdefault(person, []).append(VisitRow(visit.session_id, months, when, columns))
-    by_person = {
-        person: tuple(sorted(of, key=lambda row: (row.exam_date or date.max, row.session_id)))
-        for person, of in rows.items()
-    }
-    return by_person, bad, contradictions, problems
+        elif person in persons:
+            columns = possible_cells(name, line, cells, problems)
+            when = next((day for column in DATE_COLUMNS if (day := calendar_date(columns.get(column)))), None)
+            visit = visit_of(visit_code(columns))
+            months = None if visit.within_phase else visit.months  # only its date tells which phase
+            rows.setdefault(person, []).append(VisitRow(visit.session_id, months, when, columns))
+    notes = contradiction_notes(name, contradictions)
+    notes += note_on(bad, "row", "without a RID or PTID left out", before=f"{name}: ", limit=3)
+    return {person: tuple(sorted(of, key=by_date)) for person, of in rows.items()}, [*notes, *problem_notes(problems)]
 
 
 def _person(columns: Mapping[str, str]) -> int | None:
@@ -230,14 +225,11 @@ def _person(columns: Mapping[str, str]) -> int | None:
     if rid is not None and rid > 0 and rid == int(rid):
         return int(rid)
     ptid = columns.get("PTID", "")
-    return person_number(ptid) if re.fullmatch(r"\d{3}_S_\d{4,}", ptid, re.IGNORECASE) else None
+    return person_number(ptid) if re.fullmatch(PTID, ptid, re.IGNORECASE) else None
 
 
 def of_visit(rows: Sequence[VisitRow], session_id: str, when: date | None) -> VisitRow | None:
-    """The row of a visit: the nearest in time within `WINDOW_DAYS` or, without dates, that of the session.
-
-    If rows are equally near, the one of the session comes first, then the earlier one.
-    """
+    """The row of a visit: the nearest within `WINDOW_DAYS`; without dates, that of the session."""
     near = [
         (gap, row.session_id != session_id, row.exam_date or date.max, row)
         for row in rows

@@ -1,18 +1,12 @@
 """A BIDS dataset, raw or derivative (also by Clinica): ``sub-*/[ses-*/]anat/*_T1w.nii[.gz]`` and its tables.
 
-Every image of the kind that is asked for (``cohort.suffix``, T1-weighted by default) in a ``sub-*`` folder is a row of
-the scan table. If a session has several, one is used:
+Every image of the kind that is asked for (``cohort.suffix``) in a ``sub-*`` folder is a row of the scan table. Of
+several in a session the least processed is used, without contrast agent (``ce-``), without ``acq-``, ``rec-``,
+``echo-`` and ``inv-`` (the plain name is the main image), with the lowest ``run-``. The T1-weighted image beside
+another kind, and images of further kinds, are chosen in the same way.
 
-1. the least processed image: raw before brain-extracted before registered;
-2. without contrast agent (``ce-``) before with it;
-3. without ``acq-``, ``rec-``, ``echo-`` and ``inv-`` before with them: the plain name is the main image;
-4. the lowest ``run-``; the first by name.
-
-An image of another kind names the T1-weighted image of its session, which is chosen in the same way, as are those of
-further kinds (``cohort.further_suffixes``).
-
-``derivatives/``, ``sourcedata/``, everything else outside ``sub-*`` and what ``.bidsignore`` names is ignored. A
-dataset inside ``derivatives/`` may be the input; without tables in its folder, those of the dataset above are used.
+Everything outside ``sub-*`` and what ``.bidsignore`` names is ignored. A dataset inside ``derivatives/`` may be the
+input; without tables in its folder, those of the dataset above are used.
 """
 
 from __future__ import annotations
@@ -22,30 +16,23 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from pathspec import GitIgnoreSpec
 
-from heatlas.pipeline.cohort.bids.derivatives import ENTRIES, entry_of, read_sidecar
-from heatlas.pipeline.cohort.bids.tables import (
-    PARTICIPANTS,
-    BidsTables,
-    ScanFacts,
-    diagnosis_histories,
-    diagnosis_of,
-    facts_of,
-    nominal_tesla,
-    read_bids_tables,
-    table_root,
-)
+from heatlas.pipeline.cohort.bids import tables as bids_tables
+from heatlas.pipeline.cohort.bids.derivatives import ENTRIES, entities_of, entry_of, read_sidecar
+from heatlas.pipeline.cohort.bids.tables import PARTICIPANTS, BidsTables, ScanFacts
 from heatlas.pipeline.cohort.candidates import Candidate, InputFiles, OtherImage
 from heatlas.pipeline.cohort.cells.tables import problem_notes
 from heatlas.pipeline.cohort.images.files import image_stem
 from heatlas.pipeline.cohort.people.diagnosis import follow_up, progression
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE, T1W, ImageKind
+from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.documents import read_regular
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.run.plain_text import counted, listed
+from heatlas.pipeline.run.plain_text import counted, listed, note_on
 
 _IMAGE = re.compile(
     r"(?P<participant>sub-[A-Za-z0-9]+)/(?:(?P<session>ses-[A-Za-z0-9]+)/)?(?P<folder>anat|pet)/"
@@ -60,25 +47,11 @@ BIDSIGNORE = ".bidsignore"
 MOST_WILDCARDS = 10
 
 
-def enters(folder: str) -> bool:
-    """Whether a folder of a BIDS dataset is searched for images."""
-    return folder.startswith("sub-")
-
-
 def read_bids(
-    root: Path,
-    files: InputFiles,
-    horizon_months: int,
-    kind: ImageKind = T1W,
-    label: str = "",
-    space: str = DEFAULT_TEMPLATE,
-    further: Sequence[ImageKind] = (),
+    root: Path, files: InputFiles, config: CohortConfig, space: str = DEFAULT_TEMPLATE
 ) -> tuple[list[Candidate], list[str]]:
-    """Read a BIDS dataset: one candidate per image of a kind; images of other kinds are counted in a note.
-
-    `label` is that of the maps of tissue, where a kind is these; `space` the name of the template. Candidates know the
-    images of the `further` kinds.
-    """
+    """Read a BIDS dataset: one candidate per image of a kind; images of other kinds are counted in a note."""
+    kind, *further = config.kinds
     used, ignored = split_ignored(root, files.images)
     folders = {each.folder for each in (T1W, kind, *further)}
     matches = {
@@ -86,8 +59,8 @@ def read_bids(
         for path in used
     }
     asked = _of_kind(matches, kind)
-    tables_root = table_root(root)
-    tables = read_bids_tables(
+    tables_root = bids_tables.table_root(root)
+    tables = bids_tables.read_bids_tables(
         tables_root,
         sorted({match["participant"] for match in asked.values()}),
         sorted({(match["participant"], match["session"]) for match in asked.values()}, key=str),
@@ -97,24 +70,26 @@ def read_bids(
             f"{tables_root / PARTICIPANTS}: missing, and no sessions table either. A table with participant_id and the "
             "contrast's column is needed."
         )
-    common = read_shared_sidecar(root, kind)
-    read = [_candidate(root, path, match, tables, common, kind, label, space) for path, match in asked.items()]
-    anatomy = _of_sessions(root, matches, T1W, label, space) if kind.through_t1w else {}
-    others: dict[str, _Sessions] = {each.suffix: _of_sessions(root, matches, each, label, space) for each in further}
+    states = _States(root, {*config.kinds, *[T1W] * kind.through_t1w}, config.label, space)
+    read = [_candidate(path, match, tables, kind, states) for path, match in asked.items()]
+    anatomy = _of_sessions(matches, T1W, states) if kind.through_t1w else {}
+    others: dict[str, _Sessions] = {each.suffix: _of_sessions(matches, each, states) for each in further}
     read = [(_with_session_images(candidate, anatomy, others), facts) for candidate, facts in read]
-    taken = {path for candidate, _ in read for path in (candidate.scan.t1w, *_first_paths(candidate.others)) if path}
+    taken = {candidate.scan.t1w for candidate, _ in read}
+    for images in (images for candidate, _ in read for images in candidate.others.values()):
+        for in_template in (False, True):  # the one that would be used in either space
+            usable = (i.path for i in images if i.problem is None and (i.entry == "template") == in_template)
+            taken.add(next(usable, None))
     misnamed = [path for path, match in matches.items() if match is None and _ends_as(path, kind)]
-    candidates, table_notes, fact_notes = with_courses(read, tables, horizon_months)
+    candidates, table_notes, fact_notes = with_courses(read, tables, config.mci_horizon_months)
     candidates += [_drop_misnamed(path, kind) for path in misnamed]
     notes = [f"tables come from the dataset above, {tables_root.name}"] if tables_root != root else []
-    if ignored:
-        notes.append(f"{counted(len(ignored), 'image')} excluded by {BIDSIGNORE}: {listed(ignored, 3)}")
-    notes += table_notes + _other_images(matches, {*asked, *taken}, kind, folders)
+    notes += note_on(ignored, "image", f"excluded by {BIDSIGNORE}", limit=3)
+    notes += table_notes + _other_images(matches, {*asked, *filter(None, taken)}, kind, folders)
     return candidates, notes + unmatched_notes(tables, [candidate for candidate, _ in read], kind) + fact_notes
 
 
 def _of_kind(matches: Mapping[str, re.Match[str] | None], kind: ImageKind) -> dict[str, re.Match[str]]:
-    """The images of a kind, with the parts of their paths."""
     return {
         path: match
         for path, match in matches.items()
@@ -122,8 +97,33 @@ def _of_kind(matches: Mapping[str, re.Match[str] | None], kind: ImageKind) -> di
     }
 
 
-def _entities(match: re.Match[str]) -> dict[str, str]:
-    return dict(entity.split("-", 1) for entity in match["entities"].split("_") if entity)
+class _States:
+    """Where images of a dataset enter, why they cannot be used, and their sidecars.
+
+    `label`: that of the maps of tissue, where a kind is these. `space`: the name of the template.
+    """
+
+    def __init__(self, root: Path, kinds: Iterable[ImageKind], label: str, space: str) -> None:
+        self.root, self.label, self.space = root, label, space
+        self.shared: dict[str, dict[str, Any]] = {}  # ``T1w.json`` of the dataset, unless an image's own overrides it
+        for kind in kinds:
+            try:
+                self.shared[kind.suffix] = read_sidecar(root / f"{kind.suffix}.nii.gz")
+            except ValueError as error:
+                raise BadInputError(f"{root / f'{kind.suffix}.json'}: {error}. Correct or remove it.") from error
+
+    def of(self, path: str, match: re.Match[str], kind: ImageKind) -> tuple[str, str | None, dict[str, Any]]:
+        entities = entities_of(match["entities"])
+        try:
+            sidecar = {**self.shared[kind.suffix], **read_sidecar(self.root / path)}
+        except ValueError as error:
+            return "scan", f"unreadable sidecar: {error}", {}
+        entry, problem = entry_of(entities, sidecar.get("SkullStripped"), kind, self.space)
+        if entities.get("part", "mag") != "mag":
+            problem = f"not the magnitude image: part-{entities['part']}"
+        if kind.normalised and entities.get("label") != self.label:
+            problem = f"another map than cohort.label: label-{entities.get('label', '(absent)')}"
+        return entry, problem, sidecar
 
 
 def _ends_as(path: str, kind: ImageKind) -> bool:
@@ -135,20 +135,12 @@ _Sessions = Mapping[tuple[str, str | None], Sequence[OtherImage]]
 """Images of one kind by participant and session, in the order of the rule of the module."""
 
 
-def _of_sessions(
-    root: Path, matches: Mapping[str, re.Match[str] | None], kind: ImageKind, label: str, space: str
-) -> _Sessions:
+def _of_sessions(matches: Mapping[str, re.Match[str] | None], kind: ImageKind, states: _States) -> _Sessions:
     """All images of a kind, those that can be used first."""
-    common = read_shared_sidecar(root, kind)
     by_session: dict[tuple[str, str | None], list[OtherImage]] = {}
     for path, match in _of_kind(matches, kind).items():
-        entities = _entities(match)
-        try:
-            sidecar = {**common, **read_sidecar(root / path)}
-            entry, problem = _entry_or_problem(entities, sidecar, kind, label, space)
-        except ValueError as error:
-            entry, problem = "scan", f"unreadable sidecar: {error}"
-        other = OtherImage(path, entry, preference(entities, entry), problem)
+        entry, problem, _ = states.of(path, match, kind)
+        other = OtherImage(path, entry, preference(entities_of(match["entities"]), entry), problem)
         by_session.setdefault((match["participant"], match["session"]), []).append(other)
     return {
         key: sorted(images, key=lambda image: (image.problem is not None, image.preference, image.path))
@@ -158,31 +150,10 @@ def _of_sessions(
 
 def _with_session_images(candidate: Candidate, anatomy: _Sessions, others: Mapping[str, _Sessions]) -> Candidate:
     """The candidate with the T1-weighted image of its session, not one in template space, and further kinds."""
-    scan = candidate.scan
-    key = scan.participant_id, scan.session_id
+    key = candidate.scan.participant_id, candidate.scan.session_id
     t1w = next((i.path for i in anatomy.get(key, ()) if i.entry != "template" and i.problem is None), None)
     of_session = {suffix: images.get(key, ()) for suffix, images in others.items()}
-    candidate = dataclasses.replace(candidate, others=of_session)
-    return candidate if t1w is None else dataclasses.replace(candidate, scan=dataclasses.replace(scan, t1w=t1w))
-
-
-def _first_paths(others: Mapping[str, Sequence[OtherImage]]) -> list[str]:
-    """Of each kind the image that would be used in the space of the scanner, and in that of the template."""
-    usual = {
-        (suffix, image.entry == "template"): image.path
-        for suffix, images in others.items()
-        for image in reversed(images)
-        if image.problem is None
-    }
-    return list(usual.values())
-
-
-def read_shared_sidecar(root: Path, kind: ImageKind = T1W) -> dict[str, object]:
-    """``T1w.json`` of the dataset, which applies to all images unless their sidecar overrides it."""
-    try:
-        return read_sidecar(root / f"{kind.suffix}.nii.gz")
-    except ValueError as error:
-        raise BadInputError(f"{root / f'{kind.suffix}.json'}: {error}. Correct or remove it.") from error
+    return dataclasses.replace(candidate.with_scan(t1w=t1w), others=of_session)
 
 
 def preference(entities: Mapping[str, str], entry: str) -> tuple[int, ...]:
@@ -198,84 +169,57 @@ def preference(entities: Mapping[str, str], entry: str) -> tuple[int, ...]:
 
 
 def _candidate(
-    root: Path,
-    path: str,
-    match: re.Match[str],
-    tables: BidsTables,
-    common: Mapping[str, object],
-    kind: ImageKind,
-    label: str,
-    space: str,
+    path: str, match: re.Match[str], tables: BidsTables, kind: ImageKind, states: _States
 ) -> tuple[Candidate, ScanFacts | None]:
-    """An image with its values from the tables; no facts if it cannot be used."""
-    person, session = match["participant"], match["session"]
-    entities = _entities(match)
-    scan = Scan(person, session, image_stem(path), path)
+    scan = Scan(match["participant"], match["session"], image_stem(path), path)
     if (lacking := row_problem(scan, tables)) is not None:
         return Candidate(scan.dropped(lacking)), None
-    try:
-        sidecar = {**common, **read_sidecar(root / path)}
-    except ValueError as error:
-        return Candidate(scan.dropped(f"unreadable sidecar: {error}")), None
+    entry, problem, sidecar = states.of(path, match, kind)
     tesla = sidecar.get("MagneticFieldStrength")
-    if tesla is not None and nominal_tesla(sidecar) is None:
+    if tesla is not None and bids_tables.nominal_tesla(sidecar) is None:
         tables.impossible.append(
             f"sidecar of {path}, MagneticFieldStrength '{str(tesla)[:40]}' (not a positive number)"
         )
-    entry, problem = _entry_or_problem(entities, sidecar, kind, label, space)
-    if problem is not None:
-        return Candidate(scan.dropped(problem)), None
-    return describe_scan(scan, tables, sidecar, entry, preference(entities, entry))
+    return describe_scan(scan, tables, entry, preference(entities_of(match["entities"]), entry), sidecar, problem)
 
 
-def _entry_or_problem(
-    entities: Mapping[str, str], sidecar: Mapping[str, object], kind: ImageKind, label: str, space: str
-) -> tuple[str, str | None]:
-    """Where an image enters, and why it cannot be used."""
-    stripped = sidecar.get("SkullStripped")
-    entry, problem = entry_of(entities, stripped if isinstance(stripped, bool) else None, kind, space)
-    if entities.get("part", "mag") != "mag":
-        problem = f"not the magnitude image: part-{entities['part']}"
-    if kind.normalised and entities.get("label") != label:
-        problem = f"another map than cohort.label: label-{entities.get('label', '(absent)')}"
-    return entry, problem
-
-
-def row_problem(scan: Scan, tables: BidsTables) -> str | None:
-    """Why the tables say nothing about a scan; None if they do."""
+def row_problem(scan: Scan, tables: BidsTables, has_row: bool = True) -> str | None:
     person = scan.participant_id
-    if person in tables.unreadable:
+    if has_row and person in tables.unreadable:
         return f"unreadable table: {tables.unreadable[person]}"
-    has_row = person in tables.participants or bool(tables.sessions.get((person, scan.session_id or "")))
+    has_row &= person in tables.participants or bool(tables.sessions.get((person, scan.session_id or "")))
     return None if has_row else f"no row in {tables.names[2]}"
 
 
 def describe_scan(
     scan: Scan,
     tables: BidsTables,
-    sidecar: Mapping[str, object],
     entry: str,
     preference: tuple[int | str, ...],
+    sidecar: Mapping[str, object] = {},
+    problem: str | None = None,
     criteria: tuple[str, ...] = (),
-) -> tuple[Candidate, ScanFacts]:
-    """A scan filled in from the tables, as a candidate."""
+) -> tuple[Candidate, ScanFacts | None]:
+    if problem is not None:
+        return Candidate(scan.dropped(problem)), None
     of_person = tables.participants.get(scan.participant_id, {})
     of_session = tables.sessions.get((scan.participant_id, scan.session_id or ""), {})
-    facts = facts_of(scan, of_person, of_session, tables.scans.get(scan.file, {}), sidecar, tables.names)
-    return Candidate(facts.scan_with(entry), {**of_person, **of_session}, preference, criteria), facts
+    facts = bids_tables.facts_of(scan, of_person, of_session, tables.scans.get(scan.file, {}), sidecar, tables.names)
+    filled = dataclasses.replace(facts.scan, entry=entry)
+    return Candidate(filled, {**of_person, **of_session}, preference, criteria), facts
 
 
 def with_courses(
     read: Sequence[tuple[Candidate, ScanFacts | None]], tables: BidsTables, horizon_months: int
 ) -> tuple[list[Candidate], list[str], list[str]]:
     """Add the progression after each scan, from the sessions tables; with notes on the tables, and on their facts."""
-    histories, history_notes = diagnosis_histories(tables)
+    histories, history_notes = bids_tables.diagnosis_histories(tables)
     candidates = []
     for candidate, _ in read:
-        at, history = diagnosis_of(candidate.scan), histories.get(candidate.scan.participant_id, ())
+        at, history = bids_tables.diagnosis_of(candidate.scan), histories.get(candidate.scan.participant_id, ())
         if at is not None and history:
-            scan = dataclasses.replace(candidate.scan, progression=progression(history, at, horizon_months))
-            candidate = dataclasses.replace(candidate, scan=scan, follow_up=follow_up(history, at))
+            candidate = candidate.with_scan(progression=progression(history, at, horizon_months))
+            candidate = dataclasses.replace(candidate, follow_up=follow_up(history, at))
         candidates.append(candidate)
     fact_notes = about_facts([(candidate.scan, facts) for candidate, facts in read if facts])
     return candidates, [*tables.notes, *problem_notes(tables.impossible), *history_notes], fact_notes
@@ -301,17 +245,12 @@ def _other_images(
     notes = [f"{counted(len(suffixes), 'image')} of other kinds in {within}/ ignored: {kinds}"] if suffixes else []
     unnamed = [path for path, match in matches.items() if match is None and not _ends_as(path, kind)]
     unnamed = [path for path in unnamed if re.fullmatch(_PLACE.format(folder=kind.folder), path)]
-    if unnamed:
-        which = "T1-weighted ones" if kind is T1W else "those asked for"
-        notes.append(
-            f"{counted(len(unnamed), 'image')} without a BIDS name ignored; {which} should end in "
-            f"_{kind.suffix}.nii.gz: {listed(unnamed, 3)}"
-        )
-    return notes
+    which = "T1-weighted ones" if kind is T1W else "those asked for"
+    text = f"without a BIDS name ignored; {which} should end in _{kind.suffix}.nii.gz"
+    return notes + note_on(unnamed, "image", text, limit=3)
 
 
 def unmatched_notes(tables: BidsTables, candidates: Sequence[Candidate], kind: ImageKind = T1W) -> list[str]:
-    """Notes on table rows without an image, and on images without a row in a sessions table."""
     people = {candidate.scan.participant_id for candidate in candidates}
     visits = {(candidate.scan.participant_id, candidate.scan.session_id) for candidate in candidates}
     absent = [person for person in tables.participants if person not in people]
@@ -324,21 +263,14 @@ def unmatched_notes(tables: BidsTables, candidates: Sequence[Candidate], kind: I
         notes.append(
             f"ids in {tables.names[2]} in another case than those of the images, correct them: {listed(otherwise)}"
         )
-    if absent:
-        count = counted(len(absent), "participant")
-        notes.append(f"{count} in {tables.names[2]} without a {kind.suffix} image: {listed(absent)}")
-    if unseen:
-        count = counted(len(unseen), "session")
-        notes.append(f"{count} in sessions tables without a {kind.suffix} image: {listed(unseen)}")
-    if rowless and tables.sessions:
-        notes.append(
-            f"{counted(len(rowless), 'session')} with images but no row in their sessions table: {listed(rowless)}"
-        )
+    notes += note_on(absent, "participant", f"in {tables.names[2]} without a {kind.suffix} image")
+    notes += note_on(unseen, "session", f"in sessions tables without a {kind.suffix} image")
+    if tables.sessions:
+        notes += note_on(rowless, "session", "with images but no row in their sessions table")
     return notes
 
 
 def about_facts(read: Sequence[tuple[Scan, ScanFacts]]) -> list[str]:
-    """Notes on values that were substituted for missing ones."""
     notes = []
     stand_ins = sum(facts.brain_stands_in for _, facts in read)
     if stand_ins:
@@ -357,19 +289,12 @@ def about_facts(read: Sequence[tuple[Scan, ScanFacts]]) -> list[str]:
                 f"{used} is used"
             )
     constant = [scan.name for scan, facts in read if facts.age_of_participant_later]
-    if constant:
-        notes.append(
-            f"{counted(len(constant), 'scan')} after month 0 with the age of {PARTICIPANTS}, possibly the age at "
-            f"baseline; give age in a sessions table, or age_bl: {listed(constant)}"
-        )
-    return notes
+    text = f"after month 0 with the age of {PARTICIPANTS}, possibly the age at baseline"
+    return notes + note_on(constant, "scan", f"{text}; give age in a sessions table, or age_bl")
 
 
 def split_ignored(root: Path, paths: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Split paths into those of the dataset and those excluded by its ``.bidsignore``, in their order.
-
-    A file that cannot be read and a malformed pattern are errors: images meant to be excluded must not be used.
-    """
+    """Paths of the dataset, and those excluded by its ``.bidsignore``; one that cannot be read is refused."""
     patterns = read_patterns(root / BIDSIGNORE)
     used: list[str] = []
     ignored: list[str] = []

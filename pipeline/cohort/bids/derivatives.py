@@ -1,15 +1,8 @@
 """Processed images: which of them can be used, and where they enter the pipeline.
 
-=========== ==================================================== =========================================
-entry       recognised by                                        left out
-=========== ==================================================== =========================================
-scan        everything else                                      nothing
-brain       ``desc-brain``, or SkullStripped in its sidecar      brain extraction
-template    ``space-MNI152NLin2009cAsym``, and a grid over it    brain extraction if stripped; registration
-=========== ==================================================== =========================================
-
-Images are recognised by name and sidecar, so that `heatlas check` reads no voxels; registration then verifies every
-image. A raw image with a background of 0 enters as ``scan`` and is recognised as stripped when it is read.
+By name and sidecar, so that `heatlas check` reads no voxels, an image enters as ``template`` (``space-`` of the
+template, and a grid over it: not registered again), as ``brain`` (``desc-brain``, or SkullStripped in its sidecar: no
+brain extraction), or as ``scan``. Registration then verifies every image.
 """
 
 from __future__ import annotations
@@ -28,7 +21,7 @@ from numpy.typing import NDArray
 
 from heatlas.atlases.spaces import Grid
 from heatlas.atlases.templates import load_template
-from heatlas.pipeline.cohort.candidates import Candidate
+from heatlas.pipeline.cohort.candidates import Candidate, drop
 from heatlas.pipeline.cohort.images.files import image_stem, is_image
 from heatlas.pipeline.cohort.images.headers import Orientation, choose_orientation, read_raw_header
 from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE, KINDS, T1W, ImageKind, template_name
@@ -68,26 +61,23 @@ def entry_of(
     'in another space than MNI152NLin2009cAsym: space-MNI152NLin6Asym; give the image in the space of the scan'
     """
     space, description = entities.get("space"), entities.get("desc")
-    known = BRAIN_DESCRIPTIONS | SCAN_DESCRIPTIONS | kind.descriptions
-    if description is not None and description.lower() not in known:
-        return "scan", f"not known as a {kind.scan}: desc-{description}; known are {', '.join(sorted(known))}"
+    accepted = BRAIN_DESCRIPTIONS | SCAN_DESCRIPTIONS | kind.descriptions
+    if description is not None and description.lower() not in accepted:
+        return "scan", f"not known as a {kind.scan}: desc-{description}; known are {', '.join(sorted(accepted))}"
     if space == template:
         return "template", None
     if space is not None and space not in NATIVE_SPACES:
         return "scan", f"in another space than {template}: space-{space}; give the image in the space of the scan"
-    named = description is not None and description.lower() in BRAIN_DESCRIPTIONS
-    return ("brain" if (named if skull_stripped is None else skull_stripped) else "scan"), None
+    is_brain = description is not None and description.lower() in BRAIN_DESCRIPTIONS
+    return ("brain" if (is_brain if skull_stripped is None else skull_stripped) else "scan"), None
 
 
 def entry_of_file(
     path: Path, kind: ImageKind = T1W, template: str = DEFAULT_TEMPLATE, label: str = ""
 ) -> tuple[Entry, str | None, dict[str, Any]]:
-    """`entry_of` a file of any name, by the entities that this has and its sidecar, which is given too.
-
-    A name that says another kind, or another tissue than `label`, is a problem.
-    """
+    """`entry_of` a file of any name, and its sidecar; a name of another kind or tissue is a problem."""
     match = BIDS_NAME.fullmatch(image_stem(path.name))
-    entities = dict(one.split("-", 1) for one in match[3].split("_") if one) if match else {}
+    entities = entities_of(match[3]) if match else {}
     suffix = (match[4] or "") if match else ""
     if suffix in KINDS and suffix != kind.suffix:
         return "scan", f"named as a {KINDS[suffix].scan}, and cohort.suffix is {kind.suffix}", {}
@@ -97,8 +87,12 @@ def entry_of_file(
         sidecar = read_sidecar(path)
     except ValueError as error:
         return "scan", f"unreadable sidecar: {error}", {}
-    stripped = sidecar.get("SkullStripped")
-    return *entry_of(entities, stripped if isinstance(stripped, bool) else None, kind, template), sidecar
+    return *entry_of(entities, sidecar.get("SkullStripped"), kind, template), sidecar
+
+
+def entities_of(text: str) -> dict[str, str]:
+    """The entities in a name or in a part of it: ``acq-fast_run-1_``."""
+    return dict(part.split("-", 1) for part in text.split("_") if "-" in part)
 
 
 def read_sidecar(image: Path) -> dict[str, Any]:
@@ -128,70 +122,60 @@ def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def with_entries(candidates: Sequence[Candidate], start_at: str) -> tuple[list[Candidate], list[str]]:
-    """Set where images enter: as recognised by name and sidecar, or as `CohortConfig.start_at` says.
+    """Set where images enter: as recognised, or as `CohortConfig.start_at` says.
 
-    If some images are recognised as what `start_at` says, all others are dropped; if none is, all are treated as such.
+    If some are recognised as that, all others are dropped; if none is, all are treated as such.
     """
-    found = Counter(candidate.scan.entry for candidate in candidates if candidate.scan.kept)
     if start_at == "auto":
         return list(candidates), []
-    if found[start_at]:
-        return [
-            candidate
-            if candidate.scan.entry == start_at or not candidate.scan.kept
-            else candidate.dropped(f"enters as {candidate.scan.entry}, and --start-at is {start_at}")
-            for candidate in candidates
-        ], [f"--start-at {start_at}: {found[start_at]} images are used, all others dropped"]
-    treated = [
-        dataclasses.replace(
-            one,
-            scan=dataclasses.replace(one.scan, entry=start_at),
-            others={
-                suffix: [dataclasses.replace(image, entry=start_at) for image in images]
-                for suffix, images in one.others.items()
-            },
-        )
-        for one in candidates
-    ]
+    entries = Counter(candidate.scan.entry for candidate in candidates if candidate.scan.kept)
+    if entries[start_at]:
+
+        def problem(candidate: Candidate) -> str | None:
+            entry = candidate.scan.entry
+            return None if entry == start_at else f"enters as {entry}, and --start-at is {start_at}"
+
+        text = f"--start-at {start_at}: {entries[start_at]} images are used, all others dropped"
+        return drop(candidates, problem), [text]
+    treated = []
+    for candidate in candidates:
+        others = {
+            suffix: [dataclasses.replace(image, entry=start_at) for image in images]
+            for suffix, images in candidate.others.items()
+        }
+        treated.append(dataclasses.replace(candidate.with_scan(entry=start_at), others=others))
     return treated, [
-        f"--start-at {start_at}: no image is recognised as such, so all {found.total()} are treated as such"
+        f"--start-at {start_at}: no image is recognised as such, so all {entries.total()} are treated as such"
     ]
 
 
 def entry_notes(candidates: Sequence[Candidate], template: str = DEFAULT_TEMPLATE) -> list[str]:
-    """A note on where the images that are used enter, if not all enter as scans.
-
-    Asked once one image per session is chosen: fMRIPrep writes the same scan in native and in template space.
-    """
-    found = Counter(candidate.scan.entry for candidate in candidates if candidate.scan.kept)
-    if set(found) <= {"scan"}:
+    """A note on where the images that are used enter, if not all enter as scans."""
+    entries = Counter(candidate.scan.entry for candidate in candidates if candidate.scan.kept)
+    if set(entries) <= {"scan"}:
         return []
     meaning = {"scan": "as scans", "brain": "brain-extracted", "template": f"registered to {template_name(template)}"}
-    counts = ", ".join(f"{found[entry]} {meaning[entry]}" for entry in ENTRIES if found[entry])
-    mixed = (
-        "; networks may learn the origin of the images instead of the classes (--start-at)" if len(found) > 1 else ""
-    )
-    return [f"images enter {counts}{mixed}"]
+    counts = ", ".join(f"{entries[entry]} {meaning[entry]}" for entry in ENTRIES if entries[entry])
+    mixed = "; networks may learn the origin of the images instead of the classes (--start-at)"
+    return [f"images enter {counts}{mixed * (len(entries) > 1)}"]
 
 
 def over_template(root: Path, candidates: Sequence[Candidate], template: str = DEFAULT_TEMPLATE) -> list[Candidate]:
     """Drop images in template space whose grid does not cover its brain; only headers are read."""
-    return [
-        _checked_grid(root, one, template) if one.scan.kept and one.scan.entry == "template" else one
-        for one in candidates
-    ]
 
+    def problem(candidate: Candidate) -> str | None:
+        if candidate.scan.entry != "template":
+            return None
+        if not is_image(candidate.scan.file):
+            return "not in template space: only NIfTI and MGZ images can be; give the scan itself"
+        header = read_raw_header(root / candidate.scan.file)
+        orientation = choose_orientation(header)
+        if not isinstance(orientation, Orientation):
+            return orientation
+        i, j, k = (int(side) for side in header.get_data_shape()[:3])
+        return template_space_problem(Grid((i, j, k), orientation.affine), template)
 
-def _checked_grid(root: Path, candidate: Candidate, template: str) -> Candidate:
-    if not is_image(candidate.scan.file):
-        return candidate.dropped("not in template space: only NIfTI and MGZ images can be; give the scan itself")
-    header = read_raw_header(root / candidate.scan.file)
-    orientation = choose_orientation(header)
-    if not isinstance(orientation, Orientation):
-        return candidate.dropped(orientation)
-    i, j, k = (int(side) for side in header.get_data_shape()[:3])
-    problem = template_space_problem(Grid((i, j, k), orientation.affine), template)
-    return candidate if problem is None else candidate.dropped(problem)
+    return drop(candidates, problem)
 
 
 def template_space_problem(grid: Grid, template: str = DEFAULT_TEMPLATE) -> str | None:

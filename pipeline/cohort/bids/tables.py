@@ -22,8 +22,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from heatlas.pipeline.cohort.cells import values
 from heatlas.pipeline.cohort.cells.tables import (
@@ -42,7 +43,7 @@ from heatlas.pipeline.cohort.people.diagnosis import Diagnosis
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.run.documents import read_regular
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.run.plain_text import counted, listed
+from heatlas.pipeline.run.plain_text import counted, listed, note_on
 
 PARTICIPANTS = "participants.tsv"
 SESSIONS = "sessions.tsv"
@@ -85,54 +86,39 @@ def table_root(root: Path) -> Path:
 
 
 def read_bids_tables(root: Path, people: Iterable[str], visits: Iterable[tuple[str, str | None]]) -> BidsTables:
-    """Read the tables of a dataset, for the participants and visits that have images.
-
-    A ``participants.tsv`` or ``sessions.tsv`` that cannot be read or lacks its identifying column is an error.
-    """
+    """Read the tables of a dataset, for the participants and visits that have images."""
     tables = BidsTables()
-    if (root / PARTICIPANTS).exists():
-        rows = _rows(root / PARTICIPANTS, ["participant_id"], tables)
-        keyed = [(_with_prefix("sub", cells["participant_id"]), cells) for cells in rows]
-        tables.participants = merge_rows(keyed, PARTICIPANTS, tables.notes)
-    if (root / SESSIONS).exists():
-        rows = _rows(root / SESSIONS, ["participant_id", "session_id"], tables)
-        by_visit = [(_visit(cells["participant_id"], cells), cells) for cells in rows]
-        tables.sessions = merge_rows(by_visit, SESSIONS, tables.notes)
+    tables.participants = _merged(
+        root / PARTICIPANTS, ["participant_id"], lambda cells: _with_prefix("sub", cells["participant_id"]), tables
+    )
+    tables.sessions = _merged(root / SESSIONS, ["participant_id", "session_id"], _visit, tables)
     for person in people:
-        _read_personal(root, person, tables)
+        path = root / person / f"{person}_sessions.tsv"
+        try:
+            rows = _merged(path, ["session_id"], partial(_visit, person=person), tables)
+        except BadInputError as error:
+            tables.unreadable[person] = _without_root(error, root)
+            continue
+        for visit, cells in rows.items():
+            tables.sessions[visit] = {**tables.sessions.get(visit, {}), **cells}
     for person, session in visits:
-        _read_scans(root, person, session, tables)
+        parts = [part for part in (person, session) if part]
+        folder = "/".join(parts)
+        path = root / folder / f"{'_'.join(parts)}_scans.tsv"
+        try:
+            tables.scans |= _merged(path, ["filename"], partial(_path, folder), tables)
+        except BadInputError as error:  # few of its values are used, so the scan is kept
+            tables.notes.append(f"not read: {_without_root(error, root)}")
     require_clear_sex(tables.sex_codes)  # of all tables together: that of a person may hold one code alone
     return tables
 
 
-def _read_personal(root: Path, person: str, tables: BidsTables) -> None:
-    path = root / person / f"{person}_sessions.tsv"
+def _merged(path: Path, columns: Sequence[str], key: Callable[[Cells], Key], tables: BidsTables) -> dict[Key, Cells]:
+    """Rows of a table by key, if there is one; one that cannot be read or lacks its columns is an error."""
     if not path.exists():
-        return
-    try:
-        rows = _rows(path, ["session_id"], tables)
-    except BadInputError as error:
-        tables.unreadable[person] = _without_root(error, root)
-        return
-    keyed = [(_visit(person, cells), cells) for cells in rows]
-    for visit, cells in merge_rows(keyed, path.name, tables.notes).items():
-        tables.sessions[visit] = {**tables.sessions.get(visit, {}), **cells}
-
-
-def _read_scans(root: Path, person: str, session: str | None, tables: BidsTables) -> None:
-    parts = [part for part in (person, session) if part]
-    folder = "/".join(parts)
-    path = root / folder / f"{'_'.join(parts)}_scans.tsv"
-    if not path.exists():
-        return
-    try:
-        rows = _rows(path, ["filename"], tables)
-    except BadInputError as error:  # few of its values are used, so the scan is kept
-        tables.notes.append(f"not read: {_without_root(error, root)}")
-        return
-    keyed = [(f"{folder}/{cells['filename']}", cells) for cells in rows]
-    tables.scans.update(merge_rows(keyed, path.name, tables.notes))
+        return {}
+    keyed = [(key(cells), cells) for cells in _rows(path, columns, tables)]
+    return merge_rows(keyed, path.name, tables.notes)
 
 
 def _rows(path: Path, columns: Sequence[str], tables: BidsTables) -> list[dict[str, str]]:
@@ -142,24 +128,25 @@ def _rows(path: Path, columns: Sequence[str], tables: BidsTables) -> list[dict[s
         rows = [(line, {name: cell for name, cell in row.items() if not is_missing(cell)}) for line, row in plain]
     else:
         frame, notes = read_text_table(path, "\t")
-        frame = frame.rename(columns={name: column for column in columns for name in frame.columns
-                                      if same_column(name) == same_column(column)})  # fmt: skip
+        spelling = {same_column(column): column for column in columns}
+        frame = frame.rename(columns=lambda name: spelling.get(same_column(name), name))
         tables.notes += notes
         require_columns(path, frame, columns, _TABS)
         rows = filled_rows(frame)
     sex_codes(path, (row for _, row in rows), tables.sex_codes)
-    named = [possible_cells(path.name, line, row, tables.impossible) for line, row in rows if set(columns) <= set(row)]
-    nameless = sum(bool(row) for _, row in rows) - len(named)
+    identified = [
+        possible_cells(path.name, line, row, tables.impossible) for line, row in rows if set(columns) <= set(row)
+    ]
+    nameless = sum(bool(row) for _, row in rows) - len(identified)
     if nameless:
         tables.notes.append(f"{counted(nameless, 'row')} without {' and '.join(columns)} left out: {path.name}")
-    return named
+    return identified
 
 
 def _plain_rows(path: Path) -> list[tuple[int, dict[str, str]]]:
     """Lines and cells of a table in strict BIDS form, read ten times faster; empty if it is unusual in any way.
 
-    A dataset has one or two small tables per visit, tens of thousands in all; the general reader spends a millisecond
-    on each.
+    A dataset has one or two small tables per visit, and the general reader spends a millisecond on each.
     """
     try:
         lines = read_regular(path).decode("utf-8-sig").splitlines()
@@ -175,7 +162,6 @@ def _plain_rows(path: Path) -> list[tuple[int, dict[str, str]]]:
 
 
 def merge_rows(keyed: Sequence[tuple[Key, Mapping[str, str]]], name: str, notes: list[str]) -> dict[Key, Cells]:
-    """Merge rows by key; the first is used, others fill its gaps."""
     rows: dict[Key, Cells] = {}
     repeated: list[str] = []
     disagreeing: list[str] = []
@@ -195,8 +181,12 @@ def merge_rows(keyed: Sequence[tuple[Key, Mapping[str, str]]], name: str, notes:
     return rows
 
 
-def _visit(person: str, cells: Mapping[str, str]) -> tuple[str, str]:
-    return _with_prefix("sub", person), _with_prefix("ses", cells["session_id"])
+def _path(folder: str, cells: Cells) -> str:
+    return f"{folder}/{cells['filename']}"
+
+
+def _visit(cells: Cells, person: str = "") -> tuple[str, str]:
+    return _with_prefix("sub", person or cells["participant_id"]), _with_prefix("ses", cells["session_id"])
 
 
 def _with_prefix(entity: str, label: str) -> str:
@@ -208,8 +198,6 @@ def _with_prefix(entity: str, label: str) -> str:
 def _without_root(error: BadInputError, root: Path) -> str:
     return str(error).replace(f"{root}/", "")
 
-
-Value = TypeVar("Value", str, float, int)
 
 COLUMNS = {
     "diagnosis": ("diagnosis", "dx"),
@@ -231,13 +219,19 @@ COLUMNS = {
 BASELINE_COLUMNS = {"diagnosis": ("diagnosis_bl", "diagnosis_sc", "dx_bl"), "mmse": ("mmse_bl",), "cdr": ("cdr_bl",)}
 """The same at baseline or screening, for month 0 only."""
 
-_SAID_TWICE: Mapping[str, Callable[[str | None], object]] = {
+_PARSERS: Mapping[str, Callable[[str | None], Any]] = {
     "diagnosis": values.diagnosis,
     "age": lambda text: values.positive(without_bound(text)),
     "sex": values.sex,
+    "site": values.identifier,
+    "field_strength": values.field_strength,
+    "apoe4": values.count,
     "mmse": values.score,
     "cdr": values.score,
+    **dict.fromkeys(("intracranial", "brain", "hippocampus", "hippocampus_left", "hippocampus_right"), values.positive),
 }
+"""What reads the cells of `COLUMNS`."""
+_NOT_TWICE = ("diagnosis", "age", "sex", "mmse", "cdr")
 """Facts that two columns of a table must not contradict. Sites have several names, volumes several methods."""
 
 _TESLA = (0.5, 1.0, 1.5, 3.0, 4.0, 4.7, 5.0, 7.0, 9.4, 11.7)
@@ -254,9 +248,6 @@ class ScanFacts:
     # Pairs of columns of one row that both say something of a fact: used, other, and whether they contradict each other
     doubled: tuple[tuple[str, str, bool], ...] = ()
 
-    def scan_with(self, entry: str) -> Scan:
-        return dataclasses.replace(self.scan, entry=entry)
-
 
 def facts_of(
     scan: Scan,
@@ -269,40 +260,36 @@ def facts_of(
     """Fill a scan from the rows of its tables and its sidecar; `tables` are their names, as `BidsTables.names`."""
     row = _Rows(of_image, of_session, of_participant, tables=tables)
     months = visit_of_session(scan.participant_id, scan.session_id).months if scan.session_id else 0
-    baseline = months == 0
+    facts: dict[str, Any] = {}
+    sources: dict[str, str | None] = {}
+    for fact, parse in _PARSERS.items():
+        facts[fact], sources[fact] = row.value(fact, parse, baseline=months == 0)
     age, later = _age(row, months)
-    diagnosis, diagnosis_source = row.value("diagnosis", values.diagnosis, baseline)
-    tiv, tiv_source = row.value("intracranial", values.positive)
-    stands_in = tiv is None
-    if stands_in:
-        tiv, tiv_source = row.value("brain", values.positive)
-    both, left, right, source = _hippocampus(row)
+    tiv = "intracranial" if facts["intracranial"] is not None else "brain"
+    both, left, right = (facts[name] for name in ("hippocampus", "hippocampus_left", "hippocampus_right"))
+    source = sources["hippocampus"]
+    if both is None and left is not None and right is not None:
+        both = left + right
+        source = f"{sources['hippocampus_left']} + {str(sources['hippocampus_right']).split(': ')[1]}"
     filled = dataclasses.replace(
         scan,
-        diagnosis=diagnosis,
-        diagnosis_source=diagnosis_source,
+        diagnosis_source=sources["diagnosis"],
         age=age,
-        sex=row.value("sex", values.sex)[0],
-        site=row.value("site", values.identifier)[0],
-        field_strength=row.value("field_strength", values.field_strength)[0] or nominal_tesla(sidecar),
-        apoe4=_apoe4(row),
-        mmse=row.value("mmse", values.score, baseline)[0],
-        cdr=row.value("cdr", values.score, baseline)[0],
-        tiv_mm3=tiv,
-        tiv_source=tiv_source,
+        field_strength=facts["field_strength"] or nominal_tesla(sidecar),
+        apoe4=_apoe4(row) if facts["apoe4"] is None else facts["apoe4"],
+        tiv_mm3=facts[tiv],
+        tiv_source=sources[tiv],
         hippocampus_mm3=both,
         hippocampus_left_mm3=left,
         hippocampus_right_mm3=right,
         hippocampus_source=source,
+        **{name: facts[name] for name in ("diagnosis", "sex", "site", "mmse", "cdr")},
     )
-    return ScanFacts(filled, stands_in and tiv is not None, later, row.doubled())
+    return ScanFacts(filled, tiv == "brain" and facts["brain"] is not None, later, row.doubled())
 
 
 def diagnosis_histories(tables: BidsTables) -> tuple[dict[str, tuple[Diagnosis, ...]], list[str]]:
-    """Diagnoses of each participant from the sessions tables, in order of time.
-
-    Sessions without an image count as follow-up. Those not named by months are left out and noted.
-    """
+    """Diagnoses of each participant from the sessions tables by time, also at sessions without an image; notes."""
     histories: dict[str, list[Diagnosis]] = {}
     timeless: list[str] = []
     for (person, session), cells in tables.sessions.items():
@@ -314,15 +301,10 @@ def diagnosis_histories(tables: BidsTables) -> tuple[dict[str, tuple[Diagnosis, 
             timeless.append(f"{person} {session}")
             continue
         histories.setdefault(person, []).append(Diagnosis(value, None, session, months, "sessions table"))
-    notes = []
-    if timeless:
-        notes.append(
-            f"{counted(len(timeless), 'session')} with a diagnosis but not named by months (ses-M012), unusable for "
-            f"conversion: {listed(timeless)}"
-        )
+    text = "with a diagnosis but not named by months (ses-M012), unusable for conversion"
     return {
         person: tuple(sorted(of, key=lambda diagnosis: diagnosis.months or 0)) for person, of in histories.items()
-    }, notes
+    }, note_on(timeless, "session", text)
 
 
 def diagnosis_of(scan: Scan) -> Diagnosis | None:
@@ -365,9 +347,7 @@ class _Rows:
                     return text, column, table
         return None
 
-    def value(
-        self, fact: str, parse: Callable[[str | None], Value | None], baseline: bool = False
-    ) -> tuple[Value | None, str | None]:
+    def value(self, fact: str, parse: Callable[[str | None], Any], baseline: bool = False) -> tuple[Any, str | None]:
         """Value of the first usable cell of a fact, and its table and column."""
         cell = self.cell(*COLUMNS[fact]) or (self.cell(*BASELINE_COLUMNS.get(fact, ())) if baseline else None)
         if cell is None:
@@ -380,42 +360,24 @@ class _Rows:
         """Columns that say the same fact in one row: the one that is used, the other, and whether they differ."""
         differences = []
         for row in self.rows:
-            for fact, parse in _SAID_TWICE.items():
-                cells = [(row[name][0], parse(row[name][1])) for name in COLUMNS[fact] if name in row]
+            for fact in _NOT_TWICE:
+                cells = [(row[name][0], _PARSERS[fact](row[name][1])) for name in COLUMNS[fact] if name in row]
                 readable = [(column, value) for column, value in cells if value is not None]
                 differences += [(readable[0][0], column, value != readable[0][1]) for column, value in readable[1:]]
         return tuple(differences)
 
 
 def _age(row: _Rows, months: int | None) -> tuple[float | None, bool]:
-    """Age at the visit, and whether a later visit has only the age in ``participants.tsv``.
-
-    Where only the age at baseline is known (Clinica's ``age_bl``), the months of the session are added.
-    """
-    age, source = row.value("age", lambda text: values.positive(without_bound(text)))
+    """Age at the visit, and whether a later visit has only the age in ``participants.tsv``."""
+    age, source = row.value("age", _PARSERS["age"])
     if age is not None:
         return age, bool(months) and source is not None and source.startswith(PARTICIPANTS)
-    baseline_age = row.cell("age_bl")
-    baseline = values.positive(without_bound(baseline_age[0])) if baseline_age else None
-    if baseline is None or months is None:
-        return None, False
-    return round(baseline + months / 12, 2), False
+    cell = row.cell("age_bl")
+    baseline = _PARSERS["age"](cell[0]) if cell else None
+    return (None if baseline is None or months is None else round(baseline + months / 12, 2)), False
 
 
 def _apoe4(row: _Rows) -> int | None:
-    """Number of e4 alleles, as such or from the two alleles of Clinica's ``apoe_gen1`` and ``apoe_gen2``."""
-    counted, _ = row.value("apoe4", values.count)
-    if counted is not None:
-        return counted
+    """Number of e4 alleles, from the two alleles of Clinica's ``apoe_gen1`` and ``apoe_gen2``."""
     alleles = [values.count(cell[0]) if (cell := row.cell(f"apoe_gen{i}")) else None for i in (1, 2)]
     return sum(allele == 4 for allele in alleles) if all(allele in (2, 3, 4) for allele in alleles) else None
-
-
-def _hippocampus(row: _Rows) -> tuple[float | None, float | None, float | None, str | None]:
-    """Volume in mm3 of both hippocampi, the left and the right, and the table and columns they come from."""
-    both, source = row.value("hippocampus", values.positive)
-    left, left_source = row.value("hippocampus_left", values.positive)
-    right, right_source = row.value("hippocampus_right", values.positive)
-    if both is None and left is not None and right is not None and left_source and right_source:
-        return left + right, left, right, f"{left_source} + {right_source.split(': ')[1]}"
-    return both, left, right, source

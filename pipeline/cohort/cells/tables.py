@@ -1,14 +1,11 @@
 """Tables from other sources: read as text, in any encoding, separator and quoting in use; impossible cells go.
 
-`pipeline.run.tables` reads the tables of this project. Here no cell is converted to a number before the meaning of its
-column is known (``0012`` is an identifier, ``-4`` a code for missing). Tables such as those of OASIS are offered as
-workbooks (``.xlsx``, ``.xls``, ``.ods``); their first sheet is read by calamine, in a process of its own
-(`workbook_cells`): a file that asks for too much ends that process and is refused here.
+No cell is converted to a number before the meaning of its column is known (``0012`` is an identifier). Workbooks
+(``.xlsx``, ``.xls``, ``.ods``) are read by calamine in a process of its own (`workbook_cells`): a file that asks for
+too much ends that process and is refused here.
 
-The possible range of each clinical column is declared once (`RANGES`), and widely: any adult at any stage of disease
-and any scanner in use. A value outside is a typing error, another unit or a damaged file. It is treated as missing, and
-a note names its file, line, column and text. ADNI's codes for missing values (-1, -4), and a volume of 0, are missing
-without a note.
+The possible range of each clinical column is declared once (`RANGES`), and widely. A value outside is a typing error,
+another unit or a damaged file: it is treated as missing, and a note names its file, line, column and text.
 """
 
 from __future__ import annotations
@@ -33,7 +30,7 @@ from heatlas.pipeline.cohort.cells import values
 from heatlas.pipeline.cohort.cells.values import is_missing
 from heatlas.pipeline.run.documents import irregular_kind, read_regular, require_regular
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.run.plain_text import counted, listed
+from heatlas.pipeline.run.plain_text import counted, listed, note_on
 
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
@@ -47,11 +44,9 @@ def read_text_table(
 ) -> tuple[pd.DataFrame, list[str]]:
     """Read a table, every cell as text, indexed by the line on which each row begins.
 
-    Accepts UTF-8 with or without byte-order mark, UTF-16 (a spreadsheet's "Unicode text") and Latin-1. The separator
-    (comma, semicolon or tab) is detected in the header line if not given; with semicolons, ``7123,5`` becomes
-    ``7123.5``. A duplicated column (in any case) is kept once if both copies are equal or it is not among the `used`
-    ones; a used one with different cells is refused. Notes name duplicated columns and rows left out because they do
-    not fit the header.
+    UTF-8, UTF-16 (a spreadsheet's "Unicode text") or Latin-1; with semicolons, ``7123,5`` becomes ``7123.5``. A
+    duplicated column (in any case) is kept once if both copies are equal or it is not among the `used` ones, else
+    refused. Notes name duplicated columns and rows that do not fit the header.
     """
     text = _decode(path)
     if not text.strip():
@@ -81,8 +76,7 @@ def read_text_table(
 def _rows(text: str, separator: str) -> tuple[list[tuple[int, list[str]]], list[str]]:
     """Line number and cells of the header and of each matching row, and what is wrong with the other rows.
 
-    An unclosed quote merges cells or whole lines, so that values end up in other columns. After a refused row, reading
-    continues on the next line; after a refused header it stops.
+    An unclosed quote merges cells or lines. After a refused row, reading continues on the next line.
     """
     lines = _Lines(text)
     # Tab-separated text is often written without quoting: a quoted word at the start of a cell is valid there.
@@ -153,8 +147,7 @@ def _columns_once(
         if kept == position or body[kept].equals(body[position]):
             continue
         if used is None or same_column(name) in {same_column(column) for column in used}:
-            names = {header[kept]: None, name: None}
-            named = " and ".join(names) or "(nothing)"
+            named = " and ".join(dict.fromkeys((header[kept], name))) or "(nothing)"
             raise BadInputError(
                 f"{path}: two columns are named {named} and hold different values. Rename or remove one."
             )
@@ -163,7 +156,6 @@ def _columns_once(
 
 
 def _first_line(text: str) -> str:
-    """Text up to the first end of a line, of any system."""
     return re.split(r"[\r\n]", text, maxsplit=1)[0]
 
 
@@ -205,19 +197,16 @@ def require_columns(path: Path, frame: pd.DataFrame, columns: Sequence[str], rem
 
 
 def filled_rows(frame: pd.DataFrame) -> list[tuple[int, dict[str, str]]]:
-    """Rows of a table with their line in the file and their filled cells only."""
-    columns = [_filled_cells(frame[name].tolist()) for name in frame.columns]
+    columns = []
+    for name in frame.columns:
+        texts = frame[name].tolist()
+        stripped = {text: None if is_missing(text) else text.strip() for text in set(texts) if isinstance(text, str)}
+        columns.append([stripped.get(text) if isinstance(text, str) else None for text in texts])
     names = [str(name) for name in frame.columns]
     return [
         (line, {name: cell for name, cell in zip(names, row, strict=True) if cell is not None})
         for line, row in zip(frame.index, zip(*columns, strict=True), strict=True)
     ]
-
-
-def _filled_cells(cells: Sequence[object]) -> list[str | None]:
-    """Cells stripped of blanks, None for empty ones; each distinct text is processed once."""
-    stripped = {text: None if is_missing(text) else text.strip() for text in set(cells) if isinstance(text, str)}
-    return [stripped.get(text) if isinstance(text, str) else None for text in cells]
 
 
 def _decode(path: Path) -> str:
@@ -250,18 +239,11 @@ _PROGRAM = Path(__file__).with_name("workbook_cells.py")
 
 
 def read_sheet(path: Path) -> tuple[pd.DataFrame, list[str]]:
-    """Read a table that may be a workbook, every cell as text; notes as of `read_text_table`.
-
-    Workbooks with another suffix are refused there by their content.
-    """
     return read_workbook(path) if path.suffix.lower() in SUFFIXES else read_text_table(path)
 
 
 def read_workbook(path: Path) -> tuple[pd.DataFrame, list[str]]:
-    """Read the first sheet, every cell as text ("" if empty), indexed by row; the first row holds the names.
-
-    Notes name cells with an error, formulas without a saved value, and hidden rows (of ``.xlsx`` only).
-    """
+    """Read the first sheet, every cell as text ("" if empty), indexed by row; the first row holds the names."""
     try:
         _require_moderate(path)
         sheet = _workbook_sheet(path)
@@ -277,8 +259,9 @@ def read_workbook(path: Path) -> tuple[pd.DataFrame, list[str]]:
     names = {column: text.strip() for column, text in enumerate(header) if text.strip()}
     table = [[cells[column] for column in names] for _, cells in body]
     frame = pd.DataFrame(table, index=[number for number, _ in body], columns=range(len(names)), dtype=str)
-    positions, _ = _columns_once(path, list(names.values()), frame, None)
-    frame = frame.iloc[:, positions].set_axis([list(names.values())[position] for position in positions], axis=1)
+    header = list(names.values())
+    positions, _ = _columns_once(path, header, frame, None)
+    frame = frame.iloc[:, positions].set_axis([header[position] for position in positions], axis=1)
     return frame, _sheet_notes(path.name, sheet, names)
 
 
@@ -292,22 +275,15 @@ def _sheet_notes(file: str, sheet: Mapping[str, Any], names: Mapping[int, str]) 
             if column in names
         ]
 
-    notes = []
-    if errors := named(sheet["errors"]):
-        notes.append(
-            f"{file}: {counted(len(errors), 'cell')} with an error of the spreadsheet: {listed(errors, NAMED)}"
-        )
-    if unsaved := named(sheet["unsaved"]):
-        notes.append(
-            f"{file}: {counted(len(unsaved), 'formula')} without a saved value, read as empty; open the workbook in a "
-            f"spreadsheet and save it: {listed(unsaved, NAMED)}"
-        )
-    if hidden := [f"line {row + 1}" for row in sheet["hidden"]]:
-        notes.append(
-            f"{file}: {counted(len(hidden), 'hidden or filtered row', 'is')} read as the "
-            f"others are; remove rows that are not meant: {listed(hidden, NAMED)}"
-        )
-    return notes
+    unsaved = "without a saved value, read as empty; open the workbook in a spreadsheet and save it"
+    hidden = [f"line {row + 1}" for row in sheet["hidden"]]
+    shown = "read as the others are; remove rows that are not meant"
+    where = f"{file}: "
+    return [
+        *note_on(named(sheet["errors"]), "cell", "with an error of the spreadsheet", before=where, limit=NAMED),
+        *note_on(named(sheet["unsaved"]), "formula", unsaved, before=where, limit=NAMED),
+        *note_on(hidden, "hidden or filtered row", shown, before=where, verb="is", limit=NAMED),
+    ]
 
 
 def _require_moderate(path: Path) -> None:
@@ -326,7 +302,6 @@ def _require_moderate(path: Path) -> None:
 
 
 def _workbook_sheet(path: Path) -> dict[str, Any]:
-    """What `workbook_cells.Sheet` holds."""
     command = [sys.executable, "-P", str(_PROGRAM), str(path)]
     done = subprocess.run(
         command, capture_output=True, encoding="utf-8", errors="replace", timeout=TIMEOUT_S, check=False
@@ -466,9 +441,9 @@ SexCodes = dict[str, dict[float | None, tuple[Path, str]]]
 """By column of sex, the first table with each code and how it writes the column."""
 
 
-def sex_codes(path: Path, rows: Iterable[Mapping[str, str]], known: SexCodes | None = None) -> SexCodes:
-    """Codes of sex in the rows of a table, with those `known` of other tables."""
-    codes: SexCodes = {} if known is None else known
+def sex_codes(path: Path, rows: Iterable[Mapping[str, str]], earlier: SexCodes | None = None) -> SexCodes:
+    """Codes of sex in the rows of a table, with those of `earlier` tables."""
+    codes: SexCodes = {} if earlier is None else earlier
     for cells in rows:
         for name in cells:
             if _declared_name(name) == "sex":
@@ -479,7 +454,7 @@ def sex_codes(path: Path, rows: Iterable[Mapping[str, str]], known: SexCodes | N
 def require_clear_sex(codes: SexCodes) -> None:
     """Refuse a column of sex in which 0 and 1 occur and 2 does not: some write 0 for men, others for women.
 
-    With a 2, 0 is not known, 1 male and 2 female (ISO 5218), as 1 and 2 are without a 0 (ADNI).
+    With a 2, 1 is male and 2 female (ISO 5218), as 1 and 2 are without a 0 (ADNI).
     """
     for of_column in codes.values():
         if {0, 1} <= of_column.keys() and 2 not in of_column:
@@ -491,8 +466,12 @@ def require_clear_sex(codes: SexCodes) -> None:
             )
 
 
+def possible_rows(table: str, frame: pd.DataFrame) -> tuple[list[dict[str, str]], list[str]]:
+    problems: list[str] = []
+    rows = [possible_cells(table, line, cells, problems) for line, cells in filled_rows(frame) if cells]
+    return rows, problem_notes(problems)
+
+
 def problem_notes(problems: Sequence[str]) -> list[str]:
-    """A note on impossible cells."""
-    if not problems:
-        return []
-    return [f"impossible values, treated as missing ({len(problems)}): {listed(problems, NAMED)}"]
+    text = f"impossible values, treated as missing ({len(problems)}): {listed(problems, NAMED)}"
+    return [text] if problems else []

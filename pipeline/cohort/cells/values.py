@@ -4,50 +4,32 @@ Each function for a value takes the text of a cell (or None) and returns None if
 
 *Dates.* LONI writes ``2006-04-18`` or month/day/year; a spreadsheet may have changed that to day/month/year. One date
 may be ambiguous, a whole table usually is not: a part above 12 is a day. A table with dates of both orders is refused;
-if all dates are ambiguous, they are read as LONI writes them, with a note. Dates with dots (``18.4.2006``) are day
-first. Two-digit years are not read. Cells that cannot be read are named.
+if all are ambiguous, they are read as LONI writes them, with a note. Two-digit years are not read.
 
-*Visits.* Every code of a visit gives a session, so no scan or row is lost because of its code. Sessions are named as in
-Clinica, by months since the first baseline: ``ses-M000``, ``ses-M012``.
-
-ADNI counts in two ways. ``bl``, ``sc`` and ``m12`` count from a person's first baseline. ``y1`` (ADNI3), ``v11``
-(ADNI2), ``4_m12`` (ADNI4) and ``init`` count from entry into a *phase*: for someone who rolled over from ADNI1, ``y1``
-may be month 120. Such codes are marked `Visit.within_phase`, and dates decide wherever there are dates. Where a table
-has both, VISCODE2 (from the first baseline) is used rather than VISCODE (as the phase wrote it): `visit_code`. Other
-studies number their visits ``v01``, ``v02`` too, so such codes are a time in people of ADNI only: `visit_of_session`.
-
-==============================================  ==============  ==========================================
-code or text                                    session         counted
-==============================================  ==============  ==========================================
-bl, sc, scmri, scr, screen, v01, v02, v03       ses-M000        from the first baseline
-4_bl, 4_sc                                      ses-M000        the same; only new participants have them
-mNN; Month NN                                   ses-M0NN        from the first baseline
-v04, v05 (new participants of ADNIGO and 2)     ses-M003, M006  from the first baseline
-init, 4_init, v06; Initial Visit                ses-M000        within a phase
-v07                                             ses-M006        within a phase
-vN1, vN2 (ADNI2: year N, half a year later)     ses-M0NN        within a phase
-yN, 4_mNN, 4_yN; Year N; ADNI4 Month NN         ses-M0NN        within a phase
-nv, f, tau, unsN; No Visit Defined,             ses-NV, -F,     not at all
-Screen fail, Tau only, Unscheduled              -TAU, -UNSN
-anything else                                   ses-X...        not at all; named in a note
-==============================================  ==============  ==========================================
+*Visits.* Every code of a visit gives a session, so no scan or row is lost because of its code: by months since the
+first baseline (``ses-M000``, ``ses-M012``, as in Clinica), or by its name (``ses-NV``, ``ses-UNS1``, ``ses-X...`` if
+unknown). ``bl``, ``sc`` and ``m12`` count from a person's first baseline. ``y1`` (ADNI3), ``v11`` (ADNI2), ``4_m12``
+(ADNI4) and ``init`` count from entry into a *phase*: for someone who rolled over from ADNI1, ``y1`` may be month 120.
+Such codes are marked `Visit.within_phase`, and dates decide wherever there are dates. Other studies number their visits
+``v01``, ``v02`` too, so such codes are a time in people of ADNI only.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pandas as pd
 
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.run.plain_text import counted, listed
+from heatlas.pipeline.run.plain_text import note_on
 
 DIAGNOSES = {
     "cn": "CN",
@@ -68,6 +50,10 @@ _SEXES = {**dict.fromkeys(("f", "female", "woman", "w", "2"), "F"), **dict.fromk
 
 _NUMBER = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)\+?")
 
+PTID = r"\d{3}_S_\d{4,}"
+"""Pattern of ADNI's name of a participant: site and, unlike it the same in all phases, RID."""
+DAYS_PER_MONTH = 30.4375
+
 MISSING_CODES = ("-1", "-4")
 """ADNI's codes for a missing value."""
 MISSING_TEXTS = frozenset({"", "n/a", "na", "nan", "null", "none", "."})
@@ -77,9 +63,25 @@ def is_missing(text: str) -> bool:
     return text.strip().lower() in MISSING_TEXTS
 
 
+def adni_participant(ptid: str) -> str:
+    """BIDS name of an ADNI participant.
+
+    >>> adni_participant("002_S_0295")
+    'sub-ADNI002S0295'
+    """
+    return "sub-ADNI" + ptid.upper().replace("_", "")
+
+
 def first_value(columns: Mapping[str, str], *names: str) -> str | None:
-    """Value of the first of several columns that is filled."""
     return next((columns[name] for name in names if name in columns), None)
+
+
+Columns = Mapping[str, tuple[str, Callable[[str | None], object]]]
+"""The column of a table that fills each value of a record, and what reads its cells."""
+
+
+def read_cells(cells: Mapping[str, str], columns: Columns) -> dict[str, Any]:
+    return {name: read(cells.get(column)) for name, (column, read) in columns.items()}
 
 
 def number(text: str | None) -> float | None:
@@ -91,6 +93,10 @@ def number(text: str | None) -> float | None:
     match = _NUMBER.fullmatch((text or "").strip())
     value = float(match[1]) if match else math.inf
     return value if math.isfinite(value) else None
+
+
+def text(cell: str | None) -> str | None:
+    return cell
 
 
 def positive(text: str | None) -> float | None:
@@ -106,7 +112,6 @@ def score(text: str | None) -> float | None:
 
 
 def count(text: str | None) -> int | None:
-    """A whole number of 0 or more."""
     value = score(text)
     return int(value) if value is not None and value == int(value) else None
 
@@ -137,8 +142,6 @@ def identifier(text: str | None) -> str | None:
 def code_text(value: object) -> str:
     """Text of a code that a table may hold as a number: all digits, and no point in a whole number.
 
-    Examples
-    --------
     >>> code_text(4177011.0), code_text(1.5), code_text("007")
     ('4177011', '1.5', '007')
     """
@@ -168,12 +171,8 @@ def calendar_date(text: str | None) -> date | None:
     """
     cleaned = (text or "").strip()
     for pattern, form in ((r"\d{4}-\d{2}-\d{2}(?!\d)", "%Y-%m-%d"), (r"\d{1,2}/\d{1,2}/\d{4}(?!\d)", "%m/%d/%Y")):
-        match = re.match(pattern, cleaned)
-        if match:
-            try:
-                return datetime.strptime(match[0], form).date()
-            except ValueError:
-                return None
+        if match := re.match(pattern, cleaned):
+            return _first_that_fits(match[0], (form,))
     return None
 
 
@@ -202,24 +201,21 @@ def read_date(text: str, order: Order = "month first") -> date | None:
     if match := _SLASHED.match(cleaned):
         first, second, year = map(int, match.groups())
         month, day = (first, second) if order == "month first" else (second, first)
-        try:
-            day_read = date(year, month, day)
-        except ValueError:
-            return None
-        return day_read if day_read.year in _YEARS else None
+        return _in_use(_first_that_fits(f"{year}-{month}-{day}", ("%Y-%m-%d",)))
     for pattern, forms in _WRITTEN:
         if match := pattern.match(cleaned):
-            return _first_that_fits(match[0], forms)
+            return _in_use(_first_that_fits(match[0], forms))
     return None
+
+
+def _in_use(day: date | None) -> date | None:
+    return day if day is not None and day.year in _YEARS else None
 
 
 def _first_that_fits(text: str, forms: Sequence[str]) -> date | None:
     for form in forms:
-        try:
-            day = datetime.strptime(text, form).date()
-        except ValueError:
-            continue
-        return day if day.year in _YEARS else None
+        with contextlib.suppress(ValueError):
+            return datetime.strptime(text, form).date()
     return None
 
 
@@ -239,10 +235,7 @@ def slashed_order(texts: Iterable[str]) -> tuple[Order | None, str | None, str |
 
 
 def with_iso_dates(path: Path, frame: pd.DataFrame, columns: Sequence[str]) -> tuple[pd.DataFrame, list[str]]:
-    """Convert the dates of some columns to ISO; cells that are not a date become empty, with a note.
-
-    A date order that is assumed or is not LONI's is noted; a table that mixes both orders is refused.
-    """
+    """Convert the dates of some columns to ISO; cells that are not a date become empty, with a note."""
     present = [name for name in columns if name in frame.columns]
     cells = {name: [t for t in frame[name].dropna().unique() if not is_missing(t)] for name in present}
     order, day_first, month_first = slashed_order(text for texts in cells.values() for text in texts)
@@ -263,11 +256,8 @@ def with_iso_dates(path: Path, frame: pd.DataFrame, columns: Sequence[str]) -> t
         iso = {text: day.isoformat() for text, day in dates.items() if day is not None}
         frame = frame.assign(**{name: [iso.get(text, "") for text in frame[name]]})
         bad = [repr(text) for text, day in dates.items() if day is None]
-        if bad:
-            notes.append(
-                f"{path.name}: {counted(len(bad), 'value')} of {name} unreadable as a date (YYYY-MM-DD): "
-                f"{listed(bad, 3)}"
-            )
+        text = f"of {name} unreadable as a date (YYYY-MM-DD)"
+        notes += note_on(bad, "value", text, before=f"{path.name}: ", limit=3)
     return frame, notes
 
 
@@ -275,8 +265,12 @@ _MONTHLESS = {
     **{"nv": "NV", "novisitdefined": "NV", "f": "F", "fail": "F", "screenfail": "F", "tau": "TAU", "tauonly": "TAU"},
     **{"unscheduled": "UNS", "unscheduledvisit": "UNS"},
 }
-_BASELINE = {"bl", "sc", "scmri", "scr", "screen", "v01", "v02", "v03"}
-_NEW_PARTICIPANTS = {"v04": 3, "v05": 6}
+_TIMED = {
+    **dict.fromkeys(("bl", "sc", "scmri", "scr", "screen", "v01", "v02", "v03"), (0, False)),
+    **{"v04": (3, False), "v05": (6, False)},  # of new participants
+    **{"init": (0, True), "v06": (0, True), "v07": (6, True)},
+}
+"""Months of the short codes, and whether they count within a phase."""
 _NUMBERED = re.compile(r"v\d+", re.IGNORECASE)
 _OF_ADNI = re.compile(r"sub-(ADNI\d{3}S\d{4,}|\d{3}_?S_?\d{4,})", re.IGNORECASE)
 
@@ -329,9 +323,7 @@ def visit_of(code: str) -> Visit:
         return Visit("ses-" + _MONTHLESS[compact])
     if re.fullmatch(r"uns\d*", compact):
         return Visit("ses-" + compact.upper())
-    timed = _timed_code(compact) if re.fullmatch(r"[a-z0-9]+", text) else None
-    timed = timed or _visit_text(text)
-    if timed is not None:
+    if timed := _timed(text, compact):
         months, within_phase = timed
         return Visit(month_session(months), months, within_phase or (of_adni4 and months > 0))
     # X prevents an unknown code from looking like a month.
@@ -352,33 +344,23 @@ def visit_of_session(person: str, session: str) -> Visit:
     return visit_of(name)
 
 
-def _timed_code(code: str) -> tuple[int, bool] | None:
-    """Months and whether they count within a phase, for the short codes."""
-    if code in _BASELINE:
-        return 0, False
-    if code in _NEW_PARTICIPANTS:
-        return _NEW_PARTICIPANTS[code], False
-    if code in ("init", "v06"):
-        return 0, True
-    if code == "v07":
-        return 6, True
-    if match := re.fullmatch(r"m0*(\d{1,3})", code):
-        return int(match[1]), False
-    if match := re.fullmatch(r"y0*(\d{1,2})", code):
-        return 12 * int(match[1]), True
-    if match := re.fullmatch(r"v([1-9])([12])", code):  # ADNI2: v11 year 1, v12 half a year later, v21 year 2 ...
-        return 12 * int(match[1]) + 6 * (int(match[2]) - 1), True
-    return None
-
-
-def _visit_text(text: str) -> tuple[int, bool] | None:
-    """Months and whether they count within a phase, for LONI's words such as ``ADNI2 Year 1 Visit``."""
+def _timed(text: str, compact: str) -> tuple[int, bool] | None:
+    """Months and whether they count within a phase: of a short code, or of words such as ``ADNI2 Year 1 Visit``."""
+    if re.fullmatch(r"[a-z0-9]+", text):
+        if compact in _TIMED:
+            return _TIMED[compact]
+        if match := re.fullmatch(r"m0*(\d{1,3})", compact):
+            return int(match[1]), False
+        if match := re.fullmatch(r"y0*(\d{1,2})", compact):
+            return 12 * int(match[1]), True
+        if match := re.fullmatch(
+            r"v([1-9])([12])", compact
+        ):  # ADNI2: v11 year 1, v12 half a year later, v21 year 2 ...
+            return 12 * int(match[1]) + 6 * (int(match[2]) - 1), True
     if match := re.search(r"\bmonth\s*0*(\d{1,3})\b", text):
         return int(match[1]), "adni4" in text
     if match := re.search(r"\byear\s*0*(\d{1,2})\b", text):
         return 12 * int(match[1]), True
-    if re.search(r"\binitial visit\b", text):
-        return 0, True
-    if re.search(r"\b(screening|baseline)\b", text):
-        return 0, False
+    if match := re.search(r"\b(initial visit|screening|baseline)\b", text):
+        return 0, re.search(r"\binitial visit\b", text) is not None
     return None

@@ -63,10 +63,8 @@ class Sheet:
 def read_sheet(path: str) -> Sheet:
     """The first visible sheet; formulas give the values that were saved with them, errors their text."""
     book = load_workbook(path)
-    names = [
-        sheet.name for sheet in book.sheets_metadata
-        if (sheet.typ, sheet.visible) == (SheetTypeEnum.WorkSheet, SheetVisibleEnum.Visible)
-    ]  # fmt: skip
+    shown = (SheetTypeEnum.WorkSheet, SheetVisibleEnum.Visible)
+    names = [sheet.name for sheet in book.sheets_metadata if (sheet.typ, sheet.visible) == shown]
     if not names:
         raise ValueError("it has no sheet")
     rows = book.get_sheet_by_name(names[0]).to_python(skip_empty_area=False)

@@ -58,7 +58,6 @@ class ReferenceAnatomy:
     sex_velocity: Array
 
     def disease_velocity(self, severities: tuple[float, ...]) -> Array:
-        """Velocity field of the disease at given severities per group."""
         velocity: Array = np.tensordot(np.asarray(severities, np.float32), self.velocities, axes=1)
         return velocity
 

@@ -1,9 +1,4 @@
-"""Write the demo cohort: synthetic people in the layout of an ADNI download, and the truth about them.
-
-The folder holds ``ADNI/`` (images), ``ADNIMERGE_11Nov2025.csv`` (with ADNI's columns and spellings), ``README.txt`` and
-``truth/`` (severity and true volumes per scan, a map of the disease, the planted groups), which no reader of the cohort
-opens.
-"""
+"""Write the demo cohort: synthetic people in the layout of an ADNI download, and the truth about them."""
 
 from __future__ import annotations
 
@@ -18,28 +13,10 @@ import numpy as np
 import pandas as pd
 
 from heatlas.atlases.spaces import template_grid
-from heatlas.pipeline.cohort.demo.anatomy import (
-    SPACING_MM,
-    ReferenceAnatomy,
-    draw_shape,
-    exponential,
-    jacobian_determinant,
-    reference_anatomy,
-    reference_digests,
-    sample,
-)
-from heatlas.pipeline.cohort.demo.people import (
-    CHANGES,
-    DIMORPHIC_GROUP,
-    DIMORPHIC_SHORT,
-    EFFECTS,
-    PLANTED_GROUPS,
-    SyntheticPerson,
-    SyntheticVisit,
-    clinical_scores,
-    coil_log_gain_per_mm,
-    draw_people,
-)
+from heatlas.pipeline.cohort.demo import anatomy
+from heatlas.pipeline.cohort.demo import people as planted
+from heatlas.pipeline.cohort.demo.anatomy import ReferenceAnatomy
+from heatlas.pipeline.cohort.demo.people import SyntheticPerson, SyntheticVisit
 from heatlas.pipeline.cohort.demo.scanner import draw_acquisition, nifti_bytes, nifti_image, scan
 from heatlas.pipeline.run.declared import Table, described
 from heatlas.pipeline.run.documents import read_json
@@ -56,15 +33,20 @@ SEVERITY_TABLE = Table(
         "scan_id": "Image id",
         "visit": "Visit code as in the clinical table",
         "diagnosis": "CN, MCI or AD",
-        **{f"severity_{change.short}": f"Planted severity of {change.group}: 0 healthy, 1 "
-        "severe" for change in CHANGES},
-        **{f"true_{change.short}_mm3": f"True volume of {change.group}, both sides" for change in CHANGES},
-        f"true_{DIMORPHIC_SHORT}_mm3": f"True volume of {DIMORPHIC_GROUP}, both sides; planted larger in men",
+        **{
+            f"severity_{change.short}": f"Planted severity of {change.group}: 0 healthy, 1 severe"
+            for change in planted.CHANGES
+        },
+        **{f"true_{change.short}_mm3": f"True volume of {change.group}, both sides" for change in planted.CHANGES},
+        f"true_{planted.DIMORPHIC_SHORT}_mm3": f"True volume of {planted.DIMORPHIC_GROUP}, both sides; planted larger "
+        "in men",
         "true_intracranial_mm3": "True volume inside the brain outline",
     },
-    "image", "How severe is what was planted, and how large are the true volumes?", stage="demo",
+    "image",
+    "How severe is what was planted, and how large are the true volumes?",
+    stage="demo",
     file="truth/severity.tsv",
-)  # fmt: skip
+)
 
 README = """SYNTHETIC DATA - NOT REAL PEOPLE
 
@@ -91,40 +73,40 @@ PARTICIPANTS, LONGITUDINAL_PARTICIPANTS = 30, 40
 
 
 def write_demo_cohort(
-    folder: Path, seed: int, participants: int = PARTICIPANTS, resolution_mm: float = 2.0,
-    executor: Executor | None = None, longitudinal: bool = False,
-) -> Path:  # fmt: skip
-    """Write the demo cohort unless it already exists, complete and made by the same code.
-
-    UsageError if the folder holds something else, or an argument makes no sense. ResumableError if the disk is full.
-
-    Gives `folder`, ready to be read as an ADNI download.
+    folder: Path,
+    seed: int,
+    participants: int = PARTICIPANTS,
+    resolution_mm: float = 2.0,
+    executor: Executor | None = None,
+    longitudinal: bool = False,
+) -> Path:
+    """Write the demo cohort as an ADNI download, unless it exists, complete and made by the same code.
 
     `folder`: new, empty, or holding the same cohort. `seed`: equal seeds give byte-identical files. `participants`:
     people with AD or CN, half of each; 30 give 35 scans, and six more images come from five people with MCI and a
-    person without a row in the clinical table. `resolution_mm`: typical voxel size. `executor`: makes people in
-    parallel. `longitudinal`: three scans each, a year apart, of the participants and of half as many with MCI.
+    person without a row in the clinical table. `executor`: makes people in parallel. `longitudinal`: three scans each,
+    a year apart, of the participants and of half as many with MCI.
     """
     if participants < 4 or not 1 <= resolution_mm <= 4:
         raise UsageError("demo cohort: needs 4 participants or more and a resolution of 1 to 4 mm.")
     settings: dict[str, float] = {"seed": seed, "participants": participants, "resolution_mm": resolution_mm}
     settings |= {"longitudinal": True} if longitudinal else {}
-    key = unit_key(reference_digests(), settings, "heatlas.pipeline.cohort.demo")
+    key = unit_key(anatomy.reference_digests(), settings, "heatlas.pipeline.cohort.demo")
     if _claim(folder, settings, key):
         return folder
     try:
-        people = draw_people(seed, participants, longitudinal)
+        people = planted.draw_people(seed, participants, longitudinal)
         scanned = _write_images(folder, seed, people, resolution_mm, executor)
         _write_tables(folder, seed, people, scanned)
         (folder / "truth" / "severity_map.nii.gz").write_bytes(
-            nifti_bytes(severity_map(reference_anatomy()), compressed=True)
+            nifti_bytes(severity_map(anatomy.reference_anatomy()), compressed=True)
         )
         scans = "three scans, as everybody has," if longitudinal else "one scan"
         write_text(folder / "README.txt", README.format(table=FILE_NAME, scans=scans, **settings))
-        effects = [effect.record() for effect in EFFECTS]
+        effects = [effect.record() for effect in planted.EFFECTS]
         write_json(folder / "truth" / "effects.json", {"synthetic": True, "effects": effects})
         # Written last: its presence means that the rest is complete.
-        write_json(folder / "truth" / "planted.json", {"synthetic": True, "planted": list(PLANTED_GROUPS)})
+        write_json(folder / "truth" / "planted.json", {"synthetic": True, "planted": list(planted.PLANTED_GROUPS)})
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
@@ -149,19 +131,19 @@ def image_path(person: SyntheticPerson, visit: SyntheticVisit) -> Path:
 
 def make_person(folder: Path, seed: int, person: SyntheticPerson, resolution_mm: float) -> dict[str, dict[str, float]]:
     """Write all images of one person; gives the true volumes in mm3 by visit code and bilateral group."""
-    reference = reference_anatomy()
-    shape = draw_shape(generator(seed, "demo", "shape", person.rid), person.sex, reference)
+    reference = anatomy.reference_anatomy()
+    shape = anatomy.draw_shape(generator(seed, "demo", "shape", person.rid), person.sex, reference)
     volumes = {}
     for visit in person.visits:
         if not visit.has_image:
             continue
         rng = generator(seed, "demo", "scanner", person.rid, visit.code)
-        acquisition = draw_acquisition(rng, reference, shape, resolution_mm, coil_log_gain_per_mm(person.site))
+        acquisition = draw_acquisition(rng, reference, shape, resolution_mm, planted.coil_log_gain_per_mm(person.site))
         scanned = scan(reference, shape, person.course.severities(person.age, visit.years), acquisition)
         path = folder / image_path(person, visit)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(nifti_bytes(scanned.image, visit.compressed))
-        true = dict(zip((*PLANTED_GROUPS, DIMORPHIC_GROUP), scanned.volumes_mm3, strict=True))
+        true = dict(zip((*planted.PLANTED_GROUPS, planted.DIMORPHIC_GROUP), scanned.volumes_mm3, strict=True))
         volumes[visit.code] = {**true, "intracranial": scanned.intracranial_mm3}
     return volumes
 
@@ -201,46 +183,38 @@ def _write_tables(
             true = volumes.get(person.rid, {}).get(visit.code)
             if visit.in_table:
                 clinical.append(adnimerge_row(seed, person, visit, true))
-            if true is not None:
-                truth.append(_truth_row(person, visit, true))
+            if true is None:
+                continue
+            severities = person.course.severities(person.age, visit.years)
+            rounded = {group: round(volume, 1) for group, volume in true.items()}
+            truth.append(
+                (
+                    *(person.participant_id, f"ses-M{visit.month:03d}", f"I{visit.image_number}", visit.code),
+                    *(visit.diagnosis, *(round(severity, 6) for severity in severities)),
+                    *(rounded[name] for name in (*planted.PLANTED_GROUPS, planted.DIMORPHIC_GROUP, "intracranial")),
+                )
+            )
     write_text(folder / FILE_NAME, adnimerge_csv(clinical))
     SEVERITY_TABLE.write(folder / SEVERITY_TABLE.file, truth)
-
-
-def _truth_row(person: SyntheticPerson, visit: SyntheticVisit, true: Mapping[str, float]) -> dict[str, object]:
-    row: dict[str, object] = {
-        "participant_id": person.participant_id,
-        "session_id": f"ses-M{visit.month:03d}",
-        "scan_id": f"I{visit.image_number}",
-        "visit": visit.code,
-        "diagnosis": visit.diagnosis,
-    }
-    for change, severity in zip(CHANGES, person.course.severities(person.age, visit.years), strict=True):
-        row[f"severity_{change.short}"] = round(severity, 6)
-        row[f"true_{change.short}_mm3"] = round(true[change.group], 1)
-    row[f"true_{DIMORPHIC_SHORT}_mm3"] = round(true[DIMORPHIC_GROUP], 1)
-    row["true_intracranial_mm3"] = round(true["intracranial"], 1)
-    return row
 
 
 def severity_map(reference: ReferenceAnatomy) -> Any:
     """Where the disease is, on the 2 mm template grid, at severity 1 in every region.
 
-    Sum of the size of the local log volume change and of -log(tissue left in place): 0.2 where either changes by a
-    fifth.
+    Size of the local log volume change and -log(tissue left in place): 0.2 where either changes by a fifth.
     """
-    deformation = exponential(reference.disease_velocity((1.0,) * len(CHANGES)), SPACING_MM)
-    size = np.abs(np.log(jacobian_determinant(deformation, SPACING_MM)))
+    deformation = anatomy.exponential(reference.disease_velocity((1.0,) * len(planted.CHANGES)), anatomy.SPACING_MM)
+    size = np.abs(np.log(anatomy.jacobian_determinant(deformation, anatomy.SPACING_MM)))
     grid = template_grid(2.0)
     offset = grid.affine[:3, 3] - reference.origin
     centres = np.tensordot(grid.affine[:3, :3], np.indices(grid.shape), axes=1) + offset[:, None, None, None]
     points = centres.astype(np.float32)
-    magnitude = sample(size, points / np.float32(SPACING_MM))
+    magnitude = anatomy.sample(size, points / np.float32(anatomy.SPACING_MM))
     inside, shares = reference.region_shares(points)
     magnitude[inside] += np.tensordot(
-        np.array([change.loss_rate for change in CHANGES], np.float32), shares[:-1], axes=1
+        np.array([change.loss_rate for change in planted.CHANGES], np.float32), shares[:-1], axes=1
     )
-    magnitude *= sample(reference.brain.view(np.uint8), points) > 0.5
+    magnitude *= anatomy.sample(reference.brain.view(np.uint8), points) > 0.5
     return nifti_image(magnitude, grid.affine, "SYNTHETIC: planted disease at severity 1", "mni")
 
 
@@ -249,10 +223,7 @@ def _receipt(folder: Path) -> Path:
 
 
 def _claim(folder: Path, settings: Mapping[str, float], key: str) -> bool:
-    """Return True if the cohort exists already; otherwise prepare the folder.
-
-    Remains of an interrupted call or an older version are removed; any other content is refused.
-    """
+    """True if the cohort exists already; otherwise prepare the folder. Anything but remains of one is refused."""
     if not _receipt(folder).is_file():
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise UsageError(f"{folder}: is not empty and not a demo cohort. Choose a new folder.")
@@ -294,8 +265,10 @@ def adnimerge_row(
     """One row; `volumes` are the true ones in mm3 by bilateral group and ``"intracranial"``, None without a scan."""
     rng = generator(seed, "demo", "table", person.rid, visit.code)
     noise = 1 + VOLUME_NOISE * rng.standard_normal(3)
-    scores = clinical_scores(rng, person.course.mean_severity(person.age, visit.years))
-    measured: dict[str, int | None] = dict.fromkeys(("Ventricles", "Hippocampus", "Entorhinal", "ICV"))
+    since_baseline = (visit.date - person.visits[0].date).days
+    scores = planted.clinical_scores(rng, person.course.mean_severity(person.age, visit.years))
+    columns = ("Ventricles", "Hippocampus", "WholeBrain", "Entorhinal", "Fusiform", "MidTemp", "ICV")
+    measured: dict[str, int | None] = dict.fromkeys(columns)
     # Real tables lack volumes of some people, so one person has none.
     if volumes is not None and person.rid != 9006:
         measured["Ventricles"] = round(volumes["Lateral ventricle"] * noise[0])
@@ -314,9 +287,7 @@ def adnimerge_row(
         "AGE": person.age,
         "PTGENDER": {"F": "Female", "M": "Male"}[person.sex],
         "PTEDUCAT": person.education,
-        "PTETHCAT": "Unknown",
-        "PTRACCAT": "Unknown",
-        "PTMARRY": "Unknown",
+        **dict.fromkeys(("PTETHCAT", "PTRACCAT", "PTMARRY"), "Unknown"),
         "APOE4": person.apoe4,
         "CDRSB": scores["CDRSB"],
         "ADAS13": scores["ADAS13"],
@@ -324,17 +295,11 @@ def adnimerge_row(
         "FLDSTRENG": {1.5: "1.5 Tesla MRI", 3.0: "3 Tesla MRI"}[person.field_strength],
         "FSVERSION": SOURCE,
         "IMAGEUID": visit.image_number if visit.has_image and visit.month == 0 else None,
-        "Ventricles": measured["Ventricles"],
-        "Hippocampus": measured["Hippocampus"],
-        "WholeBrain": None,
-        "Entorhinal": measured["Entorhinal"],
-        "Fusiform": None,
-        "MidTemp": None,
-        "ICV": measured["ICV"],
+        **measured,
         "DX": _DIAGNOSIS[visit.diagnosis],
         "EXAMDATE_bl": person.visits[0].date.isoformat(),
-        "Years_bl": round((visit.date - person.visits[0].date).days / 365.25, 5),
-        "Month_bl": round((visit.date - person.visits[0].date).days / 30.5, 5),
+        "Years_bl": round(since_baseline / 365.25, 5),
+        "Month_bl": round(since_baseline / 30.5, 5),
         "Month": visit.month,
         "M": visit.month,
         "update_stamp": "2025-11-11 00:00:00.0",

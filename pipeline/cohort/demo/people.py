@@ -70,6 +70,7 @@ import datetime
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -152,11 +153,7 @@ class Course:
 
 
 def draw_course(rng: np.random.Generator, diagnosis: str, stratum: tuple[int, int] = (0, 1)) -> Course:
-    """Draw the course of one person.
-
-    `stratum` is (number, count) of equal parts of the severity range; each of the few people with MCI has one part.
-    The number of draws does not depend on the diagnosis, so that the random stream does not either.
-    """
+    """Draw the course of one person; `stratum` is (number, count) of equal parts of the severity range."""
     low, high = SEVERITY_RANGE[diagnosis]
     part, parts = stratum
     baseline = low + (high - low) * (part + rng.random()) / parts
@@ -212,8 +209,6 @@ class Score:
     def measured(self, severity: float, standard_normal: float) -> float:
         """The score of someone of a mean severity.
 
-        Examples
-        --------
         >>> next(score for score in SCORES if score.column == "MMSE").measured(2.0, 0.0)
         23.0
         """
@@ -255,58 +250,39 @@ class PlantedEffect:
 
 
 _GREY = PLANTED_GROUPS[:4]
-
-
-def _dose_response(score: Score) -> PlantedEffect:
-    return PlantedEffect(
-        f"severity_{score.column.lower()}",
-        f"{score.column} is a straight line in the planted mean severity, with noise; relevance for AD in the planted "
-        "regions of grey matter goes with it",
-        score.column.lower(),
-        _GREY,
-        "relevance",
-        1 if score.per_severity > 0 else -1,
-        score.per_severity,
-        "points per unit of severity",
-        expected=True,
-    )
-
-
-EFFECTS = (
-    PlantedEffect(
-        "disease",
-        "Tissue of patients is lost in the planted regions, at about 1.85 units of severity above controls",
-        "diagnosis", _GREY, "relevance", 1, 1.85, "units of severity", expected=True,
+_LARGER_IN_MEN = f"{DIMORPHISM_TIMES * PUBLISHED_DIMORPHISM:.0%} larger in men"
+_SEVERITY, _UNIT = "units of severity", "unit of severity"
+_PLANTED = {
+    "disease": "Tissue of patients is lost in the planted regions, at about 1.85 units of severity above controls",
+    **{
+        f"severity_{score.column.lower()}": f"{score.column} is a straight line in the planted mean severity, with "
+        "noise; relevance for AD in the planted regions of grey matter goes with it"
+        for score in SCORES
+    },
+    "sex_difference": f"{DIMORPHIC_GROUP}: {_LARGER_IN_MEN}, beyond the size of the head",
+    "site_effect": f"The receive coil of site {COIL_SITE} brightens the back of the brain to {COIL_BACK_TO_FRONT:g} "
+    "times its front; harmonisation should remove what it does to volumes and relevance",
+    "conversion": f"MCI becomes dementia when mean severity exceeds {CONVERSION_SEVERITY:g}: the more severe convert "
+    "sooner",
+    "null_education": "Education changes nothing",
+    "null_field_strength": "Field strength changes nothing",
+    "null_sex_difference": f"Sex changes nothing in the {UNDIMORPHIC_GROUP.lower()} beyond the size of the head",
+}
+_ROWS: tuple[tuple[Any, ...], ...] = (
+    ("disease", "diagnosis", _GREY, "relevance", 1, 1.85, _SEVERITY, True),
+    *(
+        (f"severity_{name}", name, _GREY, "relevance", int(math.copysign(1, slope)), slope, f"points per {_UNIT}", True)
+        for name, slope in ((score.column.lower(), score.per_severity) for score in SCORES)
     ),
-    *(_dose_response(score) for score in SCORES),
-    PlantedEffect(
-        "sex_difference",
-        f"{DIMORPHIC_GROUP}: {DIMORPHISM_TIMES * PUBLISHED_DIMORPHISM:.0%} larger in men, beyond the size of the head",
-        "sex", (DIMORPHIC_GROUP,), "volume", 1, DIMORPHIC_LOG_RATIO, "log volume, men over women", expected=True,
-    ),
-    PlantedEffect(
-        "site_effect",
-        f"The receive coil of site {COIL_SITE} brightens the back of the brain to {COIL_BACK_TO_FRONT:g} times its "
-        "front; harmonisation should remove what it does to volumes and relevance",
-        "site", (), "volume", 0, math.log(COIL_BACK_TO_FRONT), "log signal, back over front", expected=True,
-    ),
-    PlantedEffect(
-        "conversion",
-        f"MCI becomes dementia when mean severity exceeds {CONVERSION_SEVERITY:g}: the more severe convert sooner",
-        "progression", _GREY, "survival", 1, CONVERSION_SEVERITY, "units of severity", expected=True,
-    ),
-    PlantedEffect(
-        "null_education", "Education changes nothing", "education", (), "relevance", 0, None, None, expected=False
-    ),
-    PlantedEffect(
-        "null_field_strength", "Field strength changes nothing", "field_strength", (), "relevance", 0, None, None,
-        expected=False,
-    ),
-    PlantedEffect(
-        "null_sex_difference", f"Sex changes nothing in the {UNDIMORPHIC_GROUP.lower()} beyond the size of the head",
-        "sex", (UNDIMORPHIC_GROUP,), "volume", 0, None, None, expected=False,
-    ),
-)  # fmt: skip
+    ("sex_difference", "sex", (DIMORPHIC_GROUP,), "volume", 1, DIMORPHIC_LOG_RATIO, "log volume, men over women", True),
+    ("site_effect", "site", (), "volume", 0, math.log(COIL_BACK_TO_FRONT), "log signal, back over front", True),
+    ("conversion", "progression", _GREY, "survival", 1, CONVERSION_SEVERITY, _SEVERITY, True),
+    ("null_education", "education", (), "relevance", 0, None, None, False),
+    ("null_field_strength", "field_strength", (), "relevance", 0, None, None, False),
+    ("null_sex_difference", "sex", (UNDIMORPHIC_GROUP,), "volume", 0, None, None, False),
+)
+"""The fields of `PlantedEffect`, but for the sentence."""
+EFFECTS = tuple(PlantedEffect(row[0], _PLANTED[row[0]], *row[1:]) for row in _ROWS)
 """All effects and nulls against which analyses of the demo are tested."""
 
 
@@ -385,11 +361,9 @@ class SyntheticPerson:
 
 
 def draw_people(seed: int, participants: int, longitudinal: bool = False) -> tuple[SyntheticPerson, ...]:
-    """Draw all people: `participants` with AD or CN and a usable scan, then those with MCI, then two irregular cases.
+    """Draw `participants` with AD or CN, then those with MCI, then a row without a scan and a scan without a row.
 
-    Half of the first have AD, and one in six of them has a second scan. People with MCI have one scan and visits over
-    four years. The irregular cases are a row without a scan and a scan without a row. `longitudinal`: everybody else
-    has scans at `SCANNED_MONTHS`.
+    Half of the first have AD; one in six of them has a second scan, or all have scans at `SCANNED_MONTHS`.
     """
     patients = participants // 2
     repeated = round(participants * REPEATED_FRACTION)
@@ -420,8 +394,7 @@ def draw_people(seed: int, participants: int, longitudinal: bool = False) -> tup
     return tuple(people)
 
 
-@dataclass(frozen=True)
-class SyntheticSite:
+class SyntheticSite(NamedTuple):
     """The balanced properties: site, sex, and field strength in tesla."""
 
     site: int
@@ -467,14 +440,12 @@ def _draw_person(
         )
         drawn.append(replace(visit, has_image=has_image))
     return SyntheticPerson(
+        **place._asdict(),
         rid=9001 + number,
-        site=place.site,
         diagnosis=diagnosis,
-        sex=place.sex,
         age=age,
         education=education,
         apoe4=None if number == 4 else alleles,
-        field_strength=place.field_strength,
         course=course,
         visits=tuple(drawn),
     )

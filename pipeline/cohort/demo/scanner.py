@@ -200,10 +200,7 @@ def nifti_image(
     slope: float | None = None,
     qform_only: bool = False,
 ) -> Any:
-    """NIfTI image with a description (79 characters at most) and the meaning of its affine, "scanner" or "mni".
-
-    `slope` is the value of one stored unit; `qform_only` leaves the sform out.
-    """
+    """NIfTI image with a description (79 characters at most) and the meaning of its affine, "scanner" or "mni"."""
     image: Any = nib.Nifti1Image(stored, affine)  # type: ignore[no-untyped-call]
     if slope is not None:
         image.header.set_slope_inter(slope, 0)

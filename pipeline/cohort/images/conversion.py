@@ -1,25 +1,15 @@
 """DICOM series and Analyze pairs to NIfTI, one unit of work each, before registration.
 
-The converter of DICOM is dcm2niix, from its PyPI wheel. Even its anonymised output has times and free text in the
-headers (StudyDescription, ImageComments), and institution and serial numbers in the sidecars. Only grey values, affine,
-the numbers of `_NUMBERS` and words of fixed lists are kept. The DICOM files are read through links in a scratch folder.
+Even the anonymised output of dcm2niix has times and free text in the headers (StudyDescription, ImageComments), and
+institution and serial numbers in the sidecars. Only grey values, affine, the numbers of `_NUMBERS` and words of fixed
+lists are kept.
 
 The header of an Analyze 7.5 pair (``.hdr`` and ``.img``) has no map to the world, so left and right must be known from
-elsewhere. They are stated here, by folder, for the OASIS data sets:
-
-=========  ====  =======================================================================================================
-folder     axes  image
-=========  ====  =======================================================================================================
-SUBJ_111   ASL   the average of a session's 3 or 4 scans, sagittal, 256 x 256 x 160 voxels of 1 mm
-RAW        ASL   one scan, sagittal, 256 x 256 x 128 voxels of 1 x 1 x 1.25 mm
-T88_111    LAS   the average in the atlas of Talairach, transverse, 176 x 208 x 176 voxels of 1 mm
-=========  ====  =======================================================================================================
-
-The letters say towards what the first, second and third index rise. Sources: the fact sheet of OASIS (sagittal and
+elsewhere: `AXES` states them by folder for the OASIS data sets. Sources: the fact sheet of OASIS (sagittal and
 transverse; a capsule of vitamin E marked the left side in the scanner, Marcus et al. 2007); A. Winkler, "Converting
 OASIS brains to NIFTI" (brainder.org, 2011), who derives ASL from that capsule; Clinica's ``oasis-to-bids``, whose
-matrix for SUBJ_111 is ASL too; Analyze's own convention for transverse images, LAS.
-A pair whose header is NIfTI (magic ``ni1``, as of OASIS-2) and states an orientation is read by it.
+matrix for SUBJ_111 is ASL too; Analyze's own convention for transverse images, LAS. A pair whose header is NIfTI (magic
+``ni1``, as of OASIS-2) and states an orientation is read by it.
 """
 
 from __future__ import annotations
@@ -31,26 +21,17 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import nibabel as nib
 import numpy as np
 
 from heatlas.atlases.spaces import UNREADABLE
+from heatlas.pipeline.cohort.images import headers
 from heatlas.pipeline.cohort.images.dicom import DicomSeries, series_of
 from heatlas.pipeline.cohort.images.files import dicom_files, is_image, link_problem
-from heatlas.pipeline.cohort.images.headers import (
-    VOXEL_SIZE_MM,
-    HeaderFinding,
-    Orientation,
-    by,
-    choose_orientation,
-    geometry_problem,
-    thickness_problem,
-)
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.run.documents import LARGEST_JSON, irregular_kind, json_object, read_regular
 from heatlas.pipeline.run.errors import BadInputError, MissingDataError
@@ -83,20 +64,21 @@ def convert_scans(
     executor: Executor,
     changed: Callable[[Job, Scan], Job] | None = None,
 ) -> tuple[list[Scan], list[Outcome]]:
-    """Convert every kept scan that is a DICOM series or an Analyze pair.
+    """Convert every kept scan that is a DICOM series or an Analyze pair; others are passed through.
 
-    `input_root`: folder that the image paths of the scans start from; only read. `scans`: NIfTI images and dropped
-    scans are passed through. `max_voxel_mm`: series with thicker slices fail, as in the check. `changed`: gives another
-    job for the conversion of a scan, as `pipeline.registration.images.faces.without_face` does. Returns `scans`: the
-    same scans without those that failed; `Scan.location` of a converted scan is its NIfTI image. `outcomes`: one per
-    series; a failed one is a row of ``failures.tsv``.
+    `changed`: gives another job for the conversion of a scan, as `pipeline.registration.images.faces.without_face`
+    does. Gives the scans without those that failed, with the NIfTI image as `Scan.location`, and one outcome per
+    series.
     """
     series = {scan.name: scan for scan in scans if scan.kept and scan.image is not None and not is_image(scan.file)}
     jobs = [_job(layout, input_root.resolve(), scan, max_voxel_mm) for scan in series.values()]
     if changed is not None:
         jobs = [changed(job, scan) for job, scan in zip(jobs, series.values(), strict=True)]
     if not jobs:
-        _forget_failures(layout)
+        if layout.failures.is_file():  # conversions that failed in an earlier run: their series are no longer used
+            rows = FAILURES_TABLE.read(layout.failures)
+            if (rows["stage"] == STAGE).any():
+                FAILURES_TABLE.write(layout.failures, rows[rows["stage"] != STAGE])
         return list(scans), []
     outcomes = run_jobs(layout, jobs, executor, "Conversion to NIfTI")
     images = {outcome.job.unit: outcome.job.outputs["image"] for outcome in outcomes if outcome.ok}
@@ -109,13 +91,9 @@ def convert_scans(
 
 
 def convert_one(outputs: dict[str, Path], root: Path, file: str, source: str, max_voxel_mm: float) -> Mapping[str, Any]:
-    """Job: convert one series or pair.
+    """Job: convert one series or pair to an image (``.nii.gz``) and its sidecar.
 
-    BadInputError if the series or pair is not complete, or dcm2niix does not make one volume of it. MissingDataError if
-    dcm2niix is not installed.
-
-    `outputs`: image (``.nii.gz``) and sidecar. `root`: input folder, resolved. `file`: one file of the series, or the
-    image of the pair, relative to `root`. `source`: what messages and sidecar call it.
+    `file`: one of the series, or the image of the pair. `source`: what messages and sidecar call it.
     """
     if is_pair(file):
         return _convert_pair(outputs, root, file, source)
@@ -125,18 +103,19 @@ def convert_one(outputs: dict[str, Path], root: Path, file: str, source: str, ma
         why = why if source == file else why.partition(":")[0]  # it names files, which outputs may not
         raise BadInputError(f"{source}: {why}.")
     with tempfile.TemporaryDirectory(dir=outputs["image"].parent) as scratch:
-        volumes, sidecar_content = _run_dcm2niix(root, series, Path(scratch), source)
+        volumes, content = _run_dcm2niix(root, series, Path(scratch), source)
         raw, affine = _one_volume(volumes, source, series)
     _write_image(outputs["image"], raw, affine)
     record = {
         "Sources": [f"bids:raw:{source}"],
         "Slices": int(series.size.split()[0]),
-        **_kept_fields(sidecar_content),
+        **{name: content[name] for name in _NUMBERS if isinstance(content.get(name), int | float)},
+        **{name: content[name] for name, allowed in _WORDS.items() if content.get(name) in allowed},
         "ConversionSoftware": "dcm2niix",
         "ConversionSoftwareVersion": metadata.version("dcm2niix"),
     }
     write_json(outputs["sidecar"], record)
-    return {"series": series.name, "shape": by(raw.shape)}
+    return {"series": series.name, "shape": headers.by(raw.shape)}
 
 
 def _convert_pair(outputs: dict[str, Path], root: Path, file: str, source: str) -> Mapping[str, Any]:
@@ -149,7 +128,7 @@ def _convert_pair(outputs: dict[str, Path], root: Path, file: str, source: str) 
     _write_image(outputs["image"], raw, affine)
     axes = "".join(nib.orientations.aff2axcodes(affine))  # type: ignore[no-untyped-call]
     write_json(outputs["sidecar"], {"Sources": [f"bids:raw:{source}"], "AxesOfTheVoxels": axes})
-    return {"axes": axes, "shape": by(raw.shape)}
+    return {"axes": axes, "shape": headers.by(raw.shape)}
 
 
 def _write_image(path: Path, raw: np.ndarray, affine: np.ndarray) -> None:
@@ -179,14 +158,6 @@ def _job(layout: RunLayout, root: Path, scan: Scan, max_voxel_mm: float) -> Job:
     return Job(STAGE, files.name, key, outputs, convert_one, (root, scan.file, source, max_voxel_mm))
 
 
-def _forget_failures(layout: RunLayout) -> None:
-    """Take conversions that failed in an earlier run out of ``failures.tsv``: their series are no longer used."""
-    if layout.failures.is_file():
-        rows = FAILURES_TABLE.read(layout.failures)
-        if (rows["stage"] == STAGE).any():
-            FAILURES_TABLE.write(layout.failures, rows[rows["stage"] != STAGE])
-
-
 def _version() -> str:
     try:
         return metadata.version("dcm2niix")
@@ -198,10 +169,9 @@ def dcm2niix_binary() -> Path:
     """The converter of the installed wheel."""
     spec = importlib.util.find_spec("dcm2niix")
     folders = list(spec.submodule_search_locations or ()) if spec is not None else []
-    for folder in folders:
-        for name in ("dcm2niix", "dcm2niix.exe"):
-            if (Path(folder) / name).is_file():
-                return Path(folder) / name
+    for path in (Path(folder, name) for folder in folders for name in ("dcm2niix", "dcm2niix.exe")):
+        if path.is_file():
+            return path
     raise MissingDataError("dcm2niix is needed to read DICOM and is not installed: pip install dcm2niix.")
 
 
@@ -219,9 +189,13 @@ def _run_dcm2niix(root: Path, series: DicomSeries, scratch: Path, source: str) -
     try:
         # What it prints may quote the header, so it is not kept.
         subprocess.run(
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment,
-            timeout=TIMEOUT_S, check=False,
-        )  # fmt: skip
+            command,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
     except subprocess.TimeoutExpired as error:
         raise BadInputError(
             f"{source}: dcm2niix did not finish within {TIMEOUT_S} s. Convert the series by hand and give it as NIfTI."
@@ -251,27 +225,23 @@ def _one_volume(volumes: Sequence[Path], source: str, series: DicomSeries) -> tu
         raw = raw.astype(np.float32)
     if raw.ndim != 3 or (len(series.files) > 1 and len(series.files) not in raw.shape):
         raise BadInputError(
-            f"{source}: dcm2niix makes an image of {by(raw.shape)} voxels of {series.name}; one volume with all slices "
-            f"is needed. {by_hand}"
+            f"{source}: dcm2niix makes an image of {headers.by(raw.shape)} voxels of {series.name}; one volume with "
+            f"all slices is needed. {by_hand}"
         )
     return raw, converted.affine
 
 
-def _kept_fields(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of dcm2niix's sidecar that are safe to keep: numbers, and words of fixed lists."""
-    numbers = {name: content[name] for name in _NUMBERS if isinstance(content.get(name), int | float)}
-    words = {name: content[name] for name, allowed in _WORDS.items() if content.get(name) in allowed}
-    return {**numbers, **words}
-
-
 AXES = {"SUBJ_111": "ASL", "RAW": "ASL", "T88_111": "LAS"}
-"""Directions of the three indices by folder; see the module's docstring."""
+"""Towards what the first, second and third index rise, by folder.
+
+SUBJ_111 is the average of a session's scans (256 x 256 x 160 voxels of 1 mm), RAW one scan (256 x 256 x 128 of 1 x 1 x
+1.25 mm), T88_111 the average in the atlas of Talairach (176 x 208 x 176 of 1 mm).
+"""
 _DIRECTIONS = {"R": (0, 1), "L": (0, -1), "A": (1, 1), "P": (1, -1), "S": (2, 1), "I": (2, -1)}
 _NIFTI_PAIR = b"ni1\0"
 
 
-@dataclass(frozen=True)
-class AnalyzePair:
+class AnalyzePair(NamedTuple):
     """The header of a pair, and the affine that is used: 4 x 4, voxel indices to world RAS+ in mm."""
 
     header: Any
@@ -296,8 +266,6 @@ def header_of(image: str) -> str:
 def stated_affine(axes: str, shape: tuple[int, ...], zooms: np.ndarray) -> np.ndarray:
     """Affine of a volume by the directions of its indices; the world's origin is the middle of the volume.
 
-    Examples
-    --------
     >>> stated_affine("ASL", (3, 3, 3), np.ones(3)).astype(int).tolist()
     [[0, 0, -1, 1], [1, 0, 0, -1], [0, 1, 0, -1], [0, 0, 0, 1]]
     """
@@ -328,7 +296,7 @@ def read_pair(path: Path) -> AnalyzePair | str:
     is_nifti = block[344:348] == _NIFTI_PAIR
     reader: Any = nib.nifti1.Nifti1PairHeader if is_nifti else nib.AnalyzeHeader
     header = reader(block, check=False)
-    problem = geometry_problem(header)
+    problem = headers.geometry_problem(header)
     if problem is not None:
         return problem
     voxels = int(np.prod(header.get_data_shape()))
@@ -336,40 +304,34 @@ def read_pair(path: Path) -> AnalyzePair | str:
     size = path.stat().st_size
     if size < needed:
         return f"truncated file: {size} bytes of {needed}"
-    affine = _affine(header, is_nifti, path)
-    return affine if isinstance(affine, str) else AnalyzePair(header, affine, is_nifti)
-
-
-def _affine(header: Any, is_nifti: bool, path: Path) -> np.ndarray | str:
-    """The affine that a NIfTI header states, else the one stated for the folder; or why there is none."""
     if is_nifti and (int(header["sform_code"]) > 0 or int(header["qform_code"]) > 0):
-        chosen = choose_orientation(header)
-        return chosen.affine if isinstance(chosen, Orientation) else chosen
+        chosen = headers.choose_orientation(header)
+        return AnalyzePair(header, chosen.affine, is_nifti) if isinstance(chosen, headers.Orientation) else chosen
     zooms = np.asarray(header["pixdim"][1:4], dtype=np.float64)
-    low, high = VOXEL_SIZE_MM
+    low, high = headers.VOXEL_SIZE_MM
     if not np.all((zooms >= low) & (zooms <= high)):  # also where it is not a number
-        return f"impossible voxel size: {by(zooms)} mm"
+        return f"impossible voxel size: {headers.by(zooms)} mm"
     axes = AXES.get(path.parent.name)
     if axes is None:
         return f"no orientation is known for images in {path.parent.name}; known are {', '.join(AXES)}"
-    return stated_affine(axes, header.get_data_shape()[:3], zooms)
+    return AnalyzePair(header, stated_affine(axes, header.get_data_shape()[:3], zooms), is_nifti)
 
 
-def check_pair(root: Path, image: str, max_voxel_mm: float) -> HeaderFinding:
+def check_pair(root: Path, image: str, max_voxel_mm: float) -> headers.HeaderFinding:
     """Check a pair as `pipeline.cohort.images.headers.check_header` checks a NIfTI file."""
     try:
         for half in (image, header_of(image)):
             problem = link_problem(root, half)
             if problem is not None and (root / half).exists():
-                return HeaderFinding(problem)
+                return headers.HeaderFinding(problem)
         pair = read_pair(root / image)
     except PermissionError:
-        return HeaderFinding("no permission to read it")
+        return headers.HeaderFinding("no permission to read it")
     except (*UNREADABLE, KeyError) as error:
-        return HeaderFinding(f"not a readable pair: {' '.join(str(error).split())[:120]}")
+        return headers.HeaderFinding(f"not a readable pair: {' '.join(str(error).split())[:120]}")
     if isinstance(pair, str):
-        return HeaderFinding(pair)
-    return HeaderFinding(thickness_problem(pair.affine, max_voxel_mm))
+        return headers.HeaderFinding(pair)
+    return headers.HeaderFinding(headers.thickness_problem(pair.affine, max_voxel_mm))
 
 
 def load_pair(path: Path) -> tuple[np.ndarray, np.ndarray]:

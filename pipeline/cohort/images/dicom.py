@@ -26,7 +26,7 @@ from pydicom.errors import InvalidDicomError
 from pydicom.uid import UID
 
 from heatlas.pipeline.cohort.images.files import following_links, link_problem
-from heatlas.pipeline.cohort.images.headers import by
+from heatlas.pipeline.cohort.images.headers import by, too_thick
 from heatlas.pipeline.run.documents import irregular_kind
 
 _TAGS = (
@@ -61,8 +61,6 @@ class DicomSeries:
     def name(self) -> str:
         """The series as messages call it.
 
-        Examples
-        --------
         >>> DicomSeries(("a/1.dcm",), 3, "170 slices of 256 x 256", None).name
         'series 3 (170 slices of 256 x 256)'
         """
@@ -70,10 +68,7 @@ class DicomSeries:
 
 
 def read_folder(root: Path, folder: str, names: Sequence[str], max_voxel_mm: float) -> list[DicomSeries]:
-    """The image series of one folder in order of number, by the headers of all its DICOM files.
-
-    Files that hold no image (reports, presentation states) are left out. If no file can be read, one series says so.
-    """
+    """The image series of one folder in order of number; if no file can be read, one series says so."""
     by_series: dict[str, dict[str, Slice]] = {}
     headers: dict[str, Any] = {}
     damaged: dict[str, str] = {}
@@ -87,7 +82,16 @@ def read_folder(root: Path, folder: str, names: Sequence[str], max_voxel_mm: flo
             continue
         uid = str(header.get("SeriesInstanceUID", ""))
         headers.setdefault(uid, header)
-        by_series.setdefault(uid, {}).setdefault(str(header.get("SOPInstanceUID", path)), _slice(path, header))
+        part = Slice(
+            path=path,
+            shape=(int(header.Rows), int(header.get("Columns") or 0)),
+            position=_numbers(header, "ImagePositionPatient", 3),
+            orientation=_numbers(header, "ImageOrientationPatient", 6),
+            spacing=_numbers(header, "PixelSpacing", 2),
+            echo_time=_number(header, "EchoTime"),
+            frames=int(header.get("NumberOfFrames") or 1),
+        )
+        by_series.setdefault(uid, {}).setdefault(str(header.get("SOPInstanceUID", path)), part)
     if not by_series and damaged:
         return [DicomSeries(tuple(damaged), None, f"{len(damaged)} files", _damage(damaged))]
     series_list = [_series(headers[uid], list(of.values()), damaged, max_voxel_mm) for uid, of in by_series.items()]
@@ -139,23 +143,11 @@ def _truncation(header: Any, rest: int) -> str | None:
     return "truncated: fewer bytes than its pixels need" if rest < pixels * bits // 8 else None
 
 
-def _slice(path: str, header: Any) -> Slice:
-    return Slice(
-        path=path,
-        shape=(int(header.Rows), int(header.get("Columns") or 0)),
-        position=_numbers(header, "ImagePositionPatient", 3),
-        orientation=_numbers(header, "ImageOrientationPatient", 6),
-        spacing=_numbers(header, "PixelSpacing", 2),
-        echo_time=_number(header, "EchoTime"),
-        frames=int(header.get("NumberOfFrames") or 1),
-    )
-
-
 def _series(header: Any, slices: list[Slice], damaged: dict[str, str], max_voxel_mm: float) -> DicomSeries:
     slices.sort(key=lambda part: part.path)
-    number = _number(header, "SeriesNumber")
+    number, announced = _number(header, "SeriesNumber"), _number(header, "ImagesInAcquisition")
     count = sum(part.frames for part in slices)
-    announced = _number(header, "ImagesInAcquisition")
+    tesla = _number(header, "MagneticFieldStrength") or 0.0
     problem = (
         _kind_problem(header)
         or (_damage(damaged) if damaged else None)
@@ -168,7 +160,7 @@ def _series(header: Any, slices: list[Slice], damaged: dict[str, str], max_voxel
         problem=problem,
         description=" ".join(str(header.get(name) or "") for name in ("SeriesDescription", "ProtocolName")),
         patient=str(header.get("PatientID") or ""),
-        field_strength=_tesla(_number(header, "MagneticFieldStrength")),
+        field_strength=round(tesla / 1e4 if tesla > 100 else tesla, 1) if tesla > 0 else None,  # 15000 is in gauss
         date=_date(header),
     )
 
@@ -204,13 +196,6 @@ def _number(header: Any, name: str) -> float | None:
         return float(header.get(name))
     except (TypeError, ValueError):
         return None
-
-
-def _tesla(value: float | None) -> float | None:
-    """Field strength in tesla; some scanners wrote gauss (15000)."""
-    if value is None or value <= 0:
-        return None
-    return round(value / 1e4 if value > 100 else value, 1)
 
 
 def _date(header: Any) -> date | None:
@@ -258,7 +243,9 @@ def stack_problem(slices: Sequence[Slice], announced: int | None, max_voxel_mm: 
     normal = np.cross(directions[0, :3], directions[0, 3:])
     distances = np.array([position for position, _ in located]) @ normal
     echoes = {part.echo_time for part in slices}
-    return _spacing_problem(np.sort(distances), len(echoes), announced) or _thickness(slices, distances, max_voxel_mm)
+    step = float(np.ptp(distances)) / (len(slices) - 1)
+    sizes = np.array([*(slices[0].spacing or (step, step)), step])
+    return _spacing_problem(np.sort(distances), len(echoes), announced) or too_thick(sizes, max_voxel_mm)
 
 
 def _spacing_problem(distances: np.ndarray, echoes: int, announced: int | None) -> str | None:
@@ -283,11 +270,3 @@ def _spacing_problem(distances: np.ndarray, echoes: int, announced: int | None) 
             f"missing slices: {announced - count} of {announced} that the header announces; download the series again"
         )
     return None
-
-
-def _thickness(slices: Sequence[Slice], distances: np.ndarray, max_voxel_mm: float) -> str | None:
-    step = float(np.ptp(distances)) / (len(slices) - 1)
-    sizes = (*(slices[0].spacing or (step, step)), step)
-    if max(sizes) <= max_voxel_mm:
-        return None
-    return f"slices too thick: voxels of {by(np.round(sizes, 3))} mm, cohort.max_voxel_mm is {max_voxel_mm:g}"

@@ -1,10 +1,7 @@
 """Which files of an input folder are images, by name and first bytes, and which links are followed.
 
-Apart from the walk through an input folder, because conversion needs this too, and hours of registration must not
-depend on how folders are walked.
-
-A link out of the input is followed only if the user says so (``--follow-links``): a folder that is given should be all
-that is read. The choice holds for the reading of a whole input, hence a context and no argument of twenty functions.
+A link out of the input is followed only if the user says so (``--follow-links``). The choice holds for the reading of a
+whole input, hence a context and no argument of twenty functions.
 """
 
 from __future__ import annotations
@@ -34,8 +31,7 @@ def is_irregular(folder: str, name: str) -> bool:
 def is_dicom(folder: str, name: str) -> bool:
     """Whether a file is taken for DICOM: by its ending, or without one by the four letters after its preamble.
 
-    Names that end in numbers are common (UIDs). An unreadable file may be a slice, so it counts as DICOM, and reading
-    its header reports the problem.
+    Names that end in numbers are common (UIDs). Of an unreadable file, reading its header reports the problem.
     """
     ending = os.path.splitext(name)[1].lower()  # noqa: PTH122 speed
     if ending in DICOM_SUFFIXES:
@@ -53,13 +49,13 @@ def is_dicom(folder: str, name: str) -> bool:
         return False
 
 
-def dicom_files(one: Path) -> tuple[str, ...]:
+def dicom_files(file: Path) -> tuple[str, ...]:
     """Names of the DICOM files in the folder of one of them, sorted; hidden files are left out."""
     try:
-        names = sorted(os.listdir(one.parent))  # noqa: PTH208 names are wanted
+        names = sorted(os.listdir(file.parent))  # noqa: PTH208 names are wanted
     except OSError:
         return ()
-    return tuple(n for n in names if not n.startswith(".") and not is_nifti(n) and is_dicom(str(one.parent), n))
+    return tuple(n for n in names if not n.startswith(".") and not is_nifti(n) and is_dicom(str(file.parent), n))
 
 
 def is_nifti(name: str) -> bool:

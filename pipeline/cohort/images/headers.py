@@ -65,22 +65,21 @@ class Orientation:
 
 
 def choose_orientation(header: Any) -> Orientation | str:
-    """Choose between the sform and the qform of a header; see the module's docstring.
-
-    `header`: as stored, not repaired by nibabel (which turns a voxel size of 0 into 1).
-
-    Gives the affine, or why there is none.
-    """
+    """The affine by the table of the module, or why there is none; `header` as stored, not repaired by nibabel."""
     of_freesurfer = isinstance(header, MGHHeader)
     stored = np.asarray(header["delta"] if of_freesurfer else header["pixdim"][1:4], dtype=np.float64)
     if not np.all(np.isfinite(stored)) or np.any(stored <= 0):
         return f"impossible voxel size: {by(stored)} mm"
-    if of_freesurfer:
-        return _of_freesurfer(header, stored)
-    unit, factor = _unit(header, stored)
+    unit, factor = ("", 1.0) if of_freesurfer else _unit(header, stored)
     zooms, to_mm = stored * factor, np.diag([factor, factor, factor, 1.0])
-    if np.any(zooms < VOXEL_SIZE_MM[0]) or np.any(zooms > VOXEL_SIZE_MM[1]):
+    if not _possible(zooms):
         return f"impossible voxel size: {by(zooms)} mm (units other than mm?)"
+    if of_freesurfer:
+        affine = np.asarray(header.get_affine(), dtype=np.float64)
+        problem = _sform_problem(affine, zooms)
+        if problem:
+            return f"no usable orientation in the header: {problem}, so left and right are uncertain"
+        return Orientation(affine, "MGZ")
     sform_problem, qform_problem = "absent", "absent"
     sform = qform = None
     if int(header["sform_code"]) > 0:
@@ -92,58 +91,39 @@ def choose_orientation(header: Any) -> Orientation | str:
             qform_problem = "" if np.all(np.isfinite(qform)) else "not finite"
         except (ValueError, HeaderDataError):
             qform_problem = "not a rotation"
-    repairs = (f"voxel size converted from {unit}",) if unit else ()
+    converted = (f"voxel size converted from {unit}",) if unit else ()
     if sform is not None and not sform_problem:
-        return Orientation(sform, "sform", _about_qform(sform, qform, qform_problem, header) + repairs)
+        repairs = (f"qform {qform_problem}",) if qform_problem not in ("", "absent") else ()
+        if qform is not None and not qform_problem:
+            distance = _largest_distance(sform, qform, header.get_data_shape()[:3])
+            repairs = (f"qform differs by up to {distance:.1f} mm",) if distance > AFFINE_TOLERANCE_MM else ()
+        return Orientation(sform, "sform", repairs + converted)
     if qform is not None and not qform_problem:
-        return Orientation(qform, "qform", _problem("sform", sform_problem) + repairs)
+        return Orientation(qform, "qform", (f"sform {sform_problem}",) * (sform_problem != "absent") + converted)
     return (
         f"no usable orientation in the header: sform {sform_problem}, qform {qform_problem}, so left and right are "
         "uncertain"
     )
 
 
-def _of_freesurfer(header: MGHHeader, zooms: np.ndarray) -> Orientation | str:
-    """The affine of FreeSurfer's scanner space; millimetres always."""
-    if np.any(zooms < VOXEL_SIZE_MM[0]) or np.any(zooms > VOXEL_SIZE_MM[1]):
-        return f"impossible voxel size: {by(zooms)} mm (units other than mm?)"
-    read: Any = header  # nibabel declares no types here
-    affine = np.asarray(read.get_affine(), dtype=np.float64)
-    problem = _sform_problem(affine, zooms)
-    if problem:
-        return f"no usable orientation in the header: {problem}, so left and right are uncertain"
-    return Orientation(affine, "MGZ")
-
-
 def by(values: object) -> str:
     """Three lengths, separated by x.
 
-    Examples
-    --------
     >>> by([1, 1, 1.2])
     '1 x 1 x 1.2'
     """
     return " x ".join(f"{value:g}" for value in np.asarray(values).ravel())
 
 
+def _possible(zooms: np.ndarray) -> bool:
+    low, high = VOXEL_SIZE_MM
+    return bool(np.all((zooms >= low) & (zooms <= high)))
+
+
 def _unit(header: Any, zooms: np.ndarray) -> tuple[str, float]:
     """Unit to convert from, and the factor; empty if the numbers are plausible in millimetres, whatever the code."""
     unit, factor = _UNITS.get(int(header["xyzt_units"]) & 7, ("", 1.0))
-    low, high = VOXEL_SIZE_MM
-    as_mm = np.all((zooms >= low) & (zooms <= high))
-    converted = np.all((zooms * factor >= low) & (zooms * factor <= high))
-    return (unit, factor) if converted and not as_mm else ("", 1.0)
-
-
-def _about_qform(sform: np.ndarray, qform: np.ndarray | None, problem: str, header: Any) -> tuple[str, ...]:
-    if qform is None or problem:
-        return _problem("qform", problem)
-    distance = _largest_distance(sform, qform, header.get_data_shape()[:3])
-    return (f"qform differs by up to {distance:.1f} mm",) if distance > AFFINE_TOLERANCE_MM else ()
-
-
-def _problem(form: str, problem: str) -> tuple[str, ...]:
-    return () if problem == "absent" else (f"{form} {problem}",)
+    return (unit, factor) if _possible(zooms * factor) and not _possible(zooms) else ("", 1.0)
 
 
 def _sform_problem(sform: np.ndarray, zooms: np.ndarray) -> str:
@@ -199,7 +179,12 @@ def check_header(root: Path, image: str, max_voxel_mm: float) -> HeaderFinding:
             return HeaderFinding("empty file")
         header = read_raw_header(path)
         problem = geometry_problem(header) or _size_problem(header, path, size)
-        return HeaderFinding(problem) if problem else _geometry(header, max_voxel_mm)
+        if problem:
+            return HeaderFinding(problem)
+        orientation = choose_orientation(header)
+        if not isinstance(orientation, Orientation):
+            return HeaderFinding(orientation)
+        return HeaderFinding(thickness_problem(orientation.affine, max_voxel_mm), orientation.repairs)
     except PermissionError:
         return HeaderFinding("no permission to read it")
     except (*UNREADABLE, KeyError) as error:
@@ -242,10 +227,7 @@ def read_raw_header(path: Path) -> Any:
 
 
 def _mgz_header(block: bytes) -> Any:
-    """The header of an image of FreeSurfer, unless it lacks its orientation, for which nibabel would take a usual one.
-
-    The block holds more than the header: what follows it are voxels, which nibabel would take for the end of the file.
-    """
+    """The header of an image of FreeSurfer; without its orientation nibabel would take a usual one."""
     kind = MGHHeader._hdrdtype
     if len(block) < kind.itemsize:
         raise ValueError(f"only {len(block)} bytes, fewer than a header has")
@@ -254,8 +236,8 @@ def _mgz_header(block: bytes) -> Any:
         raise ValueError("does not begin like an MGZ header")
     if stored["goodRASFlag"] <= 0:
         raise ValueError("no orientation in the header, so left and right are uncertain")
-    made: Any = MGHHeader  # nibabel declares no types here
-    return made(block[: kind.itemsize], check=False)
+    reader: Any = MGHHeader  # nibabel declares no types here
+    return reader(block[: kind.itemsize], check=False)
 
 
 def geometry_problem(header: Any) -> str | None:
@@ -274,16 +256,12 @@ def geometry_problem(header: Any) -> str | None:
     return None
 
 
-def _geometry(header: Any, max_voxel_mm: float) -> HeaderFinding:
-    orientation = choose_orientation(header)
-    if not isinstance(orientation, Orientation):
-        return HeaderFinding(orientation)
-    return HeaderFinding(thickness_problem(orientation.affine, max_voxel_mm), orientation.repairs)
-
-
 def thickness_problem(affine: np.ndarray, max_voxel_mm: float) -> str | None:
     """Why an image is too coarse: small structures such as the hippocampus are lost between thick slices."""
-    sizes = np.linalg.norm(affine[:3, :3], axis=0)
+    return too_thick(np.linalg.norm(affine[:3, :3], axis=0), max_voxel_mm)
+
+
+def too_thick(sizes: np.ndarray, max_voxel_mm: float) -> str | None:
     if sizes.max() <= max_voxel_mm:
         return None
     return f"slices too thick: voxels of {by(np.round(sizes, 3))} mm, cohort.max_voxel_mm is {max_voxel_mm:g}"
@@ -292,8 +270,7 @@ def thickness_problem(affine: np.ndarray, max_voxel_mm: float) -> str | None:
 def _size_problem(header: Any, path: Path, size: int) -> str | None:
     """Truncation: fewer bytes than the header announces, after decompression if the file is compressed.
 
-    The last four bytes of a gzip file hold the size of its content. If they agree with the header the file is whole;
-    only the others (several streams, long tags, cut short) are decompressed to their end.
+    The last four bytes of a gzip file hold the size of its content: only where they differ is it decompressed.
     """
     compressed = is_compressed(path)
     needed = int(header.get_data_offset()) + prod(header.get_data_shape()) * int(header.get_data_dtype().itemsize)
@@ -304,17 +281,10 @@ def _size_problem(header: Any, path: Path, size: int) -> str | None:
         if 0 <= announced - needed < _MOST_AFTER_VOXELS:
             return None
         try:
-            size = _decompressed_size(path)
+            with gzip.open(path, "rb") as content:
+                size = sum(len(block) for block in iter(lambda: content.read(2**20), b""))
         except EOFError:
             return f"truncated file: its compressed content has no end ({size} bytes); copy or download it again"
     if size < needed:
         return f"truncated file: {size} bytes of {needed}" + " after decompression" * compressed
     return None
-
-
-def _decompressed_size(path: Path) -> int:
-    total = 0
-    with gzip.open(path, "rb") as handle:
-        while block := handle.read(2**20):
-            total += len(block)
-    return total

@@ -41,16 +41,22 @@ BALANCE_COLUMNS = {
     "n_participants": "Participants with a value; names with the same RID are one participant",
 }
 SPLIT_BALANCE_TABLE = Table(
-    "split_balance", BALANCE_COLUMNS, "variable", "Are the folds alike in class, sex, age and site?", stage="training",
-    file="split_balance.tsv", forms={"balanced": Form.FLAG}, filled=("variable", "measure"),
+    "split_balance",
+    BALANCE_COLUMNS,
+    "variable",
+    "Are the folds alike in class, sex, age and site?",
+    stage="training",
+    file="split_balance.tsv",
+    forms={"balanced": Form.FLAG},
+    filled=("variable", "measure"),
     values={"measure": (MEAN_DIFFERENCE, ASSOCIATION)},
-)  # fmt: skip
+)
 
 
 def facts_of(scans: Sequence[Scan], person_of: Mapping[str, str]) -> pd.DataFrame:
     """Age, sex, site and field strength of each person's first labelled scan, indexed by person; NaN where unknown."""
     first: dict[str, Scan] = {}
-    for scan in sorted(scans, key=lambda one: (one.age is None, one.age or 0.0, one.place)):
+    for scan in sorted(scans, key=lambda scan: (scan.age is None, scan.age or 0.0, scan.place)):
         if scan.label is not None:
             first.setdefault(person_of[scan.participant_id], scan)
     rows = {person: (scan.age, scan.sex, scan.site, scan.field_strength) for person, scan in sorted(first.items())}
@@ -64,9 +70,9 @@ def features_of(facts: pd.DataFrame, variables: Sequence[str]) -> Floats:
     for name in variables:
         if name in NUMBERS:
             values = facts[name].to_numpy(float)
-            known = values[~np.isnan(values)]
-            if len(known) and np.ptp(known) > 0:
-                parts.append(np.nan_to_num((values - known.mean()) / known.std())[:, None])
+            known_values = values[~np.isnan(values)]
+            if len(known_values) and np.ptp(known_values) > 0:
+                parts.append(np.nan_to_num((values - known_values.mean()) / known_values.std())[:, None])
             continue
         codes, levels = pd.factorize(facts[name])
         if len(levels) > 1:
@@ -83,11 +89,11 @@ def balanced(fold: Indices, stratum: Indices, features: Floats, rng: np.random.G
     stratum. Each person in turn, in random order, changes places with whoever lowers it most, until nobody can.
     """
     fold = fold.copy()
-    alike = {int(one): np.flatnonzero(stratum == one) for one in np.unique(stratum)}
+    alike = {int(number): np.flatnonzero(stratum == number) for number in np.unique(stratum)}
     in_fold = np.eye(int(fold.max()) + 1)[fold]
     sums = {  # of a fold: of all its people, and of those of the stratum from the stratum's mean
-        one: in_fold.T @ features + in_fold[who].T @ (features[who] - features[who].mean(axis=0))
-        for one, who in alike.items()
+        number: in_fold.T @ features + in_fold[who].T @ (features[who] - features[who].mean(axis=0))
+        for number, who in alike.items()
     }
     moved = bool(features.any())
     while moved:
@@ -95,15 +101,15 @@ def balanced(fold: Indices, stratum: Indices, features: Floats, rng: np.random.G
         for person in rng.permutation(len(fold)):
             stratum_of_person, others = int(stratum[person]), alike[int(stratum[person])]
             step = features[others] - features[person]
-            apart = sums[stratum_of_person][fold[person]] - sums[stratum_of_person][fold[others]]
-            change = 2 * (step * apart).sum(axis=1) + 4 * (step**2).sum(axis=1)
+            difference = sums[stratum_of_person][fold[person]] - sums[stratum_of_person][fold[others]]
+            change = 2 * (step * difference).sum(axis=1) + 4 * (step**2).sum(axis=1)
             change[fold[others] == fold[person]] = 0.0
             best = int(change.argmin())
             if change[best] < -GAIN:
                 other = others[best]
-                for one in sums:
-                    sums[one][fold[person]] += (1 + (one == stratum_of_person)) * step[best]
-                    sums[one][fold[other]] -= (1 + (one == stratum_of_person)) * step[best]
+                for number in sums:
+                    sums[number][fold[person]] += (1 + (number == stratum_of_person)) * step[best]
+                    sums[number][fold[other]] -= (1 + (number == stratum_of_person)) * step[best]
                 fold[person], fold[other] = fold[other], fold[person]
                 moved = True
     return fold
@@ -114,8 +120,8 @@ def imbalance(values: Floats, fold: Indices, number: bool) -> float:
 
     `values` (people,): numbers, or codes 0..L-1 of categories; NaN where unknown. `fold` (people,).
     """
-    known = ~np.isnan(values)
-    values, fold = values[known], np.unique(fold[known], return_inverse=True)[1]
+    is_known = ~np.isnan(values)
+    values, fold = values[is_known], np.unique(fold[is_known], return_inverse=True)[1]
     if len(np.unique(values)) < 2 or len(np.unique(fold)) < 2:
         return float("nan")
     if number:
@@ -134,8 +140,9 @@ def balance_table(
 ) -> pd.DataFrame:
     """How alike the folds are in class and in each fact that varies; columns of `BALANCE_COLUMNS`."""
     drawn = np.tile(fold, (DRAWS, 1))
-    for one in np.unique(stratum):
-        drawn[:, stratum == one] = rng.permuted(drawn[:, stratum == one], axis=1)
+    for number_of_stratum in np.unique(stratum):
+        members = stratum == number_of_stratum
+        drawn[:, members] = rng.permuted(drawn[:, members], axis=1)
     rows = []
     for name in (STRATUM, *map(str, facts)):
         number = name in NUMBERS
@@ -145,12 +152,10 @@ def balance_table(
         difference = imbalance(values, fold, number)
         if np.isnan(difference):
             continue
-        rows.append({
-            "variable": name, "measure": MEAN_DIFFERENCE if number else ASSOCIATION, "imbalance": difference,
-            "by_chance": float(np.mean([imbalance(values, one, number) for one in drawn])),
-            "balanced": name == STRATUM or name in variables, "n_levels": None if number else column.nunique(),
-            "n_participants": int(column.notna().sum()),
-        })  # fmt: skip
+        measure, n_levels = (MEAN_DIFFERENCE, None) if number else (ASSOCIATION, column.nunique())
+        by_chance = float(np.mean([imbalance(values, split, number) for split in drawn]))
+        is_balanced = name == STRATUM or name in variables
+        rows.append((name, measure, difference, by_chance, is_balanced, n_levels, int(column.notna().sum())))
     return pd.DataFrame(rows, columns=list(BALANCE_COLUMNS)).astype({"n_levels": "Int64"})
 
 

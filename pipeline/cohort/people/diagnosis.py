@@ -31,8 +31,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from typing import NamedTuple
 
-from heatlas.pipeline.cohort.adni.visit_tables import WINDOW_DAYS, VisitRow
+from heatlas.pipeline.cohort.adni.visit_tables import WINDOW_DAYS, VisitRow, days_between
 from heatlas.pipeline.cohort.cells import values
 from heatlas.pipeline.cohort.records import FollowUp
 
@@ -121,8 +122,9 @@ def diagnosis_history(
 
 
 def _same_visit(diagnosis: Diagnosis, other: Diagnosis) -> bool:
-    if diagnosis.when is not None and other.when is not None:
-        return abs((diagnosis.when - other.when).days) <= WINDOW_DAYS // 2
+    gap = days_between(diagnosis.when, other.when)
+    if gap is not None:
+        return gap <= WINDOW_DAYS // 2
     return diagnosis.session_id == other.session_id and diagnosis.months is not None
 
 
@@ -131,28 +133,18 @@ def _by_time(diagnosis: Diagnosis) -> tuple[date, int, str]:
 
 
 def diagnosis_at(history: Sequence[Diagnosis], visit: VisitRow, scan_date: date | None) -> Diagnosis | None:
-    """Diagnosis of a scan that belongs to this visit of ADNIMERGE; see the module's docstring."""
-    at_visit = [
-        diagnosis
-        for diagnosis in history
-        if diagnosis.session_id == visit.session_id and diagnosis.when == visit.exam_date
-    ]
-    if at_visit:
-        return at_visit[0]
     when = scan_date or visit.exam_date
-    near = [
-        (gap, diagnosis)
-        for diagnosis in history
-        if when is not None and diagnosis.when is not None and (gap := abs((diagnosis.when - when).days)) <= WINDOW_DAYS
-    ]
+    of_session = [diagnosis for diagnosis in history if diagnosis.session_id == visit.session_id]
+    for diagnosis in of_session:
+        if diagnosis.when == visit.exam_date:
+            return diagnosis
+    gaps = [(days_between(diagnosis.when, when), diagnosis) for diagnosis in history]
+    near = [(gap, _by_time(diagnosis), diagnosis) for gap, diagnosis in gaps if gap is not None and gap <= WINDOW_DAYS]
     if near:
-        return min(near, key=lambda pair: (pair[0], _by_time(pair[1])))[1]
-    undated = (
-        diagnosis for diagnosis in history if (when is None or diagnosis.when is None) and diagnosis.months is not None
-    )
-    of_session = next((diagnosis for diagnosis in undated if diagnosis.session_id == visit.session_id), None)
-    if of_session is not None:
-        return of_session
+        return min(near, key=lambda entry: entry[:2])[2]
+    for diagnosis in of_session:
+        if (when is None or diagnosis.when is None) and diagnosis.months is not None:
+            return diagnosis
     enrolled = values.diagnosis(visit.columns.get("DX_bl")) if visit.months == 0 and "DX" not in visit.columns else None
     if enrolled is None:
         return None
@@ -160,69 +152,61 @@ def diagnosis_at(history: Sequence[Diagnosis], visit: VisitRow, scan_date: date 
 
 
 def cdr_diagnosis(cdr: float | None) -> str | None:
-    """Classes by the global CDR: CN for 0, AD above 0.5, none for 0.5 or if it is unknown.
-
-    The rule in the text of Böhle et al. 2019; half of ADNI's people with AD at baseline have a CDR of 0.5 and so
-    belong to no class.
-    """
+    """Classes by the global CDR: CN for 0, AD above 0.5, none for 0.5, as in the text of Böhle et al. 2019."""
     if cdr is None:
         return None
     return "CN" if cdr == 0 else "AD" if cdr > 0.5 else None
 
 
-_DAYS_PER_MONTH = 30.4375
 COURSES = ("sMCI", "pMCI", "rMCI", "uMCI")
 
 
-@dataclass(frozen=True)
-class _Later:
+class _Later(NamedTuple):
     """Diagnoses after a scan; times in days from the diagnosis at the scan."""
 
-    known: tuple[tuple[float, str], ...]  # times and diagnoses before any dementia of another cause, in order of time
+    seen: tuple[tuple[float, str], ...]  # times and diagnoses before any dementia of another cause, in order of time
     first_ad: float | None  # time of the first AD of these
     withdrawn: bool  # whether AD was diagnosed but is not the last of these diagnoses: no conversion
     other: float | None  # time of the first dementia of another cause
 
 
 def _later(history: Sequence[Diagnosis], at: Diagnosis) -> _Later:
-    """Summarise a history for conversion; see the module's docstring."""
     timed = ((_days_after(at, diagnosis), diagnosis.value) for diagnosis in history)
     # Histories sort undated visits last, whatever their months.
     after = sorted(((days, value) for days, value in timed if days is not None and days > 0), key=lambda day: day[0])
     other = next((days for days, value in after if value == OTHER_DEMENTIA), None)
-    known = tuple(day for day in after if other is None or day[0] < other)
-    first_ad = next((days for days, value in known if value == "AD"), None)
-    return _Later(known, first_ad, first_ad is not None and known[-1][1] != "AD", other)
+    seen = tuple(day for day in after if other is None or day[0] < other)
+    first_ad = next((days for days, value in seen if value == "AD"), None)
+    return _Later(seen, first_ad, first_ad is not None and seen[-1][1] != "AD", other)
 
 
 def follow_up(history: Sequence[Diagnosis], at: Diagnosis | None) -> FollowUp | None:
-    """Time to AD or to the end of follow-up, as survival analysis needs it.
-
-    None if the diagnosis at the scan is neither CN nor MCI, or if AD was diagnosed and withdrawn.
-    """
+    """Time to AD or to the end of follow-up; None unless CN or MCI at the scan, or if AD was withdrawn."""
     if at is None or at.value not in ("CN", "MCI"):
         return None
     later = _later(history, at)
     if later.withdrawn:
         return None
-    last = later.other if later.other is not None else later.known[-1][0] if later.known else 0.0
+    last = later.other if later.other is not None else later.seen[-1][0] if later.seen else 0.0
     converted = later.first_ad is not None
-    months = None if later.first_ad is None else round(later.first_ad / _DAYS_PER_MONTH, 2)
-    return FollowUp(converted, months, round(last / _DAYS_PER_MONTH, 2), later.other is not None and not converted)
+    months = None if later.first_ad is None else round(later.first_ad / values.DAYS_PER_MONTH, 2)
+    return FollowUp(
+        converted, months, round(last / values.DAYS_PER_MONTH, 2), later.other is not None and not converted
+    )
 
 
 def progression(history: Sequence[Diagnosis], at: Diagnosis | None, horizon_months: int) -> str | None:
     """Course of MCI after a scan; None if its diagnosis is not MCI."""
     if at is None or at.value != "MCI":
         return None
-    later, horizon = _later(history, at), horizon_months * _DAYS_PER_MONTH
+    later, horizon = _later(history, at), horizon_months * values.DAYS_PER_MONTH
     end = horizon + WINDOW_DAYS
     if later.first_ad is not None and later.first_ad <= end:
         return "uMCI" if later.withdrawn else "pMCI"
     if later.other is not None and later.other <= end:
         return "uMCI"
-    there = [value for days, value in later.known if horizon - WINDOW_DAYS <= days <= end]
-    beyond = next((value for days, value in later.known if days > end), None)
+    there = [value for days, value in later.seen if horizon - WINDOW_DAYS <= days <= end]
+    beyond = next((value for days, value in later.seen if days > end), None)
     last = there[-1] if there else beyond
     return {"MCI": "sMCI", "CN": "rMCI"}.get(last or "", "uMCI")
 
@@ -231,5 +215,5 @@ def _days_after(at: Diagnosis, diagnosis: Diagnosis) -> float | None:
     if at.when is not None and diagnosis.when is not None:
         return (diagnosis.when - at.when).days
     if at.months is not None and diagnosis.months is not None:
-        return (diagnosis.months - at.months) * _DAYS_PER_MONTH
+        return (diagnosis.months - at.months) * values.DAYS_PER_MONTH
     return None

@@ -1,14 +1,11 @@
 """Clinical columns of scans (``clinical.tsv``, beside ``scans.tsv``), and inclusion by a rule on all columns.
 
-Values are those at the visit of the scan, from a column under any of its usual names (case, ``_`` and ``-`` are
-ignored: ``CDRSB``, ``cdr_sb``). A column without any value is left out of the table. Values outside the ranges of
-`pipeline.cohort.cells.tables` are missing; a concentration beyond the limit of detection (``>1700``) is set to that
-limit, with a note.
+Values are those at the visit of the scan, from a column under any of its usual names (``CDRSB``, ``cdr_sb``). A
+concentration beyond the limit of detection (``>1700``) is set to that limit, with a note.
 
-``[cohort] include`` says by a rule which scans take part; `pipeline.run.config.inclusion` reads it. A comparison with
-a missing value is unknown, as it would be for a reader: ``not`` keeps it unknown, ``or`` needs one side that is met
-(Kleene's logic, that of pandas' nullable booleans). A scan takes part if every part of the rule is met; otherwise the
-first part that is not, or not known, is its reason.
+In a rule (``[cohort] include``) a comparison with a missing value is unknown: ``not`` keeps it unknown, ``or`` needs
+one side that is met (Kleene's logic, that of pandas' nullable booleans). The first part that is not met, or not known,
+is the reason of a scan.
 """
 
 from __future__ import annotations
@@ -23,10 +20,10 @@ from typing import Any
 
 import pandas as pd
 
-from heatlas.pipeline.cohort.candidates import ANOTHER_PREFERRED, Candidate
+from heatlas.pipeline.cohort.candidates import ANOTHER_PREFERRED, Candidate, drop
 from heatlas.pipeline.cohort.cells.tables import RANGES, plain_name
 from heatlas.pipeline.cohort.cells.values import MISSING_CODES, number, up_to_limit, visit_of_session
-from heatlas.pipeline.cohort.records import OLDEST_AGE, SCAN_COLUMNS, Scan
+from heatlas.pipeline.cohort.records import OLDEST_AGE, SCAN_COLUMNS
 from heatlas.pipeline.cohort.sharing import Disguise, oldest_shown, words_of
 from heatlas.pipeline.run.config.inclusion import InclusionRule, constant, dropped_because, read_rule
 from heatlas.pipeline.run.config.settings import CohortConfig
@@ -69,20 +66,17 @@ TIMES = {
 IDENTIFYING = frozenset({"rid", "ptid", "imageuid", "imageid", "subject", "subjectid", "siteid", "center", "centre"})
 """Columns, without ``_`` and in lower case, that are never copied: they name people, images or places."""
 
-_OF_PEOPLE = frozenset({
-    "name", "names", "surname", "lastname", "firstname", "forename", "givenname", "familyname", "fullname",
-    "middlename", "maidenname", "nickname", "initials", "patientname", "participantname", "subjectname", "nachname",
-    "vorname", "birth", "birthday", "birthdate", "birthyear", "born", "dateofbirth", "yearofbirth", "dob", "yob",
-    "ptdob", "ptdobdd", "ptdobmm", "ptdobyy", "ptdobyyyy", "geburtsdatum", "geburtsjahr", "geburtstag", "accession",
-    "medicare", "mrn", "nhs", "passport", "record", "recordid", "recordnumber", "ssn", "mail", "email", "emails",
-    "phone", "phonenumber", "cellphone", "mobile", "telephone", "telefon", "fax", "address", "addresses", "adresse",
-    "anschrift", "street", "postal", "postalcode", "postcode", "plz", "zip", "zipcode",
-})  # fmt: skip
+_OF_PEOPLE = """
+    name names surname lastname firstname forename givenname familyname fullname middlename maidenname nickname initials
+    patientname participantname subjectname nachname vorname birth birthday birthdate birthyear born dateofbirth
+    yearofbirth dob yob ptdob ptdobdd ptdobmm ptdobyy ptdobyyyy geburtsdatum geburtsjahr geburtstag accession medicare
+    mrn nhs passport record recordid recordnumber ssn mail email emails phone phonenumber cellphone mobile telephone
+    telefon fax address addresses adresse anschrift street postal postalcode postcode plz zip zipcode
+"""
 """Words of columns that name people, or say when they were born, under which number, or how to reach them."""
-_OF_THINGS = frozenset({
-    "device", "drug", "group", "length", "manufacturer", "medication", "order", "protocol", "scanner", "sequence",
-    "series", "site", "software", "study", "weight",
-})  # fmt: skip
+_OF_THINGS = """
+    device drug group length manufacturer medication order protocol scanner sequence series site software study weight
+"""
 """Words beside ``name`` and ``birth`` that say that no person is named: ``scanner_name``, ``birth_weight``."""
 
 
@@ -93,16 +87,18 @@ def names_people(column: str) -> bool:
     [True, True, True, False, False, False]
     """
     words = words_of(column)
-    return bool(words & _OF_PEOPLE) and not (words & _OF_PEOPLE <= {"name", "names", "birth"} and words & _OF_THINGS)
+    of_people, of_things = words.intersection(_OF_PEOPLE.split()), words.intersection(_OF_THINGS.split())
+    return bool(of_people) and not (of_people <= {"name", "names", "birth"} and of_things)
 
 
 def require_no_person(config: CohortConfig) -> None:
     """Refuse settings by which results would show who people are: in classes, labels, rules or ``clinical.tsv``."""
     used = {
-        "contrast_column": (config.contrast_column,), "target": (config.target,),
+        "contrast_column": (config.contrast_column,),
+        "target": (config.target,),
         "include": read_rule(config.include).columns if config.include else (),
         "clinical_columns": config.clinical_columns,
-    }  # fmt: skip
+    }
     for setting, columns in used.items():
         for name in filter(names_people, columns):
             raise BadInputError(
@@ -113,10 +109,7 @@ def require_no_person(config: CohortConfig) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Clinical:
-    """Clinical columns of the kept scans.
-
-    `frame`: one row per scan; `columns`: their descriptions.
-    """
+    """Clinical columns of the kept scans, one row each, and the descriptions of the columns."""
 
     frame: pd.DataFrame
     columns: Mapping[str, str]
@@ -125,21 +118,15 @@ class Clinical:
 def clinical_table(
     candidates: Sequence[Candidate], further: Sequence[str] = (), disguise: Disguise | None = None
 ) -> tuple[Clinical, list[str]]:
-    """Gather the clinical columns of the scans that are used, and `further` columns of the source, copied unchanged.
-
-    A disguise shifts dates in further columns too. A further column that is empty, names people or places, or exists
-    already is refused. Notes name values set to a limit of detection, and participants without known times.
-    """
+    """Clinical columns of the scans that are used, `further` columns of the source as they stand there, and notes."""
     kept = [candidate for candidate in candidates if candidate.scan.kept]
     cells = [{plain_name(name): text for name, text in candidate.columns.items()} for candidate in kept]
-    limits = _LimitNotes()
-    data: dict[str, list[object]] = {}
+    limits: Counter[str] = Counter()
     shown = [candidate.scan if disguise is None else disguise.scan(candidate.scan) for candidate in kept]
-    for field in IDENTITY:
-        data[field] = [getattr(scan, field) for scan in shown]
+    data: dict[str, list[object]] = {field: [getattr(scan, field) for scan in shown] for field in IDENTITY}
     for name in MEASURES:
-        data[name] = [limits.measure(name, row) for row in cells]
-    times, undated = times_of(kept)
+        data[name] = [_measure(name, row, limits) for row in cells]
+    times, notes = times_of(kept)
     data |= times
     described = {**IDENTITY, **MEASURES, **TIMES}
     for name in further:
@@ -150,47 +137,33 @@ def clinical_table(
     empty = [name for name in (*MEASURES, *TIMES) if name in frame and frame[name].isna().all()]
     frame = frame.drop(columns=empty).sort_values(list(IDENTITY), na_position="first", ignore_index=True)
     frame = frame.infer_objects()
-    return Clinical(frame, {name: described[name] for name in frame.columns}), [*limits.notes(), *undated]
+    if limits:
+        beyond = listed(f"{cell} ({counted(count, 'scan')})" for cell, count in sorted(limits.items()))
+        notes = [f"clinical values beyond the limit of detection are set to that limit: {beyond}", *notes]
+    return Clinical(frame, {name: described[name] for name in frame.columns}), notes
 
 
-class _LimitNotes:
-    """Notes on cells, collected while they are read."""
-
-    def __init__(self) -> None:
-        self.limits: Counter[str] = Counter()
-
-    def measure(self, name: str, row: Mapping[str, str]) -> float | None:
-        """Value of a measure in a row keyed by `plain_name`."""
-        text = next((row[key] for key in (plain_name(name), *RANGES[name].names) if key in row), None)
-        value = up_to_limit(text)
-        if value is None or not RANGES[name].holds(value):  # the reader of the table has reported it
-            return None
-        if number(text) is None:
-            self.limits[f"{name} '{text}'"] += 1
-        return value
-
-    def notes(self) -> list[str]:
-        if not self.limits:
-            return []
-        cells = listed(f"{cell} ({counted(count, 'scan')})" for cell, count in sorted(self.limits.items()))
-        return [f"clinical values beyond the limit of detection are set to that limit: {cells}"]
-
-
-def measure_of(candidate: Candidate, name: str) -> float | None:
-    """Value of a column of `MEASURES` at the visit of a scan."""
-    return _LimitNotes().measure(name, {plain_name(column): text for column, text in candidate.columns.items()})
+def _measure(name: str, row: Mapping[str, str], limits: Counter[str]) -> float | None:
+    """Value of a measure in a row keyed by `plain_name`; cells beyond the limit of detection are counted."""
+    text = next((row[key] for key in (plain_name(name), *RANGES[name].names) if key in row), None)
+    value = up_to_limit(text)
+    if value is None or not RANGES[name].holds(value):  # the reader of the table has reported it
+        return None
+    if number(text) is None:
+        limits[f"{name} '{text}'"] += 1
+    return value
 
 
 def times_of(kept: Sequence[Candidate]) -> tuple[dict[str, list[object]], list[str]]:
     """The columns of `TIMES`, one value per scan, and a note on participants without known times."""
     years, undated = _years(kept)
-    later = [course.follow_up for course in kept]
+    later = [candidate.follow_up for candidate in kept]
     return {
         "years_since_first_scan": list(years),
-        "converted": [None if course is None else int(course.converted) for course in later],
-        "months_to_conversion": [None if course is None else course.months_to_conversion for course in later],
-        "months_followed": [None if course is None else course.months_followed for course in later],
-        "other_dementia": [None if course is None else int(course.other_dementia) for course in later],
+        "converted": [course and int(course.converted) for course in later],
+        "months_to_conversion": [course and course.months_to_conversion for course in later],
+        "months_followed": [course and course.months_followed for course in later],
+        "other_dementia": [course and int(course.other_dementia) for course in later],
     }, undated
 
 
@@ -199,26 +172,23 @@ def _years(kept: Sequence[Candidate]) -> tuple[list[float | None], list[str]]:
 
     The same age at several visits is that of participants.tsv, not that of the visits.
     """
-    months: dict[str, list[float]] = {}
-    ages: dict[str, list[float]] = {}
-    sessions: dict[str, set[str | None]] = {}
-    when = [_months(candidate.scan) for candidate in kept]
+    when = [
+        visit_of_session(scan.participant_id, scan.session_id).months if scan.session_id else None
+        for scan in (candidate.scan for candidate in kept)
+    ]
+    of_people: dict[str, list[tuple[str | None, int | None, float | None]]] = {}
     for candidate, month in zip(kept, when, strict=True):
-        sessions.setdefault(candidate.scan.participant_id, set()).add(candidate.scan.session_id)
-        if month is not None:
-            months.setdefault(candidate.scan.participant_id, []).append(month)
-        if candidate.scan.age is not None:
-            ages.setdefault(candidate.scan.participant_id, []).append(candidate.scan.age)
-    n_scans = Counter(candidate.scan.participant_id for candidate in kept)
+        scan = candidate.scan
+        of_people.setdefault(scan.participant_id, []).append((scan.session_id, month, scan.age))
     years: list[float | None] = []
     for candidate, month in zip(kept, when, strict=True):
-        person, age = candidate.scan.participant_id, candidate.scan.age
-        if len(sessions[person]) == 1:
+        sessions, months, ages = map(set, zip(*of_people[candidate.scan.participant_id], strict=True))
+        if len(sessions) == 1:
             years.append(0.0)
-        elif month is not None and len(months[person]) == n_scans[person]:
-            years.append(round((month - min(months[person])) / 12, 3))
-        elif age is not None and len(ages[person]) == n_scans[person] and len(set(ages[person])) > 1:
-            years.append(round(age - min(ages[person]), 3))
+        elif month is not None and None not in months:
+            years.append(round((month - min(months)) / 12, 3))
+        elif candidate.scan.age is not None and None not in ages and len(ages) > 1:
+            years.append(round(candidate.scan.age - min(ages), 3))
         else:
             years.append(None)
     unknown = {candidate.scan.participant_id for candidate, year in zip(kept, years, strict=True) if year is None}
@@ -227,10 +197,6 @@ def _years(kept: Sequence[Candidate]) -> tuple[list[float | None], list[str]]:
         "give the times of the scans, so years_since_first_scan is n/a"
     )
     return years, [note] if unknown else []
-
-
-def _months(scan: Scan) -> int | None:
-    return visit_of_session(scan.participant_id, scan.session_id).months if scan.session_id else None
 
 
 def _further(
@@ -255,10 +221,9 @@ def _further(
 
 _NOT_COMPARED = frozenset({"label", "kept", "reason", "image"})
 """Columns of the scan table that do not describe a person or an image."""
-_ORDER: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
-    ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-}  # fmt: skip
+_SIGNS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
+_COMPARISONS = (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne)
+_ORDER: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = dict(zip(_SIGNS, _COMPARISONS, strict=True))
 
 
 @dataclass(frozen=True, eq=False)
@@ -271,31 +236,31 @@ class InclusionStep:
     unknown: int
 
 
-def apply_rule(candidates: Sequence[Candidate], include: str) -> list[Candidate]:
-    """Drop the kept scans that do not meet the rule; an empty rule keeps all.
+class _NotComparable(ValueError):
+    """What is wrong with a rule for the columns that there are."""
 
-    BadInputError if the rule names no column, compares numbers with text, or keeps nobody.
-    """
+
+def apply_rule(candidates: Sequence[Candidate], include: str) -> list[Candidate]:
     kept = [candidate for candidate in candidates if candidate.scan.kept]
     if not include or not kept:
         return list(candidates)
     rule = read_rule(include)
-    frame = pd.DataFrame(_Columns(kept, include).of(rule.columns), dtype=object)
     reasons: list[str | None] = [None] * len(kept)
-    for part, text in zip(rule.parts, rule.texts, strict=True):
-        met = _met(part, frame, include)
-        for place, value in enumerate(met):
-            if reasons[place] is None and (value is pd.NA or not value):
-                reasons[place] = dropped_because(text, unknown=value is pd.NA)
+    try:
+        times, _ = times_of(kept)
+        frame = pd.DataFrame({name: _column(name, kept, times) for name in rule.columns}, dtype=object)
+        for part, text in zip(rule.parts, rule.texts, strict=True):
+            for place, value in enumerate(_met(part, frame)):
+                if reasons[place] is None and (value is pd.NA or not value):
+                    reasons[place] = dropped_because(text, unknown=value is pd.NA)
+    except _NotComparable as error:
+        raise BadInputError(f"cohort.include = {include!r}: {error}") from error
     decided = iter(reasons)
-    scans = [
-        candidate.dropped(reason) if candidate.scan.kept and (reason := next(decided)) is not None else candidate
-        for candidate in candidates
-    ]
-    if not any(candidate.scan.kept for candidate in scans):
-        decisions = pd.DataFrame({"kept": False, "reason": [candidate_left.scan.reason for candidate_left in scans]})
-        raise _keeps_nobody(include, steps(decisions, rule), frame)
-    return scans
+    decisions = drop(candidates, lambda candidate: next(decided))
+    if not any(candidate.scan.kept for candidate in decisions):
+        table = pd.DataFrame({"kept": False, "reason": [candidate.scan.reason for candidate in decisions]})
+        raise _keeps_nobody(include, steps(table, rule), frame)
+    return decisions
 
 
 def scans_reached(scans: pd.DataFrame, rule: InclusionRule) -> pd.DataFrame:
@@ -315,96 +280,75 @@ def steps(scans: pd.DataFrame, rule: InclusionRule) -> list[InclusionStep]:
     return results
 
 
-class _Columns:
-    """Values of columns of the scans to decide on."""
-
-    def __init__(self, kept: Sequence[Candidate], include: str) -> None:
-        self.kept, self.include = kept, include
-        self.times = times_of(kept)[0]
-
-    def of(self, names: Sequence[str]) -> dict[str, list[object]]:
-        """Values by name; a name is that of a column regardless of case."""
-        return {name: self._values(name) for name in names}
-
-    def _values(self, name: str) -> list[object]:
-        values = self._of_run(name)
-        if all(value is None for value in values):
-            values = self._of_source(name)
-        if all(value is None for value in values):
-            known = self._known()
-            raise BadInputError(
-                f"cohort.include = {self.include!r}: no scan has a value in {name}."
-                f"{did_you_mean(nearest(name, known))} Columns with values: {listed(known, 60)}."
-            )
+def _column(name: str, kept: Sequence[Candidate], times: Mapping[str, list[object]]) -> list[object]:
+    """Values of a column of the run or else of the source, whatever its case; refused if no scan has one."""
+    values = _of_run(name, kept, times)
+    if all(value is None for value in values):
+        values = _of_source(name, kept)
+    if any(value is not None for value in values):
         return values
-
-    def _of_run(self, name: str) -> list[object]:
-        """Values of a column of the scan table or the clinical table."""
-        lower = name.lower()
-        if lower == "age":  # as the tables write it
-            return [
-                None if candidate.scan.age is None else min(candidate.scan.age, OLDEST_AGE) for candidate in self.kept
-            ]
-        if lower in SCAN_COLUMNS and lower not in _NOT_COMPARED:
-            return [getattr(candidate.scan, lower) for candidate in self.kept]
-        if lower in TIMES:
-            return self.times[lower]
-        return (
-            [measure_of(candidate, lower) for candidate in self.kept] if lower in MEASURES else [None] * len(self.kept)
-        )
-
-    def _of_source(self, name: str) -> list[object]:
-        """Values of a column of the source tables at the visit of the scan."""
-        if plain_name(name) in IDENTIFYING:
-            return [None] * len(self.kept)
-        cells = [{column.lower(): text for column, text in candidate.columns.items()} for candidate in self.kept]
-        texts = [
-            candidate.columns.get(name, lower.get(name.lower()))
-            for candidate, lower in zip(self.kept, cells, strict=True)
-        ]
-        return [None if text in MISSING_CODES else text for text in texts]
-
-    def _known(self) -> list[str]:
-        ours = [*(name for name in SCAN_COLUMNS if name not in _NOT_COMPARED), *MEASURES, *TIMES]
-        filled = {name for name in ours if any(value is not None for value in self._of_run(name))}
-        source = {name for candidate in self.kept for name in candidate.columns if plain_name(name) not in IDENTIFYING}
-        return sorted(filled | {name for name in source if name.lower() not in filled}, key=str.lower)
+    ours = [*(name for name in SCAN_COLUMNS if name not in _NOT_COMPARED), *MEASURES, *TIMES]
+    filled = {name for name in ours if any(value is not None for value in _of_run(name, kept, times))}
+    source = {name for candidate in kept for name in candidate.columns if plain_name(name) not in IDENTIFYING}
+    there = sorted(filled | {name for name in source if name.lower() not in filled}, key=str.lower)
+    hint = did_you_mean(nearest(name, there))
+    raise _NotComparable(f"no scan has a value in {name}.{hint} Columns with values: {listed(there, 60)}.")
 
 
-def _met(node: ast.expr, frame: pd.DataFrame, include: str) -> pd.Series:
-    """Whether each scan meets a part of the rule: True, False or NA."""
+def _of_run(name: str, kept: Sequence[Candidate], times: Mapping[str, list[object]]) -> list[object]:
+    """Values of a column of the scan table or the clinical table; ages as the tables write them."""
+    lower = name.lower()
+    if lower == "age":
+        return [None if candidate.scan.age is None else min(candidate.scan.age, OLDEST_AGE) for candidate in kept]
+    if lower in SCAN_COLUMNS and lower not in _NOT_COMPARED:
+        return [getattr(candidate.scan, lower) for candidate in kept]
+    if lower in TIMES:
+        return times[lower]
+    cells = [{plain_name(column): text for column, text in candidate.columns.items()} for candidate in kept]
+    return [_measure(lower, row, Counter()) if lower in MEASURES else None for row in cells]
+
+
+def _of_source(name: str, kept: Sequence[Candidate]) -> list[object]:
+    if plain_name(name) in IDENTIFYING:
+        return [None] * len(kept)
+    cells = [{column.lower(): text for column, text in candidate.columns.items()} for candidate in kept]
+    texts = [candidate.columns.get(name, lower.get(name.lower())) for candidate, lower in zip(kept, cells, strict=True)]
+    return [None if text in MISSING_CODES else text for text in texts]
+
+
+def _met(node: ast.expr, frame: pd.DataFrame) -> pd.Series:
     if isinstance(node, ast.BoolOp):
         join = operator.and_ if isinstance(node.op, ast.And) else operator.or_
-        return functools.reduce(join, [_met(part, frame, include) for part in node.values])
+        return functools.reduce(join, [_met(part, frame) for part in node.values])
     if isinstance(node, ast.UnaryOp):
-        return ~_met(node.operand, frame, include)
+        return ~_met(node.operand, frame)
     if not isinstance(node, ast.Compare):
         raise TypeError(f"{ast.unparse(node)} is no condition")  # read_rule refuses it
     pairs = zip([node.left, *node.comparators], node.ops, node.comparators, strict=False)
-    compared = [_compare(left, sign, right, frame, include) for left, sign, right in pairs]
+    compared = [_compare(left, sign, right, frame) for left, sign, right in pairs]
     return functools.reduce(operator.and_, compared)
 
 
-def _compare(left: ast.expr, sign: ast.cmpop, right: ast.expr, frame: pd.DataFrame, include: str) -> pd.Series:
+def _compare(left: ast.expr, sign: ast.cmpop, right: ast.expr, frame: pd.DataFrame) -> pd.Series:
     """One comparison, of numbers or of text, NA where a value is missing."""
     wanted = [constant(node) for node in getattr(right, "elts", (right, left))]
     as_text = any(isinstance(value, str) for value in wanted)
-    first = _side(left, frame, as_text, include)
+    first = _side(left, frame, as_text)
     if isinstance(sign, (ast.In, ast.NotIn)):
         met = first.isin(wanted)
         result = met if isinstance(sign, ast.In) else ~met
         return result.astype("boolean").mask(first.isna())
     if as_text and not isinstance(sign, (ast.Eq, ast.NotEq)):
-        raise BadInputError(
-            f"cohort.include = {include!r}: text is compared by ==, != or in, not as in "
+        raise _NotComparable(
+            f"text is compared by ==, != or in, not as in "
             f"{ast.unparse(ast.Compare(left, [sign], [right]))}. A number is written without quotes."
         )
-    second = _side(right, frame, as_text, include)
+    second = _side(right, frame, as_text)
     result = pd.Series(_ORDER[type(sign)](first, second), index=frame.index).astype("boolean")
     return result.mask(first.isna() | second.isna())
 
 
-def _side(node: ast.expr, frame: pd.DataFrame, as_text: bool, include: str) -> pd.Series:
+def _side(node: ast.expr, frame: pd.DataFrame, as_text: bool) -> pd.Series:
     """Values of a side of a comparison, as numbers or as text; a column must hold such."""
     if not isinstance(node, ast.Name):
         return pd.Series([constant(node)] * len(frame), index=frame.index)
@@ -413,16 +357,13 @@ def _side(node: ast.expr, frame: pd.DataFrame, as_text: bool, include: str) -> p
     numeric = filled.map(lambda value: not isinstance(value, str)).all()
     if as_text:
         if numeric:
-            raise BadInputError(
-                f"cohort.include = {include!r}: {node.id} holds numbers ({_examples(filled)}); write them without "
-                "quotes."
-            )
+            raise _NotComparable(f"{node.id} holds numbers ({_examples(filled)}); write them without quotes.")
         return column
     values = column if numeric else column.map(number, na_action="ignore")
     if values.isna().all():
-        raise BadInputError(
-            f"cohort.include = {include!r}: {node.id} holds text ({_examples(filled)}), not numbers; compare it with "
-            f'quoted text: {node.id} == "{filled.iloc[0]}".'
+        raise _NotComparable(
+            f"{node.id} holds text ({_examples(filled)}), not numbers; compare it with quoted text: "
+            f'{node.id} == "{filled.iloc[0]}".'
         )
     return values.astype(float)
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from statistics import median
 
-from heatlas.pipeline.run.plain_text import counted, listed
+from heatlas.pipeline.run.plain_text import note_on
 
 ADULT = 18.0
 ELDERLY = 40.0
@@ -45,7 +45,6 @@ def same_person(participants: Iterable[str]) -> dict[str, tuple[str, ...]]:
 
 
 def _person(name: str) -> str:
-    """What all names of a person have in common."""
     match = _ADNI.fullmatch(name)
     return f"RID {int(match[1])}" if match else name
 
@@ -55,8 +54,6 @@ def hidden_name(participant: str, salt: str) -> str:
 
     It hides a name from those who read it, not from those who try out all names that there can be.
 
-    Examples
-    --------
     >>> hidden_name("sub-01", "salt")
     'sha256:salt:577636181fdd13034b20c1c64cc476d2'
     >>> hidden_name("sub-ADNI002S0295", "salt") == hidden_name("sub-ADNI131S0295", "salt")
@@ -72,8 +69,6 @@ def spelled_in(text: str, participants: Iterable[str]) -> str | None:
     it without a leading site or study such as ADNI. An id of letters alone, of fewer than five characters, or of fewer
     than six digits counts only after ``sub``: otherwise ``1`` or ``test`` would refuse every text.
 
-    Examples
-    --------
     >>> ids = ["sub-ADNI990S9003", "sub-02", "sub-OASIS10028", "sub-941130"]
     >>> [spelled_in(text, ids) for text in ("of 990_S-9003", "adni990s9003", "SUB 02", "OAS1_0028_MR1", "(941130)")]
     ['sub-ADNI990S9003', 'sub-ADNI990S9003', 'sub-02', 'sub-OASIS10028', 'sub-941130']
@@ -84,14 +79,14 @@ def spelled_in(text: str, participants: Iterable[str]) -> str | None:
     for name in sorted(set(participants)):
         for parts in _spellings(name):
             spellings.setdefault(parts[0], []).append((parts, name))
-    said = re.sub(r"\\u([0-9a-fA-F]{4})", lambda code: chr(int(code[1], 16)), text)
-    said = _NO_NAME.sub(" " * (_WIDEST_GAP + 1), unicodedata.normalize("NFKC", said).casefold())
-    found = list(_RUN.finditer(said))
-    runs = [one[0] for one in found]
+    text = re.sub(r"\\u([0-9a-fA-F]{4})", lambda code: chr(int(code[1], 16)), text)
+    text = _NO_NAME.sub(" " * (_WIDEST_GAP + 1), unicodedata.normalize("NFKC", text).casefold())
+    matches = list(_RUN.finditer(text))
+    runs = [match[0] for match in matches]
     for place, run in enumerate(runs):
         for parts, name in spellings.get(run, ()):
             last = place + len(parts)
-            gaps = [after.start() - before.end() for before, after in pairwise(found[place:last])]
+            gaps = [after.start() - before.end() for before, after in pairwise(matches[place:last])]
             if tuple(runs[place:last]) == parts and max(gaps, default=0) <= _WIDEST_GAP:
                 return name
     return None
@@ -115,8 +110,6 @@ def _spellings(name: str) -> Iterator[tuple[str, ...]]:
 def name_of_person(participants: Iterable[str]) -> dict[str, str]:
     """First name of the person behind each participant.
 
-    Examples
-    --------
     >>> name_of_person(["sub-ADNI131S0295", "sub-ADNI002S0295"])
     {'sub-ADNI002S0295': 'sub-ADNI002S0295', 'sub-ADNI131S0295': 'sub-ADNI002S0295'}
     """
@@ -126,8 +119,6 @@ def name_of_person(participants: Iterable[str]) -> dict[str, str]:
 def known_among(participants: Iterable[str], known: Iterable[str]) -> list[str]:
     """Those of the participants who are known, under any of their names or as a `hidden_name`; sorted.
 
-    Examples
-    --------
     >>> known_among(["sub-ADNI131S0295", "sub-01"], ["sub-ADNI002S0295"])
     ['sub-ADNI131S0295']
     >>> known_among(["sub-ADNI131S0295", "sub-01"], [hidden_name("sub-ADNI002S0295", "salt")])
@@ -144,21 +135,14 @@ def known_among(participants: Iterable[str], known: Iterable[str]) -> list[str]:
 
 
 def roll_over_notes(participants: Iterable[str]) -> list[str]:
-    """A note on participants who are the same person."""
     joined = [" and ".join(names) for names in same_person(participants).values() if len(names) > 1]
-    if not joined:
-        return []
-    return [
-        f"{counted(len(joined), 'person', 'has', 'people')} several names (one RID), always in the same part of "
-        f"a fold: {listed(joined, 3)}"
-    ]
+    text = "several names (one RID), always in the same part of a fold"
+    return note_on(joined, "person", text, verb="has", plural="people", limit=3)
 
 
 def unusual_ages(ages: Mapping[str, float]) -> list[str]:
     """A note where ages in years, by participant, look like typing errors; they are used as they are.
 
-    Examples
-    --------
     >>> unusual_ages({"sub-01": 7.5, "sub-02": 6.1, "sub-03": 8.0})
     ['all ages are below 18 (6.1 to 8): are they in years?']
     >>> unusual_ages({"sub-01": 75.0, "sub-02": 7.0, "sub-03": 80.0})
@@ -170,9 +154,6 @@ def unusual_ages(ages: Mapping[str, float]) -> list[str]:
     if young and len(young) == len(ages):
         return [f"all ages are below {ADULT:g} ({min(ages.values()):g} to {max(ages.values()):g}): are they in years?"]
     if young and (middle := median(ages.values())) >= ELDERLY:
-        named = listed([f"{name} ({age:g})" for name, age in sorted(young.items())])
-        return [
-            f"{counted(len(young), 'participant')} below {ADULT:g} among people of a median age of {middle:g}; correct "
-            f"the age or leave them out: {named}"
-        ]
+        text = f"below {ADULT:g} among people of a median age of {middle:g}; correct the age or leave them out"
+        return note_on([f"{name} ({age:g})" for name, age in sorted(young.items())], "participant", text)
     return []

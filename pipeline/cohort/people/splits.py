@@ -1,13 +1,8 @@
 """Training, validation and test parts, always of whole participants: who trains, and who may be predicted by what.
 
-Splits are stratified by class, or by quantile of the number to predict; folds, and the training and validation part of
-each, are then made alike in sex, age and site (`pipeline.cohort.people.balance`). Someone with scans of two classes
-counts as the later one (`pipeline.cohort.people.tasks`), someone with two names as one person
-(`pipeline.cohort.people.persons`).
-scikit-learn's ``StratifiedKFold`` over participants makes the folds; ``StratifiedGroupKFold`` over scans balances the
-number of scans greedily and may leave a fold without a class.
-
-Of a training part all people train, or a share; of the annotated ones, the maps of all or of a share are guided. A
+Splits are stratified by class, or by quantile of the number to predict, and then made alike in sex, age and site
+(`pipeline.cohort.people.balance`). scikit-learn's ``StratifiedKFold`` over participants makes the folds;
+``StratifiedGroupKFold`` over scans balances the number of scans greedily and may leave a fold without a class. A
 network never predicts a person that it was trained or selected with.
 """
 
@@ -42,11 +37,17 @@ SPLIT_COLUMNS = {
     "fold": "Index of the fold",
     "part": "Role of the participant in this fold: train, validation or test",
 }
-SPLITS_TABLE = Table(
-    "splits", SPLIT_COLUMNS, "participant and fold", "Who trains, selects and tests each network?", stage="training",
-    file="splits.tsv", filled=("participant_id", "fold", "part"), values={"part": ("train", "validation", "test")},
-)  # fmt: skip
 PARTS = ("train", "validation", "test")
+SPLITS_TABLE = Table(
+    "splits",
+    SPLIT_COLUMNS,
+    "participant and fold",
+    "Who trains, selects and tests each network?",
+    stage="training",
+    file="splits.tsv",
+    filled=tuple(SPLIT_COLUMNS),
+    values={"part": PARTS},
+)
 
 
 @dataclass(frozen=True)
@@ -64,26 +65,21 @@ def few_people(fold: Fold, labels: Mapping[str, Any], share: float, seed: int) -
 
     Drawn by a seed: the same person has the same rank in every fold, and fewer are always among more.
 
-    Examples
-    --------
     >>> fold = Fold(0, ("a", "b", "c", "d"), ("e",), ("f",))
     >>> len(few_people(fold, {"a": "CN", "b": "CN", "c": "AD", "d": "AD"}, 0.5, seed=1).train)
     2
     """
     kept: list[str] = []
     for label in sorted({str(labels.get(name)) for name in fold.train}):
-        own = [name for name in fold.train if str(labels.get(name)) == label]
-        own.sort(key=lambda name: derived_seed(seed, "few", name))
-        kept += own[: max(round(share * len(own)), 1)]
+        people = [name for name in fold.train if str(labels.get(name)) == label]
+        people.sort(key=lambda name: derived_seed(seed, "few", name))
+        kept += people[: max(round(share * len(people)), 1)]
     return replace(fold, train=tuple(sorted(kept)))
 
 
 @dataclass(frozen=True)
 class Split:
-    """All folds of a run.
-
-    BadInputError if a participant is in two parts of a fold, or tested in two folds.
-    """
+    """All folds of a run; refused if a participant is in two parts of a fold, or tested in two folds."""
 
     folds: tuple[Fold, ...]
 
@@ -96,21 +92,14 @@ class Split:
             raise BadInputError(f"split: {', '.join(twice[:5])} tested in more than one fold. Make the split again.")
 
     def fold_of_test(self, participant_id: str) -> Fold | None:
-        """The fold that tests this participant; None if no fold does."""
         return next((fold for fold in self.folds if participant_id in fold.test), None)
 
     def write(self, where: RunLayout | Path) -> None:
-        """Write ``splits.tsv``, in a run or as a file."""
         rows = [(person, fold.index, part) for fold in self.folds for part in PARTS for person in getattr(fold, part)]
         SPLITS_TABLE.write(where, rows)
 
     @classmethod
     def read(cls, where: RunLayout | Path) -> Split:
-        """Read ``splits.tsv``.
-
-        BadInputError if a column is missing, a fold is not a whole number, a part is unknown, or a participant is in
-        two parts of a fold.
-        """
         path, frame = SPLITS_TABLE.path(where), SPLITS_TABLE.read(where)
         require_whole(path)
         require_filled(path, frame, list(SPLIT_COLUMNS))
@@ -126,32 +115,30 @@ class Split:
 
 
 def require_disjoint(fold: Fold) -> None:
-    """Refuse a fold with a participant in two parts; checked again before every prediction.
-
-    Raises BadInputError, naming the participants and the parts.
-    """
-    for one, other in combinations(PARTS, 2):
-        both = sorted(set(getattr(fold, one)) & set(getattr(fold, other)))
+    """Refuse a fold with a participant in two parts; checked again before every prediction."""
+    for first, second in combinations(PARTS, 2):
+        both = sorted(set(getattr(fold, first)) & set(getattr(fold, second)))
         if both:
             raise BadInputError(
-                f"split: fold {fold.index} has {', '.join(both[:5])} in {one} and {other}; results would be too good. "
-                "Make the split again."
+                f"split: fold {fold.index} has {', '.join(both[:5])} in {first} and {second}; results would be too "
+                "good. Make the split again."
             )
 
 
 def require_labels(index: int, part: str, labels: Sequence[str | None], task: Task, remark: str = "") -> None:
     """Refuse a part of a fold in which a class is missing or all numbers are equal; `remark` ends the message."""
+    lacking = [
+        f"no usable scan of {label} ({counted(len(labels), 'scan')} in all)"
+        for label in task.classes
+        if label not in labels
+    ]
     if not task.classes and len(set(labels)) < 2:
+        lacking = [f"{len(labels)} usable scans and fewer than two values of {task.column}"]
+    if lacking:
         raise BadInputError(
-            f"fold {index}: the {part} part has {len(labels)} usable scans and fewer than two values of {task.column}. "
-            f"Use fewer folds, a larger cohort.validation_fraction, or more participants.{remark}"
+            f"fold {index}: the {part} part has {lacking[0]}. Use fewer folds, a larger cohort.validation_fraction, or "
+            f"more participants.{remark}"
         )
-    for label in task.classes:
-        if label not in labels:
-            raise BadInputError(
-                f"fold {index}: the {part} part has no usable scan of {label} ({counted(len(labels), 'scan')} in all). "
-                f"Use fewer folds, a larger cohort.validation_fraction, or more participants.{remark}"
-            )
 
 
 def after_inclusion(config: CohortConfig) -> str:
@@ -159,29 +146,40 @@ def after_inclusion(config: CohortConfig) -> str:
     return f" These are left by cohort.include = {config.include!r}; a wider rule keeps more." if config.include else ""
 
 
+def fitting_folds(smallest: int, folds: int) -> int:
+    """The most folds, up to those wanted, that leave two people of the smallest class outside each test part.
+
+    If none does, the fewest beyond; 0 for fewer than three people.
+
+    >>> fitting_folds(40, 5), fitting_folds(4, 5), fitting_folds(3, 5), fitting_folds(3, 2), fitting_folds(2, 2)
+    (5, 4, 3, 3, 0)
+    """
+    tried = [*range(min(folds, smallest), 1, -1), *range(folds + 1, smallest + 1)]
+    return next((k for k in tried if smallest - ceil(smallest / k) >= 2), 0)
+
+
 def make_split(table: ScanTable, config: CohortConfig, seed: int) -> Split:
-    """Split the labelled participants.
+    """Split the labelled participants; BadInputError if a class has too few.
 
-    BadInputError if a class has too few participants; the message says how many there are and how many are needed.
-
-    `config`: ``folds``: k folds, everyone tested once, a share of the others for validation. ``single``: fixed numbers
-    of test and validation participants per class, the rest for training (as in the founding study, whose list of
-    participants is not public).
+    `CohortConfig.split`: ``folds``: everyone is tested once, a share of the others validates. ``single``: fixed numbers
+    of test and validation participants per class, the rest for training, as in the founding study.
     """
     task = task_of(config)
     names, person_of, strata = _people(table, config)
-    titles = task.classes or _quantile_names(strata)
+    count = max(strata.values(), default=0) + 1
+    titles = task.classes or (["all"] if count == 1 else [f"quantile {n + 1} of {count}" for n in range(count)])
     by_class = {
         title: sorted(person for person, stratum in strata.items() if stratum == number)
         for number, title in enumerate(titles)
     }
     numbers = ", ".join(f"{label} {len(people)}" for label, people in by_class.items())
     if not all(by_class.values()):
-        known = {"two classes": "two classes are", "several classes": f"{len(task.outputs)} classes are"}
-        check = "cohort.classes" if len(task.outputs) > 2 else "cohort.negative and cohort.positive"
-        later = "several counts as the last" if len(task.outputs) > 2 else "both counts as the second"
+        several = task.kind.name == "several classes"
+        classes = f"{len(task.outputs)} classes are" if several else "two classes are"
+        check = "cohort.classes" if several else "cohort.negative and cohort.positive"
+        later = "several counts as the last" if several else "both counts as the second"
         raise BadInputError(
-            f"contrast '{task.column}': {known[task.kind.name]} needed, but labelled participants are {numbers} "
+            f"contrast '{task.column}': {classes} needed, but labelled participants are {numbers} "
             f"(someone with {later}). Check {check}, or add scans.{after_inclusion(config)}"
         )
     if config.split == "single":
@@ -189,7 +187,14 @@ def make_split(table: ScanTable, config: CohortConfig, seed: int) -> Split:
     else:
         facts = facts_of(table.labelled, person_of)
         folds = _k_folds(by_class, facts, config, seed, numbers)
-    return Split(tuple(_with_all_names(fold, names) for fold in folds))
+    return Split(
+        tuple(
+            _fold(
+                fold.index, {part: [name for person in getattr(fold, part) for name in names[person]] for part in PARTS}
+            )
+            for fold in folds
+        )
+    )
 
 
 def split_balance(split: Split, table: ScanTable, config: CohortConfig, seed: int) -> pd.DataFrame:
@@ -215,23 +220,11 @@ def _people(
     return names, person_of, participant_strata(table.labelled, task_of(config), person_of, config.folds)
 
 
-def _quantile_names(strata: Mapping[str, int]) -> list[str]:
-    count = max(strata.values(), default=0) + 1
-    return ["all"] if count == 1 else [f"quantile {number + 1} of {count}" for number in range(count)]
-
-
-def _with_all_names(fold: Fold, names: Mapping[str, Sequence[str]]) -> Fold:
-    return _fold(fold.index, {part: [name for one in getattr(fold, part) for name in names[one]] for part in PARTS})
-
-
 def _k_folds(
     by_class: Mapping[str, Sequence[str]], facts: pd.DataFrame, config: CohortConfig, seed: int, numbers: str
 ) -> tuple[Fold, ...]:
-    smallest = min(map(len, by_class.values()))
     k = config.folds
-    if smallest < k or smallest - ceil(smallest / k) < 2:
-        nearest = (*range(min(k, smallest), 1, -1), *range(k + 1, smallest + 1))
-        fitting = next((n for n in nearest if smallest - ceil(smallest / n) >= 2), None)
+    if (fitting := fitting_folds(min(map(len, by_class.values())), k)) != k:
         few = listed([f"{3 - len(group)} of {name}" for name, group in by_class.items() if len(group) < 3])
         remedy = (
             f"Set cohort.folds = {fitting}" if fitting else f"Add participants, at least {few}, for 3 of each class"
@@ -292,10 +285,6 @@ def _fold(index: int, parts: Mapping[str, Sequence[str]]) -> Fold:
 def annotated_people(people: Sequence[str], share: float, seed: int) -> frozenset[str]:
     """A share of some people, drawn by a seed; the same person has the same rank in every fold.
 
-    Raises UsageError if it is nobody.
-
-    Examples
-    --------
     >>> len(annotated_people([f"sub-{n}" for n in range(20)], 0.1, seed=1))
     2
     """
@@ -320,17 +309,16 @@ def training_part(config: Config, fold: Fold, scans: Sequence[Scan]) -> Fold:
 def guided_people(config: Config, fold: Fold, scans: Sequence[Scan], segmented: Collection[str]) -> frozenset[str]:
     """The annotated people of a training part who have labels of their own.
 
-    `fold`: with the people who train, of all or a share. `scans`: with a label. `segmented`: who has labels of their
-    own with all regions. Raises UsageError if no map would be guided.
+    `fold`: with the people who train. `scans`: with a label. `segmented`: who has labels of their own with all regions.
     """
     wanted = config.objective
-    known = [name for name in fold.train if name in segmented]
-    if not known:
+    with_labels = [name for name in fold.train if name in segmented]
+    if not with_labels:
         raise UsageError(
             f"objective.region_labels: nobody in the training part of fold {fold.index} has labels of their own with "
             f'{", ".join(wanted.regions)}. Segment more people, or set "atlas".'
         )
-    people = annotated_people(known, wanted.annotated, config.seed)
+    people = annotated_people(with_labels, wanted.annotated, config.seed)
     if wanted.classes and not any(scan.participant_id in people and scan.label in wanted.classes for scan in scans):
         raise UsageError(
             f"objective.classes: nobody of {', '.join(wanted.classes)} in the training part of fold {fold.index} is "
@@ -345,8 +333,6 @@ def networks_for(participants: Sequence[str], split: Split) -> dict[str, tuple[i
     Someone with labelled scans has the fold that tests them (none if a single split trains with them);
     everyone else has all folds. Someone with two names (`pipeline.cohort.people.persons`) is one person.
 
-    Examples
-    --------
     >>> from heatlas.pipeline.cohort.people.splits import Fold
     >>> split = Split((Fold(0, ("sub-1",), (), ("sub-2",)), Fold(1, ("sub-2",), (), ("sub-1",))))
     >>> networks_for(["sub-1", "sub-3"], split)
@@ -362,49 +348,39 @@ def networks_for(participants: Sequence[str], split: Split) -> dict[str, tuple[i
 
 
 def networks_that_answered(table: Path, scan_ids: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Folds whose networks predicted each scan outside the contrast, from ``predictions_applied.tsv``.
-
-    BadInputError if a scan has no row.
-    """
+    """Folds whose networks predicted each scan outside the contrast, from ``predictions_applied.tsv``."""
     predictions = read_table(table, ["scan_id", "networks"], ("networks",))
-    named = dict(zip(predictions["scan_id"], predictions["networks"], strict=True))
-    missing = [scan_id for scan_id in scan_ids if scan_id not in named]
+    networks = dict(zip(predictions["scan_id"], predictions["networks"], strict=True))
+    missing = [scan_id for scan_id in scan_ids if scan_id not in networks]
     if missing:
         raise BadInputError(f"{table}: scan {missing[0]} has no row. Run training again.")
-    return {scan_id: tuple(map(int, str(named[scan_id]).split(";"))) for scan_id in scan_ids}
+    return {scan_id: tuple(map(int, str(networks[scan_id]).split(";"))) for scan_id in scan_ids}
 
 
 def people_of(description: Mapping[str, Any], where: str, part: str) -> Sequence[str]:
     """Participants of a part of a network: ``train``, ``validation``, or ``backbone`` (nobody without one).
 
-    BadInputError if the description does not say so: then nobody knows whom the network may not predict.
-
-    `description`: of the network, as it was saved; `where`: names the network in messages.
+    BadInputError if its `description`, as it was saved, does not say so: then nobody knows whom it may not predict.
     """
+    parts = description.get("participants")
+    people = parts.get(part) if isinstance(parts, dict) else None
     if part == "backbone":
-        found = description.get("backbone_participants", [])
-    else:
-        parts = description.get("participants")
-        found = parts.get(part) if isinstance(parts, dict) else None
-    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+        people = description.get("backbone_participants", [])
+    if not isinstance(people, list) or not all(isinstance(name, str) for name in people):
         raise BadInputError(
             f"{where}: does not say with whom the network was trained ({part}). Restore the file or train it again."
         )
-    return found
+    return people
 
 
 def known_to_network(description: Mapping[str, Any], where: str) -> list[str]:
-    """Participants with whom a network, or its backbone, was trained or selected; sorted. Raises as `people_of`."""
-    return sorted(
-        {name for part in ("train", "validation", "backbone") for name in people_of(description, where, part)}
-    )
+    """Participants with whom a network, or its backbone, was trained or selected; sorted."""
+    parts = ("train", "validation", "backbone")
+    return sorted({name for part in parts for name in people_of(description, where, part)})
 
 
 def require_unseen(description: Mapping[str, Any], where: str, participants: Sequence[str]) -> None:
-    """Refuse to predict someone with whom the network was trained or selected, whatever the split in memory says.
-
-    Raises BadInputError, naming the participant; also as `people_of`.
-    """
+    """Refuse to predict someone with whom the network was trained or selected, whatever the split in memory says."""
     overlap = known_among(participants, known_to_network(description, where))
     if overlap:
         raise BadInputError(

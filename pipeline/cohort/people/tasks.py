@@ -1,8 +1,7 @@
 """Tasks: what a network learns to predict about a scan (two classes, several classes or a number), and its labels.
 
-A *kind* of task defines how it is split, measured and explained; all kinds are in `KINDS`. A *task* is a kind with the
-names from the settings of a run. It answers what differs between kinds, so that others need not ask which kind it is.
-The label of a scan is always text: its class, or its number.
+A *kind* of task defines how it is split, measured and explained. A *task* is a kind with the names from the settings of
+a run. The label of a scan is always text: its class, or its number.
 
 A contrast is a column and two or more of its values, or comparisons of its numbers
 (`pipeline.run.config.inclusion`). The column is one of the scan table (``diagnosis``, ``sex``, ``site`` ...) or of
@@ -41,39 +40,25 @@ MOST_STRATA = 5
 
 @dataclass(frozen=True)
 class Words:
-    """How sentences speak of a task.
-
-    Of what the networks explain: its name, what maps show of it, and what red and blue mean in a map. Then the unit
-    of evidence, someone to compare with, and the answer of the networks.
-    """
+    """How sentences speak of a task."""
 
     explained: str
-    evidence: str
-    supports: str
-    opposes: str
-    unit: str
-    control: str
-    answer: str
+    evidence: str  # what maps show
+    supports: str  # what red means in a map
+    opposes: str  # what blue means
+    unit: str  # of evidence
+    control: str  # someone to compare with
+    answer: str  # of the networks
 
 
 @dataclass(frozen=True)
 class Task:
-    """What the networks of a run predict.
-
-    Parameters
-    ----------
-    column : str
-        Column of the label.
-    outputs : tuple of str
-        Name of each output unit: the classes, or the column of the number.
-    explained : str
-        The output that maps explain.
-    """
+    """What the networks of a run predict."""
 
     kind: Kind
-    column: str
-    outputs: tuple[str, ...]
-    explained: str
+    column: str  # of the label
+    outputs: tuple[str, ...]  # name of each output unit: the classes, or the column of the number
+    explained: str  # the output that maps explain
 
     @property
     def is_number(self) -> bool:
@@ -93,23 +78,15 @@ class Task:
     def words(self) -> Words:
         column, explained = self.column, self.explained
         if self.is_number:
-            return Words(
-                f"the predicted {column}",
-                f"predicted {column}",
-                f"raises the predicted {column}",
-                f"lowers {column}",
-                f"units of {column}",
-                f"someone with {column}",
-                "prediction",
-            )
-        return Words(
-            explained, f"evidence for {explained}", f"speaks for {explained}", f"speaks against {explained}", "logits",
-            f"a control ({self.outputs[0]})", "contrast",
-        )  # fmt: skip
+            predicted = f"predicted {column}"
+            red, blue = f"raises the {predicted}", f"lowers {column}"
+            unit, control = f"units of {column}", f"someone with {column}"
+            return Words(f"the {predicted}", predicted, red, blue, unit, control, "prediction")
+        red, blue, control = f"speaks for {explained}", f"speaks against {explained}", f"a control ({self.outputs[0]})"
+        return Words(explained, f"evidence for {explained}", red, blue, "logits", control, "contrast")
 
     @property
     def unit(self) -> int:
-        """Index of the output that is explained."""
         return self.outputs.index(self.explained)
 
     @property
@@ -140,10 +117,7 @@ class Task:
         return [float(z) for z in (numbers - numbers.mean()) / (numbers.std() or 1.0)]
 
     def value(self, label: str | None, scan: str) -> float:
-        """Target value of a label: the index of the class, or the number.
-
-        BadInputError if the label does not belong to this task.
-        """
+        """Target value of a label: the index of the class, or the number."""
         if not self.is_number:
             if label not in self.outputs:
                 raise BadInputError(f"{scan}: label {label!r} is not one of {', '.join(map(repr, self.outputs))}.")
@@ -202,26 +176,18 @@ def quantiles(values: Mapping[str, Sequence[float]], folds: int) -> dict[str, in
     return {person: place[person] for person in values}
 
 
-_OF_CLASSES = ("auc_within_folds", "balanced_accuracy")
+_OF_CLASSES = (("auc_within_folds", "balanced_accuracy"), "balanced_accuracy", 1, max, highest_class)
 KINDS: Mapping[KindName, Kind] = {
-    kind.name: kind
-    for kind in (
-        Kind(TWO_CLASSES, "has two classes", _OF_CLASSES, "balanced_accuracy", 1, max, highest_class, applies=True),
-        Kind(
-            SEVERAL_CLASSES, "has several classes", _OF_CLASSES, "balanced_accuracy", 1, max, highest_class,
-            applies=False,
-        ),
-        Kind(NUMBER, "predicts a number", ("mae",), "mae", -1, mean, quantiles, applies=False),
-    )
-}  # fmt: skip
+    TWO_CLASSES: Kind(TWO_CLASSES, "has two classes", *_OF_CLASSES, applies=True),
+    SEVERAL_CLASSES: Kind(SEVERAL_CLASSES, "has several classes", *_OF_CLASSES, applies=False),
+    NUMBER: Kind(NUMBER, "predicts a number", ("mae",), "mae", -1, mean, quantiles, applies=False),
+}
 """All kinds of tasks. A new kind is one entry here."""
 
 
 def task_of(config: CohortConfig) -> Task:
     """The task of a run.
 
-    Examples
-    --------
     >>> task_of(CohortConfig(classes=("CN", "MCI", "AD"))).unit
     2
     >>> task_of(CohortConfig(target="age")).outputs
@@ -241,37 +207,32 @@ NUMERIC_COLUMNS = ("age", "mmse", "cdr", "apoe4", "field_strength", "tiv_mm3", "
 
 def contrast_values(candidate: Candidate, column: str) -> tuple[str, ...]:
     """Values of a scan in a column: as in the scan table, then as in the source."""
-    known_values = []
-    if column in (*SCAN_TABLE_COLUMNS, *NUMERIC_COLUMNS):
-        value = getattr(candidate.scan, column)
-        if value is not None:
-            known_values.append(code_text(value))
-    source = candidate.columns.get(column)
-    return (*known_values, source) if source is not None and source not in known_values else tuple(known_values)
+    of_scan = getattr(candidate.scan, column) if column in (*SCAN_TABLE_COLUMNS, *NUMERIC_COLUMNS) else None
+    values = (None if of_scan is None else code_text(of_scan), candidate.columns.get(column))
+    return tuple(dict.fromkeys(value for value in values if value is not None))
 
 
 def with_labels(candidates: Sequence[Candidate], config: CohortConfig) -> list[Candidate]:
     """Label each kept scan with its class or number, or None outside the contrast.
 
-    Where ``apply_outside_contrast`` is off, or the task is not two classes, scans without a label are dropped, because
-    no stage would use them. A contrast that no scan fits is refused, naming what exists.
+    Where no stage would use a scan without a label, it is dropped. A contrast that no scan fits is refused.
     """
     task = task_of(config)
     column = task.column
     matched = [candidate for candidate in candidates if candidate.scan.kept]
-    held = Counter(found[0] for candidate in matched if (found := contrast_values(candidate, column)))
+    held = Counter(values[0] for candidate in matched if (values := contrast_values(candidate, column)))
     present = {_class_of(candidate, task) for candidate in matched}
     if matched and not held:
         candidates_of_task = NUMERIC_COLUMNS if task.is_number else SCAN_TABLE_COLUMNS
-        filled = {name for name in candidates_of_task if any(contrast_values(one, name) for one in matched)}
-        known = sorted(filled.union(*(candidate.columns for candidate in matched)))
+        filled = {name for name in candidates_of_task if any(contrast_values(candidate, name) for candidate in matched)}
+        there = sorted(filled.union(*(candidate.columns for candidate in matched)))
         raise BadInputError(
             f"cohort.{'target' if task.is_number else 'contrast_column'} = '{column}': no scan has a value in such a "
-            f"column. With values: {listed(known, 40)}. Choose with "
+            f"column. With values: {listed(there, 40)}. Choose with "
             f"{'--target COLUMN' if task.is_number else '--contrast COLUMN=CLASS,CLASS'}."
         )
     if task.is_number:
-        return [_numbered(candidate, task) for candidate in candidates]
+        return [_numbered(candidate, task) if candidate.scan.kept else candidate for candidate in candidates]
     settings = dict(zip(config.labels, [f"classes[{i}]" for i in range(len(config.labels))], strict=True))
     settings |= {config.negative: "negative", config.positive: "positive"}
     for wanted in config.labels:
@@ -285,13 +246,11 @@ def with_labels(candidates: Sequence[Candidate], config: CohortConfig) -> list[C
             raise BadInputError(
                 f"cohort.{settings[wanted]} = '{wanted}': column '{column}' has no such value. It has {existing}."
             )
-    return [_labelled(candidate, config, task) for candidate in candidates]
+    return [_labelled(candidate, config, task) if candidate.scan.kept else candidate for candidate in candidates]
 
 
 def _numbered(candidate: Candidate, task: Task) -> Candidate:
     """Label a kept scan with its number; text is refused."""
-    if not candidate.scan.kept:
-        return candidate
     numbers = contrast_values(candidate, task.column)
     if not numbers:
         return candidate.dropped(f"no value to predict: none in {task.column}")
@@ -306,21 +265,17 @@ def _numbered(candidate: Candidate, task: Task) -> Candidate:
         )
     if task.column.lower() == "age":  # labels are written to tables, which show no higher age
         number = min(number, OLDEST_AGE)
-    return dataclasses.replace(candidate, scan=dataclasses.replace(candidate.scan, label=code_text(number)))
+    return candidate.with_scan(label=code_text(number))
 
 
 def _labelled(candidate: Candidate, config: CohortConfig, task: Task) -> Candidate:
-    if not candidate.scan.kept:
-        return candidate
-    class_values = contrast_values(candidate, task.column)
     label = _class_of(candidate, task)
-    if label is None and not (config.apply_outside_contrast and task.kind.applies):
-        held = f"{class_values[0]} in" if class_values else "no value in"
-        why = (
-            "cohort.apply_outside_contrast is off" if task.kind.applies else "only networks of two classes are applied"
-        )
-        return candidate.dropped(f"outside the contrast ({why}): {held} {task.column}")
-    return dataclasses.replace(candidate, scan=dataclasses.replace(candidate.scan, label=label))
+    if label is not None or (config.apply_outside_contrast and task.kind.applies):
+        return candidate.with_scan(label=label)
+    class_values = contrast_values(candidate, task.column)
+    held = f"{class_values[0]} in" if class_values else "no value in"
+    why = "cohort.apply_outside_contrast is off" if task.kind.applies else "only networks of two classes are applied"
+    return candidate.dropped(f"outside the contrast ({why}): {held} {task.column}")
 
 
 def _class_of(candidate: Candidate, task: Task) -> str | None:
@@ -331,19 +286,19 @@ def _class_of(candidate: Candidate, task: Task) -> str | None:
             return value
         if value in MISSING_CODES:
             continue
-        known = number(value)
-        if known is not None and task.column.lower() == "age":
-            known = min(known, OLDEST_AGE)
+        read = number(value)
+        if read is not None and task.column.lower() == "age":
+            read = min(read, OLDEST_AGE)
         for name, condition in by_number.items():
             # A source may hold ranges (``>60``): the same range is the class
-            if condition.holds(known) if known is not None else read_class(value, task.column) == condition:
+            if condition.holds(read) if read is not None else read_class(value, task.column) == condition:
                 return name
     return None
 
 
 def _no_number(wanted: str, setting: str, column: str, values: Sequence[str]) -> str:
     """That no scan is in a class by number, and which numbers there are."""
-    numbers = [known for value in values if (known := number(value)) is not None]
+    numbers = [read for value in values if (read := number(value)) is not None]
     there = f"has numbers from {min(numbers):g} to {max(numbers):g}" if numbers else "has no numbers"
     return f"cohort.{setting} = '{wanted}': no scan is in this class; column '{column}' {there}. Correct the contrast."
 
@@ -359,16 +314,12 @@ def unknown_diagnoses(candidates: Sequence[Candidate]) -> list[str]:
         kinds = listed(f"'{text}' ({counted(count, 'scan')})" for text, count in unknown.most_common())
         notes.append(f"diagnosis neither CN, MCI nor AD, treated as missing: {kinds}")
     absent = [candidate.scan.name for candidate, text in zip(kept, texts, strict=True) if text is None]
-    if absent:
-        notes.append(f"{len(absent)} kept scans have no diagnosis at their visit: {listed(absent)}")
-    return notes
+    text = f"{len(absent)} kept scans have no diagnosis at their visit: {listed(absent)}"
+    return [*notes, text] if absent else notes
 
 
 def participant_strata(scans: Sequence[Scan], task: Task, names: Mapping[str, str], folds: int) -> dict[str, int]:
-    """Stratum of each labelled person, for balanced splits.
-
-    The founding study counts someone with CN and AD scans as AD; each scan keeps its own label.
-    """
+    """Stratum of each labelled person; someone with CN and AD scans counts as AD, as in the founding study."""
     values: dict[str, list[float]] = {}
     for scan in scans:
         if scan.label is not None:
@@ -390,24 +341,18 @@ def shuffled_labels(scans: Sequence[Scan], seed: int) -> list[Scan]:
             sequences.setdefault(scan.participant_id, []).append(scan.label)
     people = list(sequences)
     donors = [people[i] for i in generator(seed, "shuffle-labels").permutation(len(people))]
-    received = {
-        person: _stretched(sequences[donor], len(sequences[person]))
+    left = {
+        person: iter(_stretched(sequences[donor], len(sequences[person])))
         for person, donor in zip(people, donors, strict=True)
     }
-    return _relabelled(scans, received)
+    result = list(scans)
+    for i in sorted(range(len(scans)), key=lambda i: scans[i].place):
+        if scans[i].label is not None:
+            result[i] = dataclasses.replace(scans[i], label=next(left[scans[i].participant_id]))
+    return result
 
 
 def _stretched(sequence: Sequence[str], length: int) -> list[str]:
     if length == 1:
         return [sequence[-1]]
     return [sequence[round(i * (len(sequence) - 1) / (length - 1))] for i in range(length)]
-
-
-def _relabelled(scans: Sequence[Scan], labels: Mapping[str, Sequence[str]]) -> list[Scan]:
-    left = {person: iter(sequence) for person, sequence in labels.items()}
-    ordered = sorted(range(len(scans)), key=lambda i: scans[i].place)
-    result = list(scans)
-    for i in ordered:
-        if scans[i].label is not None:
-            result[i] = dataclasses.replace(scans[i], label=next(left[scans[i].participant_id]))
-    return result

@@ -1,29 +1,15 @@
 """Images that other programs made, as input: subjects of FreeSurfer or FastSurfer, and Clinica's CAPS datasets.
 
-*FreeSurfer* (SUBJECTS_DIR). ``<subject>/mri/brain.mgz`` enters as brain: extracted by FreeSurfer, intensities
-corrected. Where it is not there, or with ``--start-at scan``, the first of ``T1.mgz``, ``orig_nu.mgz`` and ``orig.mgz``
-enters as scan: the whole head on FreeSurfer's grid.
+*FreeSurfer* (SUBJECTS_DIR). ``<subject>/mri/brain.mgz`` enters as brain. Where it is not there, or with ``--start-at
+scan``, the first of `HEADS` enters as scan: the whole head on FreeSurfer's grid. The participant and session are those
+that the folder names (``sub-01_ses-M012``, ``002_S_0295_m12``), or those of a row of ``--table``. ``X.long.Y`` is the
+longitudinal result of the visit X: its image is resampled once more, so it is used only where the cross-sectional one
+is not there.
 
-The participant and session of a subject are those that its folder names (``sub-01_ses-M012``, ``002_S_0295_m12``), or
-those of the row of ``--table`` in which a column holds the name of the folder. ``X.long.Y`` is the longitudinal result
-of the visit X: it is used only where the cross-sectional one is not there, since its image is resampled once more. Base
-templates and ``fsaverage`` are no scans of anybody.
-
-The segmentation of any scan lies where ``regions.own_labels`` says, beside its image (a subject's ``aparc+aseg.mgz``, a
-``_dseg.nii.gz`` of BIDS derivatives), or in ``cohort.freesurfer_folder``. Its regions have FreeSurfer's names, or those
-of the table beside it.
-
-*CAPS.* Images of the pipelines ``t1-linear`` and, as maps of tissue, ``t1-volume``.
-``subjects/sub-*/ses-*/t1_linear/<source>_space-MNI152NLin2009cSym[_desc-Crop]_res-1x1x1_T1w.nii.gz``, where the name of
-the source ends in ``_T1w`` in older versions. These are whole heads, N4-corrected and registered to the symmetric
-template by an affine map, without brain extraction. They enter as scans: the brain is extracted, and they are
-registered to MNI152NLin2009cAsym as any scan is. The uncropped image of a session is used before the cropped one, whose
-edges are close to the brain.
-
-``subjects/sub-*/ses-*/t1/spm/dartel/group-*/<source>_segm-<tissue>_space-Ixi549Space_modulated-{on|off}[_fwhm-8mm]
-_probability.nii.gz`` are maps of a tissue that SPM has normalised; before DARTEL they lie in
-``t1/spm/segmentation/normalized_space``. They enter at ``template``. Everybody's map is of one version, so that
-versions do not differ between classes.
+*CAPS.* Images of ``t1-linear`` are whole heads, N4-corrected and registered to the symmetric template by an affine map:
+they enter as scans. The uncropped image is used before the cropped one, whose edges are close to the brain. Maps of
+tissue of ``t1-volume`` are normalised by SPM and enter at ``template``; everybody's is of one version, so that versions
+do not differ between classes.
 """
 
 from __future__ import annotations
@@ -42,8 +28,7 @@ from heatlas.pipeline.cohort.bids.dataset import (
     unmatched_notes,
     with_courses,
 )
-from heatlas.pipeline.cohort.bids.derivatives import read_sidecar
-from heatlas.pipeline.cohort.bids.tables import ScanFacts
+from heatlas.pipeline.cohort.bids.derivatives import entities_of, read_sidecar
 from heatlas.pipeline.cohort.candidates import Candidate, InputFiles
 from heatlas.pipeline.cohort.images.files import image_stem
 from heatlas.pipeline.cohort.listed import visit_named, visits_and_tables
@@ -51,7 +36,7 @@ from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.cohort.segmented.subjects import LONGITUDINAL, find_subjects, named_scan, subjects_of_scans
 from heatlas.pipeline.run.config.settings import CohortConfig, Config
 from heatlas.pipeline.run.errors import BadInputError, UsageError
-from heatlas.pipeline.run.plain_text import counted, listed, without_home
+from heatlas.pipeline.run.plain_text import counted, listed, note_on, without_home
 from heatlas.pipeline.run.tables import MISSING
 
 BRAINS = ("brain.mgz",)
@@ -59,7 +44,8 @@ HEADS = ("T1.mgz", "orig_nu.mgz", "orig.mgz")
 BASE = "base-tps"
 """File that marks the folder of a base template."""
 _IMAGE = re.compile(r"([^/]+)/mri/([^/]+\.mgz)")
-_NO_SUBJECT = re.compile(r"fsaverage.*|cvs_avg.*|[lr]h\.EC_average|V1_average", re.IGNORECASE)
+SUBJECT_FOLDERS = r"(?!(?i:fsaverage[^/]*|cvs_avg[^/]*|[lr]h\.EC_average|V1_average)(/|$))[^/]+(/mri)?"
+"""Folders below SUBJECTS_DIR that are searched for images."""
 
 
 def is_subjects_folder(root: Path) -> bool:
@@ -68,13 +54,9 @@ def is_subjects_folder(root: Path) -> bool:
     return any(os.path.isfile(path) for path in images)  # noqa: PTH113 `Path.is_file` raises without permission
 
 
-def enters(folder: str) -> bool:
-    """Whether a folder below SUBJECTS_DIR is searched for images."""
-    return re.fullmatch(r"[^/]+(/mri)?", folder) is not None and not _NO_SUBJECT.fullmatch(folder.split("/")[0])
-
-
-def read_subjects(root: Path, files: InputFiles, config: CohortConfig) -> tuple[list[Candidate], list[str]]:
-    """Read a folder of subjects: one candidate per subject with an image, and notes."""
+def read_subjects(
+    root: Path, files: InputFiles, config: CohortConfig, _space: str = ""
+) -> tuple[list[Candidate], list[str]]:
     images: dict[str, set[str]] = {}
     for path in files.foreign:
         if match := _IMAGE.fullmatch(path):
@@ -82,22 +64,16 @@ def read_subjects(root: Path, files: InputFiles, config: CohortConfig) -> tuple[
     bases = sorted(name for name in images if (root / name / BASE).exists())
     subjects = {name: image_of(names, config.start_at) for name, names in sorted(images.items()) if name not in bases}
     visits, tables, notes = visits_and_tables(root, {name: visit_of_folder(name) for name in subjects}, config)
-    read: list[tuple[Candidate, ScanFacts | None]] = []
+    read = []
     for name, (image, entry) in subjects.items():
-        person, session = visits.get(name) or visit_of_folder(name)
-        scan = Scan(person, session, name, f"{name}/mri/{image}" if image else None)
-        problem = row_problem(scan, tables) if name in visits else f"no row in {tables.names[2]}"
+        scan = Scan(*(visits.get(name) or visit_of_folder(name)), name, f"{name}/mri/{image}" if image else None)
+        problem = row_problem(scan, tables, name in visits)
         problem = problem if image else f"no {' or '.join(BRAINS + HEADS)} in its folder mri"
-        if problem is not None:
-            read.append((Candidate(scan.dropped(problem)), None))
-            continue
-        preference = (int(LONGITUDINAL in name), HEADS.index(image) if image in HEADS else -1)
-        read.append(describe_scan(scan, tables, {}, entry, preference, ("cross-sectional",)))
+        rank = (int(LONGITUDINAL in name), HEADS.index(image) if image in HEADS else -1)
+        read.append(describe_scan(scan, tables, entry, rank, problem=problem, criteria=("cross-sectional",)))
     candidates, table_notes, fact_notes = with_courses(read, tables, config.mci_horizon_months)
-    if bases:
-        notes.append(f"{counted(len(bases), 'base template')} of the longitudinal stream ignored: {listed(bases)}")
-    notes += unmatched_notes(tables, candidates)
-    return candidates, [*notes, *table_notes, *fact_notes]
+    notes += note_on(bases, "base template", "of the longitudinal stream ignored")
+    return candidates, [*notes, *unmatched_notes(tables, candidates), *table_notes, *fact_notes]
 
 
 def image_of(names: Collection[str], start_at: str) -> tuple[str, str]:
@@ -108,8 +84,8 @@ def image_of(names: Collection[str], start_at: str) -> tuple[str, str]:
     >>> image_of({"orig.mgz", "orig_nu.mgz"}, "auto"), image_of({"aseg.mgz"}, "auto")
     (('orig_nu.mgz', 'scan'), ('', 'scan'))
     """
-    kinds = [(name, "brain") for name in BRAINS] + [(name, "scan") for name in HEADS]
-    wanted = sorted(kinds, key=lambda kind: kind[1] != "scan") if start_at == "scan" else kinds
+    brains, heads = [(name, "brain") for name in BRAINS], [(name, "scan") for name in HEADS]
+    wanted = heads + brains if start_at == "scan" else brains + heads
     return next((kind for kind in wanted if kind[0] in names), ("", "scan"))
 
 
@@ -134,17 +110,12 @@ _OF_LABELS = ("desc", "label", "seg", "atlas")
 
 
 def segmentation_of(input_root: Path, scan: Scan, pattern: str) -> Path | None:
-    """The segmentation of a scan; None if there is none.
-
-    `scan`: with an image. `pattern`: as `RegionsConfig.own_labels`.
-    """
+    """The segmentation of a scan with an image, by `RegionsConfig.own_labels`; None if there is none."""
     if pattern:
         names = {"participant_id": scan.participant_id, "session_id": scan.session_id or "", "name": scan.name}
-        tried = [input_root / pattern.format(**names, scan_id=scan.scan_id)]
-    else:
-        image = input_root / scan.file
-        tried = [image.with_name(name) for name in SEGMENTATIONS] if image.parent.name == "mri" else []
-    return _first(tried)
+        return _first([input_root / pattern.format(**names, scan_id=scan.scan_id)])
+    image = input_root / scan.file
+    return _first([image.with_name(name) for name in SEGMENTATIONS]) if image.parent.name == "mri" else None
 
 
 def labels_of_scans(
@@ -152,17 +123,14 @@ def labels_of_scans(
 ) -> Mapping[str, Path]:
     """The label image of each scan that has one, by its identifier: for masks of people's own anatomy.
 
-    Where ``regions.own_labels`` says; else beside the image, in the `mri` folder of a subject or as ``_dseg.nii.gz`` of
-    BIDS derivatives; else in ``cohort.freesurfer_folder``, whose subjects are found as for volumes, but without
-    longitudinal results (``X.long.Y``), which lie in the space of their base template.
-
-    `scans`: those whose labels are wanted. `kept`: all kept scans of the input: only among these a subject or file may
-    be of the one visit of a person. Raises BadInputError if an image has several, or several scans would have the same.
+    Where ``regions.own_labels`` says; else beside the image; else in ``cohort.freesurfer_folder``, but without
+    longitudinal results (``X.long.Y``), which lie in the space of their base template. Only among the `kept` scans may
+    a subject be of the one visit of a person.
     """
     pattern, folder = config.regions.own_labels, config.cohort.freesurfer_folder
     if pattern:
-        named = [path for scan in kept if (path := segmentation_of(input_root, scan, pattern)) is not None]
-        if len(set(named)) < len(named):
+        paths = [path for scan in kept if (path := segmentation_of(input_root, scan, pattern)) is not None]
+        if len(set(paths)) < len(paths):
             raise BadInputError(
                 "several scans would have the same segmentation. Let regions.own_labels tell them apart, by "
                 "{session_id}, {name} or {scan_id}."
@@ -187,17 +155,13 @@ def n_longitudinal(config: Config) -> int:
 
 
 def t1w_of(input_root: Path, scan: Scan) -> Path:
-    """The T1-weighted image of a scan, or its image where there is no other."""
     return input_root / (scan.t1w or scan.file)
 
 
 def region_numbers(labels: Path, input_root: Path, names: Sequence[str]) -> tuple[tuple[str, tuple[int, ...]], ...]:
     """Each region with its numbers in a label image: a name of its table, or that of a structure of both sides.
 
-    The table of ``_dseg.nii.gz`` is that of the same name, or the nearest above it that is inherited; anything else has
-    the numbers of FreeSurfer.
-
-    Raises UsageError for a name that the table lacks. Raises BadInputError if there is no table, or it cannot be read.
+    The table of ``_dseg.nii.gz`` is that of the same name, or the nearest above it; anything else has FreeSurfer's.
     """
     table, called = _table_of(labels, input_root)
     numbers = {**table.groups, **{region.name: (region.number,) for region in table.regions}}
@@ -222,8 +186,7 @@ def table_beside(labels: Path, input_root: Path) -> Path | None:
     if not _is_dseg(labels):
         return None
     parts = set(image_stem(labels.name).split("_"))
-    folders = [labels.parent, *(one for one in labels.parent.parents if one.is_relative_to(input_root))]
-    for folder in folders:
+    for folder in (labels.parent, *(above for above in labels.parent.parents if above.is_relative_to(input_root))):
         tables = [path for path in sorted(folder.glob("*dseg.tsv")) if set(path.stem.split("_")) <= parts]
         if tables:
             return max(tables, key=lambda path: len(path.stem))
@@ -237,11 +200,9 @@ def _is_dseg(labels: Path) -> bool:
 def _table_of(labels: Path, input_root: Path) -> tuple[RegionTable, str]:
     """The region table of a label image, and how to call it."""
     if not _is_dseg(labels):
-        regions = []
-        for number, (name, _) in freesurfer_names().items():
-            side, group = split_side(name)
-            regions.append(Region(number, name, side, MISSING, MISSING, group))
-        return RegionTable(tuple(regions)), "FreeSurfer's table"
+        parts = ((number, name, *split_side(name)) for number, (name, _) in freesurfer_names().items())
+        regions = tuple(Region(number, name, side, MISSING, MISSING, group) for number, name, side, group in parts)
+        return RegionTable(regions), "FreeSurfer's table"
     table = table_beside(labels, input_root)
     if table is None:
         stem = image_stem(labels.name)
@@ -258,10 +219,7 @@ def _in_subject(folder: Path | None) -> Path | None:
 
 
 def _labels_beside(image: Path) -> Path | None:
-    """The segmentation beside an image: of the `mri` folder of a subject, or of BIDS.
-
-    Beside an image whose name has no `sub-`, it must have the same name: other people may lie in the same folder.
-    """
+    """The segmentation beside an image; without `sub-` in its name it must be named alike, as others may lie there."""
     if image.parent.name == "mri":
         return _in_subject(image.parent.parent)
     entities = _entities(image.name)
@@ -277,15 +235,16 @@ def _labels_beside(image: Path) -> Path | None:
 
 
 def _entities(name: str) -> dict[str, str]:
-    entities = dict(part.split("-", 1) for part in image_stem(name).split("_") if "-" in part)
+    entities = entities_of(image_stem(name))
     return {entity: value for entity, value in entities.items() if entity not in _OF_LABELS}
 
 
 SUBJECTS = "subjects"
-_FOLDER = re.compile(
+CAPS_FOLDERS = (
     rf"{SUBJECTS}(/sub-[^/]+(/ses-[^/]+(/t1_linear|/t1(/spm(/dartel(/group-[^/]+)?|/segmentation"
     r"(/normalized_space)?)?)?)?)?)?"
 )
+"""Folders of a CAPS dataset that are searched for images."""
 _VISIT = (
     rf"{SUBJECTS}/(?P<participant>sub-[A-Za-z0-9]+)/(?P<session>ses-[A-Za-z0-9]+)/{{folder}}/"
     r"(?P=participant)_(?P=session)_(?P<entities>(?:[a-z]+-[A-Za-z0-9+]+_)*?)(?:T1w_)?"
@@ -303,58 +262,46 @@ _TISSUES = {"GM": "graymatter", "WM": "whitematter", "CSF": "csf"}
 
 
 def is_caps(root: Path) -> bool:
-    """Whether a folder is a CAPS dataset."""
     return next((root / SUBJECTS).glob("sub-*/ses-*"), None) is not None
 
 
-def enters_as_caps(folder: str) -> bool:
-    """Whether a folder of a CAPS dataset is searched for images."""
-    return _FOLDER.fullmatch(folder) is not None
-
-
-def read_caps(root: Path, files: InputFiles, config: CohortConfig) -> tuple[list[Candidate], list[str]]:
+def read_caps(
+    root: Path, files: InputFiles, config: CohortConfig, _space: str = ""
+) -> tuple[list[Candidate], list[str]]:
     """Read a CAPS dataset: one candidate per image of t1-linear, or of t1-volume for maps of tissue, and notes."""
     maps = config.kind.normalised
+    images = {path: match for path in files.images if (match := _OF_CAPS.fullmatch(path))}
     image_notes: list[str] = []
     if maps:
         images, image_notes = _maps(root, files.images, config.label)
-    else:
-        images = {path: match for path in files.images if (match := _OF_CAPS.fullmatch(path))}
     if not images:
         command = "t1-volume" if maps else "t1-linear"
         return [], [f"`clinica run {command}` makes the {'maps' if maps else 'images'} that are read of a CAPS dataset"]
-    named = {f"{match['participant']}_{match['session']}": (match["participant"], match["session"])
-             for match in images.values()}  # fmt: skip
-    visits, tables, notes = visits_and_tables(root, named, config)
-    read: list[tuple[Candidate, ScanFacts | None]] = []
+    sessions = {path: (match["participant"], match["session"]) for path, match in images.items()}
+    visits, tables, notes = visits_and_tables(root, {"_".join(key): key for key in sessions.values()}, config)
+    read = []
     for path, match in images.items():
-        visit = f"{match['participant']}_{match['session']}"
-        scan = Scan(*visits.get(visit, named[visit]), image_stem(path), path)
-        problem = row_problem(scan, tables) if visit in visits else f"no row in {tables.names[2]}"
-        if problem is not None:
-            read.append((Candidate(scan.dropped(problem)), None))
-            continue
-        entities = dict(entity.split("-", 1) for entity in match["entities"].split("_") if entity)
+        visit = "_".join(sessions[path])
+        scan = Scan(*visits.get(visit, sessions[path]), image_stem(path), path)
+        problem = row_problem(scan, tables, visit in visits)
+        sidecar = {}
+        if problem is None:
+            try:
+                sidecar = read_sidecar(root / path)
+            except ValueError as error:
+                problem = f"unreadable sidecar: {error}"
         entry = "template" if maps else scan.entry
-        rank = (*preference(entities, entry), int(match["crop"] is not None))
-        try:
-            sidecar = read_sidecar(root / path)
-        except ValueError as error:
-            read.append((Candidate(scan.dropped(f"unreadable sidecar: {error}")), None))
-            continue
-        read.append(describe_scan(scan, tables, sidecar, entry, rank))
+        rank = (*preference(entities_of(match["entities"]), entry), int(match["crop"] is not None))
+        read.append(describe_scan(scan, tables, entry, rank, sidecar, problem))
     candidates, table_notes, fact_notes = with_courses(read, tables, config.mci_horizon_months)
     notes += [*image_notes, *unmatched_notes(tables, candidates, config.kind)]
-    if others := sorted(path for path in files.images if not _OF_CAPS.fullmatch(path) and "/t1_linear/" in path):
-        notes.append(f"{counted(len(others), 'image')} without a CAPS name ignored: {listed(others, 3)}")
+    others = sorted(path for path in files.images if not _OF_CAPS.fullmatch(path) and "/t1_linear/" in path)
+    notes += note_on(others, "image", "without a CAPS name ignored", limit=3)
     return candidates, [*notes, *table_notes, *fact_notes]
 
 
 def _maps(root: Path, paths: Sequence[str], label: str) -> tuple[dict[str, re.Match[str]], list[str]]:
-    """The maps of a tissue by their paths, all of one version, and notes.
-
-    Maps of DARTEL are used before those of the segmentation, modulated ones before others, and the least smoothed.
-    """
+    """The maps of a tissue, all of one version, and notes: of DARTEL first, then modulated, then least smoothed."""
     if label not in _TISSUES:
         raise BadInputError(
             f'{root}: cohort.label = "{label}" is no tissue of a CAPS dataset. Set one of {", ".join(_TISSUES)}.'

@@ -2,26 +2,19 @@
 
 The folder of a subject, or the folders above it, name the scan: by image id (``I118671``), by BIDS names
 (``sub-01_ses-M012``, ``sub-01/ses-M012/...``), or by PTID and visit (``002_S_0295_m12``). A subject that names only the
-person belongs to their only scan; if they have several, it is ignored. These volumes take precedence over ADNI's
-tables, cross-sectional over longitudinal (``.long.``) results. FreeSurfer's base templates and example subjects are
-ignored.
-
-``stats/aseg.stats`` is text: ``# Measure`` lines (the intracranial volume among them) and a table of structures whose
-columns ``# ColHeaders`` names. Structures are identified by FreeSurfer's label number (17 and 53: left and right
-hippocampus). The intracranial volume is EstimatedTotalIntraCranialVol, or IntraCranialVol before FreeSurfer 5.3.
-
-A volume in another unit (ml), of another structure or of a failed segmentation would mislead: those outside the ranges
-of `pipeline.cohort.cells.tables` are left out and named.
+person belongs to their only scan. These volumes take precedence over ADNI's tables, cross-sectional over longitudinal
+(``.long.``) results. Volumes outside the ranges of `pipeline.cohort.cells.tables` are left out and named: another unit
+(ml) or a failed segmentation would mislead.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from heatlas.pipeline.cohort.candidates import Candidate
 from heatlas.pipeline.cohort.cells import values
@@ -30,11 +23,11 @@ from heatlas.pipeline.cohort.cells.values import visit_of
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.run.documents import read_regular
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.run.plain_text import counted, listed
+from heatlas.pipeline.run.plain_text import counted, note_on
 
 _IMAGE = re.compile(r"(?<![A-Za-z0-9])I\d+(?![A-Za-z0-9])")
 _BIDS = re.compile(r"(?<![A-Za-z0-9])(sub-[A-Za-z0-9]+)(?:[_/](ses-[A-Za-z0-9]+))?")
-_PTID = re.compile(r"(?<!\d)(\d{3}_S_\d{4,})(?:[_/-]([A-Za-z]\w*?))?(?=[/.]|$)", re.IGNORECASE)
+_PTID = re.compile(rf"(?<!\d)({values.PTID})(?:[_/-]([A-Za-z]\w*?))?(?=[/.]|$)", re.IGNORECASE)
 
 
 LONGITUDINAL = ".long."
@@ -62,72 +55,49 @@ def find_subjects(folder: Path) -> list[tuple[str, Path]]:
 
 
 def subjects_of_scans(scans: Sequence[Scan], folder: str) -> dict[str, Path]:
-    """Folder of the subject of each scan that has one, by its identifier, for images in the space of the scan.
-
-    As for volumes, but without longitudinal results. `scans` are all kept ones, as there.
-    """
+    """Folder of the subject of each of all kept scans, as for volumes, but without longitudinal results."""
     subjects = [(name, path) for name, path in find_subjects(Path(folder)) if LONGITUDINAL not in name]
     stats_files, _, _ = _match(scans, subjects)
     return {scan_id: path.parent.parent for scan_id, path in stats_files.items()}
 
 
 def has_volumes(folder: Path) -> bool:
-    """Whether a folder of subjects has a stats file that can be read."""
     return any(next(folder.glob(f"*/stats/{name}"), None) for name in STATS_FILES)
 
 
 def with_segmented_volumes(candidates: Sequence[Candidate], folder: str) -> tuple[list[Candidate], list[str]]:
-    """Take the volumes of scans from a folder of segmented subjects; an empty `folder` means none.
-
-    Notes name subjects without a scan or with several, scans without a subject, unreadable files, implausible volumes.
-    """
+    """Take the volumes of scans from a folder of segmented subjects; an empty `folder` means none."""
     if not folder:
         return list(candidates), []
     scans = [candidate.scan for candidate in candidates if candidate.scan.kept]
     stats_files, unmatched, ambiguous = _match(scans, find_subjects(Path(folder)))
-    filled, problems, unread = {}, [], []
+    measured: dict[str, Volumes] = {}
+    unread, problems = [], []
     for scan_id, path in stats_files.items():
         try:
-            volumes = read_aseg(path)
+            measured[scan_id] = read_aseg(path)
         except BadInputError as error:
             unread.append(str(error))
             continue
-        filled[scan_id] = volumes
-        problems += [f"{scan_id}: {problem}" for problem in volumes.problems]
-    notes = [f"{counted(len(filled), 'scan', 'has')} volumes from cohort.freesurfer_folder", *_implausible(problems)]
+        problems += [f"{scan_id}: {problem}" for problem in measured[scan_id].problems]
     missing = [scan.scan_id for scan in scans if scan.scan_id not in stats_files]
-    for names, noun, text in (
-        (missing, "scan", "without a subject there, volumes from other sources stay"),
-        (unmatched, "subject", "there without a scan"),
-        (ambiguous, "subject", "there ignored, because several scans could be meant"),
-        (unread, "subject", "there unreadable"),
-    ):
-        if names:
-            notes.append(f"{counted(len(names), noun)} {text}: {listed(names, 3)}")
-    return [_with_volumes(candidate, filled) for candidate in candidates], notes
-
-
-def _implausible(problems: Sequence[str]) -> list[str]:
-    text = f"{counted(len(problems), 'implausible volume')} left out (in mm3?)"
-    return [f"{text}: {listed(problems)}"] if problems else []
-
-
-def _with_volumes(candidate: Candidate, volumes: dict[str, Volumes]) -> Candidate:
-    own_volumes = volumes.get(candidate.scan.scan_id)
-    if own_volumes is None or not candidate.scan.kept:
-        return candidate
-    scan = candidate.scan
-    if own_volumes.total is not None:
-        scan = dataclasses.replace(
-            scan,
-            hippocampus_mm3=own_volumes.total,
-            hippocampus_left_mm3=own_volumes.left,
-            hippocampus_right_mm3=own_volumes.right,
-            hippocampus_source=own_volumes.source,
-        )
-    if own_volumes.intracranial is not None:
-        scan = dataclasses.replace(scan, tiv_mm3=own_volumes.intracranial, tiv_source=own_volumes.intracranial_source)
-    return dataclasses.replace(candidate, scan=scan)
+    notes = [
+        f"{counted(len(measured), 'scan', 'has')} volumes from cohort.freesurfer_folder",
+        *note_on(problems, "implausible volume", "left out (in mm3?)"),
+        *note_on(missing, "scan", "without a subject there, volumes from other sources stay", limit=3),
+        *note_on(unmatched, "subject", "there without a scan", limit=3),
+        *note_on(ambiguous, "subject", "there ignored, because several scans could be meant", limit=3),
+        *note_on(unread, "subject", "there unreadable", limit=3),
+    ]
+    filled = []
+    for candidate in candidates:
+        volumes = measured.get(candidate.scan.scan_id, Volumes()) if candidate.scan.kept else Volumes()
+        if volumes.total is not None:
+            candidate = candidate.with_scan(**volumes.of_hippocampus)
+        if volumes.intracranial is not None:
+            candidate = candidate.with_scan(**volumes.of_head)
+        filled.append(candidate)
+    return filled, notes
 
 
 def _match(scans: Sequence[Scan], subjects: Sequence[tuple[str, Path]]) -> tuple[dict[str, Path], list[str], list[str]]:
@@ -163,14 +133,14 @@ def named_scan(name: str) -> tuple[str | None, str | None, str | None]:
     (('I118671', None, None), (None, 'sub-ADNI002S0295', None), (None, None, None))
     """
     base = name.split(LONGITUDINAL, 1)[0]
-    image = _IMAGE.search(base)
+    number = _IMAGE.search(base)
+    image = number[0] if number else None
     if bids := _BIDS.search(base):
-        return (image[0] if image else None), bids[1], bids[2]
+        return image, bids[1], bids[2]
     if ptid := _PTID.search(base):
-        participant = "sub-ADNI" + ptid[1].upper().replace("_", "")
-        code = ptid[2] if ptid[2] and not image else None
-        return (image[0] if image else None), participant, visit_of(code).session_id if code else None
-    return (image[0] if image else None), None, None
+        session = visit_of(ptid[2]).session_id if ptid[2] and not image else None
+        return image, values.adni_participant(ptid[1]), session
+    return image, None, None
 
 
 LEFT_HIPPOCAMPUS, RIGHT_HIPPOCAMPUS = 17, 53
@@ -247,9 +217,9 @@ def _program(path: Path, text: str) -> str:
     build = stamp.read_text(encoding="utf-8", errors="replace") if stamp.is_file() else ""
     fast = "fastsurfer" in header.lower() or "+DKT" in path.name or (scripts / "deep-seg.log").is_file()
     name = "FastSurfer" if fast else "FreeSurfer"
-    named = re.search(rf"{name}[^\n]*", header, re.IGNORECASE)
+    stated = re.search(rf"{name}[^\n]*", header, re.IGNORECASE)
     after_system = "" if fast else build.split("x86_64", 1)[-1]
-    version = _VERSION.search(named[0] if named else "") or _VERSION.search(after_system)
+    version = _VERSION.search(stated[0] if stated else "") or _VERSION.search(after_system)
     return f"{name} {version[1]}" if version else f"{name}, version unknown"
 
 
@@ -264,6 +234,15 @@ class Volumes:
     intracranial: float | None = None
     intracranial_source: str | None = None
     problems: tuple[str, ...] = ()  # volumes left out, with reasons
+
+    @property
+    def of_hippocampus(self) -> dict[str, Any]:
+        sides = {"hippocampus_left_mm3": self.left, "hippocampus_right_mm3": self.right}
+        return {"hippocampus_mm3": self.total, **sides, "hippocampus_source": self.source}
+
+    @property
+    def of_head(self) -> dict[str, Any]:
+        return {"tiv_mm3": self.intracranial, "tiv_source": self.intracranial_source}
 
 
 def plausible_volumes(
@@ -284,43 +263,32 @@ def plausible_volumes(
     intracranial = plausible(intracranial, "tiv_mm3", "intracranial volume")
     if total is None and left is not None and right is not None:
         total = round(left + right, 4)
-    return Volumes(
-        total,
-        left,
-        right,
-        source if {total, left, right} != {None} else None,
-        intracranial,
-        source if intracranial is not None else None,
-        tuple(problems),
-    )
+    of_hippocampus = source if {total, left, right} != {None} else None
+    of_head = source if intracranial is not None else None
+    return Volumes(total, left, right, of_hippocampus, intracranial, of_head, tuple(problems))
 
 
 def complete_volumes(first: Volumes, second: Volumes) -> Volumes:
     """Volumes of the first source, completed by the second without mixing two segmentations.
 
-    Left and right of the second are used only if they add up to the total of the first (within 1 %), that is, if they
-    come from the same segmentation; otherwise all three come from one source.
+    Left and right of the second are used only if they add up to the total of the first (within 1 %).
     """
-    problems = first.problems + second.problems
     if first.total is None and first.left is None:
         hippocampus = second
-    elif first.total is not None and first.left is None and _adds_up(second, first.total):
+    elif (
+        first.total is not None
+        and first.left is None
+        and second.left is not None
+        and second.right is not None
+        and abs(second.left + second.right - first.total) <= 0.01 * first.total
+    ):
         hippocampus = replace(second, total=first.total, source=f"{first.source}; left and right: {second.source}")
     else:
         hippocampus = first
     head = first if first.intracranial is not None else second
-    return Volumes(
-        hippocampus.total,
-        hippocampus.left,
-        hippocampus.right,
-        hippocampus.source,
-        head.intracranial,
-        head.intracranial_source,
-        problems,
-    )
-
-
-def _adds_up(halves: Volumes, total: float) -> bool:
-    return (
-        halves.left is not None and halves.right is not None and abs(halves.left + halves.right - total) <= 0.01 * total
+    return replace(
+        hippocampus,
+        intracranial=head.intracranial,
+        intracranial_source=head.intracranial_source,
+        problems=first.problems + second.problems,
     )
