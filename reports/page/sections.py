@@ -29,6 +29,9 @@ from heatlas.reports.questions.trust import PLANTED, PLANTED_EFFECTS
 from heatlas.reports.read.run_files import PREDICTIONS_OF
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import LONGEST_TEXT, count, listing, number, percent, shortened
+from heatlas.reports.words.sentences import Words
+
+WORDS = Words(__file__)
 
 
 @dataclass(frozen=True)
@@ -77,14 +80,8 @@ def _in_short(material: Material) -> Mapping[str, Any]:
 _SYNTHETIC = (PLANTED.id, PLANTED_EFFECTS.id)
 
 
-IN_SHORT = Question(
-    "in-short", "Other questions, in one line each", "In short", pages.SUMMARY, draw=_in_short, tasks=ANY_TASK,
-    applies=lambda run: not run.without_labels,
-)  # fmt: skip
-UNDEFINED = Question(
-    "undefined", "What is not defined for this task", "Not defined", pages.METHODS, draw=_undefined,
-    tasks=ANY_TASK - {TWO_CLASSES},
-)  # fmt: skip
+IN_SHORT = Question.read(WORDS, "in-short", draw=_in_short, tasks=ANY_TASK, applies=lambda run: not run.without_labels)
+UNDEFINED = Question.read(WORDS, "undefined", draw=_undefined, tasks=ANY_TASK - {TWO_CLASSES})
 
 OWN = (
     APPLIED, summary.BRAIN, summary.RANKING, IN_SHORT, cohort.PARTICIPANTS, PRIMARY, performance.PERFORMANCE,

@@ -12,12 +12,11 @@ import pandas as pd
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.cohort.people.tasks import NUMBER
 from heatlas.pipeline.run.config.settings import Config
-from heatlas.reports.frame.pages import CLINICAL
 from heatlas.reports.frame.tables import correction
 from heatlas.reports.questions.findings import FEW_FIRSTS, firsts_in_words, with_places
 from heatlas.reports.questions.question import CLASSES, CLEAR, Question, Verdict, rows_where, survivors
-from heatlas.reports.questions.views import CI, IntervalChart, N, View
-from heatlas.reports.read.run_record import OUTCOMES, RunRecord
+from heatlas.reports.questions.views import CI, N
+from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import (
     count,
     fixed,
@@ -30,7 +29,10 @@ from heatlas.reports.words.numbers import (
     percent,
     shortened,
 )
+from heatlas.reports.words.sentences import Words
 from heatlas.reports.words.wording import OWN, biomarker_in_words, covariates_in_words, worded
+
+WORDS = Words(__file__)
 
 
 @dataclass(frozen=True)
@@ -124,48 +126,16 @@ _COLUMNS = (
     "biomarker", "scan_group", "estimator", "covariates", "map", "group", "r", *CI, "p", "p_fwe", "p_fdr", *N, "note",
 )  # fmt: skip
 
-ASSOCIATIONS = Question(
-    "associations", "Does relevance follow clinical measures?", "Clinical measures", CLINICAL,
-    "Correlation over participants of regional relevance with volumes, scores and further measures at the visit of "
-    "the scan; each person's scans are averaged first and participants are permuted. Corrected p values take account "
-    "of all regions and maps of a question at once. A correlation over both classes together also reflects "
-    "the difference between the classes; a correlation within a class does not.",
-    (
-        View(
-            "associations", "Within a class: density against clinical measures, clearest first.", _COLUMNS,
-            where={"metric": ["density"], "scan_group": ["{positive}", "{negative}", *OUTCOMES]},
-            order=("p_fwe", "-r"), shown=20, finding="p_fwe", optional=True,
-            intervals=IntervalChart(("biomarker", "group", "scan_group", "map", "estimator"), "r", "ci_low", "ci_high",
-                                "correlation"),
-        ),
-        View(
-            "associations", "Over both classes: density against clinical measures, clearest first.", _COLUMNS,
-            where={"metric": ["density"], "scan_group": ["all", None]}, order=("p_fwe", "-r"), shown=10,
-            finding="p_fwe", optional=True,
-            text="Over {positive} and {negative} together, relevance and most measures differ between the classes, "
-            "relevance because maps are scaled by the {start} of {positive}. A correlation here may reflect "
-            "only that.",
-        ),
-    ),
-    facts_of_associations,
-    _answer_of_associations,
+ASSOCIATIONS = Question.read(
+    WORDS,
+    "associations",
+    facts=facts_of_associations,
+    answer=_answer_of_associations,
     methods=_methods_of_associations,
     tasks=CLASSES,
-)  # fmt: skip
+)
 
-NUMBER_ASSOCIATIONS = Question(
-    "number-associations", "Does relevance follow the number?", "Relevance and the number", CLINICAL,
-    "Correlation over participants of regional relevance with the target, with the corrected gap and with further "
-    "measures; each person's scans are averaged first and participants are permuted. Corrected p values take account "
-    "of all regions and maps of a question at once. Maps explain the predicted number, so regions whose relevance "
-    "follows the target contribute most to the prediction.",
-    (
-        View("associations", "Density against the target and further measures, clearest first.", _COLUMNS,
-             where={"metric": ["density"]}, order=("p_fwe", "-r"), shown=20, finding="p_fwe"),
-    ),
-    answer=follows_number,
-    tasks=frozenset({NUMBER}),
-)  # fmt: skip
+NUMBER_ASSOCIATIONS = Question.read(WORDS, "number-associations", answer=follows_number, tasks=frozenset({NUMBER}))
 
 
 @dataclass(frozen=True)
@@ -244,38 +214,9 @@ def _methods_of_conversion(found: Progression) -> str:
     return " ".join(parts)
 
 
-PROGRESSION = Question(
-    "progression", "Does it predict who converts?", "Progression", CLINICAL,
-    "People with MCI, predicted by networks that were trained on {positive} and {negative} and never on them. "
-    "Concordance is the chance that, of two people, the one with the higher score converts first; 0.5 is guessing. "
-    "Concordance and Cox models use all conversions to AD at any later visit; the area under the curve, sensitivity "
-    "and specificity use those within {horizon} months, among people who were followed that long. Trajectories: "
-    "each person's visits give one slope; a group's mean slope is tested by flipping signs, and groups are compared "
-    "with the network held, by permuting people within networks.",
-    (
-        View(
-            "progression", "Prediction of conversion to AD from the first scan.",
-            ("predictor", "measure", "estimate", *CI, "p", "n_participants", "n_events", "event", "note"), shown=30,
-            intervals=IntervalChart(("predictor", "measure"), "estimate", "ci_low", "ci_high", "estimate", 0.5),
-        ),
-        View(
-            "cox", "Cox models, per standard deviation of the predictor.",
-            ("predictor", "map", "group", "model", "covariates", "hazard_ratio", *CI, "p_wald", "p", "p_fdr",
-             "p_proportional", "concordance",
-             "n_participants", "n_events", "n_censored", "n_competing", "event", "note"),
-            order=("p_fdr", "p"), shown=20, finding="p_fdr",
-        ),
-        View(
-            "trajectories", "Change per year, in standard deviations.",
-            ("response", "map", "group", "term", "estimate", *CI, "p", "p_fwe", "p_fdr",
-             *N, "n_repeated", "note"),
-            order=("p_fdr", "p"), shown=20, finding="p_fdr",
-        ),
-    ),
-    facts_of_conversion,
-    _answer_of_conversion,
-    methods=_methods_of_conversion,
-)  # fmt: skip
+PROGRESSION = Question.read(
+    WORDS, "progression", facts=facts_of_conversion, answer=_answer_of_conversion, methods=_methods_of_conversion
+)
 
 
 FIT = 0.1  # largest share of control scores beyond ±1.96 (expected: 0.05) with which norms are said to fit
@@ -363,30 +304,4 @@ def _methods_of_norms(norms: Norms) -> str:
     return " ".join([scores] * norms.has_scores + [subtypes] * norms.has_kinds)
 
 
-NORMS = Question(
-    "norms", "Against the norm: w-scores and subtypes", "Norms", CLINICAL,
-    "A w-score is the distance of a person from the value expected for {negative} of the same age, sex and further "
-    "covariates, in standard deviations; the norm of each fold comes from its own training participants of {negative}. "
-    "Subtypes are clusters of fingerprints; they are reported only if they are stable and the gap statistic prefers "
-    "them to a single group.",
-    (
-        View(
-            "w_calibration", "Do the norms fit? Controls scored against the others, worst first.",
-            ("source", "group", "n_controls", "mean_z", "sd_z", "beyond", "note"), where={"fold": ("all",)},
-            order=("-mean_z",), shown=10,
-        ),
-        View(
-            "subtype_numbers", "How many subtypes.",
-            ("source", "k", "chosen", "gap", "gap_error", "ambiguous", "rand", "rand_low", "rand_high", "smallest",
-             "n_participants", "note"), shown=30,
-        ),
-        View(
-            "subtype_comparison", "How subtypes differ.",
-            ("source", "compared", "measure", "value", "means", "f", "p", "p_fdr", "n_participants", "note"),
-            order=("p_fdr",), shown=30, finding="p_fdr",
-        ),
-    ),
-    facts_of_norms,
-    _answer_of_norms,
-    methods=_methods_of_norms,
-)  # fmt: skip
+NORMS = Question.read(WORDS, "norms", facts=facts_of_norms, answer=_answer_of_norms, methods=_methods_of_norms)

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import pandas as pd
 
 from heatlas.pipeline.attribution.titles import map_title
-from heatlas.reports.frame.pages import PERFORMANCE, REGIONS
 from heatlas.reports.questions.question import (
     CLASSES,
     CLEAR,
@@ -27,7 +26,7 @@ from heatlas.reports.questions.question import (
     g_in_words,
     survivors,
 )
-from heatlas.reports.questions.views import CI, G, IntervalChart, N, View
+from heatlas.reports.questions.views import CI, G
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import (
     LONGEST_TEXT,
@@ -42,7 +41,10 @@ from heatlas.reports.words.numbers import (
     sentence_case,
     shortened,
 )
+from heatlas.reports.words.sentences import Words
 from heatlas.reports.words.wording import biomarker_in_words, covariates_in_words, worded
+
+WORDS = Words(__file__)
 
 
 @dataclass(frozen=True)
@@ -179,74 +181,13 @@ _COLUMNS = (
     "p_fwe_adjusted", "n_first", "n_second", "note",
 )  # fmt: skip
 
-COMPARISONS = Question(
-    "comparisons", "Where do groups differ?", "Group comparisons", REGIONS,
-    "Classes, and right and wrong predictions, compared region by region over participants, with the test fold held. "
-    "Outcomes (true and false positives and negatives) are defined by the network's output, which LRP and evidence "
-    "maps divide among voxels; a difference between outcomes is therefore partly one of the output itself. "
-    "The first tables show where relevance lies (share of the map), the last how much of it there is (density). With "
-    "several test folds, the difference, its interval and g are within folds and may differ from the difference of the "
-    "two means. Adjusted p: covariates are held constant too.",
-    (
-        View(
-            "group_comparisons", "Share of the map in {positive} and {negative}, clearest first.", _COLUMNS,
-            where={"metric": ["share"], "comparison": ["{positive}/{negative}", "positive/negative"]},
-            order=("p_fwe", "-hedges_g"), shown=20, finding="p_fwe", optional=True,
-            intervals=IntervalChart(("group", "map"), "difference", "ci_low", "ci_high",
-                                    "difference in share of the map", n=("n_first", "n_second")),
-        ),
-        View(
-            "group_comparisons", "Share of the map, every comparison; outcomes condition on the network's output.",
-            _COLUMNS, where={"metric": ["share"]},
-            order=("p_fwe", "-hedges_g"), shown=10, finding="p_fwe", optional=True,
-        ),
-        View(
-            "group_comparisons", "Density between groups, clearest first.",
-            ("comparison", "map", "group", "difference", *CI, *G, "p_fwe", "p_fwe_adjusted", "log_gain_shrunk",
-             "log_gain_shrunk_low", "log_gain_shrunk_high", "n_first", "n_second", "note"),
-            where={"metric": ["density"]}, order=("p_fwe", "-hedges_g"), shown=10, finding="p_fwe", optional=True,
-            text="A density is not divided by the map's total, and a map adds up to about the {start} of {positive}, "
-            "whatever the region. Between {positive} and {negative}, and between other groups that the "
-            "network predicts differently, density therefore differs nearly everywhere: read the share of the map "
-            "first. The log-gain is the logarithm of the ratio of two means. Shrinkage pulls uncertain log-gains "
-            "towards the mean of their map, so that ratios of two very small means do not lead the list.",
-        ),
-    ),
-    facts_of_comparisons,
-    _answer_of_comparisons,
-    methods=_methods_of_comparisons,
-)  # fmt: skip
+COMPARISONS = Question.read(
+    WORDS, "comparisons", facts=facts_of_comparisons, answer=_answer_of_comparisons, methods=_methods_of_comparisons
+)
 
-EFFECTS = Question(
-    "effects", "Regions that tell the classes apart", "Region effects", REGIONS,
-    "Density of relevance in each region, compared between the classes. Read this with care, and the share of the map "
-    "first: densities are not divided by the map's total, which is nearly the {start} of {positive}. A difference in "
-    "almost every region therefore repeats the prediction and is no finding about the region. The corrected p is "
-    "family-wise, over all maps and regions at once.",
-    (
-        View(
-            "group_comparisons", "The clearest differences of the leading maps, {positive} first.",
-            ("map", "group", "mean_first", "mean_second", "difference", *CI, *G, "t", "n_first", "n_second",
-             "p_fwe", "p_fdr", "note"), where={"metric": ["density"], "comparison": ["{positive}/{negative}"]},
-            order=("p_fwe", "-t"), shown=30, finding="p_fwe",
-        ),
-    ),
-    facts_of_comparisons,
-    _effects,
-    requires=("group_comparisons",),
-    absent="Differences between the classes have not been tested yet.",
-)  # fmt: skip
+EFFECTS = Question.read(WORDS, "effects", facts=facts_of_comparisons, answer=_effects)
 
-REGION_MEANS = Question(
-    "region-means", "All regions", "Region table", REGIONS,
-    "Means over participants (each person's scans averaged first); gain is that of true positives against {negative} "
-    "of the same test fold. Values of each scan and side are in group/relevance.tsv.",
-    (
-        View("region_summary", "Relevance by region and group of scans, densest first.",
-             ("group", "map", "scan_group", "mean_density", *CI, "mean_sum", "mean_gain", "n_gain", *N),
-             where={"scan_group": ["{positive}", "{negative}", "TP"]}, order=("-mean_density",), shown=60),
-    ),
-)  # fmt: skip
+REGION_MEANS = Question.read(WORDS, "region-means")
 
 
 _QUANTITIES = {"sum": "relevance", "density": "density", "gain": "gain", "share": "share of the map"}
@@ -305,9 +246,6 @@ def _answer_of_primary(outcome: Outcome) -> Verdict:
     )
 
 
-_ASKED = "What is the primary outcome?"
-
-
 def _headline(run: RunRecord) -> Answer | None:
     """The answer at the top of the report; None for a run without a primary outcome."""
     outcome = facts_of_primary(run)
@@ -315,9 +253,8 @@ def _headline(run: RunRecord) -> Answer | None:
         return None
     said, row = _answer_of_primary(outcome), outcome.row
     if not outcome.is_known:
-        return Answer(_ASKED, f"{said.answer} {said.grounds}")
-    return Answer(
-        _ASKED, f"{said.answer} {sentence_case(outcome.asked)}.", f"r = {fixed(row['r'])}",
+        return Answer(f"{said.answer} {said.grounds}")
+    return Answer(f"{said.answer} {sentence_case(outcome.asked)}.", f"r = {fixed(row['r'])}",
         f"{outcome.span}, {p_value(row['p'])}, n = {number(row['n_participants'])}", said.grounds,
     )  # fmt: skip
 
@@ -343,22 +280,12 @@ def _methods_of_primary(outcome: Outcome) -> str:
     )
 
 
-PRIMARY = Question(
-    "primary", "The primary outcome", "Primary outcome", PERFORMANCE,
-    "The one question that this run named before any result ([statistics.primary] of its configuration), so its p "
-    "needs no correction. All other tests are secondary (a question of the study, corrected over all of its tests) or "
-    "exploratory (several questions or audits side by side, not corrected for each other); the caption of each table "
-    "says which, over which family its p values are corrected, and how.",
-    (
-        View(
-            "primary", "One test.",
-            ("map", "metric", "group", "biomarker", "scan_group", "covariates", "r", *CI, "p", "exchanged", *N,
-             "note"), leading=False,
-        ),
-    ),
-    facts_of_primary,
-    _answer_of_primary,
+PRIMARY = Question.read(
+    WORDS,
+    "primary",
+    facts=facts_of_primary,
+    answer=_answer_of_primary,
     methods=_methods_of_primary,
     tasks=CLASSES,
-    headline=Headline(_ASKED, ("primary",), _headline),
-)  # fmt: skip
+    headline=Headline(("primary",), _headline),
+)

@@ -10,12 +10,13 @@ import pandas as pd
 
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.regions.audit import NO_REGION
-from heatlas.reports.frame.pages import FAIRNESS
 from heatlas.reports.questions.question import CLEAR, Caution, Check, Question, Verdict
-from heatlas.reports.questions.views import CI, IntervalChart, N, View
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import count, fixed, is_missing, listing, number, p_value, percent, sentence_case
+from heatlas.reports.words.sentences import Words
 from heatlas.reports.words.wording import worded
+
+WORDS = Words(__file__)
 
 MARGIN = 1.1  # smallest enrichment that is mentioned, if its interval, where it has one, lies above 1
 UNCOVERED = 1 / 3  # share of |relevance| in no region above which the report warns
@@ -220,31 +221,15 @@ def _methods(audit: Audit) -> str:
     return " ".join(parts)
 
 
-SHORTCUTS = Question(
-    "shortcuts", "Does it use shortcuts?", "Shortcut audit", FAIRNESS,
-    "A network can be right for reasons that have nothing to do with the disease: the edge of the brain mask, fluid, "
-    "the scanner. An enrichment of 1 means that relevance is spread evenly; site and field strength should not be "
-    "predictable from relevance. Relevance in fluid need not be a shortcut: ventricles widen in Alzheimer's.",
-    (
-        View(
-            "shortcuts", "Relevance in places that should not matter.",
-            ("map", "compartment", "reference", "share", "voxel_share", "enrichment", *CI,
-             "enrichment_positive", "enrichment_negative", "difference", "difference_low", "difference_high", "p_fdr",
-             "n_participants", "note"), shown=30,
-            intervals=IntervalChart(("compartment", "map"), "enrichment", "ci_low", "ci_high", "enrichment", 1.0),
-        ),
-        View(
-            "site_prediction", "Site and field strength from relevance, out of fold.",
-            ("target", "map", "balanced_accuracy", *CI, "chance", "null_mean", "p", "p_fwe", "n_sites",
-             *N, "note"),
-            shown=20, finding="p_fwe", leading=False,
-            intervals=IntervalChart(("target", "map"), "balanced_accuracy", "ci_low", "ci_high",
-                                    "balanced accuracy", None),
-        ),
+SHORTCUTS = Question.read(
+    WORDS,
+    "shortcuts",
+    facts=facts,
+    answer=_answer,
+    cautions=(
+        Check("site", _readable_site, ("site_prediction",)),
+        Check("no-region", _in_no_region, ("shortcuts",)),
+        Check("gathered", _gathered_outside, ("shortcuts",)),
     ),
-    facts,
-    _answer,
-    (Check("site", _readable_site, ("site_prediction",)), Check("no-region", _in_no_region, ("shortcuts",)),
-     Check("gathered", _gathered_outside, ("shortcuts",))),
-    _methods,
-)  # fmt: skip
+    methods=_methods,
+)

@@ -12,10 +12,8 @@ import pandas as pd
 
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.evaluation.planted import TOP
-from heatlas.reports.frame.pages import EVALUATION, MAPS
 from heatlas.reports.questions.findings import Place, place_of
 from heatlas.reports.questions.question import CLEAR, Caution, Check, Question, Verdict, classes_compared, rows_where
-from heatlas.reports.questions.views import N, View
 from heatlas.reports.read.run_record import RunRecord, has_passed
 from heatlas.reports.words.numbers import (
     count,
@@ -28,7 +26,10 @@ from heatlas.reports.words.numbers import (
     percent,
     sentence_case,
 )
+from heatlas.reports.words.sentences import Words
 from heatlas.reports.words.wording import worded
+
+WORDS = Words(__file__)
 
 NOT_EVALUATED = "Null and faithfulness checks of the maps have not been run yet (heatlas evaluate)."
 COHORTS = {"run": "scans of the run", "planted": "copies of its controls with planted loss"}
@@ -179,22 +180,13 @@ def order_of_networks(run: RunRecord) -> str:
     return f" Networks trained on different people order the regions {how}: do not read much into the order."
 
 
-AGREEMENT = Question(
-    "agreement", "Do networks, values of β and methods agree?", "Agreement", MAPS,
-    "Agreement of rankings of regions. Kendall's W is 1 if all rankings are the same, and 1 divided by their number "
-    "by chance. Networks of different folds share most of their training participants, so their agreement is an upper "
-    "bound.",
-    (
-        View(
-            "ranking_agreement", "Agreement of rankings of regions by density, over all scans.",
-            ("between", "map", "n_rankings", "kendall_w", "overlap", "overlap_chance", "top", "n_regions",
-             "n_participants", "note"), where={"metric": ["density"], "scans": ["all"]}, shown=30, leading=False,
-        ),
-    ),
-    rankings_compared,
-    _do_they_agree,
+AGREEMENT = Question.read(
+    WORDS,
+    "agreement",
+    facts=rankings_compared,
+    answer=_do_they_agree,
     methods=lambda rows: "Agreement of rankings of regions is Kendall's W [@kendall].",
-)  # fmt: skip
+)
 
 
 NEARLY_ALL = 0.9  # an effect that is found in at least this share of the regions says nothing about its place
@@ -395,31 +387,12 @@ def _effects(found: Effects) -> Verdict | None:
     )
 
 
-PLANTED = Question(
-    "planted", "Are the planted regions found?", "Planted truth", EVALUATION,
-    "The regions in which disease was planted are known. The table shows how many of them lead the ranking of regions "
-    "in true positives, and how much of the positive relevance lies in them.",
-    (
-        View("planted_recovery", "Recovery of the planted regions in true positives.",
-             ("map", "metric", "hits", "n_planted", "top", "expected_hits", "p_value", "found", "relevance_share",
-              "volume_share", "enrichment", *N), leading=False, shown=40),
-    ),
-    planted_recovery,
-    _are_they_found,
-    (Check("planted", _missed, ("planted_recovery",)),),
-)  # fmt: skip
+PLANTED = Question.read(
+    WORDS,
+    "planted",
+    facts=planted_recovery,
+    answer=_are_they_found,
+    cautions=(Check("planted", _missed, ("planted_recovery",)),),
+)
 
-PLANTED_EFFECTS = Question(
-    "planted-effects", "Are planted effects found, and only these?", "Planted effects", EVALUATION,
-    "Planted effects are the disease in the planted regions and everything else that was put into the data of a "
-    "synthetic cohort; they should be found. Null effects were not planted and should not be found.",
-    (
-        View(
-            "planted_effects", "What was planted and what was found.",
-            ("effect", "expected", "verdict", "where", "estimate", "estimate_is", "p", "p_is", "n_tests", "note"),
-            leading=False, shown=40, verdicts=True,
-        ),
-    ),
-    _facts_of_effects,
-    _effects,
-)  # fmt: skip
+PLANTED_EFFECTS = Question.read(WORDS, "planted-effects", facts=_facts_of_effects, answer=_effects)

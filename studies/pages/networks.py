@@ -18,12 +18,12 @@ from heatlas.reports.figures.gallery import Picture
 from heatlas.reports.figures.maps import MapRow, draw_map_grid
 from heatlas.reports.figures.slices import GROUP_PERCENTILES, HIPPOCAMPAL_CUTS
 from heatlas.reports.frame.material import Material
-from heatlas.reports.frame.pages import EVALUATION
 from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table
 from heatlas.reports.questions.question import ANY_TASK, ROWS, PartView, Question
 from heatlas.reports.questions.trust import title_of
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import count, fixed, listing, mid_sentence, number, p_cell, p_value, percent, signed
+from heatlas.reports.words.sentences import Words
 from heatlas.studies.before_after.measures import AFTER, BEFORE
 from heatlas.studies.before_after.stage import LARGEST_DROP, OF_MAPS
 from heatlas.studies.before_after.stage import NAME as OBJECTIVE
@@ -37,6 +37,8 @@ from heatlas.studies.objectives.maps_in_training import ATTENTION
 from heatlas.studies.representations.probes import ALL, PROBES
 from heatlas.studies.representations.table import AGREEMENT, BACKBONE, SITE
 from heatlas.studies.retraining.stage import AT_RANDOM, NOTHING
+
+WORDS = Words(__file__)
 
 ALPHA = 0.05
 _PAIRS = {
@@ -401,7 +403,4 @@ def _changes(row: pd.Series, name: str, decimals: int) -> str:
     return f"changes by {signed(change, decimals)} (95 % interval {low} to {high})"
 
 
-BEFORE_AFTER = Question(
-    "before-after", "What did training with maps change?", "Training with maps", EVALUATION, draw=build,
-    applies=applies, tasks=ANY_TASK, after="evaluation",
-)  # fmt: skip
+BEFORE_AFTER = Question.read(WORDS, "before-after", draw=build, applies=applies, tasks=ANY_TASK)

@@ -32,7 +32,6 @@ from heatlas.reports.figures.gallery import BLUE, GREY, INK, ORANGE, VERMILION, 
 from heatlas.reports.figures.maps import GroupMap, draw_group_maps
 from heatlas.reports.figures.slices import BrainImage, ColourScale
 from heatlas.reports.frame.material import Material
-from heatlas.reports.frame.pages import REGIONS
 from heatlas.reports.frame.tables import PageTable, columns_of, page_table
 from heatlas.reports.questions.question import CLEAR, Question, Verdict, first_few, rows_where
 from heatlas.reports.questions.views import CI
@@ -50,7 +49,10 @@ from heatlas.reports.words.numbers import (
     sentence_case,
     shortened,
 )
+from heatlas.reports.words.sentences import Words
 from heatlas.reports.words.wording import covariates_in_words, worded
+
+WORDS = Words(__file__)
 
 NAME = "image_differences"
 NAMED = 6  # regions named of each kind
@@ -259,11 +261,7 @@ def _with_room(values: np.ndarray, share: float) -> tuple[float, float]:
     return low - room, high + room
 
 
-IMAGE_DIFFERENCES = Question(
-    "image-differences", "What differs in the images, and what does the network use?", "Images and evidence", REGIONS,
-    draw=build_regions, requires=("image_differences",), absent="Images have not been compared with the maps: "
-    "notes.tsv says why, or the statistics have not run.", answer=verdict_on_regions,
-)  # fmt: skip
+IMAGE_DIFFERENCES = Question.read(WORDS, "image-differences", draw=build_regions, answer=verdict_on_regions)
 
 
 TESTS, CLUSTERS = "voxel_tests", "voxel_clusters"
@@ -376,7 +374,6 @@ def _table_of_voxels(material: Material, source: str) -> PageTable | None:
     return page_table(clusters, columns_of(run, CLUSTERS, _COLUMNS_OF_VOXELS), caption, 40)
 
 
-VOXELWISE = Question(
-    "voxelwise", "Where do images and maps differ, voxel by voxel?", "Voxel by voxel", REGIONS, draw=build_voxels,
-    requires=(TESTS,), applies=lambda run: run.has(TESTS), answer=verdict_on_voxels,
-)  # fmt: skip
+VOXELWISE = Question.read(
+    WORDS, "voxelwise", draw=build_voxels, applies=lambda run: run.has(TESTS), answer=verdict_on_voxels
+)

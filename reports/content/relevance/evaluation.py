@@ -26,14 +26,16 @@ from heatlas.pipeline.evaluation.scores.faithfulness import LOST
 from heatlas.pipeline.evaluation.scores.map_scores import MAP_SCORES
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.reports.figures.gallery import BLUE, GREY, LONGEST_METHOD, Picture, new_panels
-from heatlas.reports.frame import pages
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table, remark
 from heatlas.reports.questions.question import ANY_TASK, ROWS, Caution, Check, PartView, Question, first_few, rows_where
-from heatlas.reports.questions.trust import COHORTS, NOT_EVALUATED, evaluation, lines_on, title_of
+from heatlas.reports.questions.trust import COHORTS, evaluation, lines_on, title_of
 from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import RunRecord, has_passed
 from heatlas.reports.words.numbers import count, fixed, interval, mid_sentence, number, sentence_case, shortened, signed
+from heatlas.reports.words.sentences import Words
+
+WORDS = Words(__file__)
 
 LEAD = (
     "Every map is judged by what it should and should not show. It should find what was planted, if anything was; it "
@@ -398,17 +400,17 @@ def _leading_map_failed(run: RunRecord) -> Caution | None:
     )
 
 
-EVALUATION = Question(
-    "evaluation", "Which map can be trusted? Evaluation of the maps", "Evaluation of the maps", pages.EVALUATION,
-    draw=build, requires=("verdicts", "evaluation"), absent=NOT_EVALUATED, tasks=ANY_TASK, answer=evaluation,
+EVALUATION = Question.read(
+    WORDS,
+    "evaluation",
+    draw=build,
+    tasks=ANY_TASK,
+    answer=evaluation,
     cautions=(Check("leading-map", _leading_map_failed, ("verdicts",)),),
-)  # fmt: skip
+)
 FURTHER = "evaluation-parts"
 
 
 def further_results(views: Mapping[str, PartView]) -> Question:
     """The section of everything else that ``heatlas evaluate`` found."""
-    return Question(
-        FURTHER, "Further results of the evaluation", "Parts of the evaluation", pages.EVALUATION,
-        draw=partial(build_parts, views), applies=applies, tasks=ANY_TASK,
-    )  # fmt: skip
+    return Question.read(WORDS, FURTHER, draw=partial(build_parts, views), applies=applies, tasks=ANY_TASK)

@@ -22,12 +22,14 @@ from heatlas.reports.figures.gallery import BLUE, GREY, INK, VERMILION, Picture,
 from heatlas.reports.figures.maps import MapRow, draw_map_grid
 from heatlas.reports.figures.slices import HIPPOCAMPAL_CUTS, PERSON_PERCENTILES, Plane
 from heatlas.reports.frame.material import Material
-from heatlas.reports.frame.pages import MAPS, TRAINING
 from heatlas.reports.frame.tables import Column, numeric, page_table
 from heatlas.reports.questions.findings import in_words, small_regions
 from heatlas.reports.questions.question import ANY_TASK, CLEAR, Caution, Check, Question, rows_where
 from heatlas.reports.read.run_record import KEYS, RunRecord
 from heatlas.reports.words.numbers import count, fixed, is_missing, number, percent, shortened
+from heatlas.reports.words.sentences import Words
+
+WORDS = Words(__file__)
 
 
 def matrices(overlap: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -203,18 +205,17 @@ def _negative_start(run: RunRecord) -> Caution | None:
     return Caution("note", "Some maps have reversed signs.", text, "conservation")
 
 
-BETA = Question(
-    "beta", "Does the answer depend on β?", "Choice of β", MAPS, draw=build_beta, requires=("beta_overlap",),
-    absent="The overlap between values of β is not known yet.",
-)  # fmt: skip
-CONSERVATION = Question(
-    "conservation", "Does the relevance add up?", "Conservation", TRAINING, draw=build_conservation,
-    requires=("conservation",), absent="No scan has been explained yet.", tasks=ANY_TASK,
+BETA = Question.read(WORDS, "beta", draw=build_beta)
+CONSERVATION = Question.read(
+    WORDS,
+    "conservation",
+    draw=build_conservation,
+    tasks=ANY_TASK,
     cautions=(
         Check("negative-start", _negative_start, ("conservation", "predictions")),
         Check("losses", _losses, ("conservation",)),
     ),
-)  # fmt: skip
+)
 
 
 def build_patients(material: Material) -> Mapping[str, Any]:
@@ -375,7 +376,4 @@ def _name_spoke(ax: Any, region: str, angle: float) -> None:
     )  # fmt: skip
 
 
-PATIENTS = Question(
-    "patients", "Two individual patients", "Two patients", MAPS, draw=build_patients, requires=("fingerprints",),
-    absent="No pair of patients has been chosen yet.", applies=lambda run: run.config.report.people,
-)  # fmt: skip
+PATIENTS = Question.read(WORDS, "patients", draw=build_patients, applies=lambda run: run.config.report.people)

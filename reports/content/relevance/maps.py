@@ -37,13 +37,15 @@ from heatlas.reports.figures.slices import (
     smoothed,
     view_of,
 )
-from heatlas.reports.frame import pages
 from heatlas.reports.frame.material import Material
 from heatlas.reports.questions.question import ANY_TASK, Question
 from heatlas.reports.read.run_record import OUTCOMES, RunRecord, group_name
 from heatlas.reports.vector.drawing import fitted
 from heatlas.reports.viewer.component import LOWER, group_viewer
 from heatlas.reports.words.numbers import count, fixed, listing, mid_sentence
+from heatlas.reports.words.sentences import Words
+
+WORDS = Words(__file__)
 
 
 def spaces(run: RunRecord) -> str:
@@ -319,7 +321,4 @@ def regions_outlined(atlas_name: str, registration: RegistrationConfig, groups: 
     return BrainImage(atlas.labels, np.asarray(atlas.grid.affine)), bodies
 
 
-MAPS = Question(
-    "maps", "Where does it look? Mean maps", "Mean maps", pages.MAPS, draw=build, requires=("relevance_bilateral",),
-    absent="There are no mean heatmaps yet.", tasks=ANY_TASK,
-)  # fmt: skip
+MAPS = Question.read(WORDS, "maps", draw=build, tasks=ANY_TASK)

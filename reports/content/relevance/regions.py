@@ -17,7 +17,6 @@ from heatlas.pipeline.regions.ranking import METRICS, top_groups
 from heatlas.reports.content.run.summary import regions_that_differ
 from heatlas.reports.figures.gallery import Picture
 from heatlas.reports.figures.regions import draw_regions
-from heatlas.reports.frame import pages
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table, remark
 from heatlas.reports.questions.comparisons import REGION_MEANS
@@ -41,6 +40,9 @@ from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.viewer.explorer import region_explorer
 from heatlas.reports.words.numbers import count, fixed, listing, number, p_cell, percent, signed
+from heatlas.reports.words.sentences import Words
+
+WORDS = Words(__file__)
 
 TOP = 25
 FOUNDING_NUMBER = {"sum": 3, "density": 4, "gain": 5}
@@ -374,15 +376,14 @@ def _gain(run: RunRecord) -> Caution | None:
     )
 
 
-REGIONS = Question(
-    "regions", "Which regions?", "Regions", pages.REGIONS, draw=build, requires=("relevance_bilateral",),
-    absent="Heatmaps have not been summed over regions yet.", tasks=ANY_TASK,
+REGIONS = Question.read(
+    WORDS,
+    "regions",
+    draw=build,
+    tasks=ANY_TASK,
     cautions=(
         Check("sums", _sums_of_evidence, ("evidence", "relevance_bilateral")),
         Check("gain", _gain, ("relevance_bilateral", "predictions")),
     ),
-)  # fmt: skip
-REGION_TABLE = Question(
-    "region-table", "All regions", "Region table", pages.REGIONS, draw=build_table, requires=("region_summary",),
-    absent="The summary over regions is written with the statistics; this run has none yet.", tasks=CLASSES,
-)  # fmt: skip
+)
+REGION_TABLE = Question.read(WORDS, "region-table", draw=build_table, tasks=CLASSES)

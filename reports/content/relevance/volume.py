@@ -18,14 +18,16 @@ from heatlas.pipeline.run.layout.scan_files import beta_of
 from heatlas.pipeline.statistics.associations.volume_association import ADJUSTED, REGION, VOLUME, WITHIN
 from heatlas.reports.figures.gallery import BLUE, GREY, INK, VERMILION, Picture, new_figure
 from heatlas.reports.frame.material import Material
-from heatlas.reports.frame.pages import CLINICAL
 from heatlas.reports.frame.tables import columns_of, page_table
 from heatlas.reports.questions.findings import Estimate, leading_regions, smaller_shares
 from heatlas.reports.questions.question import CLEAR, Answer, Caution, Check, Headline, Question, rows_where
 from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import count, fixed, interval, is_missing, listing, number, p_value
+from heatlas.reports.words.sentences import Words
 from heatlas.reports.words.wording import OWN, hippocampal_source
+
+WORDS = Words(__file__)
 
 _LEAD = (
     "If the network uses atrophy of the hippocampus, then among true positives those with a smaller hippocampus should "
@@ -284,17 +286,14 @@ def within_folds(estimate: Estimate) -> str:
     return " within test folds" if estimate.fold_held else ""
 
 
-_ATROPHY = "Does it agree with atrophy?"
-
-
 def _does_it_agree(run: RunRecord) -> Answer:
     """The answer of the summary."""
     name = run.leading_map
     estimate = volume_estimate(run, name)
     if not run.has("volume_association"):
-        return Answer(_ATROPHY, "Not known: the statistics have not been run yet.")
+        return Answer("Not known: the statistics have not been run yet.")
     if estimate is None:
-        return Answer(_ATROPHY, "Not known: there are no true positives with a hippocampal volume, or too few of them.")
+        return Answer("Not known: there are no true positives with a hippocampal volume, or too few of them.")
     guided = volume_estimate(run, "gb")
     known = [
         (map_title(one), estimate_of_map)
@@ -329,7 +328,7 @@ def _does_it_agree(run: RunRecord) -> Answer:
         f"n = {count(estimate.participants, 'true positive')}, "
         f"FDR-corrected {p_value(estimate.p_fdr)}"
     )
-    return Answer(_ATROPHY, text, figure, caption, more.strip())
+    return Answer(text, figure, caption, more.strip())
 
 
 def _not_grown(run: RunRecord, name: str) -> str:
@@ -391,10 +390,10 @@ def _own_volumes(run: RunRecord) -> Caution | None:
     )
 
 
-VOLUME_AND_RELEVANCE = Question(
-    "volume", "Does relevance follow atrophy?", "Hippocampal volume", CLINICAL, draw=build,
-    requires=("volume_association",), absent="The association with hippocampal volume is not known: either the "
-    "statistics have not run, or no scan has a volume.",
+VOLUME_AND_RELEVANCE = Question.read(
+    WORDS,
+    "volume",
+    draw=build,
     cautions=(Check("own-volumes", _own_volumes, ("scans",)),),
-    headline=Headline(_ATROPHY, ("volume_association",), _does_it_agree),
-)  # fmt: skip
+    headline=Headline(("volume_association",), _does_it_agree),
+)

@@ -15,9 +15,7 @@ from markupsafe import Markup
 from heatlas.pipeline.cohort.people.inclusion import InclusionStep, scans_reached, steps
 from heatlas.pipeline.run.config.inclusion import read_rule
 from heatlas.reports.figures.gallery import OUTCOME_NAMES
-from heatlas.reports.frame import pages
 from heatlas.reports.frame.material import Material
-from heatlas.reports.frame.pages import SUMMARY
 from heatlas.reports.frame.tables import Column, PageTable, columns_of, numeric, page_table, remark
 from heatlas.reports.questions.question import ANY_TASK, Caution, Check, Question
 from heatlas.reports.read.people import ParticipantRecords
@@ -37,7 +35,10 @@ from heatlas.reports.words.numbers import (
     percent,
     shortened,
 )
+from heatlas.reports.words.sentences import Words
 from heatlas.reports.words.wording import hippocampal_source
+
+WORDS = Words(__file__)
 
 _DROPPED = ("participant_id", "session_id", "scan_id", "diagnosis", "site", "reason")
 _FAILED = ("stage", "unit", "error", "message", "traceback")
@@ -406,16 +407,17 @@ def _contradictions(run: RunRecord) -> Caution | None:
     return Caution("serious", "The tables of the input contradict themselves.", f"{reasons}{more}", "cohort")
 
 
-PARTICIPANTS = Question(
-    "participants", "Everyone, one page each", "Participants", SUMMARY, draw=build_participants, requires=("scans",),
-    absent="The input has not been read yet.", tasks=ANY_TASK,
-)  # fmt: skip
-COHORT = Question(
-    "cohort", "Who is in it", "Cohort", pages.COHORT, draw=build, requires=("scans",),
-    absent="The input has not been read yet: there is no scans.tsv.", tasks=ANY_TASK,
+PARTICIPANTS = Question.read(WORDS, "participants", draw=build_participants, tasks=ANY_TASK)
+COHORT = Question.read(
+    WORDS,
+    "cohort",
+    draw=build,
+    tasks=ANY_TASK,
     cautions=(
-        Check("few", _few, ("scans",)), Check("imbalanced", _imbalanced, ("scans",)),
-        Check("dropped", _dropped, ("scans",)), Check("unlike-classes", _unlike_classes, ("demographic_tests",)),
+        Check("few", _few, ("scans",)),
+        Check("imbalanced", _imbalanced, ("scans",)),
+        Check("dropped", _dropped, ("scans",)),
+        Check("unlike-classes", _unlike_classes, ("demographic_tests",)),
         Check("contradictions", _contradictions, ("notes",)),
     ),
-)  # fmt: skip
+)

@@ -20,12 +20,14 @@ from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
 from heatlas.pipeline.run.plain_text import last_part, plain, without_folders
 from heatlas.reports.content.run.methods import PARAGRAPHS, recorded_source, version_of
-from heatlas.reports.frame import pages
 from heatlas.reports.frame.material import Material
 from heatlas.reports.questions.question import ANY_TASK, Question
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import listing
+from heatlas.reports.words.sentences import Words
 from heatlas.reports.words.wording import GLOSSARY
+
+WORDS = Words(__file__)
 
 
 @dataclass(frozen=True)
@@ -256,16 +258,10 @@ def build_credits(material: Material) -> Mapping[str, Any]:
     return {"credits": credits(material.run), "files": files}
 
 
-METHODS = Question("methods", "Methods text", "Methods", pages.METHODS, draw=build_methods, tasks=ANY_TASK)
-GLOSSARY_PAGE = Question(
-    "glossary", "Glossary", "Glossary", pages.METHODS, draw=build_glossary, tasks=ANY_TASK,
-)  # fmt: skip
-PROVENANCE = Question(
-    "provenance", "How to repeat this run", "Provenance", pages.PROVENANCE, draw=build_provenance, tasks=ANY_TASK,
-)  # fmt: skip
-CREDITS = Question(
-    "credits", "How to cite, credits and licences", "How to cite", pages.PROVENANCE, draw=build_credits, tasks=ANY_TASK,
-)  # fmt: skip
+METHODS = Question.read(WORDS, "methods", draw=build_methods, tasks=ANY_TASK)
+GLOSSARY_PAGE = Question.read(WORDS, "glossary", draw=build_glossary, tasks=ANY_TASK)
+PROVENANCE = Question.read(WORDS, "provenance", draw=build_provenance, tasks=ANY_TASK)
+CREDITS = Question.read(WORDS, "credits", draw=build_credits, tasks=ANY_TASK)
 
 
 NOT_COMPUTED = "Not computed: the run stopped before its statistics."

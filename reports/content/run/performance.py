@@ -15,7 +15,6 @@ from matplotlib.ticker import MaxNLocator
 from heatlas.pipeline.statistics.performance.classification import ALL_FOLDS
 from heatlas.reports.content.run.methods import loss_in_words
 from heatlas.reports.figures.gallery import BLUE, GREY, INK, VERMILION, Picture, new_figure
-from heatlas.reports.frame import pages
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import Column, columns_of, numeric, page_table, text
 from heatlas.reports.questions.findings import performance_estimate
@@ -23,7 +22,10 @@ from heatlas.reports.questions.predictions import against_baselines
 from heatlas.reports.questions.question import ANY_TASK, Answer, Caution, Check, Headline, Question
 from heatlas.reports.read.run_record import OUTCOMES, RunRecord
 from heatlas.reports.words.numbers import count, fixed, interval, is_missing, listing, number, percent, sentence_case
+from heatlas.reports.words.sentences import Words
 from heatlas.reports.words.wording import worded
+
+WORDS = Words(__file__)
 
 
 def confusion(run: RunRecord) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -339,18 +341,15 @@ def _not_learned(run: RunRecord) -> Caution | None:
     )
 
 
-_HOW_GOOD = "How good is the classifier?"
-
-
 def _how_good(run: RunRecord) -> Answer:
     """The answer of the summary."""
     estimate = performance_estimate(run, "balanced_accuracy")
     if estimate is None:
         if run.has("predictions") and not run.has("performance"):
-            return Answer(_HOW_GOOD, "There are predictions; the statistics will add measures and intervals.")
+            return Answer("There are predictions; the statistics will add measures and intervals.")
         if run.has("predictions"):
-            return Answer(_HOW_GOOD, "There are predictions, but no balanced accuracy over both classes.")
-        return Answer(_HOW_GOOD, "Not known: no network has been trained and tested yet.")
+            return Answer("There are predictions, but no balanced accuracy over both classes.")
+        return Answer("Not known: no network has been trained and tested yet.")
     confidence = run.config.statistics.confidence
     estimates = {metric: performance_estimate(run, metric) for metric in ("sensitivity", "specificity", "auc")}
     others = [f"{worded(metric)} {fixed(one.value)}" for metric, one in estimates.items() if one is not None]
@@ -360,20 +359,27 @@ def _how_good(run: RunRecord) -> Answer:
         f"{listing(others)}. This rests on {count(estimate.scans, 'scan')} of "
         f"{count(estimate.participants, 'participant')}. {against_baselines(run)}"
     ).strip()
-    return Answer(_HOW_GOOD, text, fixed(estimate.value), f"balanced accuracy, n = {number(estimate.participants)}")
+    return Answer(text, fixed(estimate.value), f"balanced accuracy, n = {number(estimate.participants)}")
 
 
-PERFORMANCE = Question(
-    "performance", _HOW_GOOD, "Performance", pages.PERFORMANCE, draw=build,
-    requires=("predictions",), absent="There are no predictions yet.",
+PERFORMANCE = Question.read(
+    WORDS,
+    "performance",
+    draw=build,
     cautions=(
-        Check("chance", _chance), Check("miscalibrated", _miscalibrated, ("calibration",)),
+        Check("chance", _chance),
+        Check("miscalibrated", _miscalibrated, ("calibration",)),
         Check("empty-outcomes", _empty_outcomes),
     ),
-    headline=Headline(_HOW_GOOD, ("predictions", "performance"), _how_good),
-)  # fmt: skip
-TRAINING = Question(
-    "training", "Did the networks learn?", "Training", pages.TRAINING, draw=build_training, requires=("histories",),
-    absent="No network has been trained yet.", tasks=ANY_TASK,
-    cautions=(Check("not-learned", _not_learned), Check("not-converged", _not_converged),),
-)  # fmt: skip
+    headline=Headline(("predictions", "performance"), _how_good),
+)
+TRAINING = Question.read(
+    WORDS,
+    "training",
+    draw=build_training,
+    tasks=ANY_TASK,
+    cautions=(
+        Check("not-learned", _not_learned),
+        Check("not-converged", _not_converged),
+    ),
+)

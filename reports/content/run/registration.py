@@ -14,13 +14,15 @@ from matplotlib.figure import Figure
 from heatlas.pipeline.registration.quality.doubt import MIRRORED, MIRRORED_REASON, NOT_KNOWN
 from heatlas.pipeline.registration.quality.outliers import MIN_COHORT
 from heatlas.reports.figures.gallery import BLUE, INK, VERMILION, Picture, new_figure
-from heatlas.reports.frame import pages
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.overviews import FLICKER
 from heatlas.reports.frame.tables import Column, numeric, page_table, remark
 from heatlas.reports.questions.question import ANY_TASK, Caution, Check, Question
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import LONGEST_TEXT, count, fixed, number, percent, shortened
+from heatlas.reports.words.sentences import Words
+
+WORDS = Words(__file__)
 
 _COLUMNS = (
     Column("participant_id", "Participant"),
@@ -244,10 +246,13 @@ def _mostly_flagged(scans: int, bad: pd.DataFrame) -> Caution:
     )
 
 
-REGISTRATION = Question(
-    "registration", "Do the scans lie on the template?", "Registration", pages.REGISTRATION, draw=build,
-    requires=("registration",), absent="No scan has been registered yet.", tasks=ANY_TASK,
+REGISTRATION = Question.read(
+    WORDS,
+    "registration",
+    draw=build,
+    tasks=ANY_TASK,
     cautions=(
-        Check("mirrored", _mirrored, ("registration",)), Check("registration", _registration, ("registration",)),
+        Check("mirrored", _mirrored, ("registration",)),
+        Check("registration", _registration, ("registration",)),
     ),
-)  # fmt: skip
+)

@@ -7,7 +7,7 @@ are the leading map on the template, and the regions ranked by the size of the e
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,6 @@ from heatlas.reports.content.relevance.volume import VOLUME_AND_RELEVANCE
 from heatlas.reports.content.run.performance import PERFORMANCE
 from heatlas.reports.figures.gallery import Picture
 from heatlas.reports.frame.material import Faults, Material
-from heatlas.reports.frame.pages import SUMMARY
 from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table
 from heatlas.reports.questions.comparisons import PRIMARY, in_a_sentence
 from heatlas.reports.questions.findings import (
@@ -61,6 +60,9 @@ from heatlas.reports.questions.trust import bench_sentence, evaluated, found_by_
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.vector.charts import IntervalRow, draw_intervals
 from heatlas.reports.words.numbers import count, fixed, is_missing, listing, mid_sentence, number, shortened, signed
+from heatlas.reports.words.sentences import Words
+
+WORDS = Words(__file__)
 
 WHERE = "Where does it look?"
 
@@ -72,7 +74,7 @@ def where_it_looks(run: RunRecord) -> Answer:
     name = run.leading_map
     found = leading_evidence(run, name, BY_MEASURE)
     if not found.regions:
-        return Answer(WHERE, "Not known: the evidence of regions has not been compared between the classes.")
+        return Answer("Not known: the evidence of regions has not been compared between the classes.")
     tested = evidence_differences(run, name)
     level = 100 * run.config.statistics.confidence
     first = tested.loc[[found.regions[0]]].iloc[0]
@@ -100,17 +102,17 @@ def where_it_looks(run: RunRecord) -> Answer:
     else:
         of = "all regions" if not may or found.regions[0] in may else "the regions that are not small"
         figure, caption = found.regions[0], f"first of {of}: {size}. {firsts_in_words(run, tested)}".strip()
-    return Answer(WHERE, text, figure, caption, more.strip())
+    return Answer(text, figure, caption, more.strip())
 
 
 def _regions_by_density(run: RunRecord, name: str) -> Answer:
     """Where a map without a unit lies: its densest regions, its largest shares and gains."""
     densities = summary_means(run, name, "density", run.positive)
     if densities.empty:
-        return Answer(WHERE, "Not known: no heatmaps have been summed over regions and analysed yet.")
+        return Answer("Not known: no heatmaps have been summed over regions and analysed yet.")
     parts = map_shares(run, name, run.positive)
     if len(parts) and parts.isna().all():
-        return Answer(WHERE, f"Not known: {map_title(name)} maps of {run.positive} hold no relevance.")
+        return Answer(f"Not known: {map_title(name)} maps of {run.positive} hold no relevance.")
     by_density, by_share = (leading_regions(run, name, metric) for metric in ("density", "sum"))
     people = run.group_sizes[run.positive][1]
     fewer = smaller_shares(run, name, tuple(dict.fromkeys([*by_density, *by_share])))
@@ -137,7 +139,7 @@ def _regions_by_density(run: RunRecord, name: str) -> Answer:
     if small:
         named = listing([f"{mid_sentence(group)}, {number(n)}" for group, n in small.items()])
         more += f" Regions of fewer than {count(least_voxels(run), 'voxel')} are ranked but not named ({named})."
-    return Answer(WHERE, text, more=more)
+    return Answer(text, more=more)
 
 
 OUTLINED, RANKED = 5, 12
@@ -276,15 +278,14 @@ def _table(rows: pd.DataFrame, material: Material, caption: str) -> PageTable:
     return page_table(linked, columns, caption)
 
 
-BRAIN = Question(
-    "brain", WHERE, "Brain", SUMMARY, draw=build_brain, requires=("relevance_bilateral",),
-    absent="There are no heatmaps yet.", tasks=ANY_TASK,
-    headline=Headline(WHERE, ("predictions", "relevance_bilateral", "region_summary"), where_it_looks),
-)  # fmt: skip
-RANKING = Question(
-    "ranking", "Which regions differ most?", "Regions", SUMMARY, draw=build_ranking, requires=("group_comparisons",),
-    absent="Regions have not been compared between the classes yet.",
-)  # fmt: skip
+BRAIN = Question.read(
+    WORDS,
+    "brain",
+    draw=build_brain,
+    tasks=ANY_TASK,
+    headline=Headline(("predictions", "relevance_bilateral", "region_summary"), where_it_looks),
+)
+RANKING = Question.read(WORDS, "ranking", draw=build_ranking)
 
 
 @dataclass(frozen=True)
@@ -302,13 +303,16 @@ def summarise(run: RunRecord, faults: Faults | None = None) -> Summary:
     """The summary of a run, as far as it went; answers that cannot be given are added to `faults`."""
     faults, answers = faults or Faults(run.layout), []
     questions = _OF_TWO_CLASSES if run.task.kind.name == TWO_CLASSES else _OF_OTHER_TASKS
-    for headline in [one.headline for one in (_WITHOUT_LABELS if run.without_labels else questions) if one.headline]:
+    for question in _WITHOUT_LABELS if run.without_labels else questions:
+        headline, asked = question.headline, question.asked or question.title
+        if headline is None:
+            continue
         found, unusable = None, run.why_absent(*headline.tables)
         if not unusable:
-            found, unusable = faults.attempt(f"The answer to “{headline.asked}”", partial(headline.answer, run))
+            found, unusable = faults.attempt(f"The answer to “{asked}”", partial(headline.answer, run))
         if unusable:
-            found = Answer(headline.asked, f"{_NOT_KNOWN}. {unusable}")
-        answers += [found] if found is not None else []
+            found = Answer(f"{_NOT_KNOWN}. {unusable}")
+        answers += [replace(found, question=asked)] if found is not None else []
     answers.sort(key=lambda one: one.text.startswith(_NOT_KNOWN))  # no report begins with what is not known
     found_in_short, _ = faults.attempt("What was found", partial(_found, run))
     return Summary(_source(run), _asked(run), found_in_short or "", _trust(run), tuple(answers))

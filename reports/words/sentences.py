@@ -1,0 +1,79 @@
+"""What the report says, as data: each module reads its sentences from the TOML file beside it, of the same name.
+
+A line end in the file is a space on the page. ``{name}`` stands for a fact, and ``{name:form}`` writes it in one of
+`FORMS`, as in ``{row[p]:p}``, ``{share:percent 0}`` or ``{n:count scan}``.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from pathlib import Path
+from string import Formatter
+from typing import Any
+
+from heatlas.pipeline.attribution.titles import map_title
+from heatlas.reports.words.numbers import (
+    count,
+    fixed,
+    listing,
+    mid_sentence,
+    number,
+    p_value,
+    percent,
+    sentence_case,
+    shortened,
+    signed,
+)
+
+FORMS: Mapping[str, Callable[..., str]] = {
+    "fixed": lambda value, decimals="2": fixed(value, int(decimals)),
+    "signed": lambda value, decimals="2": signed(value, int(decimals)),
+    "percent": lambda value, decimals="1": percent(value, int(decimals)),
+    "count": count, "number": number, "p": p_value, "listing": listing, "map": map_title, "mid": mid_sentence,
+    "capital": sentence_case, "short": shortened,
+}  # fmt: skip
+
+
+class _Forms(Formatter):
+    def format_field(self, value: Any, format_spec: str) -> str:
+        form, _, argument = format_spec.partition(" ")
+        if form not in FORMS:
+            return str(super().format_field(value, format_spec))
+        return FORMS[form](value, argument) if argument else FORMS[form](value)
+
+
+def filled(sentence: str, **facts: object) -> str:
+    r"""A sentence with its facts.
+
+    Examples
+    --------
+    >>> filled("{row[r]:fixed}, {row[p]:p}, {n:count scan} ({share:percent 0})", row={"r": 0.5, "p": 0.2}, n=1, share=0)
+    '0.50, p\xa0=\xa00.20, 1 scan (0 %)'
+    """
+    return _Forms().vformat(sentence, (), facts)
+
+
+def one_line(value: Any) -> Any:
+    """A value of a TOML file with every text in it on one line."""
+    if isinstance(value, dict):
+        return {name: one_line(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [one_line(part) for part in value]
+    return value.strip("\n").replace("\n", " ") if isinstance(value, str) else value
+
+
+class Words:
+    """The sentences of a module, by its ``__file__``."""
+
+    def __init__(self, module: str) -> None:
+        self.file = Path(module).with_suffix(".toml")
+
+    @cached_property
+    def all(self) -> Mapping[str, Any]:
+        return one_line(tomllib.loads(self.file.read_text(encoding="utf-8")))  # type: ignore[no-any-return]
+
+    def say(self, name: str, **facts: object) -> str:
+        """A sentence of the table ``say`` of the file."""
+        return filled(self.all["say"][name], **facts)
