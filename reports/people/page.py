@@ -37,7 +37,11 @@ from heatlas.reports.vector.charts import (
     draw_visits,
 )
 from heatlas.reports.words.numbers import LONGEST_TEXT, count, fixed, is_missing, listing, number, percent, shortened
+from heatlas.reports.words.sentences import Words
 from heatlas.reports.words.wording import source_name
+
+WORDS = Words(__file__)
+
 
 SHOWN = 16  # regions of the fingerprint in the chart; the table has all
 
@@ -95,16 +99,17 @@ def _lead(material: Material, visits: pd.DataFrame) -> str:
             means = [fixed(pd.to_numeric(held_out[name]).mean(), 1) for name in ("predicted", "label")]
             return text + f"{network} predicts {run.task.column} {means[0]}; the true value is {means[1]}."
         right = int((held_out["label"] == held_out["predicted"]).sum())
-        return text + (
-            f"{network} {_rightly(right, len(held_out))} ({'mean ' * (len(held_out) > 1)}probability of "
-            f"{run.positive} {fixed(held_out['probability'].mean(), 3)})."
+        return text + WORDS.say(
+            "lead",
+            network=network,
+            rightly=_rightly(right, len(held_out)),
+            mean="mean " * (len(held_out) > 1),
+            run=run,
+            probability=held_out["probability"].mean(),
         )
     if run.without_labels:
         return text + _applied(run, visits, tested)
-    return text + (
-        f"These scans are outside the contrast and were not used for training. The mean probability of {run.positive} "
-        f"is {fixed(tested['probability'].mean(), 3)}."
-    )
+    return text + WORDS.say("lead_outside", run=run, mean=tested["probability"].mean())
 
 
 def _applied(run: RunRecord, visits: pd.DataFrame, tested: pd.DataFrame) -> str:
@@ -147,8 +152,7 @@ def _cautions(material: Material, visits: pd.DataFrame) -> list[Caution]:
             found.append(Caution("serious", "Registration is doubtful.", text, "quality"))
     unsure = visits[visits["probability"].between(0.35, 0.65)]
     if len(unsure):
-        found.append(Caution("note", "The network is not sure.", f"{count(len(unsure), 'scan')} with a probability "
-                             "between 0.35 and 0.65; a map explains little there."))  # fmt: skip
+        found.append(Caution.read(WORDS, "cautions", scans=len(unsure)))  # fmt: skip
     if material.run.has("conservation"):
         table = material.run.tables["conservation"]
         start = table[table["scan_id"].isin(visits["scan_id"])].drop_duplicates("scan_id")["start_value"]
@@ -290,8 +294,7 @@ def _fingerprint(
     looks = {material.run.positive: POSITIVE, material.run.negative: NEGATIVE}
     look = looks.get(str(visits["label"].iloc[0]), OTHER)
     text = (
-        f"{measure.title} ({title}) in each region, mean over {count(len(scans), 'scan')}, in standard deviations of "
-        f"{controls.who}; this person is not among them. Boxes show the middle half of the controls, lines 90 %.",
+        WORDS.say("fingerprint_caption", measure=measure, title=title, scans=len(scans), controls=controls),
         "the controls", "",
     )  # fmt: skip
     return _furthest(material, measure, title, table, controls.bands, look, controls.who, text)

@@ -95,11 +95,15 @@ def _answer_of_comparisons(compared: ClassesCompared) -> Verdict | None:
     none = f"In none of {count(len(tested), 'region')} does the {measure} differ after correction."
     answer = f"{start} {'; '.join(phrases)}." if phrases else none
     first = tested.iloc[0]
-    grounds = (
-        f"{'Evidence' if compared.by_evidence else 'Share of the map'} ({map_title(compared.leading_map)}), "
-        f"{number(first['n_first'])} participants of {positive} against "
-        f"{number(first['n_second'])} of {negative}, Welch's t, permuted: {survivors(tested, 'p_fwe')}; g is "
-        f"Hedges' g [interval].{by_ranks(positive, negative, tested)}"
+    grounds = WORDS.say(
+        "comparisons_grounds",
+        quantity="Evidence" if compared.by_evidence else "Share of the map",
+        compared=compared,
+        first=first,
+        positive=positive,
+        negative=negative,
+        survivors=survivors(tested, "p_fwe"),
+        by_ranks=by_ranks(positive, negative, tested),
     )
     if compared.by_evidence:
         grounds += " Regions add up to the difference in logits, so this says which regions carry the prediction."
@@ -108,24 +112,20 @@ def _answer_of_comparisons(compared: ClassesCompared) -> Verdict | None:
     densities = densities[densities["map"] == compared.leading_map] if len(densities) else densities
     if len(densities):
         clear_densities = int((densities["p_fwe"] < CLEAR).sum())
-        grounds += (
-            f" By density it is {number(clear_densities)} of {number(int(densities['p_fwe'].notna().sum()))}; since "
-            f"maps are scaled by the {compared.start_value} of {positive}, such a difference mostly "
-            "repeats the prediction."
+        grounds += WORDS.say(
+            "density_too",
+            clear_densities=clear_densities,
+            densities=int(densities["p_fwe"].notna().sum()),
+            compared=compared,
+            positive=positive,
         )
     return Verdict(answer, grounds)
 
 
 def _methods_of_comparisons(compared: ClassesCompared) -> str:
-    text = (
-        "Groups were compared by Welch's t over participants under permutation; log-gains were shrunk towards the "
-        "mean of their map by empirical Bayes."
-    )
+    text = WORDS.say("methods")
     if compared.has_places:
-        text += (
-            " The place of a region among all regions by Hedges' g has an interval from its differences to all "
-            "others at once [@places]."
-        )
+        text += WORDS.say("methods_places")
     return text
 
 
@@ -141,10 +141,7 @@ def _effects(compared: ClassesCompared) -> Verdict | None:
             phrases.append(f"{map_title(name)}: {number(clear)} of {count(len(rows), 'region')}")
     first = table.iloc[0]
     within = f" within test folds.{difference_in_words(table)}" if folds_held(table) else "."
-    grounds = (
-        f"{count(int(first['n_first']), 'participant')} of {compared.positive} and {number(first['n_second'])} of "
-        f"{compared.negative}, each person's scans averaged first; Welch's t, participants reassigned at random{within}"
-    )
+    grounds = WORDS.say("effects_grounds", first=first, compared=compared, within=within)
     if not phrases:
         return Verdict("No difference could be tested.", grounds)
     return Verdict(f"Regions with a family-wise p below 0.05: {'; '.join(phrases)}.", grounds)
@@ -158,22 +155,8 @@ def scaled_by_probability(run: RunRecord) -> Caution | None:
         scaled = listing([map_title(name) for name in run.main_maps if name not in run.evidence_maps])
         if not scaled:
             return None
-        return Caution(
-            "note",
-            "Some maps are scaled by the prediction.",
-            f"Relevance of {scaled} starts from the probability of {run.positive}, so every region of a scan predicted "
-            f"as {run.positive} has more of it than in other scans. The leading map, {map_title(run.leading_map)}, "
-            f"shares out the evidence in {run.evidence_unit} instead.",
-            "effects",
-        )
-    return Caution(
-        "serious",
-        "Maps are scaled by the prediction.",
-        f"Relevance starts from the probability of {run.positive}, so every region of a scan predicted as "
-        f"{run.positive} has more of it than in other scans. Gains far above 1 and differences between the classes in "
-        "almost every region say no more than that; compare regions with each other.",
-        "effects",
-    )
+        return Caution.read(WORDS, "some-scaled", scaled=scaled, run=run)
+    return Caution.read(WORDS, "scaled-everywhere", run=run)
 
 
 _COLUMNS = (
@@ -225,9 +208,14 @@ def facts_of_primary(run: RunRecord) -> Outcome | None:
     together = f"{listing(list(reversed(run.task.outputs)))} together"
     whom = together if row["scan_group"] == "all" else shortened(row["scan_group"])
     held = "" if is_missing(row["covariates"]) else f", adjusted for {covariates_in_words(row['covariates'])}"
-    asked = (
-        f"partial correlation of {quantity}{of_map} in the {mid_sentence(row['group'])} with "
-        f"{biomarker_in_words(run, row['biomarker'])}, {whom}{held}"
+    asked = WORDS.say(
+        "primary_asked",
+        quantity=quantity,
+        of_map=of_map,
+        row=row,
+        biomarker_in_words=biomarker_in_words(run, row["biomarker"]),
+        whom=whom,
+        held=held,
     )
     return Outcome(row, quantity, asked, run.config.statistics.confidence)
 
@@ -240,9 +228,7 @@ def _answer_of_primary(outcome: Outcome) -> Verdict:
     note = "" if is_missing(row["note"]) else f" {outcome.note}."
     return Verdict(
         "A correlation." if row["p"] < CLEAR else "No clear correlation.",
-        f"{named} r\xa0=\xa0{fixed(row['r'])} ({outcome.span}), {p_value(row['p'])}, "
-        f"{count(int(row['n_participants']), 'participant')}, {count(int(row['n_scans']), 'scan')}. Permutations "
-        f"exchange {row['exchanged']}.{note}",
+        WORDS.say("primary_grounds", named=named, row=row, outcome=outcome, note=note),
     )
 
 
@@ -266,18 +252,12 @@ def in_a_sentence(run: RunRecord) -> str:
         return ""
     row = outcome.row
     shown = "correlates with" if row["p"] < CLEAR else "shows no clear correlation with"
-    return (
-        f"{sentence_case(outcome.quantity)} in the {mid_sentence(row['group'])} {shown} "
-        f"{worded(row['biomarker'])} (r\xa0=\xa0{fixed(row['r'])})."
-    )
+    return WORDS.say("in_a_sentence", outcome=outcome, row=row, shown=shown, biomarker=worded(row["biomarker"]))
 
 
 def _methods_of_primary(outcome: Outcome) -> str:
     how = f", tested by permutation of {outcome.row['exchanged']} [@freedman_lane]" if outcome.is_known else ""
-    return (
-        f"The primary outcome, named before any result, was the {outcome.asked}{how}. All other tests are "
-        "secondary or exploratory, as the data dictionary of each table says with its family and correction."
-    )
+    return WORDS.say("methods_primary", outcome=outcome, how=how)
 
 
 PRIMARY = Question.read(

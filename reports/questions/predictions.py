@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.cohort.people.tasks import NUMBER, SEVERAL_CLASSES
 from heatlas.pipeline.statistics.performance.baselines import ALIKE, BETTER, MEAN, WORSE
 from heatlas.pipeline.training.baselines.stage import BASELINES as PREDICTORS
@@ -20,12 +19,6 @@ from heatlas.reports.words.numbers import (
     fixed,
     interval,
     is_missing,
-    listing,
-    mid_sentence,
-    number,
-    p_value,
-    percent,
-    signed,
 )
 from heatlas.reports.words.sentences import Words
 
@@ -65,18 +58,16 @@ def _compared(rivals: Rivals) -> str:
     """
     row, untrained = rivals.best, rivals.untrained
     baseline = str(row["baseline"])
-    said = (
-        f"The networks are {row['verdict']} "
-        f"{f'ridge regression on {_SEES[baseline]}' if baseline in _SEES else baseline}, the best simple predictor on "
-        f"the same folds ({_OVER_CLASSES * rivals.several_classes}{_MEASURES[row['metric']]}: {fixed(row['network'])} "
-        f"against {fixed(row['estimate'])})."
+    said = WORDS.say(
+        "against_the_best",
+        row=row,
+        rival=f"ridge regression on {_SEES[baseline]}" if baseline in _SEES else baseline,
+        over=_OVER_CLASSES * rivals.several_classes,
+        measure=_MEASURES[row["metric"]],
     )
     if untrained is None or baseline == UNTRAINED or untrained["verdict"] == BETTER:
         return said
-    return (
-        f"{said} They are {untrained['verdict']} a network that was never trained, its weights drawn at random "
-        f"({fixed(untrained['network'])} against {fixed(untrained['estimate'])})."
-    )
+    return WORDS.say("against_untrained", said=said, untrained=untrained)
 
 
 def against_baselines(run: RunRecord) -> str:
@@ -95,9 +86,12 @@ def _beats_them(rivals: Rivals) -> Verdict:
     }[str(row["verdict"])]
     return Verdict(
         said,
-        f"{_compared(rivals)} Difference {fixed(row['difference'])} "
-        f"({interval(row['difference_low'], row['difference_high'])}, {p_value(row['p'])}). The best of the simple "
-        "predictors was chosen on the same people, which favours it a little.",
+        WORDS.say(
+            "baselines_grounds",
+            compared=_compared(rivals),
+            row=row,
+            interval=interval(row["difference_low"], row["difference_high"]),
+        ),
     )
 
 
@@ -140,16 +134,25 @@ def _how_predicted(run: RunRecord) -> Answer:
     span = interval(best["ci_low"], best["ci_high"], 2, level)
     people = f"This rests on {count(int(str(best['n_participants'])), 'participant')}."
     if not run.task.classes:
-        text = (
-            f"Networks predicted {run.task.column} of people {run.in_whom} with a mean absolute error of "
-            f"{fixed(best['estimate'])} ({span}), where predicting the mean of all gives "
-            f"{fixed(rows.loc['mae_of_mean', 'estimate'])}; the correlation of predicted with true values is "
-            f"{fixed(rows.loc['r', 'estimate'])}. {people} {against_baselines(run)}"
+        text = WORDS.say(
+            "number_predicted",
+            run=run,
+            best=best,
+            span=span,
+            of_mean=rows.loc["mae_of_mean", "estimate"],
+            r=rows.loc["r", "estimate"],
+            people=people,
+            against_baselines=against_baselines(run),
         ).strip()
         return Answer(text, fixed(best["estimate"]), "mean absolute error")
-    text = (
-        f"Networks told {listing(list(run.task.outputs))} apart in people {run.in_whom} with a balanced accuracy "
-        f"of {fixed(best['estimate'])} ({span}), where {fixed(1 / len(run.task.outputs))} is guessing. {people}"
+    text = WORDS.say(
+        "classes_told_apart",
+        told=run.task.outputs,
+        run=run,
+        best=best,
+        span=span,
+        chance=1 / len(run.task.outputs),
+        people=people,
     )
     return Answer(text, fixed(best["estimate"]), "balanced accuracy over all classes")
 
@@ -178,10 +181,7 @@ def _what_networks_say(run: RunRecord) -> Answer:
         text += " Whether it is right cannot be said: there is no label."
         return Answer(text, fixed(first["probability"]), caption)
     above, middle = int((people["probability"] > 0.5).sum()), people["probability"].median()
-    text = (
-        f"Of {count(len(people), 'participant')}, {number(above)} have a probability of {run.positive} above 0.50; the "
-        f"median is {fixed(middle)}. Whether this is right cannot be said: there are no labels of both classes."
-    )
+    text = WORDS.say("many_without_label", participants=len(people), above=above, run=run, middle=middle)
     return Answer(text, fixed(middle), f"median {caption}")
 
 
@@ -239,17 +239,10 @@ def _holds_elsewhere(cohorts: TwoCohorts) -> Verdict | None:
         answer = "No: the networks are less accurate here than where they come from."
     elif area["ci_low"] > 0:
         answer = "The networks are more accurate here than where they come from."
-    grounds = (
-        f"Area under the curve {fixed(area['new'])} here ({int(area['n_new'])} people) and {fixed(area['run'])} in the "
-        f"test people of the run ({int(area['n_run'])}): difference {signed(area['estimate'])} ({cohorts.span(area)})."
-    )
+    grounds = WORDS.say("areas", area=area, span=cohorts.span(area))
     regions = cohorts.measure("rank_correlation", map=cohorts.leading_map)
     if regions is not None:
-        grounds += (
-            f" Over regions, the sizes of the difference between the classes in both cohorts correlate with ρ = "
-            f"{fixed(regions['estimate'])} ({cohorts.span(regions)}; {mid_sentence(map_title(cohorts.leading_map))}), "
-            "which the noise of each region draws towards 0."
-        )
+        grounds += WORDS.say("regions_correlate", regions=regions, span=cohorts.span(regions), cohorts=cohorts)
     return Verdict(answer, grounds)
 
 
@@ -258,22 +251,12 @@ def _differences(cohorts: TwoCohorts) -> list[str]:
     said = []
     share, level = cohorts.measure("share_positive"), cohorts.measure("probability_less_share")
     if share is not None and abs(share["estimate"]) > OTHER_SHARE:
-        said.append(
-            f"{percent(share['new'], 0)} of the people here are {cohorts.positive} and {percent(share['run'], 0)} in "
-            "the run: accuracy, precision and the Brier score depend on that share, areas do not."
-        )
+        said.append(WORDS.say("other_share", share=share, cohorts=cohorts))
     if level is not None and (level["ci_low"] > 0 or level["ci_high"] < 0):
-        said.append(
-            f"Probabilities are off by {signed(level['new'])} on average here and by {signed(level['run'])} in the "
-            "run; set a threshold on this cohort before you use one."
-        )
+        said.append(WORDS.say("other_level", level=level))
     images = cohorts.measure("intensity", label=cohorts.negative)
     if images is not None and images["estimate"] > images["by_chance"]:
-        said.append(
-            f"Intensities of registered scans of {cohorts.negative} differ between the cohorts (median g over regions "
-            f"{fixed(images['estimate'])}, by chance up to {fixed(images['by_chance'])}): scanner or processing may "
-            "explain part of any difference."
-        )
+        said.append(WORDS.say("other_images", cohorts=cohorts, images=images))
     return said
 
 
@@ -281,10 +264,7 @@ def _other_cohort(cohorts: TwoCohorts) -> Caution | None:
     """Networks of another run: how the cohorts differ, and that the controls of maps are in sample."""
     if not cohorts.from_another_run:
         return None
-    controls = (
-        "Maps relative to controls compare with people whom the networks were trained with, so the evidence of these "
-        "controls is in sample and lies further from that of patients than new controls would."
-    )
+    controls = WORDS.say("controls_in_sample")
     differences = _differences(cohorts)
     text = " ".join([*differences, *[controls] * cohorts.has_evidence])
     title = "The cohorts differ." if differences else "Controls are those of the other cohort."

@@ -36,7 +36,7 @@ from heatlas.reports.words.numbers import (
     percent,
     shortened,
 )
-from heatlas.reports.words.sentences import Words
+from heatlas.reports.words.sentences import Words, filled
 
 TWO = frozenset({TWO_CLASSES})
 CLASSES = frozenset({TWO_CLASSES, SEVERAL_CLASSES})
@@ -71,6 +71,12 @@ class Caution:
     title: str  # a short sentence
     text: str
     section: str = ""  # anchor of the section with the details
+
+    @classmethod
+    def read(cls, words: Words, name: str, /, **facts: Any) -> Caution:
+        """A caution of the table ``cautions`` of a file, filled with facts; `level` among them where it depends."""
+        told = {"level": facts.get("level", "")} | words.all["cautions"][name]
+        return cls(**{part: filled(text, **facts) for part, text in told.items()})
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from heatlas.pipeline.attribution.titles import map_title
 from heatlas.reports.frame.tables import correction
 from heatlas.reports.questions.question import CLEAR, Caution, Check, Question, Verdict, rows_where, survivors
 from heatlas.reports.read.run_record import RunRecord
-from heatlas.reports.words.numbers import count, fixed, listing, number, p_value, sentence_case, shortened
+from heatlas.reports.words.numbers import count, fixed, listing, number, p_value, sentence_case
 from heatlas.reports.words.sentences import Words
 from heatlas.reports.words.wording import OWN, covariates_in_words, level_in_words, variable_in_words, worded
 
@@ -59,19 +59,14 @@ def _works_for_whom(subgroups: Subgroups) -> Verdict | None:
     if tested.empty:
         answer, test = "Not known.", "No difference could be tested."
     elif clear.empty:
-        answer = (
-            f"None of the {count(len(tested), 'comparison')} that could be made finds a difference after correction. "
-            "Among so few people, this does not show equal performance."
-        )
+        answer = WORDS.say("no_difference", comparisons=len(tested))
         test = f"Clearest: {_tested(tested.iloc[0])}."
     else:
         answer = "It does not work equally well for everyone."
         test = f"After correction: {'; '.join(_tested(row) for _, row in clear.head(3).iterrows())}."
     return Verdict(
         answer,
-        f"Compared: {scope}. Balanced accuracy lies between {listing(ends)}; each against everyone else, "
-        f"membership permuted within the class, corrected {correction('p_fdr')} within each variable, "
-        f"over its subgroups and measures. {test}",
+        WORDS.say("subgroups_grounds", scope=scope, ends=ends, correction=correction("p_fdr"), test=test),
     )
 
 
@@ -93,24 +88,15 @@ def _unequal(subgroups: Subgroups) -> Caution | None:
         return None
     parts = [f"{_subgroup(row)} ({fixed(row['estimate'])} against {fixed(row['rest'])})"
              for _, row in unequal.sort_values("p_fdr").head(4).iterrows()]  # fmt: skip
-    return Caution(
-        "serious", "It does not work equally well for everyone.",
-        f"Balanced accuracy differs in {count(len(unequal), 'subgroup')}: {listing(parts)}.", "subgroups",
-    )  # fmt: skip
+    return Caution.read(WORDS, "unequal", subgroups=len(unequal), parts=parts)  # fmt: skip
 
 
 def _methods_of_subgroups(subgroups: Subgroups) -> str:
     parts = []
     if subgroups.has_interactions:
-        parts.append(
-            "Whether the difference between the classes depends on a subgroup was tested as an interaction "
-            "(Freedman-Lane [@freedman_lane] [@winkler])."
-        )
+        parts.append(WORDS.say("methods_interactions"))
     if len(subgroups.measures):
-        parts.append(
-            f"Performance in subgroups of at least {number(subgroups.minimum_participants)} participants was compared "
-            "with everyone else by exchanging membership between participants of the same class."
-        )
+        parts.append(WORDS.say("methods_subgroups", subgroups=subgroups))
     return " ".join(parts)
 
 
@@ -160,8 +146,15 @@ def _depends_on_site(sites: SiteEffects) -> Verdict | None:
         spread = sites.spread[sites.spread["source"] == source] if len(sites.spread) else sites.spread
         in_spread = "; in spread " + survivors(spread, "p_fwe_before") + " before" if len(spread) else ""
         parts.append(
-            f"{title} (n = {number(first['n_participants'])} of {number(first['n_sites'])} sites{held}): "
-            f"{survivors(rows, 'p_fwe_before')} before, {number(after)} after{in_spread}"
+            WORDS.say(
+                "site_of_source",
+                title=title,
+                first=first,
+                held=held,
+                survivors=survivors(rows, "p_fwe_before"),
+                after=after,
+                in_spread=in_spread,
+            )
         )
     if not parts:
         return None
@@ -189,23 +182,15 @@ def _in_other_maps(sites: SiteEffects) -> str:
         return ""
     least = rows.assign(least=rows[["p_fwe_before", "p_fwe_after"]].min(axis=1)).sort_values("least", kind="stable")
     row = least.iloc[0]
-    return (
-        f" Other maps: in {count(len(rows), 'region')}, corrected map by map (clearest: {map_title(row['source'])}, "
-        f"{shortened(row['group'])}, family-wise {p_value(row['p_fwe_before'])} before, "
-        f"{p_value(row['p_fwe_after'])} after)."
-    )
+    return WORDS.say("in_other_maps", regions=len(rows), row=row)
 
 
 def _methods_of_sites(sites: SiteEffects) -> str:
     held = (
-        f", with their {covariates_in_words(sites.held_in_training)} in the model, so that their effects are not "
-        "removed as effects of the site (they are not used for the participants tested)"
+        WORDS.say("methods_held", covariates_in_words=covariates_in_words(sites.held_in_training))
         if sites.held_in_training else ""
     )  # fmt: skip
-    return (
-        "Regional values were harmonised over sites with ComBat [@combat] [@neurocombat], its parameters estimated "
-        f"from the training participants of each fold{held}, and applied to those it tests."
-    )
+    return WORDS.say("methods_sites", held=held)
 
 
 HARMONISATION = Question.read(

@@ -1,7 +1,7 @@
 """What the report says, as data: each module reads its sentences from the TOML file beside it, of the same name.
 
 A line end in the file is a space on the page. ``{name}`` stands for a fact, and ``{name:form}`` writes it in one of
-`FORMS`, as in ``{row[p]:p}``, ``{share:percent 0}`` or ``{n:count scan}``.
+`FORMS`, as in ``{row[p]:p}``, ``{share:percent 0}``, ``{n:count scan}`` or ``{n:verb is are}``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ FORMS: Mapping[str, Callable[..., str]] = {
     "signed": lambda value, decimals="2": signed(value, int(decimals)),
     "percent": lambda value, decimals="1": percent(value, int(decimals)),
     "count": count, "number": number, "p": p_value, "listing": listing, "map": map_title, "mid": mid_sentence,
-    "capital": sentence_case, "short": shortened,
+    "capital": sentence_case, "short": shortened, "joined": "; ".join,
+    "map_mid": lambda name: mid_sentence(map_title(name)),
+    "verb": lambda n, forms: forms.split(" ")[0 if n == 1 else 1],
 }  # fmt: skip
 
 
@@ -44,7 +46,7 @@ class _Forms(Formatter):
         return FORMS[form](value, argument) if argument else FORMS[form](value)
 
 
-def filled(sentence: str, **facts: object) -> str:
+def filled(sentence: str, /, **facts: object) -> str:
     r"""A sentence with its facts.
 
     Examples
@@ -74,6 +76,6 @@ class Words:
     def all(self) -> Mapping[str, Any]:
         return one_line(tomllib.loads(self.file.read_text(encoding="utf-8")))  # type: ignore[no-any-return]
 
-    def say(self, name: str, **facts: object) -> str:
+    def say(self, name: str, /, **facts: object) -> str:
         """A sentence of the table ``say`` of the file."""
         return filled(self.all["say"][name], **facts)

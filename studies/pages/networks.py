@@ -58,12 +58,7 @@ def retraining(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTabl
     judged = table[~table["map"].isin([NOTHING, AT_RANDOM])]
     needed = judged[judged["p_balanced_accuracy"] < ALPHA]
     shares = [f"{title_of(row['map'])} ({percent(row['volume_share'], 0)})" for row in needed.to_dict("records")]
-    text = (
-        "Networks are trained again without the regions that a map ranks first, and without random regions of the same "
-        "volume. A larger drop shows that the networks need the regions; none does not show that the map is wrong, "
-        "since other regions may carry the same information. "
-        f"Larger than without random regions (p < {ALPHA:g}, not corrected): {listing(shares) if shares else 'no map'}."
-    )
+    text = WORDS.say("retraining", ALPHA=ALPHA, maps=listing(shares) if shares else "no map")
     if len(whole):
         text += f" Balanced accuracy with all regions: {fixed(whole.iloc[0])}."
     rows = judged.assign(
@@ -104,10 +99,7 @@ def consensus(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable
     seeds = rows[rows["differ_in"] == "seed"]
     if len(seeds):
         best = seeds.sort_values("region_spearman", ascending=False).iloc[0]
-        text += (
-            f"Between networks that differ only in their seed, rankings agree best for {best['title']} (rank "
-            f"correlation {fixed(best['region_spearman'])}). "
-        )
+        text += WORDS.say("consensus", best=best)
     tables = [page_table(rows, columns, "Means over pairs of sets of networks.", ROWS)]
     if run.has("consensus_regions"):
         sentence, region_table = _regions(run.tables["consensus_regions"])
@@ -143,19 +135,14 @@ def representations(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[Pag
     ]  # fmt: skip
     everyone = probes[(probes["classes"] == ALL) & probes["measure"].isin(PROBES)]
     better = everyone.loc[everyone["difference_low"] > 0, "measure"].map(_PROBES)
-    text = (
-        "The backbone learned without labels. Probes on its features learn the classes of some people and are tested "
-        "on others whom the backbone has not seen; the same network before any training is the comparison. Clearly "
-        f"better than untrained (interval above 0): {listing([mid_sentence(probe) for probe in better]) or 'no probe'}."
-    )
+    text = WORDS.say("representations_text", probes=listing([mid_sentence(probe) for probe in better]) or "no probe")
     site = probes[(probes["measure"] == SITE) & probes["p"].notna()]
     if len(site):
         row = site.iloc[0]
         text += (
             f" It also knows the site: {fixed(row['estimate'])} recognised, {fixed(row['chance'])} by chance, "
             if row["p"] < ALPHA
-            else f" That it knows the site is not shown: {fixed(row['estimate'])} recognised, "
-            f"{fixed(row['chance'])} by chance, "
+            else WORDS.say("representations", row=row)
         ) + f"{p_value(row['p'])}."
     caption = "All: mean over classes; tail: the rarest. 95 % intervals. Single classes are in the file."
     return text, (page_table(rows, columns, caption, ROWS),)
@@ -241,11 +228,7 @@ def _objective(material: Material, table: pd.DataFrame) -> Comparison:
     ]
     alone = material.run.config.objective.guided_alone
     learned = "taught by guided gradients alone" if alone else f"whose maps were {_KINDS[kind]} while they learned"
-    text = (
-        f"After: the networks of this run, {learned}. Before: networks trained "
-        "as long on the same people without that (weight 0). Each person is tested by a network that has not seen "
-        f"them. The interval excludes 0 for: {listing(clear) if clear else 'no measure'}."
-    )
+    text = WORDS.say("objective", learned=learned, measures=listing(clear) if clear else "no measure")
     if material.run.config.objective.own_anatomy:
         masked = table.loc[table["measure"].isin(["epg", "iou", "on_object_epg"]), "n_participants"].max()
         with_mask = count(0 if pd.isna(masked) else int(masked), "participant")
@@ -275,17 +258,8 @@ def _weights(table: pd.DataFrame) -> Comparison:
     said = f"The weight chosen is {number(best['weight'])}, {of_run}"
     if best["weight"] == 0:
         said = "The weight chosen is 0: no other has better maps at an acceptable cost in accuracy"
-    text = (
-        f"{said}. The choice is made on the validation parts alone: of the weights that no other one beats in every "
-        f"measure, and whose balanced accuracy is at most {100 * LARGEST_DROP:g} points below that of weight 0, the "
-        f"one that is best in “{_MEASURES[measures[0]]}”. With several folds, people tested in one fold are validation "
-        "people of another, so test values of the chosen weight are a little too good. Validation people look like "
-        "those of training, so where these share a shortcut they cannot show that it is one."
-    )
-    caption = (
-        f"{count(int(best['n_participants']), 'participant')} tested, and {int(best['n_validation'])} in the "
-        "validation parts of all folds together."
-    )
+    text = WORDS.say("weights_text", said=said, drop=100 * LARGEST_DROP, measure=_MEASURES[measures[0]])
+    caption = WORDS.say("weights_caption", best=best)
     return Comparison("Which weight?", text, page_table(table, columns, caption), None)
 
 
@@ -326,21 +300,17 @@ def _marker(material: Material, task: str, table: pd.DataFrame) -> Comparison:
         if row["training"] == CONTROL:
             text += _uses(row, task, names[CONTROL])
         elif pd.notna(row["epg_change"]):
-            text += (
-                f" {names[kind]}, accuracy where marker and diagnosis do not go together "
-                f"{_changes(row, 'against_training', 2)}, the mean of the four groups "
-                f"{_changes(row, 'mean_accuracy', 2)}, and the share of maps in the mask {_changes(row, 'epg', 3)}. "
-                f"{_against_chance(row, task)}"
+            text += WORDS.say(
+                "marker_text",
+                trained=names[kind],
+                against_changes=_changes(row, "against_training", 2),
+                mean_changes=_changes(row, "mean_accuracy", 2),
+                share_changes=_changes(row, "epg", 3),
+                against_chance=_against_chance(row, task),
             )
             if kind == TAUGHT:
-                text += (
-                    " Where marker and diagnosis do not go together, the share of copies that they answer as their "
-                    f"teacher does {_changes(row, 'agreement_against_training', 2)}."
-                )
-    caption = (
-        f"Mean maps of the copies of {people} that have the marker, which lies outside these slices. "
-        f"{_TASKS.get(task, task)}."
-    )
+                text += WORDS.say("marker", changes=_changes(row, "agreement_against_training", 2))
+    caption = WORDS.say("marker_caption", people=people, task=_TASKS.get(task, task))
     figure = _maps(material, f"{NAME}_{task}", {name: names[name] for name in table["training"]}, caption)
     title = f"Scanner marker: {_TASKS.get(task, task)[0].lower()}{_TASKS.get(task, task)[1:]}"
     return Comparison(title, text, page_table(rows, columns, f"Accuracy by group; {people}."), figure)
@@ -352,10 +322,7 @@ def _uses(control: pd.Series, task: str, name: str) -> str:
     follows = ""
     if control["worst_group_high"] < control["as_in_training"]:
         follows = f": they follow {_SHORTCUTS.get(task, 'what goes with it in training')}"
-    return (
-        f" {name}, networks recognise {known} of the copies in which marker and diagnosis go together as in "
-        f"training, and {worst} of the worst group{follows}."
-    )
+    return WORDS.say("uses", name=name, known=known, worst=worst, follows=follows)
 
 
 def _against_chance(row: pd.Series, task: str) -> str:
@@ -387,11 +354,7 @@ def _maps(material: Material, comparison: str, blocks: Mapping[str, str], captio
     row = MapRow("", there[0].scale(GROUP_PERCENTILES, there), "share of a map per voxel", list(views.values()))
     titles = list(blocks.values())
     figure = draw_map_grid([row], titles, HIPPOCAMPAL_CUTS, material.backdrop, material.gallery.density)
-    said = (
-        f"{caption} Positive attribution of each person, scaled to sum 1. Colours run from the 50th to the 99.5th "
-        "percentile of the first map inside the brain, the same in both. Slices at "
-        f"{axes_of(material.run.layout.space)} x, y, z in mm; left is left."
-    )
+    said = WORDS.say("maps_caption", caption=caption, axes_of=axes_of(material.run.layout.space))
     return material.gallery.add(figure, f"before-after_{comparison}", f"Brain slices: {caption}", said, "png")
 
 

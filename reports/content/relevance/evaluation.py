@@ -98,10 +98,7 @@ def _beside(verdicts: pd.DataFrame, scores: pd.DataFrame) -> PageTable:
     for column in ("balanced_accuracy", "completeness_error", "seconds"):
         rows[column] = rows["map"].map(real[column])
     scans, people = (int(real[name].max()) for name in ("n_scans", "n_participants"))
-    caption = (
-        f"Maps beside their nulls, {number(scans)} scans of {number(people)} participants; regions ranked by Hedges' g "
-        "between the classes. Images without a network have no null. Every score is in evaluation/evaluation.tsv."
-    )
+    caption = WORDS.say("beside", scans=scans, people=people)
     return page_table(rows, _known(rows, _BESIDE), caption)
 
 
@@ -223,10 +220,7 @@ def _distractors(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTa
             "; ".join(f"{name}: {first_few(titles) if titles else 'no map'}" for name, titles in by.items())
         )
         sentences[-1] = f"Marked in the {where}: {sentences[-1]}."
-    text = (
-        "A distractor is in the image but does not tell the classes apart, so no good map marks it. Values are "
-        "relative to what the map puts on planted regions, or for the rim to an even map. "
-    )
+    text = WORDS.say("distractors")
     return f"{text}{' '.join(sentences)}", tuple(tables)
 
 
@@ -247,10 +241,7 @@ def _interactions(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageT
     people = count(int(table["n_participants"].max()), "participant")
     pairs = table["group"].str.contains(" + ", regex=False).any()
     of_pairs = " Of a pair of regions the first stands under left, the second under right." * bool(pairs)
-    text = (
-        f"The left side, the right side and both take the tissue of controls.{of_pairs} {summary} (intervals over "
-        f"{people}, not corrected for {count(len(table), 'region')})."
-    )
+    text = WORDS.say("interactions", of_pairs=of_pairs, summary=summary, people=people, regions=len(table))
     logits = partial(signed, decimals=3)
     columns = [
         Column("group", "Region"), numeric("left", "Left", logits), numeric("right", "Right", logits),
@@ -282,11 +273,7 @@ def _sources(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable,
         numeric("r2", "Share explained by both", fixed),
         numeric("n_scans", "Scans"),
     ]
-    text = (
-        "Evidence in each region is compared with the region's volume (from the registration) and its intensity, "
-        "within class and fold: standard deviations of evidence per standard deviation, with 95 % intervals over "
-        "participants. Descriptive, not tested."
-    )
+    text = WORDS.say("sources")
     both = rows.head(ROWS).dropna(subset=["volume_slope", "intensity_slope"])
     if len(both):
         more = int((both["intensity_slope"].abs() > both["volume_slope"].abs()).sum())
@@ -320,11 +307,7 @@ def _shifts(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable, 
     known = [f"at_{shift}" for shift in wide.columns if wide[shift].notna().any()]
     if known:
         rows = rows.sort_values(known[-1], ascending=False, kind="stable")
-    text = (
-        "The scans are moved along the diagonal, forward and back, and the maps of the moved scans are moved back. A "
-        "map that moves with its scan correlates by 1 with that of the scan as it is. A map "
-        "that stays in its place correlates by less."
-    )
+    text = WORDS.say("shifts")
     fewest, most = int(table["n_participants"].min()), int(table["n_participants"].max())
     people = ("" if fewest == most else "at most ") + count(most, "participant")
     caption = f"Mean correlation over {people}. Intervals and cosines are in evaluation/shift_curve.tsv. {_LEFT_OUT}"
@@ -342,9 +325,7 @@ def _draw_shifts(material: Material) -> tuple[Picture, ...]:
         material.gallery.add(
             draw_shift_curves(curves.sort_values(["map", "shift"], kind="stable")), "shift_curve",
             f"Curves of the correlation of {count(table['map'].nunique(), 'map')} with those of moved scans, by shift.",
-            "Correlation of a map with that of the moved scan, by how far it is moved; bars are 95 % intervals over "
-            "participants. Dashed: what the map would have if it stayed in its place. Shifts are left out by which "
-            f"more than {100 * LOST:g} % of the brain leaves the volume.",
+            WORDS.say("shifts_caption", lost=100 * LOST),
         ),
     )  # fmt: skip
 
@@ -392,12 +373,7 @@ def _leading_map_failed(run: RunRecord) -> Caution | None:
     """A leading map that did not pass the evaluation of this run: none of those that could lead did."""
     if has_passed(run.tables["verdicts"], run.leading_map) is not False:
         return None
-    return Caution(
-        "serious",
-        "The leading map did not pass the evaluation.",
-        f"{map_title(run.leading_map)}: {'; '.join(lines_on(run, run.leading_map))}.",
-        "evaluation",
-    )
+    return Caution.read(WORDS, "leading-map-failed", run=run, verdicts="; ".join(lines_on(run, run.leading_map)))
 
 
 EVALUATION = Question.read(

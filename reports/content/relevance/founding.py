@@ -26,7 +26,7 @@ from heatlas.reports.frame.tables import Column, numeric, page_table
 from heatlas.reports.questions.findings import in_words, small_regions
 from heatlas.reports.questions.question import ANY_TASK, CLEAR, Caution, Check, Question, rows_where
 from heatlas.reports.read.run_record import KEYS, RunRecord
-from heatlas.reports.words.numbers import count, fixed, is_missing, number, percent, shortened
+from heatlas.reports.words.numbers import fixed, is_missing, number, percent, shortened
 from heatlas.reports.words.sentences import Words
 
 WORDS = Words(__file__)
@@ -54,11 +54,13 @@ def build_beta(material: Material) -> Mapping[str, Any]:
             draw_overlap(known, top, people),
             "bohle2019-06_beta-overlap",
             f"Matrices of the overlap of the top {top} regions between values of beta, for {', '.join(known)}.",
-            f"Overlap of the {number(top)} leading bilateral groups between values of β, in per cent, for each "
-            f"metric. 100 means the same regions{_by_chance(material.run)}; low values mean that the leading regions "
-            "depend on β. "
-            f"n: participants of {material.run.positive}, for gain those with true positives."
-            f"{_known_gains(material.run)}",
+            WORDS.say(
+                "overlap_caption",
+                top=top,
+                by_chance=_by_chance(material.run),
+                material=material,
+                known_gains=_known_gains(material.run),
+            ),
         )
     return {"figure": picture, "notes": notes, "lead": _hippocampus(material.run)}
 
@@ -71,10 +73,8 @@ def _hippocampus(run: RunRecord) -> str:
     (least, low), (most, high) = (pick(known, key=lambda pair: pair[1].value) for pick in (min, max))
     turns = "The sign depends on β" if low.value < 0 < high.value else "The sign is the same for every β"
     unproven = "" if any(found.p_fdr < CLEAR for _, found in known) else " None is significant after correction (FDR)."
-    return (
-        f"{turns}: the correlation of hippocampal relevance with volume ranges from {fixed(low.value)} (β = "
-        f"{beta_of(least):g}) to {fixed(high.value)} (β = {beta_of(most):g}).{unproven} Leading regions can agree "
-        "even where this correlation does not."
+    return WORDS.say(
+        "hippocampus", turns=turns, low=low, least=beta_of(least), high=high, most=beta_of(most), unproven=unproven
     )
 
 
@@ -178,13 +178,7 @@ def _losses(run: RunRecord) -> Caution | None:
     worst = table.sort_values("lost").iloc[-1]
     if not worst["lost"] > LARGE_LOSS:
         return None
-    return Caution(
-        "serious" if worst["lost"] > SERIOUS_LOSS else "note",
-        "Part of the relevance never reaches the image.",
-        f"In {map_title(worst['map'])} maps, biases and units without contribution absorb {percent(worst['lost'], 0)} "
-        "of the start value (median over scans). Maps show only the rest.",
-        "conservation",
-    )
+    return Caution.read(WORDS, "losses", level="serious" if worst["lost"] > SERIOUS_LOSS else "note", worst=worst)
 
 
 def _negative_start(run: RunRecord) -> Caution | None:
@@ -195,11 +189,7 @@ def _negative_start(run: RunRecord) -> Caution | None:
     if negative.empty:
         return None
     hits = int((negative["outcome"] == "TP").sum())
-    text = (
-        f"In {count(len(negative), 'scan')} of {number(len(rows))}, {number(hits)} of them true positives, the "
-        f"explained output of {run.positive} is below 0. The signs of their maps are reversed. Means over such scans, "
-        "and gain, mix signs."
-    )
+    text = WORDS.say("negative_start", scans=len(negative), rows=len(rows), hits=hits, run=run)
     if run.config.attribution.start_value != "probability":
         text += ' With start_value = "probability" in [attribution], no sign is reversed.'
     return Caution("note", "Some maps have reversed signs.", text, "conservation")
@@ -251,8 +241,7 @@ def _pair(material: Material, map_name: str, pair: pd.DataFrame) -> dict[str, An
             draw_radar(profiles),
             f"bohle2019-07b_fingerprints_{map_name}",
             f"Radar chart of relevance density in {len(profiles[names[0]])} regions for two participants.",
-            f"{title}: fingerprints over the regions with the highest mean density, each person (n = 1 scan) "
-            f"relative to their own strongest region.{left_out}",
+            WORDS.say("profiles_caption", title=title, left_out=left_out),
         )
     )
     figures.append(
@@ -263,19 +252,13 @@ def _pair(material: Material, map_name: str, pair: pd.DataFrame) -> dict[str, An
             f"{title}: the same values on one scale, n = 1 scan each.",
         )
     )
-    text = (
-        f"Of {count(int(candidates), 'participant')} labelled {material.run.positive} with a probability above 0.9, "
-        f"these two have the most different profiles (cosine distance {fixed(distance, 3)}; 0: the same, 1: unrelated)."
-    )
+    text = WORDS.say("pair", participants=int(candidates), material=material, distance=distance)
     if small:
         without = fixed(cosine(*profiles.values()), 3)
         text += f" Without small regions ({in_words(small)}) the distance is {without}."
     if not material.run.keeps_single_maps:
         kept = material.run.config.attribution.keep_maps
-        text += (
-            " Slices of their own maps cannot be shown: this run keeps no maps of single scans ([attribution] "
-            f'keep_maps = "{kept}"). Set it to "all" and repeat the command.'
-        )
+        text += WORDS.say("no_single_maps", kept=kept)
     elif figures[0] is None:
         text += " Slices of their own maps are missing: a map is missing or damaged; see the top of the report."
     return {"figures": [figure for figure in figures if figure is not None], "text": text}
@@ -306,10 +289,7 @@ def _slices(material: Material, map_name: str, people: list[pd.DataFrame], names
         rows, [map_title(map_name)], (*HIPPOCAMPAL_CUTS, *_MORE_CUTS), material.backdrop, material.gallery.density
     )
     whose = "the scan's own map" if mean is None else f"the mean map of {material.run.positive}"
-    caption = (
-        f"{map_title(map_name)} maps of patient 1, {names[0]}, and patient 2, {names[1]}; n = 1 scan each. "
-        f"Colours run from the 90th to the 99.5th percentile of {whose}; not smoothed."
-    )
+    caption = WORDS.say("slices_caption", map_name=map_name, first=names[0], second=names[1], whose=whose)
     alt = f"Brain slices with the individual maps of {names[0]} and {names[1]}."
     return material.gallery.add(figure, f"bohle2019-07a_patients_{map_name}", alt, caption, "png")
 

@@ -111,9 +111,10 @@ def _boxes(
     scans, people = values["scan_id"].nunique(), values["participant_id"].nunique()
     return material.gallery.add(
         figure, file, f"{title}, {metric[1]} in {count(len(regions), 'region')}. {first}: {listing(regions[:5])}.",
-        f"{title}: {metric[1]} in the {len(regions)} leading bilateral groups, ranked by {ranked}. Boxes are quartiles "
-        "over scans, whiskers reach 1.5 times their range. "
-        f"{count(scans, 'scan')} of {count(people, 'participant')} in all.{' ' * bool(axis)}{axis}{found.sentence}",
+        WORDS.say(
+            "boxes_caption", title=title, quantity=metric[1], regions=len(regions), ranked=ranked, scans=scans,
+            people=people, axis=f" {axis}" if axis else "", found=found,
+        ),
     )  # fmt: skip
 
 
@@ -143,9 +144,8 @@ def leading_table(material: Material, names: Sequence[str]) -> PageTable:
         f"{count(scans, 'scan')} of {count(people, 'participant')} ({label})"
         for label, (scans, people) in sizes.items()
     )
-    caption = (
-        f"The {LISTED} leading regions of each map by density{f' in {run.positive}' * bool(run.task.classes)} "
-        f"and the regions among them that are too small to lead; means over participants, {said}."
+    caption = WORDS.say(
+        "leading_caption", LISTED=LISTED, in_class=f" in {run.positive}" * bool(run.task.classes), said=said
     )
     if "share_positive" in linked:
         caption += " Share of the map: sum divided by the absolute sums of all regions."
@@ -218,10 +218,7 @@ def build_table(material: Material) -> Mapping[str, Any]:
     explorer = region_explorer(material)
     if explorer is None:
         return {"components": [], **REGION_MEANS.build(material)}
-    lead = (
-        "Means over participants (each person's scans averaged first); gain is that of each scan against "
-        f"{material.run.negative} of the same test fold. The table has all maps and groups of scans, and each side."
-    )
+    lead = WORDS.say("table_lead", material=material)
     return {"lead": lead, "components": [explorer]}
 
 
@@ -230,13 +227,7 @@ def evidence_block(material: Material) -> dict[str, Any]:
     run, name = material.run, material.run.leading_map
     missed = sum_error(run, name)
     off = "" if missed is None else f": {missed.in_words}"
-    meaning = (
-        f"{regions_that_differ(run)} Evidence is what a region adds to the evidence for "
-        f"{run.task.words.explained}, compared with controls of the training part of the scan's network, in "
-        f"{run.evidence_unit}: the sum of {map_title(name)} over the "
-        "region. It is signed, and all regions and the unlabelled rest add up to the evidence of the scan less that of "
-        f"its reference, up to the error that group/evidence.tsv has of each scan{off}."
-    )
+    meaning = WORDS.say("evidence_meaning", regions_that_differ=regions_that_differ(run), run=run, name=name, off=off)
     return {
         "title": f"Evidence, {map_title(name)}", "meaning": meaning.strip(), "figure": _evidence_figure(material, name),
         "table": _evidence_table(material, name),
@@ -284,11 +275,8 @@ def _evidence_table(material: Material, name: str) -> PageTable | None:
             numeric("p_fwe", "Corrected p (family-wise)", p_cell), *place_columns(tested),
         ]  # fmt: skip
         first = tested.iloc[0]
-        caption = (
-            f"Evidence of {count(int(first['n_first']), 'participant')} of {run.positive} and "
-            f"{int(first['n_second'])} of {run.negative}, largest Hedges' g first; "
-            f"{100 * run.config.statistics.confidence:g} % intervals. Difference, g and their intervals are within "
-            f"test folds. {TABLES['group_comparisons'].tests}"
+        caption = WORDS.say(
+            "evidence_caption", first=first, run=run, level=100 * run.config.statistics.confidence, TABLES=TABLES
         )
     rows = rows.assign(
         page=rows["group"].map(material.links.region).astype(object), voxels=rows["group"].map(voxels_of(run))
@@ -316,9 +304,7 @@ def kinds_table(material: Material) -> PageTable | None:
     return page_table(
         found,
         columns,
-        "How much relevance lies in each kind of image. Share: the absolute sums of all regions by one kind, divided "
-        "by those of all kinds; mean over participants. A kind whose voxels vary more can have more relevance without "
-        f"telling more: compare with a network of each kind alone. By region: {RELEVANCE_CHANNELS_TABLE.file}.",
+        WORDS.say("kinds_caption", RELEVANCE_CHANNELS_TABLE=RELEVANCE_CHANNELS_TABLE),
     )
 
 
@@ -335,25 +321,17 @@ def _sums_of_evidence(run: RunRecord) -> Caution | None:
     name, unit = map_title(run.leading_map), run.evidence_unit
     missed = sum_error(run, run.leading_map)
     if missed is not None and missed.share > LARGEST_MISS:
-        return Caution(
-            "serious",
-            "The leading map does not add up.",
-            f"{name}: the sum over all voxels misses the evidence of a scan, compared with controls, by "
-            f"{missed.in_words}, in {unit}. Sums over regions are no more exact. DeepLIFT, where it is defined for the "
-            'network, adds up exactly: methods = ["deeplift"] in [attribution].',
-            "regions",
-        )
+        return Caution.read(WORDS, "sums-of-evidence", name=name, missed=missed, unit=unit)
     drawn = sum_error(run, run.leading_map, "sampling_error")
     if drawn is None or drawn.share <= LARGE_SAMPLING:
         return None
-    return Caution(
-        "serious" if drawn.share > SERIOUS_SAMPLING else "note",
-        "Regions of a single scan are approximate.",
-        f"{name} adds up because its points on the way from the controls are weighted to do so; unweighted they would "
-        f"miss the evidence of a scan by {drawn.in_words}, in {unit}. Sums over regions of one scan are as "
-        'uncertain, means over people less. For more points: settings = ["expected-gradients:alphas=4"] in '
-        "[attribution].",
-        "regions",
+    return Caution.read(
+        WORDS,
+        "sampling",
+        level="serious" if drawn.share > SERIOUS_SAMPLING else "note",
+        name=name,
+        drawn=drawn,
+        unit=unit,
     )
 
 
@@ -367,13 +345,7 @@ def _gain(run: RunRecord) -> Caution | None:
             titles.append(f"{map_title(name)}: {number(unknown)} of {count(values['group'].nunique(), 'region')}")
     if not titles:
         return None
-    return Caution(
-        "note",
-        "Gain is not known everywhere.",
-        f"There is no ratio where the mean sum of {run.negative} scans of a fold is not above 0. In at least one fold: "
-        f"{listing(titles)}.",
-        "regions",
-    )
+    return Caution.read(WORDS, "gain", run=run, titles=titles)
 
 
 REGIONS = Question.read(

@@ -188,10 +188,7 @@ def _demographics(run: RunRecord) -> PageTable | None:
         numeric("p", "Uncorrected p", p_cell),
     ]
     columns += [Column("test", "Test", remark)]
-    caption = (
-        "Participants analysed: mean ± standard deviation over participants, with the number of known values where "
-        f"some are missing. p values describe this sample. {TABLES['demographic_tests'].tests}"
-    )
+    caption = WORDS.say("demographics_caption", TABLES=TABLES)
     return page_table(pd.DataFrame(rows), columns, caption)
 
 
@@ -326,12 +323,8 @@ def _few(run: RunRecord) -> Caution | None:
     counts = listing([f"{number(n)} {label}" for label, n in people.items()])
     if one_split:
         counts += " of the test part"
-    return Caution(
-        "serious" if smallest < VERY_FEW_PARTICIPANTS else "note",
-        "Few participants.",
-        f"The {run.task.words.answer} rests on {counts}. With so few, another sample "
-        "could give another ranking of regions.",
-        "cohort",
+    return Caution.read(
+        WORDS, "few", level="serious" if smallest < VERY_FEW_PARTICIPANTS else "note", run=run, counts=counts
     )
 
 
@@ -341,17 +334,10 @@ def _imbalanced(run: RunRecord) -> Caution | None:
     people = _people_by_class(run)
     small, large = min(people.values()), max(people.values())
     if small == 0:
-        return Caution("serious", "One class is empty.", f"No participant has the label "
-                       f"{min(people, key=lambda label: people[label])}.", "cohort")  # fmt: skip
+        return Caution.read(WORDS, "imbalanced", people=min(people, key=lambda label: people[label]))  # fmt: skip
     if large / small <= IMBALANCE:
         return None
-    return Caution(
-        "note",
-        "Classes are imbalanced.",
-        f"{listing([f'{number(n)} {label}' for label, n in people.items()])} participants. Read balanced accuracy, "
-        "not accuracy, and look at sensitivity and specificity apart.",
-        "performance",
-    )
+    return Caution.read(WORDS, "classes-imbalanced", people=[f"{number(n)} {label}" for label, n in people.items()])
 
 
 def _people_by_class(run: RunRecord, scans: pd.DataFrame | None = None) -> dict[str, int]:
@@ -388,12 +374,7 @@ def _unlike_classes(run: RunRecord) -> Caution | None:
             differing.append(f"{title} ({p_value(row['p'])})")
     if not differing:
         return None
-    return Caution(
-        "note",
-        "The classes differ in more than the disease.",
-        f"{run.positive} and {run.negative} differ in {listing(differing)}: the network may have learned part of this.",
-        "cohort",
-    )
+    return Caution.read(WORDS, "unlike-classes", run=run, differing=differing)
 
 
 def _contradictions(run: RunRecord) -> Caution | None:
@@ -404,7 +385,7 @@ def _contradictions(run: RunRecord) -> Caution | None:
         return None
     reasons = " ".join(shortened(reason, LONGEST_TEXT) for reason in rows["reason"].head(3))
     more = f" {number(len(rows) - 3)} more are in group/statistics/notes.tsv." if len(rows) > 3 else ""
-    return Caution("serious", "The tables of the input contradict themselves.", f"{reasons}{more}", "cohort")
+    return Caution.read(WORDS, "contradictions", reasons=reasons, more=more)
 
 
 PARTICIPANTS = Question.read(WORDS, "participants", draw=build_participants, tasks=ANY_TASK)

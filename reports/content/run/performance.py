@@ -21,7 +21,7 @@ from heatlas.reports.questions.findings import performance_estimate
 from heatlas.reports.questions.predictions import against_baselines
 from heatlas.reports.questions.question import ANY_TASK, Answer, Caution, Check, Headline, Question
 from heatlas.reports.read.run_record import OUTCOMES, RunRecord
-from heatlas.reports.words.numbers import count, fixed, interval, is_missing, listing, number, percent, sentence_case
+from heatlas.reports.words.numbers import count, fixed, interval, is_missing, number, percent, sentence_case
 from heatlas.reports.words.sentences import Words
 from heatlas.reports.words.wording import worded
 
@@ -114,9 +114,7 @@ def _curves(material: Material) -> Picture | None:
         draw_curves(points, texts, float(predictions["target"].mean()), run.positive),
         "performance_curves",
         areas.replace("\n", " "),
-        f"Out-of-fold predictions, {n}. Dashed: guessing or, for calibration, perfectly calibrated "
-        "probabilities. Calibration counts each participant once per bin; bars are Wilson intervals over participants. "
-        "Probabilities of different folds come from different networks.",
+        WORDS.say("curves_caption", n=n),
     )
 
 
@@ -168,8 +166,7 @@ def build_training(material: Material) -> Mapping[str, Any]:
         figure,
         "training_curves",
         f"Loss and {score_name} by epoch for {count(len(run.histories), 'fold')}.",
-        f"Loss ({loss}) and {score_name} by epoch. The vertical line is the epoch whose weights were kept, "
-        "chosen on the validation participants; test participants are not used.",
+        WORDS.say("training_caption", loss=loss, score_name=score_name),
     )
     columns = [replace(column, title=column.title.format(score=score_name)) for column in _TRAINING_COLUMNS]
     table = page_table(pd.DataFrame(rows), columns, "Trained networks, one per fold.")
@@ -281,22 +278,14 @@ def _chance(run: RunRecord) -> Caution | None:
     estimate = performance_estimate(run, "balanced_accuracy")
     if estimate is None or is_missing(estimate.low) or estimate.low > 0.5:
         return None
-    return Caution(
-        "serious",
-        "The classifier may be guessing.",
-        f"The interval of the balanced accuracy, {fixed(estimate.low)} to {fixed(estimate.high)}, includes 0.5. "
-        "Heatmaps of a network that does not work explain nothing.",
-        "performance",
-    )
+    return Caution.read(WORDS, "chance", estimate=estimate)
 
 
 def _empty_outcomes(run: RunRecord) -> Caution | None:
     empty = [name for name in OUTCOMES if run.group_sizes.get(name, (1, 1))[0] == 0]
     if not empty:
         return None
-    return Caution(
-        "note", "Empty outcomes.", f"There is no scan among {listing(empty)}; figures leave them out.", "performance"
-    )
+    return Caution.read(WORDS, "empty-outcomes", empty=empty)
 
 
 def _miscalibrated(run: RunRecord) -> Caution | None:
@@ -306,23 +295,20 @@ def _miscalibrated(run: RunRecord) -> Caution | None:
     if off.empty:
         return None
     people = int(off["n_participants"].sum())
-    return Caution(
-        "note", "Probabilities are not calibrated.",
-        f"In {number(len(off))} of {count(len(table), 'bin')} of probability, the share of {run.positive} is not as "
-        f"predicted ({count(people, 'participant')}). Use probabilities to rank scans, not as chances.", "performance",
-    )  # fmt: skip
+    return Caution.read(WORDS, "miscalibrated", off=len(off), bins=len(table), run=run, people=people)  # fmt: skip
 
 
 def _not_converged(run: RunRecord) -> Caution | None:
     folds = [fold for fold, model in run.models.items() if model.get("converged") is False]
     if not folds:
         return None
-    return Caution(
-        "note" if len(folds) < len(run.models) else "serious",
-        "Training was cut off.",
-        f"{count(len(folds), 'fold')} of {number(len(run.models))} ({listing([f'fold {fold}' for fold in folds])}) "
-        "stopped at the largest number of epochs while the validation loss could still fall.",
-        "training",
+    return Caution.read(
+        WORDS,
+        "not-converged",
+        level="note" if len(folds) < len(run.models) else "serious",
+        folds=len(folds),
+        networks=len(run.models),
+        names=[f"fold {fold}" for fold in folds],
     )
 
 
@@ -334,9 +320,13 @@ def _not_learned(run: RunRecord) -> Caution | None:
     return Caution(
         "serious",
         "A network does no better than guessing." if run.is_given else "A network did not learn.",
-        f"In {count(len(folds), 'fold')} of {number(len(run.models))} ({listing([f'fold {fold}' for fold in folds])}) "
-        f"{'it' if run.is_given else 'even the best epoch'} is no better than guessing on the validation participants. "
-        "Heatmaps of such a network mean nothing.",
+        WORDS.say(
+            "not_learned",
+            folds=len(folds),
+            networks=len(run.models),
+            names=[f"fold {fold}" for fold in folds],
+            what="it" if run.is_given else "even the best epoch",
+        ),
         "training",
     )
 
@@ -353,11 +343,13 @@ def _how_good(run: RunRecord) -> Answer:
     confidence = run.config.statistics.confidence
     estimates = {metric: performance_estimate(run, metric) for metric in ("sensitivity", "specificity", "auc")}
     others = [f"{worded(metric)} {fixed(one.value)}" for metric, one in estimates.items() if one is not None]
-    text = (
-        f"Networks told {run.positive} from {run.negative} in people {run.in_whom} with a balanced accuracy of "
-        f"{fixed(estimate.value)} ({interval(estimate.low, estimate.high, 2, confidence)}), where 0.50 is guessing; "
-        f"{listing(others)}. This rests on {count(estimate.scans, 'scan')} of "
-        f"{count(estimate.participants, 'participant')}. {against_baselines(run)}"
+    text = WORDS.say(
+        "how_good",
+        run=run,
+        estimate=estimate,
+        interval=interval(estimate.low, estimate.high, 2, confidence),
+        others=others,
+        against_baselines=against_baselines(run),
     ).strip()
     return Answer(text, fixed(estimate.value), f"balanced accuracy, n = {number(estimate.participants)}")
 

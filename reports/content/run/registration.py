@@ -76,8 +76,7 @@ def build(material: Material) -> Mapping[str, Any]:
             draw_registration(good, outlying, named=material.shows_people),
             "registration_quality",
             f"Overlap and correlation with the template of {count(len(good), 'registered scan')}.",
-            f"Each point is one of {count(len(good), 'registered scan')}. Look at scans in the lower left corner in a "
-            "viewer before you rely on their relevance.",
+            WORDS.say("quality_caption", scans=len(good)),
         )
     return {
         "n": len(good),
@@ -116,8 +115,7 @@ def _overviews(doubtful: pd.DataFrame, material: Material) -> list[Picture]:
             content,
             f"registration_in_doubt_{len(pictures) + 1}",
             f"Nine slices of {shortened(row['participant_id'])} under the contours of the template.",
-            f"{shortened(row['participant_id'])}: {shortened(row['flags'], LONGEST_TEXT)}. Orange, the template's "
-            f"brain mask; blue, its white matter. L and R are the person's sides.{FLICKER}",
+            WORDS.say("overview_caption", row=row, shortened=shortened(row["flags"], LONGEST_TEXT), FLICKER=FLICKER),
         )
         pictures.append(replace(picture, template=material.template_overview))
     return pictures
@@ -206,12 +204,15 @@ def _registration(run: RunRecord) -> Caution | None:
     dropped = int((bad["decision"] == "drop").sum())
     first = shortened(bad.sort_values("correlation")["participant_id"].iloc[0])
     worst = f", the worst of them {first}" if run.config.report.people else ""
-    return Caution(
-        "note" if dropped == len(bad) else "serious",
-        "Registration is doubtful.",
-        f"Doubtful: {number(len(bad))} of {count(len(good), 'scan')}{worst}; {number(dropped)} dropped, "
-        f"{number(len(bad) - dropped)} kept. The relevance of kept scans may be counted in the wrong regions.",
+    return Caution.read(
+        WORDS,
         "registration",
+        level="note" if dropped == len(bad) else "serious",
+        bad=len(bad),
+        scans=len(good),
+        worst=worst,
+        dropped=dropped,
+        kept=len(bad) - dropped,
     )
 
 
@@ -223,12 +224,13 @@ def _mirrored(run: RunRecord) -> Caution | None:
     names = [shortened(name) for name in bad.sort_values("side_score")["participant_id"].astype(str)]
     more = f" and {number(len(names) - NAMED)} more" if len(names) > NAMED else ""
     who = f": {', '.join(names[:NAMED])}{more}" if run.config.report.people else ""
-    return Caution(
-        "note" if (bad["decision"] == "drop").all() else "serious",
-        f"{count(len(bad), 'scan')} {'looks' if len(bad) == 1 else 'look'} mirrored left to right.",
-        f"Their asymmetry is the opposite of the others'{who}. Compare them with "
-        "their source. Left and right regions of these scans would be exchanged.",
-        "registration",
+    return Caution.read(
+        WORDS,
+        "mirrored",
+        level="note" if (bad["decision"] == "drop").all() else "serious",
+        scans=len(bad),
+        bad=len(bad),
+        who=who,
     )
 
 
@@ -236,14 +238,7 @@ def _mostly_flagged(scans: int, bad: pd.DataFrame) -> Caution:
     """Flags that most scans have: no reason to doubt one scan more than another."""
     what = Counter(re.split(r" [\d.]", reason)[0] for flags in bad["flags"] for reason in str(flags).split("; "))
     reason, times = what.most_common(1)[0]
-    return Caution(
-        "note",
-        "Most registrations are flagged.",
-        f"{number(len(bad))} of {count(scans, 'scan')}, most often for: {shortened(reason)} ({number(times)}). So many "
-        "flags do not tell a bad scan from a good one: either the limits, which come from other images, do not fit the "
-        "preparation of these, or all were registered badly in the same way. A few of the overviews show which.",
-        "registration",
-    )
+    return Caution.read(WORDS, "mostly-flagged", bad=len(bad), scans=scans, reason=reason, times=times)
 
 
 REGISTRATION = Question.read(

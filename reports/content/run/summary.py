@@ -78,16 +78,11 @@ def where_it_looks(run: RunRecord) -> Answer:
     tested = evidence_differences(run, name)
     level = 100 * run.config.statistics.confidence
     first = tested.loc[[found.regions[0]]].iloc[0]
-    text = (
-        f"The evidence for {run.positive} differs most in these regions: "
-        f"{with_places(tested, found.regions)}. Map: {mid_sentence(map_title(name))}, which "
-        f"compares each scan with controls that its network was trained with.{evaluated(run, name)}"
+    text = WORDS.say(
+        "evidence_differs", run=run, regions=with_places(tested, found.regions), name=name, verdict=evaluated(run, name)
     )
-    more = (
-        f"{count(int(first['n_first']), 'participant')} of {run.positive} and {number(first['n_second'])} of "
-        f"{run.negative}; differences in {run.evidence_unit}: "
-        f"{listing(leading_in_words(run, name, found.regions))}. In brackets: {level:g} % interval, Hedges' g "
-        f"[interval]. "
+    more = WORDS.say(
+        "evidence_more", first=first, run=run, leading_in_words=leading_in_words(run, name, found.regions), level=level
     )
     more += f"{found.sentence.strip()} " if found.sentence else ""
     founding = next((one for one in run.main_maps if one in run.lrp_names), None)
@@ -116,22 +111,28 @@ def _regions_by_density(run: RunRecord, name: str) -> Answer:
     by_density, by_share = (leading_regions(run, name, metric) for metric in ("density", "sum"))
     people = run.group_sizes[run.positive][1]
     fewer = smaller_shares(run, name, tuple(dict.fromkeys([*by_density, *by_share])))
-    text = (
-        f"In scans of {run.positive} ({count(people, 'participant')}), relevance ({map_title(name)}) is densest in "
-        f"{in_words(by_density, parts)}. {firsts_in_words(run, densest(run, name))}"
+    text = WORDS.say(
+        "densest",
+        run=run,
+        people=people,
+        name=name,
+        regions=in_words(by_density, parts),
+        firsts_in_words=firsts_in_words(run, densest(run, name)),
     ).rstrip()
     if by_share:
-        text += (
-            f" Percentages are shares of the map; the largest shares lie in {in_words(by_share, parts)}."
-            f"{f' Of these, {fewer}.' if fewer else ''}"
+        text += WORDS.say(
+            "largest_shares", regions=in_words(by_share, parts), of_these=f" Of these, {fewer}." if fewer else ""
         )
     gains = summary_means(run, name, "gain", "TP")
     if len(gains):
         by_gain = leaders(run, gains, name, "gain", BY_MEASURE)
         hits = run.group_sizes["TP"][1]
-        more = (
-            f"Compared with {run.negative} (gain, {count(hits, 'true-positive participant')}), the largest ratios are "
-            f"in {in_words(by_gain.regions)}. {overlap_in_words(by_density, by_gain.regions)}"
+        more = WORDS.say(
+            "largest_gains",
+            run=run,
+            hits=hits,
+            regions=in_words(by_gain.regions),
+            overlap_in_words=overlap_in_words(by_density, by_gain.regions),
         )
     else:
         more = f"Gain against {run.negative} is not known."
@@ -228,26 +229,33 @@ def build_ranking(material: Material) -> Mapping[str, Any]:
     classes = f"{run.positive} and {run.negative}"
     title = f"Hedges' g of the {measure}, {run.positive} against {run.negative}"
     caption = (
-        f"{title}: the {count(len(drawn), 'region')} with the largest values of {number(len(rows))}, by "
-        f"{mid_sentence(map_title(run.leading_map))}. Lines are {100 * run.config.statistics.confidence:g} % "
-        f"intervals; n = {number(first['n_first'])} and {number(first['n_second'])}. The upright line marks no "
-        f"difference. {firsts_in_words(run, rows)}".rstrip()
+        WORDS.say(
+            "ranking_caption",
+            title=title,
+            regions=len(drawn),
+            rows=len(rows),
+            run=run,
+            level=100 * run.config.statistics.confidence,
+            first=first,
+            firsts_in_words=firsts_in_words(run, rows),
+        ).rstrip()
         + found.sentence
     )
     null = "If the classes did not differ, g would be near 0 in every region."
     if rows["g_by_chance"].notna().any():
-        null = (
-            "The grey bar shows how large g becomes by chance alone: with the classes of the participants shuffled, "
-            f"{100 * run.config.statistics.confidence:g} % of the shuffles stay within it, even in the region and map "
-            "with the strongest result. A region whose point lies beyond it differs clearly."
-        )
+        null = WORDS.say("by_chance", level=100 * run.config.statistics.confidence)
     return {
         "chart": draw_intervals(drawn, title, f"{title}: {listing([row.name for row in drawn[:5]])}.", 0.0),
         "caption": caption,
         "null": null,
         "table": _table(rows, material, f"{title}, all regions."),
-        "answer": f"{_number_that_differ(clear, len(rows))} {classes} after correction."
-        f"{by_ranks(run.positive, run.negative, rows.reset_index())}{not_planted(run, rows)}",
+        "answer": WORDS.say(
+            "ranking_answer",
+            number_that_differ=_number_that_differ(clear, len(rows)),
+            classes=classes,
+            by_ranks=by_ranks(run.positive, run.negative, rows.reset_index()),
+            not_planted=not_planted(run, rows),
+        ),
     }
 
 
@@ -259,10 +267,7 @@ def not_planted(run: RunRecord, rows: pd.DataFrame) -> str:
         return ""
     if not others:
         return " All of them were planted."
-    return (
-        f" {number(len(passed) - len(others))} of these were planted; {listing(others)} "
-        f"{'was' if len(others) == 1 else 'were'} not: the network's answer may depend on more than the disease."
-    )
+    return WORDS.say("not_planted", planted=len(passed) - len(others), others=len(others))
 
 
 def _table(rows: pd.DataFrame, material: Material, caption: str) -> PageTable:
@@ -337,19 +342,10 @@ def _asked(run: RunRecord) -> str:
     whose = " of synthetic people" if run.is_synthetic else ""
     images = all_images(run.config.cohort.kinds)
     if run.config.training.networks_of:
-        return (
-            f"Networks that were trained on another cohort to {goal} were applied to {images}{whose}. "
-            "Heatmaps show which parts of the brain their answer rests on."
-        )
+        return WORDS.say("asked_of_others_networks", goal=goal, images=images, whose=whose)
     if run.is_given:
-        return (
-            f"A network that was trained elsewhere to {goal} was applied to {images}{whose}. Heatmaps "
-            "show which parts of the brain its answer rests on."
-        )
-    return (
-        f"A convolutional network was trained to {goal} in {images}{whose}. Heatmaps show which parts of "
-        "the brain its answer rests on."
-    )
+        return WORDS.say("asked_of_one_network", goal=goal, images=images, whose=whose)
+    return WORDS.say("asked", goal=goal, images=images, whose=whose)
 
 
 def _found(run: RunRecord) -> str:
@@ -357,10 +353,7 @@ def _found(run: RunRecord) -> str:
     sentences = []
     estimate = None if run.task.kind.name != TWO_CLASSES else performance_estimate(run, "balanced_accuracy")
     if estimate is not None:
-        sentences.append(
-            f"Networks told {run.positive} from {run.negative} in people {run.in_whom} with a balanced accuracy of "
-            f"{fixed(estimate.value)}."
-        )
+        sentences.append(WORDS.say("found", run=run, estimate=estimate))
     sentences.append(against_baselines(run))
     if run.task.kind.name == TWO_CLASSES:
         sentences.append(regions_that_differ(run))
