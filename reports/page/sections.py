@@ -232,7 +232,7 @@ def _binarised(run: RunRecord) -> Caution | None:
     control = str(getattr(run.config.training, "control", "none"))
     if control in ("", "none"):
         return None
-    return Caution.read(WORDS, "binarised", control=control)  # fmt: skip
+    return Caution.read(WORDS, "binarised", control=control)
 
 
 def _several_networks(run: RunRecord) -> Caution | None:

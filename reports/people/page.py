@@ -152,7 +152,7 @@ def _cautions(material: Material, visits: pd.DataFrame) -> list[Caution]:
             found.append(Caution("serious", "Registration is doubtful.", text, "quality"))
     unsure = visits[visits["probability"].between(0.35, 0.65)]
     if len(unsure):
-        found.append(Caution.read(WORDS, "cautions", scans=len(unsure)))  # fmt: skip
+        found.append(Caution.read(WORDS, "cautions", scans=len(unsure)))
     if material.run.has("conservation"):
         table = material.run.tables["conservation"]
         start = table[table["scan_id"].isin(visits["scan_id"])].drop_duplicates("scan_id")["start_value"]

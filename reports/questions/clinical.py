@@ -171,7 +171,7 @@ def _answer_of_conversion(found: Progression) -> Verdict | None:
     if not is_missing(row["estimate"]):
         bounds = interval(row["ci_low"], row["ci_high"], 2, settings.confidence)
         in_words = f"{fixed(row['estimate'])} ({bounds}; uncorrected {p_value(row['p'])}, permuted; 0.5 is guessing)"
-    grounds = WORDS.say("concordance", in_words=in_words, people=people, events=events, row=row)  # fmt: skip
+    grounds = WORDS.say("concordance", in_words=in_words, people=people, events=events, row=row)
     if people < needed or events < conversions or is_missing(row["estimate"]):
         return Verdict(
             f"Cannot be answered with n = {number(people)} people with MCI and {count(events, 'conversion')}.",

@@ -168,7 +168,7 @@ def _in_no_region(audit: Audit) -> Caution | None:
         return None
     shares = [f"{percent(row['share'], 0)} in {map_title(row['map'])}" for row in uncovered.to_dict("records")]
     voxels = percent(uncovered["voxel_share"].iloc[0], 0)
-    return Caution.read(WORDS, "in-no-region", shares=shares, voxels=voxels)  # fmt: skip
+    return Caution.read(WORDS, "in-no-region", shares=shares, voxels=voxels)
 
 
 def _gathered_outside(audit: Audit) -> Caution | None:

@@ -88,7 +88,7 @@ def _unequal(subgroups: Subgroups) -> Caution | None:
         return None
     parts = [f"{_subgroup(row)} ({fixed(row['estimate'])} against {fixed(row['rest'])})"
              for _, row in unequal.sort_values("p_fdr").head(4).iterrows()]  # fmt: skip
-    return Caution.read(WORDS, "unequal", subgroups=len(unequal), parts=parts)  # fmt: skip
+    return Caution.read(WORDS, "unequal", subgroups=len(unequal), parts=parts)
 
 
 def _methods_of_subgroups(subgroups: Subgroups) -> str:

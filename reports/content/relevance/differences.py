@@ -54,9 +54,7 @@ WORDS = Words(__file__)
 
 NAME = "image_differences"
 NAMED = 6  # regions named of each kind
-_COLUMNS_OF_REGIONS = (
-    "group", "difference", *CI, "hedges_g", "t", "p_fwe", "evidence_g", "evidence_p_fwe", "verdict",
-)  # fmt: skip
+_COLUMNS_OF_REGIONS = ("group", "difference", *CI, "hedges_g", "t", "p_fwe", "evidence_g", "evidence_p_fwe", "verdict")
 _LEAD_OF_REGIONS = (
     "The scans that the network saw are compared between {positive} and {negative} without any network, region by "
     "region, and beside it stands how the evidence of {map} differs, tested in the same way. What differs need not be "

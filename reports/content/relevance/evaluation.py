@@ -321,13 +321,12 @@ def _draw_shifts(material: Material) -> tuple[Picture, ...]:
     if table["shift"].nunique() < 2:
         return ()
     curves = table.assign(title=[shortened(title_of(str(name)), LONGEST_METHOD) for name in table["map"]])
-    return (
-        material.gallery.add(
-            draw_shift_curves(curves.sort_values(["map", "shift"], kind="stable")), "shift_curve",
-            f"Curves of the correlation of {count(table['map'].nunique(), 'map')} with those of moved scans, by shift.",
-            WORDS.say("shifts_caption", lost=100 * LOST),
-        ),
-    )  # fmt: skip
+    return material.gallery.add(
+        draw_shift_curves(curves.sort_values(["map", "shift"], kind="stable")),
+        "shift_curve",
+        f"Curves of the correlation of {count(table['map'].nunique(), 'map')} with those of moved scans, by shift.",
+        WORDS.say("shifts_caption", lost=100 * LOST),
+    )
 
 
 def draw_shift_curves(curves: pd.DataFrame) -> Figure:

@@ -334,7 +334,7 @@ def _imbalanced(run: RunRecord) -> Caution | None:
     people = _people_by_class(run)
     small, large = min(people.values()), max(people.values())
     if small == 0:
-        return Caution.read(WORDS, "imbalanced", people=min(people, key=lambda label: people[label]))  # fmt: skip
+        return Caution.read(WORDS, "imbalanced", people=min(people, key=lambda label: people[label]))
     if large / small <= IMBALANCE:
         return None
     return Caution.read(WORDS, "classes-imbalanced", people=[f"{number(n)} {label}" for label, n in people.items()])

@@ -355,9 +355,7 @@ def _curves(run: RunRecord) -> str:
     )
 
 
-_ORDER = (
-    "associations", "comparisons", "subgroups", "progression", "harmonisation", "norms", "shortcuts", "agreement",
-)  # fmt: skip
+_ORDER = ("associations", "comparisons", "subgroups", "progression", "harmonisation", "norms", "shortcuts", "agreement")
 """Questions in the order of the text; others follow."""
 
 

@@ -295,7 +295,7 @@ def _miscalibrated(run: RunRecord) -> Caution | None:
     if off.empty:
         return None
     people = int(off["n_participants"].sum())
-    return Caution.read(WORDS, "miscalibrated", off=len(off), bins=len(table), run=run, people=people)  # fmt: skip
+    return Caution.read(WORDS, "miscalibrated", off=len(off), bins=len(table), run=run, people=people)
 
 
 def _not_converged(run: RunRecord) -> Caution | None:
