@@ -14,7 +14,7 @@ from heatlas.pipeline.statistics.data.features import VOLUME
 from heatlas.reports.content.run.registration import mostly_flagged
 from heatlas.reports.figures.gallery import OUTCOME_NAMES
 from heatlas.reports.frame.material import Material
-from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table, remark
+from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table, remark, worded_columns
 from heatlas.reports.people.regions import (
     FingerprintMeasure,
     cautions_of_maps,
@@ -36,7 +36,7 @@ from heatlas.reports.vector.charts import (
     draw_fingerprint,
     draw_visits,
 )
-from heatlas.reports.words.numbers import LONGEST_TEXT, count, fixed, is_missing, listing, number, percent, shortened
+from heatlas.reports.words.numbers import LONGEST_TEXT, count, fixed, is_missing, listing, number, shortened
 from heatlas.reports.words.sentences import Words
 from heatlas.reports.words.wording import source_name
 
@@ -201,19 +201,10 @@ def _flags(material: Material, visits: pd.DataFrame) -> dict[str, str]:
 def _visit_columns(run: RunRecord) -> tuple[Column, ...]:
     probability = numeric("probability", f"Probability of {run.positive}", lambda x: fixed(x, 3))
     return (
-        Column("session_id", "Session"),
-        Column("scan_id", "Scan"),
-        numeric("age", "Age, years", lambda x: fixed(x, 1)),
-        Column("diagnosis", "Diagnosis"),
-        Column("label", "Class"),
-        Column("network", "Network", remark),
+        *worded_columns(WORDS, "visit_columns"),
         *[probability] * bool(run.task.classes),
         Column("predicted", f"Predicted {run.task.column}", remark if run.task.classes else number),
-        Column("verdict", "Outcome", remark),
-        numeric("mmse", "MMSE"),
-        numeric("hippocampus_mm3", "Hippocampi, mm³", lambda x: number(x, 4)),
-        Column("volume_from", "Source of the volume", remark),
-        Column("registration", "Registration", remark),
+        *worded_columns(WORDS, "visit_columns_2"),
     )
 
 
@@ -335,10 +326,6 @@ def _region_table(material: Material, measure: FingerprintMeasure, rows: pd.Data
         Column("group", "Region", link="page"),
         numeric("value", measure.title, measure.form),
         numeric("mean", f"Mean of {material.run.negative}", measure.form),
-        numeric("score", "Standard deviations from it", fixed),
-        numeric(
-            "w", "W-score of density", fixed, "adjusted for the covariates of the norm, fitted on training participants"
-        ),
-        numeric("above", "Controls below", lambda share: percent(share, 0)),
+        *worded_columns(WORDS, "region_table"),
     )
     return page_table(linked, columns, "All bilateral groups.")

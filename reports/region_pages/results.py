@@ -13,7 +13,7 @@ import pandas as pd
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.regions.tables import RELEVANCE_TABLE
 from heatlas.pipeline.run.errors import HeatlasError
-from heatlas.reports.frame.tables import Column, PageTable, columns_of, numeric, page_table
+from heatlas.reports.frame.tables import PageTable, columns_of, page_table, worded_columns
 from heatlas.reports.questions.findings import (
     Place,
     difference_of,
@@ -124,15 +124,7 @@ def planted_here(run: RunRecord, group: str) -> str:
 
 SIDES = ("left", "right")
 _READ = ["participant_id", "scan_id", "map", "hemisphere", "group", "n_voxels", "sum"]
-_SIDE_COLUMNS = (
-    Column("title", "Map"),
-    Column("label", "Scans of"),
-    numeric("n_participants", "Participants"),
-    numeric("density_left", "Density, left"),
-    numeric("density_right", "Density, right"),
-    numeric("sum_left", "Sum, left"),
-    numeric("sum_right", "Sum, right"),
-)
+_SIDE_COLUMNS = worded_columns(WORDS, "side_columns")
 _ASSOCIATED = (
     "biomarker", "scan_group", "estimator", "covariates", "map", "r", *CI, "p", "p_fwe", "p_fdr", "n_participants",
     "note",

@@ -20,6 +20,7 @@ from heatlas.reports.words.numbers import (
     listing,
     mid_sentence,
     number,
+    p_cell,
     p_value,
     percent,
     sentence_case,
@@ -31,19 +32,32 @@ FORMS: Mapping[str, Callable[..., str]] = {
     "fixed": lambda value, decimals="2": fixed(value, int(decimals)),
     "signed": lambda value, decimals="2": signed(value, int(decimals)),
     "percent": lambda value, decimals="1": percent(value, int(decimals)),
-    "count": count, "number": number, "p": p_value, "listing": listing, "map": map_title, "mid": mid_sentence,
-    "capital": sentence_case, "short": shortened, "joined": "; ".join,
-    "map_mid": lambda name: mid_sentence(map_title(name)),
+    "number": lambda value, digits="3": number(value, int(digits)),
+    "count": count,
+    "p": p_value,
+    "p_cell": p_cell,
+    "listing": listing,
+    "joined": "; ".join,
     "verb": lambda n, forms: forms.split(" ")[0 if n == 1 else 1],
-}  # fmt: skip
+    "map": map_title,
+    "map_mid": lambda name: mid_sentence(map_title(name)),
+    "mid": mid_sentence,
+    "capital": sentence_case,
+    "short": shortened,
+}
+"""Ways to write a fact, each with an argument or without."""
 
 
 class _Forms(Formatter):
     def format_field(self, value: Any, format_spec: str) -> str:
-        form, _, argument = format_spec.partition(" ")
-        if form not in FORMS:
-            return str(super().format_field(value, format_spec))
-        return FORMS[form](value, argument) if argument else FORMS[form](value)
+        known = format_spec.partition(" ")[0] in FORMS
+        return in_form(value, format_spec) if known else str(super().format_field(value, format_spec))
+
+
+def in_form(value: object, form: str) -> str:
+    """A value as ``fixed``, or with an argument as ``fixed 3`` writes it."""
+    name, _, argument = form.partition(" ")
+    return FORMS[name](value, argument) if argument else FORMS[name](value)
 
 
 def filled(sentence: str, /, **facts: object) -> str:

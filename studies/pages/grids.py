@@ -32,10 +32,10 @@ from heatlas.reports.figures.gallery import (
     warm,
 )
 from heatlas.reports.frame.material import Material
-from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table
+from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table, worded_columns
 from heatlas.reports.questions.question import ROWS, PartView, first_few
 from heatlas.reports.read.run_record import RunRecord
-from heatlas.reports.words.numbers import count, fixed, listing, number, shortened, signed
+from heatlas.reports.words.numbers import count, fixed, listing, number, shortened
 from heatlas.reports.words.sentences import Words
 from heatlas.studies.grids.directions import BY_CONSTRUCTION, KIND_OF
 from heatlas.studies.grids.grid_scores import CONSTRUCTED
@@ -91,10 +91,7 @@ def claims(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable, .
         text += f" Could not fail, as the map is made so: {constructed}."
     rows = table[answers.notna()].assign(order=answers.map({"no": 0, "yes": 1, "open": 2, BY_CONSTRUCTION: 3}))
     rows = rows.sort_values("order", kind="stable")
-    columns = [
-        Column("claim", "Claim"), Column("holds", "Holds"), numeric("difference", "Difference of shares", signed),
-        numeric("ci_low", "From", signed), numeric("ci_high", "To", signed), numeric("n_participants", "Participants"),
-    ]  # fmt: skip
+    columns = worded_columns(WORDS, "claims")
     caption = "Claims that do not hold here, then those that do, with 95 % intervals over participants."
     return text, (page_table(rows, columns, caption, ROWS),)
 
@@ -165,11 +162,7 @@ def invariance(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTabl
     rows = rows.assign(same=same)
     depends = rows.loc[same == "no", "title"].tolist()
     text = WORDS.say("invariance", methods=listing(depends) if depends else "none")
-    columns = [
-        Column("title", "Method"), Column("same", "Same map"),
-        numeric("share_plain", "Share on unread features", fixed),
-        numeric("share_cancelling", "With the two units", fixed), numeric("n_grids", "Grids"),
-    ]  # fmt: skip
+    columns = worded_columns(WORDS, "invariance")
     return text, (
         page_table(rows, columns, "Share of |attribution| on features that the network does not read.", ROWS),
     )

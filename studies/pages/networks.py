@@ -18,11 +18,11 @@ from heatlas.reports.figures.gallery import Picture
 from heatlas.reports.figures.maps import MapRow, draw_map_grid
 from heatlas.reports.figures.slices import GROUP_PERCENTILES, HIPPOCAMPAL_CUTS
 from heatlas.reports.frame.material import Material
-from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table
+from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table, worded_columns
 from heatlas.reports.questions.question import ANY_TASK, ROWS, PartView, Question
 from heatlas.reports.questions.trust import title_of
 from heatlas.reports.read.run_record import RunRecord
-from heatlas.reports.words.numbers import count, fixed, listing, mid_sentence, number, p_cell, p_value, percent, signed
+from heatlas.reports.words.numbers import count, fixed, listing, mid_sentence, number, p_value, percent, signed
 from heatlas.reports.words.sentences import Words
 from heatlas.studies.before_after.measures import AFTER, BEFORE
 from heatlas.studies.before_after.stage import LARGEST_DROP, OF_MAPS
@@ -66,14 +66,7 @@ def retraining(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTabl
         volume=judged["volume_share"].map(lambda share: percent(share, 0)),
         order=judged["balanced_accuracy_drop"].fillna(-1),
     ).sort_values(["volume_share", "order"], ascending=[True, False], kind="stable")
-    columns = [
-        Column("title", "Map"), Column("volume", "Volume removed"),
-        numeric("balanced_accuracy", "Balanced accuracy without", fixed),
-        numeric("balanced_accuracy_drop", "Drop", signed), numeric("balanced_accuracy_drop_low", "From", signed),
-        numeric("balanced_accuracy_drop_high", "To", signed),
-        numeric("balanced_accuracy_random_drop", "Drop, random regions", signed, "mean over draws"),
-        numeric("p_balanced_accuracy", "p", p_cell),
-    ]  # fmt: skip
+    columns = worded_columns(WORDS, "retraining")
     draws = table["n_draws"].max()
     by_draws = f"{number(draws)} draws of random regions; " if pd.notna(draws) else ""
     return text, (page_table(rows, columns, f"{by_draws}95 % intervals over participants.", ROWS),)
@@ -86,13 +79,7 @@ def consensus(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable
     ].mean()
     rows = means.reset_index().assign(pairs=table.groupby(["map", "differ_in"], sort=False).size().to_numpy())
     rows = rows.assign(title=rows["map"].map(title_of), differ=rows["differ_in"].map(_PAIRS))
-    columns = [
-        Column("title", "Map"), Column("differ", "Networks differ in"), numeric("pairs", "Pairs"),
-        numeric("region_spearman", "Correlation of rankings", fixed, "rank correlation of Hedges' g over regions"),
-        numeric("shared_first", "Shared of the first 10", lambda value: fixed(value, 1)),
-        numeric("shared_first_expected", "Expected by chance", lambda value: fixed(value, 1)),
-        numeric("map_spearman", "Correlation of a person's maps", fixed, "over regions, mean over participants"),
-    ]  # fmt: skip
+    columns = worded_columns(WORDS, "consensus")
     text = (
         "Networks of other folds, seeds, epochs and families are asked for the same maps: do they rank regions alike? "
     )
@@ -111,11 +98,7 @@ def _regions(table: pd.DataFrame) -> tuple[str, PageTable]:
     """Regions by their mean rank, of the map whose networks agree best on its first one."""
     name = table.sort_values("mean_place", kind="stable")["map"].iloc[0]
     of_map = table[table["map"] == name].sort_values("place", kind="stable")
-    columns = [
-        Column("group", "Region"),
-        numeric("mean_place", "Mean rank", lambda value: fixed(value, 1)),
-        numeric("first_share", "Among the first 10 in", lambda share: percent(share, 0), "of the sets of networks"),
-    ]
+    columns = worded_columns(WORDS, "regions")
     networks = number(of_map["n_networks"].max())
     caption = f"{title_of(name)}: regions by their mean rank over {networks} sets of networks."
     return f"First over all: {listing(of_map['group'].head(3).tolist())}.", page_table(of_map, columns, caption, ROWS)
@@ -127,12 +110,7 @@ def representations(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[Pag
         (table["features"] == BACKBONE) & table["measure"].isin(_PROBES) & table["classes"].isin((ALL, TAIL))
     ]
     rows = probes.assign(title=probes["measure"].map(_PROBES), n_participants=probes["n_participants"].astype(float))
-    columns = [
-        Column("title", "Told apart"), Column("classes", "Classes"), numeric("estimate", "Share recognised", fixed),
-        numeric("ci_low", "From", fixed), numeric("ci_high", "To", fixed), numeric("chance", "By chance", fixed),
-        numeric("difference", "More than untrained", signed), numeric("difference_low", "From", signed),
-        numeric("difference_high", "To", signed), numeric("n_participants", "Participants"),
-    ]  # fmt: skip
+    columns = worded_columns(WORDS, "representations")
     everyone = probes[(probes["classes"] == ALL) & probes["measure"].isin(PROBES)]
     better = everyone.loc[everyone["difference_low"] > 0, "measure"].map(_PROBES)
     text = WORDS.say("representations_text", probes=listing([mid_sentence(probe) for probe in better]) or "no probe")
@@ -217,12 +195,7 @@ def build(material: Material) -> Mapping[str, Any]:
 def _objective(material: Material, table: pd.DataFrame) -> Comparison:
     kind, people = str(table["objective"].iloc[0]), count(int(table["n_participants"].max()), "participant")
     rows = table.assign(title=table["measure"].map(lambda name: _MEASURES.get(str(name), str(name))))
-    columns = [
-        Column("title", "Mean over participants"),
-        numeric("before", "Before", _three), numeric("after", "After", _three),
-        numeric("change", "Change", _change), numeric("change_low", "From", _change),
-        numeric("change_high", "To", _change),
-    ]  # fmt: skip
+    columns = worded_columns(WORDS, "objective")
     clear = [
         mid_sentence(row["title"]) for row in rows.to_dict("records") if row["change_low"] > 0 or row["change_high"] < 0
     ]
@@ -275,14 +248,7 @@ def _marker(material: Material, task: str, table: pd.DataFrame) -> Comparison:
     for name in GROUPS:
         label, copy = name.split("_")
         groups.append(numeric(f"accuracy_{name}", f"{classes[label]}, {marked[copy]} marker", fixed))
-    columns = [
-        Column("title", "Training"), *groups, numeric("worst_group", "Worst group", fixed),
-        numeric("worst_group_low", "From", fixed), numeric("worst_group_high", "To", fixed),
-        numeric("chance", "By chance", fixed, "worst group expected of a coin that is tossed for each participant"),
-        numeric("mean_accuracy", "Mean of the four", fixed, ".5 by chance"),
-        numeric("as_in_training", "As in training", fixed, "the two groups in which marker and diagnosis go together"),
-        numeric("epg", "In the mask (EPG)", _three), numeric("on_marker", "On the marker", _three),
-    ]  # fmt: skip
+    columns = [Column("title", "Training"), *groups, *worded_columns(WORDS, "marker")]
     if kind == TAUGHT:
         columns += [
             numeric("agreement_as_in_training", "As the teacher, as in training", fixed, "share with the same answer"),

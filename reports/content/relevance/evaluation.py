@@ -27,12 +27,12 @@ from heatlas.pipeline.evaluation.scores.map_scores import MAP_SCORES
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.reports.figures.gallery import BLUE, GREY, LONGEST_METHOD, Picture, new_panels
 from heatlas.reports.frame.material import Material
-from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table, remark
+from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table, remark, worded_columns
 from heatlas.reports.questions.question import ANY_TASK, ROWS, Caution, Check, PartView, Question, first_few, rows_where
 from heatlas.reports.questions.trust import COHORTS, evaluation, lines_on, title_of
 from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import RunRecord, has_passed
-from heatlas.reports.words.numbers import count, fixed, interval, mid_sentence, number, sentence_case, shortened, signed
+from heatlas.reports.words.numbers import count, fixed, interval, mid_sentence, number, sentence_case, shortened
 from heatlas.reports.words.sentences import Words
 
 WORDS = Words(__file__)
@@ -44,17 +44,7 @@ LEAD = (
     "the maps: a map that does no better explains the image, not the network."
 )
 _BESIDE = (
-    Column("title", "Map"),
-    Column("passed", "Passed", remark),
-    numeric("hits", "Planted in the first 10"),
-    numeric("auroc", "AUROC", fixed),
-    numeric("shuffled_hits", "In the first 10, shuffled labels", lambda x: fixed(x, 1), "mean over swaps of labels"),
-    numeric("shuffled_auroc", "AUROC, shuffled labels", fixed, "mean over swaps of labels"),
-    numeric("shuffled_spearman", "Correlation with its map, shuffled labels", fixed, "rank correlation over voxels"),
-    numeric("untrained_spearman", "Correlation with its map, untrained", fixed, "rank correlation over voxels"),
-    numeric("unused_ratio", "Unused change ÷ used one", fixed),
-    numeric("rim", "Rim ÷ even", fixed),
-    numeric("balanced_accuracy", "Balanced accuracy", fixed, "of the networks over these scans"),
+    *worded_columns(WORDS, "beside"),
     numeric("completeness_error", "Completeness error", fixed, EVALUATION_TABLE.meanings["completeness_error"]),
     numeric("seconds", "Seconds per scan", fixed),
 )
@@ -242,13 +232,7 @@ def _interactions(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageT
     pairs = table["group"].str.contains(" + ", regex=False).any()
     of_pairs = " Of a pair of regions the first stands under left, the second under right." * bool(pairs)
     text = WORDS.say("interactions", of_pairs=of_pairs, summary=summary, people=people, regions=len(table))
-    logits = partial(signed, decimals=3)
-    columns = [
-        Column("group", "Region"), numeric("left", "Left", logits), numeric("right", "Right", logits),
-        numeric("both", "Both", logits),
-        numeric("interaction", "Both − left − right", logits, "above 0: either suffices; below 0: both are needed"),
-        numeric("ci_low", "From", logits), numeric("ci_high", "To", logits),
-    ]  # fmt: skip
+    columns = worded_columns(WORDS, "interactions")
     caption = "Evidence lost, in logits, with the 95 % interval of the interaction; the largest interactions first."
     return text, (page_table(table, columns, caption, ROWS),)
 
@@ -262,17 +246,7 @@ def _sources(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable,
     place = {group: number for number, group in enumerate(first)}
     rows = of_map.assign(place=of_map["group"].map(place).fillna(len(place)), size=-of_map["r2"].fillna(-1))
     rows = rows.sort_values(["place", "size"], kind="stable")
-    columns = [
-        Column("group", "Region"),
-        numeric("volume_slope", "With volume", signed, "below 0: more evidence where the region is smaller"),
-        numeric("volume_low", "from", signed),
-        numeric("volume_high", "to", signed),
-        numeric("intensity_slope", "With intensity", signed, "below 0: more evidence where the region is darker"),
-        numeric("intensity_low", "from", signed),
-        numeric("intensity_high", "to", signed),
-        numeric("r2", "Share explained by both", fixed),
-        numeric("n_scans", "Scans"),
-    ]
+    columns = worded_columns(WORDS, "sources")
     text = WORDS.say("sources")
     both = rows.head(ROWS).dropna(subset=["volume_slope", "intensity_slope"])
     if len(both):
@@ -321,12 +295,13 @@ def _draw_shifts(material: Material) -> tuple[Picture, ...]:
     if table["shift"].nunique() < 2:
         return ()
     curves = table.assign(title=[shortened(title_of(str(name)), LONGEST_METHOD) for name in table["map"]])
-    return material.gallery.add(
+    picture = material.gallery.add(
         draw_shift_curves(curves.sort_values(["map", "shift"], kind="stable")),
         "shift_curve",
         f"Curves of the correlation of {count(table['map'].nunique(), 'map')} with those of moved scans, by shift.",
         WORDS.say("shifts_caption", lost=100 * LOST),
     )
+    return (picture,)
 
 
 def draw_shift_curves(curves: pd.DataFrame) -> Figure:

@@ -22,7 +22,7 @@ from heatlas.reports.figures.gallery import BLUE, GREY, INK, VERMILION, Picture,
 from heatlas.reports.figures.maps import MapRow, draw_map_grid
 from heatlas.reports.figures.slices import HIPPOCAMPAL_CUTS, PERSON_PERCENTILES, Plane
 from heatlas.reports.frame.material import Material
-from heatlas.reports.frame.tables import Column, numeric, page_table
+from heatlas.reports.frame.tables import numeric, page_table, worded_columns
 from heatlas.reports.questions.findings import in_words, small_regions
 from heatlas.reports.questions.question import ANY_TASK, CLEAR, Caution, Check, Question, rows_where
 from heatlas.reports.read.run_record import KEYS, RunRecord
@@ -108,10 +108,7 @@ def _known_gains(run: RunRecord) -> str:
 
 LOSSES = ("absorbed_by_bias", "lost_no_contribution", "stabiliser")
 _COLUMNS = (
-    Column("title", "Map"),
-    numeric("scans", "Scans"),
-    numeric("negative_start", "Start value below 0", hint="scans whose explained output is negative"),
-    numeric("in_map", "In the map", percent, "median share of the start value"),
+    *worded_columns(WORDS, "columns"),
     *(
         numeric(name, title, percent, "median share of the start value, in absolute value")
         for name, title in zip(LOSSES, ("Absorbed by biases", "Lost, no contribution", "Stabiliser"), strict=True)

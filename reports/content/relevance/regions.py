@@ -18,7 +18,7 @@ from heatlas.reports.content.run.summary import regions_that_differ
 from heatlas.reports.figures.gallery import Picture
 from heatlas.reports.figures.regions import draw_regions
 from heatlas.reports.frame.material import Material
-from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table, remark
+from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table, worded_columns
 from heatlas.reports.questions.comparisons import REGION_MEANS
 from heatlas.reports.questions.findings import (
     Leaders,
@@ -39,7 +39,7 @@ from heatlas.reports.questions.trust import bench_sentence
 from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.viewer.explorer import region_explorer
-from heatlas.reports.words.numbers import count, fixed, listing, number, p_cell, percent, signed
+from heatlas.reports.words.numbers import count, listing, number, signed
 from heatlas.reports.words.sentences import Words
 
 WORDS = Words(__file__)
@@ -189,27 +189,15 @@ def whole_table(material: Material, name: str) -> PageTable:
         rows = rows.sort_values("density", ascending=False, kind="stable", na_position="last")
     rows = rows.assign(page=rows["group"].map(material.links.region).astype(object))
     taken = listing([f"{metric}, {scans}" for metric, (means, scans) in known.items() if len(means)])
-    columns = (
-        Column("group", "Region", link="page"), numeric("sum", "Sum"), numeric("density", "Density"),
-        numeric("gain", "Gain", fixed),
-    )  # fmt: skip
+    columns = worded_columns(WORDS, "whole_table")
     return page_table(rows, columns, f"{map_title(name)}, all regions; means over participants ({taken}).")
 
 
 def _leading_columns(run: RunRecord) -> tuple[Column, ...]:
     return (
-        Column("title", "Map"),
-        Column("group", "Region", link="page"),
-        numeric("voxels", "Voxels"),
-        numeric("voxel_share", "Share of voxels", lambda x: percent(x, 1)),
-        numeric("share_positive", f"Share of the map, {run.positive}", lambda x: percent(x, 1)),
-        numeric("share_negative", f"Share of the map, {run.negative}", lambda x: percent(x, 1)),
+        *worded_columns(WORDS, "leading_columns", run=run),
         numeric("density", f"Density, {run.positive}" if run.task.classes else "Density"),
-        numeric("density_place", "Place by density"),
-        numeric("gain", "Gain", fixed),
-        numeric("n_gain", "Gain, n", hint="participants with a known gain"),
-        numeric("gain_place", "Place by gain"),
-        Column("note", "Note", remark),
+        *worded_columns(WORDS, "leading_columns_2"),
     )
 
 
@@ -266,14 +254,7 @@ def _evidence_table(material: Material, name: str) -> PageTable | None:
         caption = f"Mean evidence over participants ({scans}), largest first."
     else:
         rows = tested.reset_index()
-        columns = [
-            numeric("mean_first", f"{run.positive}, logits", signed),
-            numeric("mean_second", f"{run.negative}, logits", signed),
-            numeric("difference", "Difference, logits", signed), numeric("ci_low", "from", signed),
-            numeric("ci_high", "to", signed), numeric("hedges_g", "Hedges' g", fixed),
-            numeric("hedges_g_low", "from", fixed), numeric("hedges_g_high", "to", fixed),
-            numeric("p_fwe", "Corrected p (family-wise)", p_cell), *place_columns(tested),
-        ]  # fmt: skip
+        columns = [*worded_columns(WORDS, "evidence_table", run=run), *place_columns(tested)]
         first = tested.iloc[0]
         caption = WORDS.say(
             "evidence_caption", first=first, run=run, level=100 * run.config.statistics.confidence, TABLES=TABLES
@@ -297,10 +278,7 @@ def kinds_table(material: Material) -> PageTable | None:
     labels = {str(scan): str(label) for scan, label in scans["label"].dropna().items()}
     found = shares_of_kinds(RELEVANCE_CHANNELS_TABLE.read(run.layout), labels)
     found = found.assign(title=found["map"].map(map_title))
-    columns = (
-        Column("title", "Map"), Column("image", "Image"), Column("label", "Class"), numeric("n", "Participants"),
-        numeric("share", "Share of relevance", lambda x: percent(x, 1)), numeric("sum", "Sum", signed),
-    )  # fmt: skip
+    columns = worded_columns(WORDS, "kinds_table")
     return page_table(
         found,
         columns,

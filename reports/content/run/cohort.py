@@ -16,7 +16,7 @@ from heatlas.pipeline.cohort.people.inclusion import InclusionStep, scans_reache
 from heatlas.pipeline.run.config.inclusion import read_rule
 from heatlas.reports.figures.gallery import OUTCOME_NAMES
 from heatlas.reports.frame.material import Material
-from heatlas.reports.frame.tables import Column, PageTable, columns_of, numeric, page_table, remark
+from heatlas.reports.frame.tables import Column, PageTable, columns_of, numeric, page_table, remark, worded_columns
 from heatlas.reports.questions.question import ANY_TASK, Caution, Check, Question
 from heatlas.reports.read.people import ParticipantRecords
 from heatlas.reports.read.run_files import PREDICTIONS_OF, TABLES
@@ -30,7 +30,6 @@ from heatlas.reports.words.numbers import (
     is_missing,
     listing,
     number,
-    p_cell,
     p_value,
     percent,
     shortened,
@@ -181,12 +180,7 @@ def _demographics(run: RunRecord) -> PageTable | None:
     people = table.drop_duplicates("label").set_index("label")["n_participants"]
     columns = [Column("title", "Per participant")]
     columns += [Column(label, f"{label}, n = {number(people[label])}") for label in labels]
-    columns += [
-        numeric("hedges_g", "Hedges' g", fixed, "difference in standard deviations"),
-        numeric("hedges_g_low", "from", fixed),
-        numeric("hedges_g_high", "to", fixed),
-        numeric("p", "Uncorrected p", p_cell),
-    ]
+    columns += worded_columns(WORDS, "demographics")
     columns += [Column("test", "Test", remark)]
     caption = WORDS.say("demographics_caption", TABLES=TABLES)
     return page_table(pd.DataFrame(rows), columns, caption)
@@ -230,16 +224,9 @@ def build_participants(material: Material) -> Mapping[str, Any]:
     title, hint = f"Probability of {run.positive}", "mean over scans"
     probability = [numeric("probability", title, lambda x: fixed(x, 3), hint)] * bool(run.task.classes)
     columns = (
-        Column("participant_id", "Participant", link="page"),
-        Column("diagnosis", "Diagnosis"),
-        Column("outcome", "Outcome", remark),
-        Column("predicted", f"Predicted {run.task.column}", remark),
+        *worded_columns(WORDS, "build_participants", run=run),
         *probability,
-        Column("fold", "Fold", remark),
-        numeric("scans", "Scans"),
-        numeric("age", "Age, years", lambda x: fixed(x, 0), "at the first kept scan"),
-        Column("sex", "Sex"),
-        Column("site", "Site"),
+        *worded_columns(WORDS, "build_participants_2"),
     )
     caption = f"{count(len(rows), 'participant')} with kept scans; each name leads to a page."
     return {"table": page_table(pd.DataFrame(rows), columns, caption) if rows else None, "left_out": False}

@@ -16,7 +16,7 @@ from heatlas.pipeline.statistics.performance.classification import ALL_FOLDS
 from heatlas.reports.content.run.methods import loss_in_words
 from heatlas.reports.figures.gallery import BLUE, GREY, INK, VERMILION, Picture, new_figure
 from heatlas.reports.frame.material import Material
-from heatlas.reports.frame.tables import Column, columns_of, numeric, page_table, text
+from heatlas.reports.frame.tables import Column, columns_of, numeric, page_table, text, worded_columns
 from heatlas.reports.questions.findings import performance_estimate
 from heatlas.reports.questions.predictions import against_baselines
 from heatlas.reports.questions.question import ANY_TASK, Answer, Caution, Check, Headline, Question
@@ -139,14 +139,7 @@ def _n(predictions: pd.DataFrame) -> str:
 
 SCORES = {"balanced_accuracy": "balanced accuracy", "mae": "mean absolute error"}
 _TRAINING_COLUMNS = (
-    numeric("fold", "Fold"),
-    numeric("train", "Training participants"),
-    numeric("validation", "Validation participants"),
-    numeric("test", "Test participants"),
-    numeric("epochs", "Epochs"),
-    numeric("best_epoch", "Epoch kept"),
-    numeric("score", "Validation {score} of that epoch", lambda x: fixed(x, 3)),
-    numeric("validation_loss", "Validation loss of that epoch", lambda x: fixed(x, 3)),
+    *worded_columns(WORDS, "training_columns"),
     Column("ended_by", "Ended by", lambda x: text(x).replace("max_epochs", "largest number of epochs")),
 )
 

@@ -16,7 +16,7 @@ from heatlas.pipeline.registration.quality.outliers import MIN_COHORT
 from heatlas.reports.figures.gallery import BLUE, INK, VERMILION, Picture, new_figure
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.overviews import FLICKER
-from heatlas.reports.frame.tables import Column, numeric, page_table, remark
+from heatlas.reports.frame.tables import page_table, worded_columns
 from heatlas.reports.questions.question import ANY_TASK, Caution, Check, Question
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import LONGEST_TEXT, count, fixed, number, percent, shortened
@@ -24,34 +24,7 @@ from heatlas.reports.words.sentences import Words
 
 WORDS = Words(__file__)
 
-_COLUMNS = (
-    Column("participant_id", "Participant"),
-    Column("session_id", "Session"),
-    Column("status", "Status"),
-    Column("flags", "Doubtful because", remark),
-    Column("decision", "Decision", remark),
-    Column("overview", "Overview", remark, hint="contours of the template on the scan", link="overview_url"),
-    Column("worst_regions", "Worst regions", remark, hint="correlation with the template in and around them"),
-    numeric("correlation", "Correlation", lambda x: fixed(x, 3), "with the template brain, inside its mask"),
-    numeric("dice", "Dice", lambda x: fixed(x, 3), "overlap of brain masks"),
-    numeric("min_jacobian", "Smallest Jacobian", lambda x: fixed(x, 3), "of the warp inside the mask; ≤ 0 is folding"),
-    numeric("nonpositive_jacobian_share", "Folded share", lambda x: percent(x, 2)),
-    numeric("rotation_degrees", "Rotation, °", lambda x: fixed(x, 1)),
-    numeric("scale", "Scale", lambda x: fixed(x, 3)),
-    numeric("affine_residual_mm", "Warp, mm", lambda x: fixed(x, 1), "root mean square displacement"),
-    numeric("brain_ml", "Brain, ml", lambda x: fixed(x, 0), "brain mask in the scan"),
-    numeric("dark_ml", "Dark as a lesion, ml", lambda x: fixed(x, 1), "largest connected part"),
-    numeric(
-        "outside_share", "Outside", lambda x: percent(x, 0), "share of the brain mask outside the template's brain"
-    ),
-    numeric(
-        "side_score",
-        "Sides",
-        lambda x: fixed(x, 2),
-        "asymmetry against that of the others; below 0, left and right may be exchanged",
-    ),
-    Column("brain_extraction", "Brain extraction"),
-)
+_COLUMNS = worded_columns(WORDS, "columns")
 _SUMMARY = ("correlation", "dice", "min_jacobian")
 SHOWN = 6  # doubtful scans whose overview is on the page; the others are linked
 

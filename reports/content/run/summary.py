@@ -21,7 +21,7 @@ from heatlas.reports.content.relevance.volume import VOLUME_AND_RELEVANCE
 from heatlas.reports.content.run.performance import PERFORMANCE
 from heatlas.reports.figures.gallery import Picture
 from heatlas.reports.frame.material import Faults, Material
-from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table
+from heatlas.reports.frame.tables import PageTable, page_table, worded_columns
 from heatlas.reports.questions.comparisons import PRIMARY, in_a_sentence
 from heatlas.reports.questions.findings import (
     BY_MEASURE,
@@ -59,7 +59,7 @@ from heatlas.reports.questions.question import (
 from heatlas.reports.questions.trust import bench_sentence, evaluated, found_by_the_map, order_of_networks
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.vector.charts import IntervalRow, draw_intervals
-from heatlas.reports.words.numbers import count, fixed, is_missing, listing, mid_sentence, number, shortened, signed
+from heatlas.reports.words.numbers import count, is_missing, listing, mid_sentence, number, shortened, signed
 from heatlas.reports.words.sentences import Words
 
 WORDS = Words(__file__)
@@ -274,12 +274,7 @@ def _table(rows: pd.DataFrame, material: Material, caption: str) -> PageTable:
     """All regions with what the chart shows of the first."""
     linked = rows.rename_axis("group").reset_index()
     linked = linked.assign(page=linked["group"].map(material.links.region).astype(object))
-    columns = (
-        Column("group", "Region", link="page"), numeric("hedges_g", "Hedges' g", fixed),
-        numeric("hedges_g_low", "from", fixed), numeric("hedges_g_high", "to", fixed),
-        numeric("g_by_chance", "By chance", fixed, "what the clearest of all regions and maps reaches by chance"),
-        numeric("p_fwe", "Corrected p", lambda x: number(x, 2), "family-wise"), *place_columns(rows),
-    )  # fmt: skip
+    columns = (*worded_columns(WORDS, "table"), *place_columns(rows))
     return page_table(linked, columns, caption)
 
 
