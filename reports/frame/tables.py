@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import pandas as pd
@@ -16,6 +16,7 @@ from heatlas.pipeline.run.declared import Form, Table
 from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import LONGEST_TEXT, MISSING, fixed, is_missing, number, p_cell, percent, shortened
+from heatlas.reports.words.sentences import Words, filled, in_form
 from heatlas.reports.words.wording import worded
 
 
@@ -54,6 +55,21 @@ class Column:
 def numeric(key: str, title: str, form: Callable[[object], str] = number, hint: str = "") -> Column:
     """A column of numbers."""
     return Column(key, title, form, True, hint)
+
+
+OF_TEXT: Mapping[str, Callable[[object], str]] = {"text": text, "remark": remark, "footnote": footnote}
+
+
+def worded_columns(words: Words, name: str, **facts: object) -> tuple[Column, ...]:
+    """Columns of a table of the page from a file: each a title, or a title with a form, a hint and a link."""
+    found = []
+    for key, told in words.all["columns"][name].items():
+        one = {"title": told} if isinstance(told, str) else told
+        form = one.get("form", "text")
+        show = OF_TEXT.get(form) or partial(in_form, form=form)
+        title, hint = (filled(one.get(part, ""), **facts) for part in ("title", "hint"))
+        found.append(Column(key, title, show, form not in OF_TEXT, hint, one.get("link", "")))
+    return tuple(found)
 
 
 DIGITS = 6  # significant digits of the values that rows are sorted by and saved with; the tables of the run have all

@@ -28,7 +28,10 @@ from heatlas.reports.questions.question import ANY_TASK, TWO, Caution, Check, Pa
 from heatlas.reports.questions.trust import PLANTED, PLANTED_EFFECTS
 from heatlas.reports.read.run_files import PREDICTIONS_OF
 from heatlas.reports.read.run_record import RunRecord
-from heatlas.reports.words.numbers import LONGEST_TEXT, count, listing, number, percent, shortened
+from heatlas.reports.words.numbers import LONGEST_TEXT, count, listing, number, shortened
+from heatlas.reports.words.sentences import Words
+
+WORDS = Words(__file__)
 
 
 @dataclass(frozen=True)
@@ -77,14 +80,8 @@ def _in_short(material: Material) -> Mapping[str, Any]:
 _SYNTHETIC = (PLANTED.id, PLANTED_EFFECTS.id)
 
 
-IN_SHORT = Question(
-    "in-short", "Other questions, in one line each", "In short", pages.SUMMARY, draw=_in_short, tasks=ANY_TASK,
-    applies=lambda run: not run.without_labels,
-)  # fmt: skip
-UNDEFINED = Question(
-    "undefined", "What is not defined for this task", "Not defined", pages.METHODS, draw=_undefined,
-    tasks=ANY_TASK - {TWO_CLASSES},
-)  # fmt: skip
+IN_SHORT = Question.read(WORDS, "in-short", draw=_in_short, tasks=ANY_TASK, applies=lambda run: not run.without_labels)
+UNDEFINED = Question.read(WORDS, "undefined", draw=_undefined, tasks=ANY_TASK - {TWO_CLASSES})
 
 OWN = (
     APPLIED, summary.BRAIN, summary.RANKING, IN_SHORT, cohort.PARTICIPANTS, PRIMARY, performance.PERFORMANCE,
@@ -144,13 +141,7 @@ def _faulty(sentences: Sequence[str]) -> Caution | None:
 def _synthetic(run: RunRecord) -> Caution | None:
     if not run.is_synthetic:
         return None
-    return Caution(
-        "serious",
-        "Synthetic people.",
-        f"The scans were made from the template brain with planted disease{_planted_regions(run)}. Nothing here says "
-        "anything about Alzheimer's disease; it shows whether the method finds what was planted.",
-        "cohort",
-    )
+    return Caution.read(WORDS, "synthetic", planted_regions=_planted_regions(run))
 
 
 def _planted_regions(run: RunRecord) -> str:
@@ -164,13 +155,7 @@ def _planted_regions(run: RunRecord) -> str:
 def _shuffled(run: RunRecord) -> Caution | None:
     if not run.config.cohort.shuffle_labels:
         return None
-    return Caution(
-        "serious",
-        "Labels were shuffled.",
-        "This run is a control: classes were exchanged between participants. A balanced accuracy far from 0.5, or "
-        "regions that stand out, would mean that information leaks.",
-        "performance",
-    )
+    return Caution.read(WORDS, "shuffled")
 
 
 def missing_stages(run: RunRecord) -> list[str]:
@@ -192,12 +177,7 @@ def _unfinished(run: RunRecord) -> Caution | None:
     missing = missing_stages(run)
     if not missing:
         return None
-    return Caution(
-        "serious",
-        "The run is not finished.",
-        f"There are no results of {listing(missing)}. The next stage is {missing[0]}: repeat the command that made "
-        "this run, without --stop-after if it had that. The parts of this report that need these results say so.",
-    )
+    return Caution.read(WORDS, "unfinished", missing=missing, first=missing[0])
 
 
 def _unreadable(run: RunRecord) -> Caution | None:
@@ -217,21 +197,13 @@ def _changed(run: RunRecord) -> Caution | None:
 def _without_labels(run: RunRecord) -> Caution | None:
     if not run.without_labels:
         return None
-    return Caution(
-        "serious",
-        "Nothing here says how good the networks are.",
-        f"Too few people of {run.positive} and {run.negative} have a label, so no prediction can be right or wrong. "
-        "The report of the run that they are from, and heatlas apply on a cohort with labels, say what they are worth. "
-        "No prediction is a diagnosis.",
-    )
+    return Caution.read(WORDS, "without-labels", run=run)
 
 
 def _failed(run: RunRecord) -> Caution | None:
     by_stage = run.tables["failures"]["stage"].value_counts()
     counts = listing([f"{number(n)} in {stage}" for stage, n in by_stage.items()])
-    return Caution(
-        "serious", "Something failed.", f"Without a result: {counts}. The rest of the run continued.", "cohort"
-    )
+    return Caution.read(WORDS, "failed", counts=counts)
 
 
 def _same_images(run: RunRecord) -> Caution | None:
@@ -245,13 +217,7 @@ def _same_images(run: RunRecord) -> Caution | None:
 def _in_sample(run: RunRecord) -> Caution | None:
     if not run.may_have_seen:
         return None
-    return Caution(
-        "serious",
-        "Accuracy and maps may be in sample.",
-        "The network was trained elsewhere, and it is not known with whom. If these people were among them, accuracy "
-        "is too good and maps show what was learned by heart. If you know that they were not, set unseen = true in "
-        "[model]; name those who were in a table for cohort.without.",
-    )
+    return Caution.read(WORDS, "in-sample")
 
 
 def _undone(run: RunRecord) -> Caution | None:
@@ -259,20 +225,14 @@ def _undone(run: RunRecord) -> Caution | None:
     names = [str(name).replace("_", " ") for name in dict.fromkeys(run.tables["notes"]["analysis"]) if name != "inputs"]
     if not names:
         return None
-    return Caution(
-        "note", "Not everything could be analysed.", f"Without a result: {listing(names)}; the sections say why."
-    )
+    return Caution.read(WORDS, "undone", names=names)
 
 
 def _binarised(run: RunRecord) -> Caution | None:
     control = str(getattr(run.config.training, "control", "none"))
     if control in ("", "none"):
         return None
-    return Caution(
-        "serious", "The networks saw a control, not the scans.",
-        f"This run is a control ([training] control = \"{control}\"): the networks were given brain masks only. Their "
-        "performance says how much the outline of the brain reveals; nothing here is about tissue.", "performance",
-    )  # fmt: skip
+    return Caution.read(WORDS, "binarised", control=control)
 
 
 def _several_networks(run: RunRecord) -> Caution | None:
@@ -284,13 +244,7 @@ def _several_networks(run: RunRecord) -> Caution | None:
         )
     else:
         tests = "The tests are not adjusted for the fold ([statistics] fold_effect = false)."
-    return Caution(
-        "note",
-        "Several networks are pooled.",
-        f"Each fold has its own network and its own scale of relevance. {tests} Mean maps, means and figures pool "
-        "the folds; gain compares people within a fold.",
-        "regions",
-    )
+    return Caution.read(WORDS, "several-networks", tests=tests)
 
 
 def _unseen(run: RunRecord) -> Caution | None:
@@ -307,13 +261,7 @@ def _unseen(run: RunRecord) -> Caution | None:
         shares.append(1 - np.count_nonzero(brain[seen]) / np.count_nonzero(brain))
     if max(shares) <= UNSEEN_SHARE:
         return None
-    return Caution(
-        "serious",
-        "The network does not see the whole brain.",
-        f"{percent(max(shares))} of the template brain reaches no feature of the network, so nothing there can be "
-        "relevant. Choose pool sizes that divide the field of view without a remainder.",
-        "training",
-    )
+    return Caution.read(WORDS, "unseen", shares=max(shares))
 
 
 def _atlas(run: RunRecord) -> Caution | None:

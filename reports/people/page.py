@@ -14,7 +14,7 @@ from heatlas.pipeline.statistics.data.features import VOLUME
 from heatlas.reports.content.run.registration import mostly_flagged
 from heatlas.reports.figures.gallery import OUTCOME_NAMES
 from heatlas.reports.frame.material import Material
-from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table, remark
+from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table, remark, worded_columns
 from heatlas.reports.people.regions import (
     FingerprintMeasure,
     cautions_of_maps,
@@ -36,8 +36,12 @@ from heatlas.reports.vector.charts import (
     draw_fingerprint,
     draw_visits,
 )
-from heatlas.reports.words.numbers import LONGEST_TEXT, count, fixed, is_missing, listing, number, percent, shortened
+from heatlas.reports.words.numbers import LONGEST_TEXT, count, fixed, is_missing, listing, number, shortened
+from heatlas.reports.words.sentences import Words
 from heatlas.reports.words.wording import source_name
+
+WORDS = Words(__file__)
+
 
 SHOWN = 16  # regions of the fingerprint in the chart; the table has all
 
@@ -95,16 +99,17 @@ def _lead(material: Material, visits: pd.DataFrame) -> str:
             means = [fixed(pd.to_numeric(held_out[name]).mean(), 1) for name in ("predicted", "label")]
             return text + f"{network} predicts {run.task.column} {means[0]}; the true value is {means[1]}."
         right = int((held_out["label"] == held_out["predicted"]).sum())
-        return text + (
-            f"{network} {_rightly(right, len(held_out))} ({'mean ' * (len(held_out) > 1)}probability of "
-            f"{run.positive} {fixed(held_out['probability'].mean(), 3)})."
+        return text + WORDS.say(
+            "lead",
+            network=network,
+            rightly=_rightly(right, len(held_out)),
+            mean="mean " * (len(held_out) > 1),
+            run=run,
+            probability=held_out["probability"].mean(),
         )
     if run.without_labels:
         return text + _applied(run, visits, tested)
-    return text + (
-        f"These scans are outside the contrast and were not used for training. The mean probability of {run.positive} "
-        f"is {fixed(tested['probability'].mean(), 3)}."
-    )
+    return text + WORDS.say("lead_outside", run=run, mean=tested["probability"].mean())
 
 
 def _applied(run: RunRecord, visits: pd.DataFrame, tested: pd.DataFrame) -> str:
@@ -147,8 +152,7 @@ def _cautions(material: Material, visits: pd.DataFrame) -> list[Caution]:
             found.append(Caution("serious", "Registration is doubtful.", text, "quality"))
     unsure = visits[visits["probability"].between(0.35, 0.65)]
     if len(unsure):
-        found.append(Caution("note", "The network is not sure.", f"{count(len(unsure), 'scan')} with a probability "
-                             "between 0.35 and 0.65; a map explains little there."))  # fmt: skip
+        found.append(Caution.read(WORDS, "cautions", scans=len(unsure)))
     if material.run.has("conservation"):
         table = material.run.tables["conservation"]
         start = table[table["scan_id"].isin(visits["scan_id"])].drop_duplicates("scan_id")["start_value"]
@@ -197,19 +201,10 @@ def _flags(material: Material, visits: pd.DataFrame) -> dict[str, str]:
 def _visit_columns(run: RunRecord) -> tuple[Column, ...]:
     probability = numeric("probability", f"Probability of {run.positive}", lambda x: fixed(x, 3))
     return (
-        Column("session_id", "Session"),
-        Column("scan_id", "Scan"),
-        numeric("age", "Age, years", lambda x: fixed(x, 1)),
-        Column("diagnosis", "Diagnosis"),
-        Column("label", "Class"),
-        Column("network", "Network", remark),
+        *worded_columns(WORDS, "visit_columns"),
         *[probability] * bool(run.task.classes),
         Column("predicted", f"Predicted {run.task.column}", remark if run.task.classes else number),
-        Column("verdict", "Outcome", remark),
-        numeric("mmse", "MMSE"),
-        numeric("hippocampus_mm3", "Hippocampi, mm³", lambda x: number(x, 4)),
-        Column("volume_from", "Source of the volume", remark),
-        Column("registration", "Registration", remark),
+        *worded_columns(WORDS, "visit_columns_2"),
     )
 
 
@@ -290,8 +285,7 @@ def _fingerprint(
     looks = {material.run.positive: POSITIVE, material.run.negative: NEGATIVE}
     look = looks.get(str(visits["label"].iloc[0]), OTHER)
     text = (
-        f"{measure.title} ({title}) in each region, mean over {count(len(scans), 'scan')}, in standard deviations of "
-        f"{controls.who}; this person is not among them. Boxes show the middle half of the controls, lines 90 %.",
+        WORDS.say("fingerprint_caption", measure=measure, title=title, scans=len(scans), controls=controls),
         "the controls", "",
     )  # fmt: skip
     return _furthest(material, measure, title, table, controls.bands, look, controls.who, text)
@@ -332,10 +326,6 @@ def _region_table(material: Material, measure: FingerprintMeasure, rows: pd.Data
         Column("group", "Region", link="page"),
         numeric("value", measure.title, measure.form),
         numeric("mean", f"Mean of {material.run.negative}", measure.form),
-        numeric("score", "Standard deviations from it", fixed),
-        numeric(
-            "w", "W-score of density", fixed, "adjusted for the covariates of the norm, fitted on training participants"
-        ),
-        numeric("above", "Controls below", lambda share: percent(share, 0)),
+        *worded_columns(WORDS, "region_table"),
     )
     return page_table(linked, columns, "All bilateral groups.")

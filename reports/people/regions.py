@@ -15,7 +15,11 @@ from heatlas.reports.questions.comparisons import scaled_by_probability
 from heatlas.reports.questions.findings import leading_evidence, place_of, small_regions
 from heatlas.reports.questions.question import Caution
 from heatlas.reports.read.run_record import RunRecord
-from heatlas.reports.words.numbers import count, is_missing, listing, mid_sentence, percent, shortened, signed
+from heatlas.reports.words.numbers import count, is_missing, listing, mid_sentence, percent, signed
+from heatlas.reports.words.sentences import Words
+
+WORDS = Words(__file__)
+
 
 NAMED = 3
 """Regions with the largest parts of a scan's evidence that are named."""
@@ -132,8 +136,7 @@ def _sentence(run: RunRecord, scan: str, account: pd.Series, regions: ScanRegion
     unit, parts = run.evidence_unit, regions.values
     named = [f"{mid_sentence(group)} {signed(parts[group])}" for group in regions.largest]
     places = {group: place_of(run, run.leading_map, group) for group in regions.headline}
-    leader = [f"the region that differs most between the classes, {mid_sentence(group)}"
-              f"{place.bracket if place else ''}, {signed(parts[group])}"
+    leader = [WORDS.say("leader", group=group, place=place.bracket if place else '', part=parts[group])
               for group, place in places.items()]  # fmt: skip
     drawn = account.get("sampling_error")
     sampling = (
@@ -142,12 +145,16 @@ def _sentence(run: RunRecord, scan: str, account: pd.Series, regions: ScanRegion
         else f" Of unweighted points it would be off by {signed(drawn)}: smaller parts are uncertain."
     )
     rest = above + account["completeness_error"] - parts[list(regions.named)].sum()
-    return (
-        f"Scan {shortened(scan)}: the {run.task.words.evidence} is {signed(account['evidence'])} {unit}. "
-        f"The {count(int(account['n_reference']), 'training control')} that the map compares it with have "
-        f"{signed(account['reference_evidence'])} on average, a difference of {signed(above)}. "
-        f"Largest parts: {'; '.join([listing(named), *leader])}. All other voxels together: {signed(rest)}. "
-        f"The sum of the parts is off by {signed(account['completeness_error'])} {unit}.{sampling}"
+    return WORDS.say(
+        "sentence",
+        scan=scan,
+        run=run,
+        account=account,
+        unit=unit,
+        above=above,
+        where="; ".join([listing(named), *leader]),
+        rest=rest,
+        sampling=sampling,
     )
 
 

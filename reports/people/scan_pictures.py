@@ -50,7 +50,11 @@ from heatlas.reports.viewer.component import (
     viewer_component,
     viewing_space,
 )
-from heatlas.reports.words.numbers import count, fixed, is_missing, listing, mid_sentence, percent, shortened
+from heatlas.reports.words.numbers import count, fixed, is_missing, listing, mid_sentence, shortened
+from heatlas.reports.words.sentences import Words
+
+WORDS = Words(__file__)
+
 
 STAGE = "scan-pictures"
 _TEMPLATES = (
@@ -258,10 +262,10 @@ def _portrait(material: Material, people: ParticipantRecords, row: Mapping[Any, 
     again = " This picture is older than the numbers of this page; the command that made this run draws it again."
     smoothed = Picture(
         "", material.address(files.portrait), f"{len(CUTS)} slices of {name} with relevance: {titles}.",
-        f"{name}: {titles} on this person's own brain in template space, smoothed with a Gaussian of "
-        f"{SMOOTHED_MM:g} mm (full width at half maximum) for this picture only. {_SCALE}. The second row has every "
-        f"region in the colour of its {what} by {leading}; less than {percent(FAINT, 0)} of the largest is not drawn. "
-        f"Outlined, {why}: {numbered}. Left is left.{again if outdated else ''}", *_size_of(content),
+        WORDS.say(
+            "portrait", name=name, titles=titles, SMOOTHED_MM=SMOOTHED_MM, _SCALE=_SCALE, what=what, leading=leading,
+            FAINT=FAINT, why=why, numbered=numbered, again=again if outdated else "",
+        ), *_size_of(content),
     )  # fmt: skip
     raw = material.picture(files.unsmoothed_portrait)
     unsmoothed = None if raw is None else Picture(
@@ -329,8 +333,7 @@ def overview_of(material: Material, row: Mapping[Any, Any]) -> Picture | None:
     name = _name_of(row)
     return Picture(
         "", material.address(path), f"Nine slices of {name} under the contours of the template.",
-        f"{name}: orange, the template's brain mask; blue, its white matter. Where the scan's own edges follow the "
-        f"lines, the registration is good. L and R are the person's sides.{FLICKER}", *_size_of(content),
+        WORDS.say("overview_of", name=name, FLICKER=FLICKER), *_size_of(content),
         material.template_overview,
     )  # fmt: skip
 

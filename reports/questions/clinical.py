@@ -12,25 +12,24 @@ import pandas as pd
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.cohort.people.tasks import NUMBER
 from heatlas.pipeline.run.config.settings import Config
-from heatlas.reports.frame.pages import CLINICAL
 from heatlas.reports.frame.tables import correction
 from heatlas.reports.questions.findings import FEW_FIRSTS, firsts_in_words, with_places
 from heatlas.reports.questions.question import CLASSES, CLEAR, Question, Verdict, rows_where, survivors
-from heatlas.reports.questions.views import CI, IntervalChart, N, View
-from heatlas.reports.read.run_record import OUTCOMES, RunRecord
+from heatlas.reports.questions.views import CI, N
+from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import (
     count,
     fixed,
     interval,
     is_missing,
     listing,
-    mid_sentence,
     number,
     p_value,
-    percent,
-    shortened,
 )
+from heatlas.reports.words.sentences import Words
 from heatlas.reports.words.wording import OWN, biomarker_in_words, covariates_in_words, worded
+
+WORDS = Words(__file__)
 
 
 @dataclass(frozen=True)
@@ -65,11 +64,15 @@ def _answer_of_associations(found: Associations) -> Verdict | None:
         first = rows.sort_values("p_fwe", kind="stable").iloc[0]
         sets, least = sets + rows.groupby(["biomarker", "estimator"]).ngroups, min(least, float(first["p_fwe"]))
         parts.append(
-            f"within {label}: {number(int((rows['p_fwe'] < CLEAR).sum()))} of {count(len(rows), 'correlation')} with a "
-            f"corrected p {correction('p_fwe')} below 0.05, clearest {mid_sentence(first['group'])} with "
-            f"{found.in_words(first['biomarker'])} "
-            f"({first['estimator']} r\xa0=\xa0{fixed(first['r'])}, n = {number(first['n_participants'])}, corrected "
-            f"{p_value(first['p_fwe'])})"
+            WORDS.say(
+                "correlations_within",
+                label=label,
+                rows=int((rows["p_fwe"] < CLEAR).sum()),
+                correlations=len(rows),
+                correction=correction("p_fwe"),
+                first=first,
+                in_words=found.in_words(first["biomarker"]),
+            )
         )
     if not parts:
         return None
@@ -78,24 +81,17 @@ def _answer_of_associations(found: Associations) -> Verdict | None:
     elif least * sets < CLEAR:
         answer = "Yes, within a class and in some regions."
     else:
-        answer = (
-            "Within a class, some correlations are significant, but so few may be chance in "
-            f"{count(sets, 'set')} of tests."
-        )
+        answer = WORDS.say("maybe_by_chance", sets=sets)
     return Verdict(
         answer,
-        f"{found.title}, density, participants permuted, corrected within each of {count(sets, 'set')} (a "
-        f"measure, an estimator, a class): {'; '.join(parts)}.",
+        WORDS.say("associations_grounds", found=found, sets=sets, parts=parts),
     )
 
 
 def _methods_of_associations(found: Associations) -> str:
     formulas = found.covariates
     adjusted = list(dict.fromkeys(name for terms in formulas for name in covariates_in_words(terms).split(", ")))
-    text = (
-        "Associations of regional relevance with biomarkers were tested over participants by permutation, the largest "
-        "|r| of each permutation giving family-wise p values, with the false discovery rate beside them [@fdr]"
-    )
+    text = WORDS.say("associations_methods")
     if adjusted:
         each = ", each those that its row of the table names" if len(formulas) > 1 else ""
         text += f"; covariates held constant: {listing(adjusted)}{each} (Freedman-Lane [@freedman_lane] [@winkler])"
@@ -115,8 +111,14 @@ def follows_number(run: RunRecord) -> Verdict | None:
     bounds = interval(first["ci_low"], first["ci_high"], 2, run.config.statistics.confidence)
     return Verdict(
         f"{what} rises with {run.task.column} most in {with_places(rows, names)}.",
-        f"{firsts_in_words(run, rows)} Pearson's r in the first by estimate: {fixed(first['r'])} ({bounds}), "
-        f"{count(int(first['n_participants']), 'participant')}, {map_title(run.leading_map)}; {tested}.".strip(),
+        WORDS.say(
+            "follows_number",
+            firsts_in_words=firsts_in_words(run, rows),
+            first=first,
+            bounds=bounds,
+            run=run,
+            tested=tested,
+        ).strip(),
     )
 
 
@@ -124,48 +126,16 @@ _COLUMNS = (
     "biomarker", "scan_group", "estimator", "covariates", "map", "group", "r", *CI, "p", "p_fwe", "p_fdr", *N, "note",
 )  # fmt: skip
 
-ASSOCIATIONS = Question(
-    "associations", "Does relevance follow clinical measures?", "Clinical measures", CLINICAL,
-    "Correlation over participants of regional relevance with volumes, scores and further measures at the visit of "
-    "the scan; each person's scans are averaged first and participants are permuted. Corrected p values take account "
-    "of all regions and maps of a question at once. A correlation over both classes together also reflects "
-    "the difference between the classes; a correlation within a class does not.",
-    (
-        View(
-            "associations", "Within a class: density against clinical measures, clearest first.", _COLUMNS,
-            where={"metric": ["density"], "scan_group": ["{positive}", "{negative}", *OUTCOMES]},
-            order=("p_fwe", "-r"), shown=20, finding="p_fwe", optional=True,
-            intervals=IntervalChart(("biomarker", "group", "scan_group", "map", "estimator"), "r", "ci_low", "ci_high",
-                                "correlation"),
-        ),
-        View(
-            "associations", "Over both classes: density against clinical measures, clearest first.", _COLUMNS,
-            where={"metric": ["density"], "scan_group": ["all", None]}, order=("p_fwe", "-r"), shown=10,
-            finding="p_fwe", optional=True,
-            text="Over {positive} and {negative} together, relevance and most measures differ between the classes, "
-            "relevance because maps are scaled by the {start} of {positive}. A correlation here may reflect "
-            "only that.",
-        ),
-    ),
-    facts_of_associations,
-    _answer_of_associations,
+ASSOCIATIONS = Question.read(
+    WORDS,
+    "associations",
+    facts=facts_of_associations,
+    answer=_answer_of_associations,
     methods=_methods_of_associations,
     tasks=CLASSES,
-)  # fmt: skip
+)
 
-NUMBER_ASSOCIATIONS = Question(
-    "number-associations", "Does relevance follow the number?", "Relevance and the number", CLINICAL,
-    "Correlation over participants of regional relevance with the target, with the corrected gap and with further "
-    "measures; each person's scans are averaged first and participants are permuted. Corrected p values take account "
-    "of all regions and maps of a question at once. Maps explain the predicted number, so regions whose relevance "
-    "follows the target contribute most to the prediction.",
-    (
-        View("associations", "Density against the target and further measures, clearest first.", _COLUMNS,
-             where={"metric": ["density"]}, order=("p_fwe", "-r"), shown=20, finding="p_fwe"),
-    ),
-    answer=follows_number,
-    tasks=frozenset({NUMBER}),
-)  # fmt: skip
+NUMBER_ASSOCIATIONS = Question.read(WORDS, "number-associations", answer=follows_number, tasks=frozenset({NUMBER}))
 
 
 @dataclass(frozen=True)
@@ -201,23 +171,18 @@ def _answer_of_conversion(found: Progression) -> Verdict | None:
     if not is_missing(row["estimate"]):
         bounds = interval(row["ci_low"], row["ci_high"], 2, settings.confidence)
         in_words = f"{fixed(row['estimate'])} ({bounds}; uncorrected {p_value(row['p'])}, permuted; 0.5 is guessing)"
-    grounds = f"Concordance of the network's score with the time to AD: {in_words}, n = {number(people)}, " \
-              f"{count(events, 'conversion')} ({row['event']})."  # fmt: skip
+    grounds = WORDS.say("concordance", in_words=in_words, people=people, events=events, row=row)
     if people < needed or events < conversions or is_missing(row["estimate"]):
         return Verdict(
             f"Cannot be answered with n = {number(people)} people with MCI and {count(events, 'conversion')}.",
-            f"At least {number(needed)} people, and {number(conversions)} conversions for each predictor of a Cox "
-            f"model, are needed. The tables below are shown for completeness only. {grounds}",
+            WORDS.say("too_few_to_tell", needed=needed, conversions=conversions, grounds=grounds),
         )
     others = rows[(rows["predictor"] != "model") & rows["estimate"].notna()].to_dict("records")
     named = [f"{worded(other['predictor'])} {fixed(other['estimate'])}" for other in others]
     beside = f" Other predictors: {listing(named)}." if named else ""
     if len(found.adjusted) and not is_missing(found.adjusted["hazard_ratio"].iloc[0]):
         first = found.adjusted.iloc[0]
-        beside += (
-            f" Cox model with covariates: hazard ratio {fixed(first['hazard_ratio'])}, corrected (FDR) "
-            f"{p_value(first['p_fdr'])}, n = {number(first['n_participants'])}."
-        )
+        beside += WORDS.say("hazard", first=first)
     clear = row["p"] < CLEAR
     answer = ("Better than guessing." if row["estimate"] > 0.5 else "Worse than guessing.") if clear else "Not shown."
     return Verdict(answer, grounds + beside)
@@ -226,56 +191,17 @@ def _answer_of_conversion(found: Progression) -> Verdict | None:
 def _methods_of_conversion(found: Progression) -> str:
     parts = []
     if found.has_prediction:
-        parts.append(
-            "Participants with MCI were predicted by networks that were never trained on them; conversion to AD was "
-            "predicted from their first scan, with Harrell's concordance [@concordance]."
-        )
+        parts.append(WORDS.say("methods_prediction"))
     if found.has_cox:
-        parts.append(
-            "Hazards come from Cox models [@cox], fitted with statsmodels [@statsmodels]; p values permute "
-            "participants, and proportionality of hazards was tested with scaled Schoenfeld residuals [@schoenfeld]."
-        )
+        parts.append(WORDS.say("methods_cox"))
     if found.has_trajectories:
-        parts.append(
-            "Change over visits was estimated by one least-squares slope per participant; mean slopes were tested by "
-            "flipping signs, with a correction for skewness [@hall], differences by permuting participants within "
-            "networks, with the network as a factor and one residual variance per group."
-        )
+        parts.append(WORDS.say("methods_trajectories"))
     return " ".join(parts)
 
 
-PROGRESSION = Question(
-    "progression", "Does it predict who converts?", "Progression", CLINICAL,
-    "People with MCI, predicted by networks that were trained on {positive} and {negative} and never on them. "
-    "Concordance is the chance that, of two people, the one with the higher score converts first; 0.5 is guessing. "
-    "Concordance and Cox models use all conversions to AD at any later visit; the area under the curve, sensitivity "
-    "and specificity use those within {horizon} months, among people who were followed that long. Trajectories: "
-    "each person's visits give one slope; a group's mean slope is tested by flipping signs, and groups are compared "
-    "with the network held, by permuting people within networks.",
-    (
-        View(
-            "progression", "Prediction of conversion to AD from the first scan.",
-            ("predictor", "measure", "estimate", *CI, "p", "n_participants", "n_events", "event", "note"), shown=30,
-            intervals=IntervalChart(("predictor", "measure"), "estimate", "ci_low", "ci_high", "estimate", 0.5),
-        ),
-        View(
-            "cox", "Cox models, per standard deviation of the predictor.",
-            ("predictor", "map", "group", "model", "covariates", "hazard_ratio", *CI, "p_wald", "p", "p_fdr",
-             "p_proportional", "concordance",
-             "n_participants", "n_events", "n_censored", "n_competing", "event", "note"),
-            order=("p_fdr", "p"), shown=20, finding="p_fdr",
-        ),
-        View(
-            "trajectories", "Change per year, in standard deviations.",
-            ("response", "map", "group", "term", "estimate", *CI, "p", "p_fwe", "p_fdr",
-             *N, "n_repeated", "note"),
-            order=("p_fdr", "p"), shown=20, finding="p_fdr",
-        ),
-    ),
-    facts_of_conversion,
-    _answer_of_conversion,
-    methods=_methods_of_conversion,
-)  # fmt: skip
+PROGRESSION = Question.read(
+    WORDS, "progression", facts=facts_of_conversion, answer=_answer_of_conversion, methods=_methods_of_conversion
+)
 
 
 FIT = 0.1  # largest share of control scores beyond ±1.96 (expected: 0.05) with which norms are said to fit
@@ -319,10 +245,15 @@ def _answer_of_norms(norms: Norms) -> Verdict | None:
         off = max(off, abs(centre))
         far = rows.sort_values("mean_z", key=abs, kind="stable").iloc[-1]
         parts.append(
-            f"{title}: {percent(rows['beyond'].mean(), 1)} of the scores of "
-            f"{count(int(rows['n_controls'].max()), 'control')} lie beyond ±1.96, over "
-            f"{count(len(rows), 'region')} (5 % if the norms fit); their mean z is {fixed(centre)} (0 if they fit), "
-            f"the largest of a region {fixed(far['mean_z'])} ({shortened(far['group'])})"
+            WORDS.say(
+                "norm_scores",
+                title=title,
+                mean=rows["beyond"].mean(),
+                controls=int(rows["n_controls"].max()),
+                regions=len(rows),
+                centre=centre,
+                far=far,
+            )
         )
     if not parts:
         return None
@@ -331,8 +262,7 @@ def _answer_of_norms(norms: Norms) -> Verdict | None:
     answer = f"The norms do not fit well {listing(wrong)}." if wrong else f"Controls scored as the norms expect{doubt}."
     return Verdict(
         answer,
-        f"Each of {norms.negative} was scored against a norm made from others; this is not tested. {'; '.join(parts)}."
-        f"{_kinds(norms)}",
+        WORDS.say("norms_grounds", norms=norms, parts=parts, kinds=_kinds(norms)),
     )
 
 
@@ -348,45 +278,15 @@ def _kinds(norms: Norms) -> str:
         return f" No subtypes: one group fits better than 2 to {most} ({n})."
     compared = norms.compared
     clear = int((compared["p_fdr"] < CLEAR).sum()) if len(compared) else 0
-    return (
-        f" {number(row['k'])} subtypes ({n}); they differ in {number(clear)} of "
-        f"{count(int(compared['p_fdr'].notna().sum()) if len(compared) else 0, 'measure')} after correction (FDR)."
+    return WORDS.say(
+        "subtypes", row=row, n=n, clear=clear, measures=int(compared["p_fdr"].notna().sum()) if len(compared) else 0
     )
 
 
 def _methods_of_norms(norms: Norms) -> str:
     scores = f"W-scores [@wscore] are residuals from a norm of {norms.negative} among the fold's training participants."
-    subtypes = (
-        "Subtypes of fingerprints come from consensus clustering [@consensus], their number from the gap statistic "
-        "[@gap]."
-    )
+    subtypes = WORDS.say("methods_subtypes")
     return " ".join([scores] * norms.has_scores + [subtypes] * norms.has_kinds)
 
 
-NORMS = Question(
-    "norms", "Against the norm: w-scores and subtypes", "Norms", CLINICAL,
-    "A w-score is the distance of a person from the value expected for {negative} of the same age, sex and further "
-    "covariates, in standard deviations; the norm of each fold comes from its own training participants of {negative}. "
-    "Subtypes are clusters of fingerprints; they are reported only if they are stable and the gap statistic prefers "
-    "them to a single group.",
-    (
-        View(
-            "w_calibration", "Do the norms fit? Controls scored against the others, worst first.",
-            ("source", "group", "n_controls", "mean_z", "sd_z", "beyond", "note"), where={"fold": ("all",)},
-            order=("-mean_z",), shown=10,
-        ),
-        View(
-            "subtype_numbers", "How many subtypes.",
-            ("source", "k", "chosen", "gap", "gap_error", "ambiguous", "rand", "rand_low", "rand_high", "smallest",
-             "n_participants", "note"), shown=30,
-        ),
-        View(
-            "subtype_comparison", "How subtypes differ.",
-            ("source", "compared", "measure", "value", "means", "f", "p", "p_fdr", "n_participants", "note"),
-            order=("p_fdr",), shown=30, finding="p_fdr",
-        ),
-    ),
-    facts_of_norms,
-    _answer_of_norms,
-    methods=_methods_of_norms,
-)  # fmt: skip
+NORMS = Question.read(WORDS, "norms", facts=facts_of_norms, answer=_answer_of_norms, methods=_methods_of_norms)

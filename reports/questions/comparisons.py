@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import pandas as pd
 
 from heatlas.pipeline.attribution.titles import map_title
-from heatlas.reports.frame.pages import PERFORMANCE, REGIONS
 from heatlas.reports.questions.question import (
     CLASSES,
     CLEAR,
@@ -27,7 +26,7 @@ from heatlas.reports.questions.question import (
     g_in_words,
     survivors,
 )
-from heatlas.reports.questions.views import CI, G, IntervalChart, N, View
+from heatlas.reports.questions.views import CI, G
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import (
     LONGEST_TEXT,
@@ -42,7 +41,10 @@ from heatlas.reports.words.numbers import (
     sentence_case,
     shortened,
 )
+from heatlas.reports.words.sentences import Words
 from heatlas.reports.words.wording import biomarker_in_words, covariates_in_words, worded
+
+WORDS = Words(__file__)
 
 
 @dataclass(frozen=True)
@@ -93,11 +95,15 @@ def _answer_of_comparisons(compared: ClassesCompared) -> Verdict | None:
     none = f"In none of {count(len(tested), 'region')} does the {measure} differ after correction."
     answer = f"{start} {'; '.join(phrases)}." if phrases else none
     first = tested.iloc[0]
-    grounds = (
-        f"{'Evidence' if compared.by_evidence else 'Share of the map'} ({map_title(compared.leading_map)}), "
-        f"{number(first['n_first'])} participants of {positive} against "
-        f"{number(first['n_second'])} of {negative}, Welch's t, permuted: {survivors(tested, 'p_fwe')}; g is "
-        f"Hedges' g [interval].{by_ranks(positive, negative, tested)}"
+    grounds = WORDS.say(
+        "comparisons_grounds",
+        quantity="Evidence" if compared.by_evidence else "Share of the map",
+        compared=compared,
+        first=first,
+        positive=positive,
+        negative=negative,
+        survivors=survivors(tested, "p_fwe"),
+        by_ranks=by_ranks(positive, negative, tested),
     )
     if compared.by_evidence:
         grounds += " Regions add up to the difference in logits, so this says which regions carry the prediction."
@@ -106,24 +112,20 @@ def _answer_of_comparisons(compared: ClassesCompared) -> Verdict | None:
     densities = densities[densities["map"] == compared.leading_map] if len(densities) else densities
     if len(densities):
         clear_densities = int((densities["p_fwe"] < CLEAR).sum())
-        grounds += (
-            f" By density it is {number(clear_densities)} of {number(int(densities['p_fwe'].notna().sum()))}; since "
-            f"maps are scaled by the {compared.start_value} of {positive}, such a difference mostly "
-            "repeats the prediction."
+        grounds += WORDS.say(
+            "density_too",
+            clear_densities=clear_densities,
+            densities=int(densities["p_fwe"].notna().sum()),
+            compared=compared,
+            positive=positive,
         )
     return Verdict(answer, grounds)
 
 
 def _methods_of_comparisons(compared: ClassesCompared) -> str:
-    text = (
-        "Groups were compared by Welch's t over participants under permutation; log-gains were shrunk towards the "
-        "mean of their map by empirical Bayes."
-    )
+    text = WORDS.say("methods")
     if compared.has_places:
-        text += (
-            " The place of a region among all regions by Hedges' g has an interval from its differences to all "
-            "others at once [@places]."
-        )
+        text += WORDS.say("methods_places")
     return text
 
 
@@ -139,10 +141,7 @@ def _effects(compared: ClassesCompared) -> Verdict | None:
             phrases.append(f"{map_title(name)}: {number(clear)} of {count(len(rows), 'region')}")
     first = table.iloc[0]
     within = f" within test folds.{difference_in_words(table)}" if folds_held(table) else "."
-    grounds = (
-        f"{count(int(first['n_first']), 'participant')} of {compared.positive} and {number(first['n_second'])} of "
-        f"{compared.negative}, each person's scans averaged first; Welch's t, participants reassigned at random{within}"
-    )
+    grounds = WORDS.say("effects_grounds", first=first, compared=compared, within=within)
     if not phrases:
         return Verdict("No difference could be tested.", grounds)
     return Verdict(f"Regions with a family-wise p below 0.05: {'; '.join(phrases)}.", grounds)
@@ -156,22 +155,8 @@ def scaled_by_probability(run: RunRecord) -> Caution | None:
         scaled = listing([map_title(name) for name in run.main_maps if name not in run.evidence_maps])
         if not scaled:
             return None
-        return Caution(
-            "note",
-            "Some maps are scaled by the prediction.",
-            f"Relevance of {scaled} starts from the probability of {run.positive}, so every region of a scan predicted "
-            f"as {run.positive} has more of it than in other scans. The leading map, {map_title(run.leading_map)}, "
-            f"shares out the evidence in {run.evidence_unit} instead.",
-            "effects",
-        )
-    return Caution(
-        "serious",
-        "Maps are scaled by the prediction.",
-        f"Relevance starts from the probability of {run.positive}, so every region of a scan predicted as "
-        f"{run.positive} has more of it than in other scans. Gains far above 1 and differences between the classes in "
-        "almost every region say no more than that; compare regions with each other.",
-        "effects",
-    )
+        return Caution.read(WORDS, "some-scaled", scaled=scaled, run=run)
+    return Caution.read(WORDS, "scaled-everywhere", run=run)
 
 
 _COLUMNS = (
@@ -179,74 +164,13 @@ _COLUMNS = (
     "p_fwe_adjusted", "n_first", "n_second", "note",
 )  # fmt: skip
 
-COMPARISONS = Question(
-    "comparisons", "Where do groups differ?", "Group comparisons", REGIONS,
-    "Classes, and right and wrong predictions, compared region by region over participants, with the test fold held. "
-    "Outcomes (true and false positives and negatives) are defined by the network's output, which LRP and evidence "
-    "maps divide among voxels; a difference between outcomes is therefore partly one of the output itself. "
-    "The first tables show where relevance lies (share of the map), the last how much of it there is (density). With "
-    "several test folds, the difference, its interval and g are within folds and may differ from the difference of the "
-    "two means. Adjusted p: covariates are held constant too.",
-    (
-        View(
-            "group_comparisons", "Share of the map in {positive} and {negative}, clearest first.", _COLUMNS,
-            where={"metric": ["share"], "comparison": ["{positive}/{negative}", "positive/negative"]},
-            order=("p_fwe", "-hedges_g"), shown=20, finding="p_fwe", optional=True,
-            intervals=IntervalChart(("group", "map"), "difference", "ci_low", "ci_high",
-                                    "difference in share of the map", n=("n_first", "n_second")),
-        ),
-        View(
-            "group_comparisons", "Share of the map, every comparison; outcomes condition on the network's output.",
-            _COLUMNS, where={"metric": ["share"]},
-            order=("p_fwe", "-hedges_g"), shown=10, finding="p_fwe", optional=True,
-        ),
-        View(
-            "group_comparisons", "Density between groups, clearest first.",
-            ("comparison", "map", "group", "difference", *CI, *G, "p_fwe", "p_fwe_adjusted", "log_gain_shrunk",
-             "log_gain_shrunk_low", "log_gain_shrunk_high", "n_first", "n_second", "note"),
-            where={"metric": ["density"]}, order=("p_fwe", "-hedges_g"), shown=10, finding="p_fwe", optional=True,
-            text="A density is not divided by the map's total, and a map adds up to about the {start} of {positive}, "
-            "whatever the region. Between {positive} and {negative}, and between other groups that the "
-            "network predicts differently, density therefore differs nearly everywhere: read the share of the map "
-            "first. The log-gain is the logarithm of the ratio of two means. Shrinkage pulls uncertain log-gains "
-            "towards the mean of their map, so that ratios of two very small means do not lead the list.",
-        ),
-    ),
-    facts_of_comparisons,
-    _answer_of_comparisons,
-    methods=_methods_of_comparisons,
-)  # fmt: skip
+COMPARISONS = Question.read(
+    WORDS, "comparisons", facts=facts_of_comparisons, answer=_answer_of_comparisons, methods=_methods_of_comparisons
+)
 
-EFFECTS = Question(
-    "effects", "Regions that tell the classes apart", "Region effects", REGIONS,
-    "Density of relevance in each region, compared between the classes. Read this with care, and the share of the map "
-    "first: densities are not divided by the map's total, which is nearly the {start} of {positive}. A difference in "
-    "almost every region therefore repeats the prediction and is no finding about the region. The corrected p is "
-    "family-wise, over all maps and regions at once.",
-    (
-        View(
-            "group_comparisons", "The clearest differences of the leading maps, {positive} first.",
-            ("map", "group", "mean_first", "mean_second", "difference", *CI, *G, "t", "n_first", "n_second",
-             "p_fwe", "p_fdr", "note"), where={"metric": ["density"], "comparison": ["{positive}/{negative}"]},
-            order=("p_fwe", "-t"), shown=30, finding="p_fwe",
-        ),
-    ),
-    facts_of_comparisons,
-    _effects,
-    requires=("group_comparisons",),
-    absent="Differences between the classes have not been tested yet.",
-)  # fmt: skip
+EFFECTS = Question.read(WORDS, "effects", facts=facts_of_comparisons, answer=_effects)
 
-REGION_MEANS = Question(
-    "region-means", "All regions", "Region table", REGIONS,
-    "Means over participants (each person's scans averaged first); gain is that of true positives against {negative} "
-    "of the same test fold. Values of each scan and side are in group/relevance.tsv.",
-    (
-        View("region_summary", "Relevance by region and group of scans, densest first.",
-             ("group", "map", "scan_group", "mean_density", *CI, "mean_sum", "mean_gain", "n_gain", *N),
-             where={"scan_group": ["{positive}", "{negative}", "TP"]}, order=("-mean_density",), shown=60),
-    ),
-)  # fmt: skip
+REGION_MEANS = Question.read(WORDS, "region-means")
 
 
 _QUANTITIES = {"sum": "relevance", "density": "density", "gain": "gain", "share": "share of the map"}
@@ -284,9 +208,14 @@ def facts_of_primary(run: RunRecord) -> Outcome | None:
     together = f"{listing(list(reversed(run.task.outputs)))} together"
     whom = together if row["scan_group"] == "all" else shortened(row["scan_group"])
     held = "" if is_missing(row["covariates"]) else f", adjusted for {covariates_in_words(row['covariates'])}"
-    asked = (
-        f"partial correlation of {quantity}{of_map} in the {mid_sentence(row['group'])} with "
-        f"{biomarker_in_words(run, row['biomarker'])}, {whom}{held}"
+    asked = WORDS.say(
+        "primary_asked",
+        quantity=quantity,
+        of_map=of_map,
+        row=row,
+        biomarker_in_words=biomarker_in_words(run, row["biomarker"]),
+        whom=whom,
+        held=held,
     )
     return Outcome(row, quantity, asked, run.config.statistics.confidence)
 
@@ -299,13 +228,8 @@ def _answer_of_primary(outcome: Outcome) -> Verdict:
     note = "" if is_missing(row["note"]) else f" {outcome.note}."
     return Verdict(
         "A correlation." if row["p"] < CLEAR else "No clear correlation.",
-        f"{named} r\xa0=\xa0{fixed(row['r'])} ({outcome.span}), {p_value(row['p'])}, "
-        f"{count(int(row['n_participants']), 'participant')}, {count(int(row['n_scans']), 'scan')}. Permutations "
-        f"exchange {row['exchanged']}.{note}",
+        WORDS.say("primary_grounds", named=named, row=row, outcome=outcome, note=note),
     )
-
-
-_ASKED = "What is the primary outcome?"
 
 
 def _headline(run: RunRecord) -> Answer | None:
@@ -315,9 +239,8 @@ def _headline(run: RunRecord) -> Answer | None:
         return None
     said, row = _answer_of_primary(outcome), outcome.row
     if not outcome.is_known:
-        return Answer(_ASKED, f"{said.answer} {said.grounds}")
-    return Answer(
-        _ASKED, f"{said.answer} {sentence_case(outcome.asked)}.", f"r = {fixed(row['r'])}",
+        return Answer(f"{said.answer} {said.grounds}")
+    return Answer(f"{said.answer} {sentence_case(outcome.asked)}.", f"r = {fixed(row['r'])}",
         f"{outcome.span}, {p_value(row['p'])}, n = {number(row['n_participants'])}", said.grounds,
     )  # fmt: skip
 
@@ -329,36 +252,20 @@ def in_a_sentence(run: RunRecord) -> str:
         return ""
     row = outcome.row
     shown = "correlates with" if row["p"] < CLEAR else "shows no clear correlation with"
-    return (
-        f"{sentence_case(outcome.quantity)} in the {mid_sentence(row['group'])} {shown} "
-        f"{worded(row['biomarker'])} (r\xa0=\xa0{fixed(row['r'])})."
-    )
+    return WORDS.say("in_a_sentence", outcome=outcome, row=row, shown=shown, biomarker=worded(row["biomarker"]))
 
 
 def _methods_of_primary(outcome: Outcome) -> str:
     how = f", tested by permutation of {outcome.row['exchanged']} [@freedman_lane]" if outcome.is_known else ""
-    return (
-        f"The primary outcome, named before any result, was the {outcome.asked}{how}. All other tests are "
-        "secondary or exploratory, as the data dictionary of each table says with its family and correction."
-    )
+    return WORDS.say("methods_primary", outcome=outcome, how=how)
 
 
-PRIMARY = Question(
-    "primary", "The primary outcome", "Primary outcome", PERFORMANCE,
-    "The one question that this run named before any result ([statistics.primary] of its configuration), so its p "
-    "needs no correction. All other tests are secondary (a question of the study, corrected over all of its tests) or "
-    "exploratory (several questions or audits side by side, not corrected for each other); the caption of each table "
-    "says which, over which family its p values are corrected, and how.",
-    (
-        View(
-            "primary", "One test.",
-            ("map", "metric", "group", "biomarker", "scan_group", "covariates", "r", *CI, "p", "exchanged", *N,
-             "note"), leading=False,
-        ),
-    ),
-    facts_of_primary,
-    _answer_of_primary,
+PRIMARY = Question.read(
+    WORDS,
+    "primary",
+    facts=facts_of_primary,
+    answer=_answer_of_primary,
     methods=_methods_of_primary,
     tasks=CLASSES,
-    headline=Headline(_ASKED, ("primary",), _headline),
-)  # fmt: skip
+    headline=Headline(("primary",), _headline),
+)

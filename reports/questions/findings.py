@@ -35,6 +35,9 @@ from heatlas.reports.words.numbers import (
     shortened,
     signed,
 )
+from heatlas.reports.words.sentences import Words
+
+WORDS = Words(__file__)
 
 
 @dataclass(frozen=True)
@@ -114,13 +117,9 @@ def ranking(run: RunRecord, map_name: str, metric: str) -> tuple[pd.Series, str]
 
 def rule(run: RunRecord) -> str:
     """Which regions may lead, in a sentence."""
-    return (
-        f"A region of fewer than {count(least_voxels(run), 'voxel')} of the atlas's grid "
-        f"({number(run.config.registration.resolution_mm)} mm) keeps its place in every ranking but is not shown as a "
-        "leading region, because a slight misregistration moves its relevance into its neighbours."
-        + f" The same holds for gain where {run.negative} have almost no relevance."
-        * bool(run.task.classes)
-    )
+    return WORDS.say(
+        "rule", voxels=least_voxels(run), run=run
+    ) + f" The same holds for gain where {run.negative} have almost no relevance." * bool(run.task.classes)
 
 
 def map_shares(run: RunRecord, map_name: str, label: str) -> pd.Series:
@@ -155,10 +154,7 @@ def smaller_shares(run: RunRecord, name: str, regions: Sequence[str]) -> str:
     if not fewer:
         return ""
     verb = "holds" if len(fewer) == 1 else "hold"
-    return (
-        f"{listing(fewer)} {verb} a smaller share of the map in {run.positive} than in {run.negative} "
-        "(family-wise corrected)"
-    )
+    return WORDS.say("smaller_shares", fewer=fewer, verb=verb, run=run)
 
 
 def in_words(regions: Sequence[str], parts: Mapping[str, float] | pd.Series | None = None) -> str:
@@ -369,7 +365,6 @@ def leading_in_words(run: RunRecord, map_name: str, regions: Sequence[str]) -> l
     """Regions with the difference of the classes; its interval, and Hedges' g with its own, in brackets."""
     rows = evidence_differences(run, map_name).loc[list(regions)]
     return [
-        f"{mid_sentence(region)} {signed(row['difference'])} ({fixed(row['ci_low'])} to {fixed(row['ci_high'])}; g "
-        f"{g_in_words(row)})"
+        WORDS.say("leading_in_words", region=region, row=row, g_in_words=g_in_words(row))
         for region, row in rows.iterrows()
     ]

@@ -6,14 +6,12 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.cohort.people.tasks import NUMBER, SEVERAL_CLASSES
 from heatlas.pipeline.statistics.performance.baselines import ALIKE, BETTER, MEAN, WORSE
 from heatlas.pipeline.training.baselines.stage import BASELINES as PREDICTORS
 from heatlas.pipeline.training.baselines.stage import UNTRAINED
-from heatlas.reports.frame.pages import PERFORMANCE, SUMMARY
 from heatlas.reports.questions.question import ANY_TASK, Answer, Caution, Check, Headline, Question, Verdict
-from heatlas.reports.questions.views import CI, IntervalChart, N, View
+from heatlas.reports.questions.views import CI, N
 from heatlas.reports.read.run_files import PREDICTIONS_OF
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import (
@@ -21,13 +19,10 @@ from heatlas.reports.words.numbers import (
     fixed,
     interval,
     is_missing,
-    listing,
-    mid_sentence,
-    number,
-    p_value,
-    percent,
-    signed,
 )
+from heatlas.reports.words.sentences import Words
+
+WORDS = Words(__file__)
 
 _SEES = {predictor.name: predictor.sees for predictor in PREDICTORS}
 _MEASURES = {"auc_within_folds": "area under the curve, within folds", "mae": "mean absolute error"}
@@ -63,18 +58,16 @@ def _compared(rivals: Rivals) -> str:
     """
     row, untrained = rivals.best, rivals.untrained
     baseline = str(row["baseline"])
-    said = (
-        f"The networks are {row['verdict']} "
-        f"{f'ridge regression on {_SEES[baseline]}' if baseline in _SEES else baseline}, the best simple predictor on "
-        f"the same folds ({_OVER_CLASSES * rivals.several_classes}{_MEASURES[row['metric']]}: {fixed(row['network'])} "
-        f"against {fixed(row['estimate'])})."
+    said = WORDS.say(
+        "against_the_best",
+        row=row,
+        rival=f"ridge regression on {_SEES[baseline]}" if baseline in _SEES else baseline,
+        over=_OVER_CLASSES * rivals.several_classes,
+        measure=_MEASURES[row["metric"]],
     )
     if untrained is None or baseline == UNTRAINED or untrained["verdict"] == BETTER:
         return said
-    return (
-        f"{said} They are {untrained['verdict']} a network that was never trained, its weights drawn at random "
-        f"({fixed(untrained['network'])} against {fixed(untrained['estimate'])})."
-    )
+    return WORDS.say("against_untrained", said=said, untrained=untrained)
 
 
 def against_baselines(run: RunRecord) -> str:
@@ -93,9 +86,12 @@ def _beats_them(rivals: Rivals) -> Verdict:
     }[str(row["verdict"])]
     return Verdict(
         said,
-        f"{_compared(rivals)} Difference {fixed(row['difference'])} "
-        f"({interval(row['difference_low'], row['difference_high'])}, {p_value(row['p'])}). The best of the simple "
-        "predictors was chosen on the same people, which favours it a little.",
+        WORDS.say(
+            "baselines_grounds",
+            compared=_compared(rivals),
+            row=row,
+            interval=interval(row["difference_low"], row["difference_high"]),
+        ),
     )
 
 
@@ -113,36 +109,24 @@ def _not_better(rivals: Rivals) -> Caution | None:
     )
 
 
-BASELINES = Question(
-    "baselines", "Do the networks add anything to simple predictors?", "Simple predictors", PERFORMANCE,
-    "Ridge regression (logistic for classes) learned from the same people as the network of each fold, and was tested "
-    "on the same people. Each predictor sees one thing: age and sex; volumes, where they are known; the mean and the "
-    "spread of intensity in each region; the smoothed image. Maps of a network that adds nothing to them may still be "
-    "right, but a table of regions would have told as much.",
-    (
-        View(
-            "baselines", "Each predictor against the networks, best first.",
-            ("baseline", "metric", "estimate", *CI, "network", "difference", "difference_low", "difference_high", "p",
-             "verdict", *N),
-        ),
-    ),
-    rivals_of,
-    _beats_them,
-    (Check("not-better", _not_better, ("baselines",)),),
+BASELINES = Question.read(
+    WORDS,
+    "baselines",
+    facts=rivals_of,
+    answer=_beats_them,
+    cautions=(Check("not-better", _not_better, ("baselines",)),),
     tasks=ANY_TASK,
-)  # fmt: skip
+)
 
 
 _MEASURED = ("fold", "metric", "estimate", *CI, *N)
-
-_HOW_PREDICTED = "How good is the prediction?"
 
 
 def _how_predicted(run: RunRecord) -> Answer:
     """How well a number is predicted, or several classes are told apart, for the summary."""
     name = PREDICTIONS_OF[run.task.kind.name].replace("predictions", "performance")
     if not run.has(name):
-        return Answer(_HOW_PREDICTED, "Not known: the statistics have not been run yet.")
+        return Answer("Not known: the statistics have not been run yet.")
     table = run.tables[name]
     rows = table[table["fold"] == "all"].set_index("metric")
     level = run.config.statistics.confidence
@@ -150,67 +134,41 @@ def _how_predicted(run: RunRecord) -> Answer:
     span = interval(best["ci_low"], best["ci_high"], 2, level)
     people = f"This rests on {count(int(str(best['n_participants'])), 'participant')}."
     if not run.task.classes:
-        text = (
-            f"Networks predicted {run.task.column} of people {run.in_whom} with a mean absolute error of "
-            f"{fixed(best['estimate'])} ({span}), where predicting the mean of all gives "
-            f"{fixed(rows.loc['mae_of_mean', 'estimate'])}; the correlation of predicted with true values is "
-            f"{fixed(rows.loc['r', 'estimate'])}. {people} {against_baselines(run)}"
+        text = WORDS.say(
+            "number_predicted",
+            run=run,
+            best=best,
+            span=span,
+            of_mean=rows.loc["mae_of_mean", "estimate"],
+            r=rows.loc["r", "estimate"],
+            people=people,
+            against_baselines=against_baselines(run),
         ).strip()
-        return Answer(_HOW_PREDICTED, text, fixed(best["estimate"]), "mean absolute error")
-    text = (
-        f"Networks told {listing(list(run.task.outputs))} apart in people {run.in_whom} with a balanced accuracy "
-        f"of {fixed(best['estimate'])} ({span}), where {fixed(1 / len(run.task.outputs))} is guessing. {people}"
+        return Answer(text, fixed(best["estimate"]), "mean absolute error")
+    text = WORDS.say(
+        "classes_told_apart",
+        told=run.task.outputs,
+        run=run,
+        best=best,
+        span=span,
+        chance=1 / len(run.task.outputs),
+        people=people,
     )
-    return Answer(_HOW_PREDICTED, text, fixed(best["estimate"]), "balanced accuracy over all classes")
+    return Answer(text, fixed(best["estimate"]), "balanced accuracy over all classes")
 
 
-NUMBER_PERFORMANCE = Question(
-    "number-performance", "How well is the number predicted?", "Performance", PERFORMANCE,
-    "{predicted} "
-    "A network should do better than the mean of the target. The gap (predicted minus true) falls with the target "
-    "wherever prediction is imperfect; the corrected gap is the gap minus this trend, a line fitted to the other folds "
-    "(de Lange & Cole 2020). It uses the true value, so it describes a person and does not measure the prediction.",
-    (
-        View("performance_number", "Out-of-fold predictions of all folds together.", (*_MEASURED, "note"),
-             where={"fold": ["all"]}),
-        View("performance_number", "Test participants of each fold.", _MEASURED, shown=40),
-    ),
-    tasks=frozenset({NUMBER}),
-    headline=Headline(_HOW_PREDICTED, ("scans",), _how_predicted),
-)  # fmt: skip
-CLASSES_PERFORMANCE = Question(
-    "classes-performance", "How well are the classes distinguished?", "Performance", PERFORMANCE,
-    "{predicted} "
-    "The balanced accuracy is the mean over classes of the share of their scans that are recognised.",
-    (
-        View("performance_classes", "Predictions of all folds together.", _MEASURED, where={"fold": ["all"]}),
-        View(
-            "confusion", "Scans by true and predicted class, all folds together.",
-            ("label", "predicted", "n_scans", "n_participants", "share"), where={"fold": ["all"]}, shown=100,
-        ),
-    ),
-    tasks=frozenset({SEVERAL_CLASSES}),
-)  # fmt: skip
+NUMBER_PERFORMANCE = Question.read(
+    WORDS, "number-performance", tasks=frozenset({NUMBER}), headline=Headline(("scans",), _how_predicted)
+)
+CLASSES_PERFORMANCE = Question.read(WORDS, "classes-performance", tasks=frozenset({SEVERAL_CLASSES}))
 
-REPEATS = Question(
-    "repeats", "Does the performance depend on the seed of the training?", "Repeats", PERFORMANCE,
-    "Each fold was trained several times with other seeds, on the same registration and the same split. Heatmaps are "
-    "those of the first training.",
-    (
-        View("performance_repeats", "Out-of-fold predictions of each training, mean and standard deviation, and the "
-             "mean of folds with an interval that includes training again.",
-             ("repeat", "metric", "estimate", *CI, "interval", *N, "note"), shown=40),
-    ),
-    tasks=ANY_TASK,
-)  # fmt: skip
-
-_SAY = "What do the networks say?"
+REPEATS = Question.read(WORDS, "repeats", tasks=ANY_TASK)
 
 
 def _what_networks_say(run: RunRecord) -> Answer:
     """What the networks say of people without a label, for the summary."""
     if not run.has("predictions_applied"):
-        return Answer(_SAY, "Not known: no scan has been predicted yet.")
+        return Answer("Not known: no scan has been predicted yet.")
     rows = run.tables["predictions_applied"]
     people = rows.groupby("participant_id")[["probability", "probability_sd"]].mean()
     first = people.iloc[0]
@@ -221,36 +179,18 @@ def _what_networks_say(run: RunRecord) -> Answer:
         )  # fmt: skip
         text = f"The probability of {run.positive} is {fixed(first['probability'])}{spread}."
         text += " Whether it is right cannot be said: there is no label."
-        return Answer(_SAY, text, fixed(first["probability"]), caption)
+        return Answer(text, fixed(first["probability"]), caption)
     above, middle = int((people["probability"] > 0.5).sum()), people["probability"].median()
-    text = (
-        f"Of {count(len(people), 'participant')}, {number(above)} have a probability of {run.positive} above 0.50; the "
-        f"median is {fixed(middle)}. Whether this is right cannot be said: there are no labels of both classes."
-    )
-    return Answer(_SAY, text, fixed(middle), f"median {caption}")
+    text = WORDS.say("many_without_label", participants=len(people), above=above, run=run, middle=middle)
+    return Answer(text, fixed(middle), f"median {caption}")
 
 
-APPLIED = Question(
-    "applied", _SAY, "Predictions", SUMMARY,
-    "Every network of the run was asked; none was trained with these people. Logits, probabilities and maps are means "
-    "over the networks, and the spread of the probability says how far the networks agree, not how often they are "
-    "right. Scores compare each region with the controls of that run.",
-    (
-        View(
-            "predictions_applied", "Each scan, most likely {positive} first.",
-            ("participant_id", "session_id", "probability", "probability_sd", "n_networks", "predicted"),
-            order=("-probability",), shown=40,
-        ),
-        View(
-            "w_fingerprints", "The regions of each person that deviate most from controls, by map, and by volume where "
-            "it was measured.", ("participant_id", "source", "group", "w", "z", "rank"), where={"rank": [1, 2, 3]},
-            order=("source", "participant_id", "rank"), shown=40,
-        ),
-    ),
-    requires=("predictions_applied",),
+APPLIED = Question.read(
+    WORDS,
+    "applied",
     applies=lambda run: run.without_labels,
-    headline=Headline(_SAY, ("predictions_applied",), _what_networks_say),
-)  # fmt: skip
+    headline=Headline(("predictions_applied",), _what_networks_say),
+)
 """In place of all others, where networks were applied to people without labels."""
 
 
@@ -299,17 +239,10 @@ def _holds_elsewhere(cohorts: TwoCohorts) -> Verdict | None:
         answer = "No: the networks are less accurate here than where they come from."
     elif area["ci_low"] > 0:
         answer = "The networks are more accurate here than where they come from."
-    grounds = (
-        f"Area under the curve {fixed(area['new'])} here ({int(area['n_new'])} people) and {fixed(area['run'])} in the "
-        f"test people of the run ({int(area['n_run'])}): difference {signed(area['estimate'])} ({cohorts.span(area)})."
-    )
+    grounds = WORDS.say("areas", area=area, span=cohorts.span(area))
     regions = cohorts.measure("rank_correlation", map=cohorts.leading_map)
     if regions is not None:
-        grounds += (
-            f" Over regions, the sizes of the difference between the classes in both cohorts correlate with ρ = "
-            f"{fixed(regions['estimate'])} ({cohorts.span(regions)}; {mid_sentence(map_title(cohorts.leading_map))}), "
-            "which the noise of each region draws towards 0."
-        )
+        grounds += WORDS.say("regions_correlate", regions=regions, span=cohorts.span(regions), cohorts=cohorts)
     return Verdict(answer, grounds)
 
 
@@ -318,22 +251,12 @@ def _differences(cohorts: TwoCohorts) -> list[str]:
     said = []
     share, level = cohorts.measure("share_positive"), cohorts.measure("probability_less_share")
     if share is not None and abs(share["estimate"]) > OTHER_SHARE:
-        said.append(
-            f"{percent(share['new'], 0)} of the people here are {cohorts.positive} and {percent(share['run'], 0)} in "
-            "the run: accuracy, precision and the Brier score depend on that share, areas do not."
-        )
+        said.append(WORDS.say("other_share", share=share, cohorts=cohorts))
     if level is not None and (level["ci_low"] > 0 or level["ci_high"] < 0):
-        said.append(
-            f"Probabilities are off by {signed(level['new'])} on average here and by {signed(level['run'])} in the "
-            "run; set a threshold on this cohort before you use one."
-        )
+        said.append(WORDS.say("other_level", level=level))
     images = cohorts.measure("intensity", label=cohorts.negative)
     if images is not None and images["estimate"] > images["by_chance"]:
-        said.append(
-            f"Intensities of registered scans of {cohorts.negative} differ between the cohorts (median g over regions "
-            f"{fixed(images['estimate'])}, by chance up to {fixed(images['by_chance'])}): scanner or processing may "
-            "explain part of any difference."
-        )
+        said.append(WORDS.say("other_images", cohorts=cohorts, images=images))
     return said
 
 
@@ -341,51 +264,13 @@ def _other_cohort(cohorts: TwoCohorts) -> Caution | None:
     """Networks of another run: how the cohorts differ, and that the controls of maps are in sample."""
     if not cohorts.from_another_run:
         return None
-    controls = (
-        "Maps relative to controls compare with people whom the networks were trained with, so the evidence of these "
-        "controls is in sample and lies further from that of patients than new controls would."
-    )
+    controls = WORDS.say("controls_in_sample")
     differences = _differences(cohorts)
     text = " ".join([*differences, *[controls] * cohorts.has_evidence])
     title = "The cohorts differ." if differences else "Controls are those of the other cohort."
     return Caution("serious" if differences else "note", title, text, "external") if text else None
 
 
-EXTERNAL = Question(
-    "external", "Does it hold in this cohort? The run and this cohort side by side", "External validation",
-    PERFORMANCE,
-    "The networks were trained with other people. Of the cohort of the run that they are from, only predictions and "
-    "maps out of fold count; the people here are answered by all networks together, as one. The interval of a "
-    "difference is combined from an interval of each cohort.",
-    (
-        View(
-            "external_validation", "Performance and calibration of both cohorts.",
-            ("measure", "run", "new", "estimate", *CI, "n_run", "n_new", "note"), where={"part": ["performance"]},
-            intervals=IntervalChart(
-                ("measure",), "estimate", "ci_low", "ci_high", "here less run", n=("n_run", "n_new")
-            ),
-        ),
-        View(
-            "external_validation",
-            "Agreement over regions: rank correlation of Hedges' g of the classes, which noise draws towards 0.",
-            ("map", "estimate", *CI, "n_run", "n_new"), where={"part": ["regions"]}, leading=False, optional=True,
-        ),
-        View(
-            "external_validation", "Who is in both cohorts.",
-            ("measure", "label", "run", "new", "estimate", *CI, "n_run", "n_new"), where={"part": ["people"]},
-            shown=30,
-        ),
-        View(
-            "external_validation", "Intensities of registered scans, and sites.",
-            ("measure", "label", "run", "new", "estimate", "by_chance", "n_run", "n_new"),
-            where={"part": ["images", "sites"]},
-        ),
-        View(
-            "external_calibration", "Predicted and observed frequency of {positive} in both cohorts.",
-            ("cohort", "low", "high", "mean_probability", "share_positive", *CI, "n_participants"),
-        ),
-    ),
-    two_cohorts,
-    _holds_elsewhere,
-    (Check("other-cohort", _other_cohort),),
-)  # fmt: skip
+EXTERNAL = Question.read(
+    WORDS, "external", facts=two_cohorts, answer=_holds_elsewhere, cautions=(Check("other-cohort", _other_cohort),)
+)

@@ -9,7 +9,7 @@ significant among few people is never reported as no effect.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,7 @@ import pandas as pd
 from heatlas.pipeline.cohort.people.tasks import KINDS, SEVERAL_CLASSES, TWO_CLASSES, KindName
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
 from heatlas.reports.figures.gallery import Picture
+from heatlas.reports.frame import pages
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.pages import Chapter
 from heatlas.reports.frame.tables import PageTable, correction
@@ -35,6 +36,7 @@ from heatlas.reports.words.numbers import (
     percent,
     shortened,
 )
+from heatlas.reports.words.sentences import Words, filled
 
 TWO = frozenset({TWO_CLASSES})
 CLASSES = frozenset({TWO_CLASSES, SEVERAL_CLASSES})
@@ -54,7 +56,7 @@ class Verdict:
 class Answer:
     """An answer of the summary; `figure` is a number in large type, `more` is folded under the answer."""
 
-    question: str
+    question: str = field(default="", kw_only=True)  # filled in by the summary
     text: str
     figure: str = ""
     figure_caption: str = ""
@@ -69,6 +71,12 @@ class Caution:
     title: str  # a short sentence
     text: str
     section: str = ""  # anchor of the section with the details
+
+    @classmethod
+    def read(cls, words: Words, name: str, /, **facts: Any) -> Caution:
+        """A caution of the table ``cautions`` of a file, filled with facts; `level` among them where it depends."""
+        told = {"level": facts.get("level", "")} | words.all["cautions"][name]
+        return cls(**{part: filled(text, **facts) for part, text in told.items()})
 
 
 @dataclass(frozen=True)
@@ -85,9 +93,8 @@ class Check:
 
 @dataclass(frozen=True)
 class Headline:
-    """What the summary at the top of the report asks, and its answer."""
+    """How the summary at the top of the report answers a question."""
 
-    asked: str
     tables: tuple[str, ...]  # those that the answer is read from
     answer: Callable[[RunRecord], Answer | None]
 
@@ -126,14 +133,23 @@ class Question(Section):
     cautions: Sequence[Check] = ()
     methods: Callable[[Any], str] | None = None  # what was done, with citations as ``[@key]``
     headline: Headline | None = None  # its part of the summary
+    asked: str = ""  # what the summary asks, where this is not the title
     tasks: frozenset[KindName] = TWO  # kinds of tasks that it is asked for
-    requires: tuple[str, ...] = ()  # tables without which its section cannot be made
+    requires: Sequence[str] = ()  # tables without which its section cannot be made
     # Shown where one of them is missing; without it the section is left out
     absent: str = ""
     # Whether there is anything to say; without it, views without `requires` need one of their tables, or a note on it
     applies: Callable[[RunRecord], bool] | None = None
     draw: Callable[[Material], Mapping[str, Any]] | None = None  # variables of its own template, in place of views
     after: str = ""  # anchor of the section of the page that it follows; else the last one
+
+    @classmethod
+    def read(cls, words: Words, name: str, **others: Any) -> Question:
+        """A question whose words stand in a file; `others`: its functions, and the tasks that it is asked for."""
+        told = dict(words.all[name])
+        page: Chapter = getattr(pages, told.pop("page"))
+        views = [View.of(view) for view in told.pop("views", ())]
+        return cls(name, page=page, views=views, **told, **others)
 
     @property
     def name(self) -> str:

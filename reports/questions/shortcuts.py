@@ -10,12 +10,13 @@ import pandas as pd
 
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.regions.audit import NO_REGION
-from heatlas.reports.frame.pages import FAIRNESS
 from heatlas.reports.questions.question import CLEAR, Caution, Check, Question, Verdict
-from heatlas.reports.questions.views import CI, IntervalChart, N, View
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import count, fixed, is_missing, listing, number, p_value, percent, sentence_case
+from heatlas.reports.words.sentences import Words
 from heatlas.reports.words.wording import worded
+
+WORDS = Words(__file__)
 
 MARGIN = 1.1  # smallest enrichment that is mentioned, if its interval, where it has one, lies above 1
 UNCOVERED = 1 / 3  # share of |relevance| in no region above which the report warns
@@ -72,14 +73,12 @@ def _places(audit: Audit) -> Verdict | None:
     else:
         answer = ("No place is shown to hold more relevance than expected." if len(known) else
                   "Whether relevance gathers in some places could not be tested.")  # fmt: skip
-    said = [f"{worded(row['compartment'])} {fixed(row['enrichment'], 1)} "
-            f"({_bounds(row)}, n = {number(row['n_participants'])})"
+    said = [WORDS.say("place", compartment=worded(row['compartment']), row=row, bounds=_bounds(row))
             for row in high.to_dict("records")]  # fmt: skip
     none = f"none above {fixed(MARGIN, 1)} with its interval above 1, of {count(len(known), 'place')}"
     return Verdict(
         answer,
-        f"Enrichment of {map_title(audit.leading_map)} with its interval (not tested): {listing(said) or none}. Voxels "
-        "of no region of the atlas are not judged: they are mostly fluid and borders of regions.",
+        WORDS.say("places", audit=audit, places=listing(said) or none),
     )
 
 
@@ -108,12 +107,7 @@ def _predictions(audit: Audit) -> Verdict | None:
             for row in others.to_dict("records")
         ]
         answer += f" From other maps: {listing(from_others)}."
-    said = [
-        f"{worded(row['target'])}: balanced accuracy {fixed(row['balanced_accuracy'])}, chance "
-        f"{fixed(row['chance'])}, family-wise corrected {p_value(row['p_fwe'])}, n = "
-        f"{number(row['n_participants'])}"
-        for row in rows.to_dict("records")
-    ]
+    said = [WORDS.say("prediction", target=worded(row["target"]), row=row) for row in rows.to_dict("records")]
     return Verdict(answer, f"Predicted out of fold from {map_title(audit.leading_map)}: {'; '.join(said)}.")
 
 
@@ -142,24 +136,26 @@ def _readable_site(audit: Audit) -> Caution | None:
         else f"From the leading map, {title}, prediction was no better than chance."
     )
     looks = "What looks" if len(tells) else "In the other map, what looks"
-    return Caution(
-        "serious" if len(tells) else "note",
-        f"The {scanner} can be predicted from relevance{which}.",
-        f"Of {count(len(tested), 'prediction')} of {targets} from the maps' regional relevance, "
-        f"{number(len(significant))} {'is' if len(significant) == 1 else 'are'} significant after correction: "
-        f"{'; '.join(passing)}{more}. "
-        f"{predicted} {looks} like disease may partly be an effect of the scanner.",
-        "shortcuts",
+    return Caution.read(
+        WORDS,
+        "readable-site",
+        level="serious" if len(tells) else "note",
+        scanner=scanner,
+        which=which,
+        predictions=len(tested),
+        targets=targets,
+        significant=len(significant),
+        passing=passing,
+        more=more,
+        predicted=predicted,
+        looks=looks,
     )
 
 
 def _predicted(row: Mapping[Hashable, Any], with_map: bool) -> str:
     """How well a site or scanner is predicted from a map."""
     source = f" from {map_title(str(row['map']))}" if with_map else ""
-    return (
-        f"{str(row['target']).replace('_', ' ')}{source} (balanced accuracy {fixed(row['balanced_accuracy'])}, chance "
-        f"{fixed(row['chance'])}, family-wise corrected {p_value(row['p_fwe'])})"
-    )
+    return WORDS.say("predicted", replace=str(row["target"]).replace("_", " "), source=source, row=row)
 
 
 def _in_no_region(audit: Audit) -> Caution | None:
@@ -172,12 +168,7 @@ def _in_no_region(audit: Audit) -> Caution | None:
         return None
     shares = [f"{percent(row['share'], 0)} in {map_title(row['map'])}" for row in uncovered.to_dict("records")]
     voxels = percent(uncovered["voxel_share"].iloc[0], 0)
-    return Caution(
-        "serious", "Much of the relevance lies in no region.",
-        f"Of |relevance| inside the brain mask: {listing(shares)} (mean over participants; warning above one third). "
-        f"The atlas leaves {voxels} of the mask without a region. Rankings, shares and tests of regions ignore "
-        "this relevance; the mean maps show it. An atlas that covers more of the brain would include it.", "regions",
-    )  # fmt: skip
+    return Caution.read(WORDS, "in-no-region", shares=shares, voxels=voxels)
 
 
 def _gathered_outside(audit: Audit) -> Caution | None:
@@ -195,14 +186,8 @@ def _gathered_outside(audit: Audit) -> Caution | None:
     headline, *others = audit.main_maps
     beside = [f"{map_title(name)}: {said(name)}" for name in others if said(name)]
     more = f" In other maps: {'; '.join(beside)}." if beside else ""
-    return Caution(
-        "note",
-        "Relevance gathers in places that should not matter.",
-        f"More relevance than an even spread would give: {map_title(headline)}: {said(headline) or 'nothing notable'}."
-        f"{more} The mask, the "
-        "registration or the scanner can cause this; in fluid also the widening of the ventricles, a sign of the "
-        "disease.",
-        "shortcuts",
+    return Caution.read(
+        WORDS, "gathered-outside", headline=headline, first=said(headline) or "nothing notable", more=more
     )
 
 
@@ -211,40 +196,21 @@ def _methods(audit: Audit) -> str:
     places = [worded(name) for name in dict.fromkeys(rows.loc[rows["enrichment"].notna(), "compartment"])
               ] if len(rows) else []  # fmt: skip
     if places:
-        parts.append(
-            f"As an audit, the share of relevance in places that should not matter ({listing(places)}) was divided "
-            "by their share of the voxels."
-        )
+        parts.append(WORDS.say("methods_places", places=places))
     if len(audit.predicted):
         parts.append("Site and field strength were predicted from regional relevance, out of fold by participant.")
     return " ".join(parts)
 
 
-SHORTCUTS = Question(
-    "shortcuts", "Does it use shortcuts?", "Shortcut audit", FAIRNESS,
-    "A network can be right for reasons that have nothing to do with the disease: the edge of the brain mask, fluid, "
-    "the scanner. An enrichment of 1 means that relevance is spread evenly; site and field strength should not be "
-    "predictable from relevance. Relevance in fluid need not be a shortcut: ventricles widen in Alzheimer's.",
-    (
-        View(
-            "shortcuts", "Relevance in places that should not matter.",
-            ("map", "compartment", "reference", "share", "voxel_share", "enrichment", *CI,
-             "enrichment_positive", "enrichment_negative", "difference", "difference_low", "difference_high", "p_fdr",
-             "n_participants", "note"), shown=30,
-            intervals=IntervalChart(("compartment", "map"), "enrichment", "ci_low", "ci_high", "enrichment", 1.0),
-        ),
-        View(
-            "site_prediction", "Site and field strength from relevance, out of fold.",
-            ("target", "map", "balanced_accuracy", *CI, "chance", "null_mean", "p", "p_fwe", "n_sites",
-             *N, "note"),
-            shown=20, finding="p_fwe", leading=False,
-            intervals=IntervalChart(("target", "map"), "balanced_accuracy", "ci_low", "ci_high",
-                                    "balanced accuracy", None),
-        ),
+SHORTCUTS = Question.read(
+    WORDS,
+    "shortcuts",
+    facts=facts,
+    answer=_answer,
+    cautions=(
+        Check("site", _readable_site, ("site_prediction",)),
+        Check("no-region", _in_no_region, ("shortcuts",)),
+        Check("gathered", _gathered_outside, ("shortcuts",)),
     ),
-    facts,
-    _answer,
-    (Check("site", _readable_site, ("site_prediction",)), Check("no-region", _in_no_region, ("shortcuts",)),
-     Check("gathered", _gathered_outside, ("shortcuts",))),
-    _methods,
-)  # fmt: skip
+    methods=_methods,
+)

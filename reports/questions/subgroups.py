@@ -10,13 +10,14 @@ from dataclasses import dataclass
 import pandas as pd
 
 from heatlas.pipeline.attribution.titles import map_title
-from heatlas.reports.frame.pages import FAIRNESS
 from heatlas.reports.frame.tables import correction
 from heatlas.reports.questions.question import CLEAR, Caution, Check, Question, Verdict, rows_where, survivors
-from heatlas.reports.questions.views import CI, IntervalChart, N, View
 from heatlas.reports.read.run_record import RunRecord
-from heatlas.reports.words.numbers import count, fixed, listing, number, p_value, sentence_case, shortened
+from heatlas.reports.words.numbers import count, fixed, listing, number, p_value, sentence_case
+from heatlas.reports.words.sentences import Words
 from heatlas.reports.words.wording import OWN, covariates_in_words, level_in_words, variable_in_words, worded
+
+WORDS = Words(__file__)
 
 
 @dataclass(frozen=True)
@@ -58,19 +59,14 @@ def _works_for_whom(subgroups: Subgroups) -> Verdict | None:
     if tested.empty:
         answer, test = "Not known.", "No difference could be tested."
     elif clear.empty:
-        answer = (
-            f"None of the {count(len(tested), 'comparison')} that could be made finds a difference after correction. "
-            "Among so few people, this does not show equal performance."
-        )
+        answer = WORDS.say("no_difference", comparisons=len(tested))
         test = f"Clearest: {_tested(tested.iloc[0])}."
     else:
         answer = "It does not work equally well for everyone."
         test = f"After correction: {'; '.join(_tested(row) for _, row in clear.head(3).iterrows())}."
     return Verdict(
         answer,
-        f"Compared: {scope}. Balanced accuracy lies between {listing(ends)}; each against everyone else, "
-        f"membership permuted within the class, corrected {correction('p_fdr')} within each variable, "
-        f"over its subgroups and measures. {test}",
+        WORDS.say("subgroups_grounds", scope=scope, ends=ends, correction=correction("p_fdr"), test=test),
     )
 
 
@@ -92,73 +88,28 @@ def _unequal(subgroups: Subgroups) -> Caution | None:
         return None
     parts = [f"{_subgroup(row)} ({fixed(row['estimate'])} against {fixed(row['rest'])})"
              for _, row in unequal.sort_values("p_fdr").head(4).iterrows()]  # fmt: skip
-    return Caution(
-        "serious", "It does not work equally well for everyone.",
-        f"Balanced accuracy differs in {count(len(unequal), 'subgroup')}: {listing(parts)}.", "subgroups",
-    )  # fmt: skip
+    return Caution.read(WORDS, "unequal", subgroups=len(unequal), parts=parts)
 
 
 def _methods_of_subgroups(subgroups: Subgroups) -> str:
     parts = []
     if subgroups.has_interactions:
-        parts.append(
-            "Whether the difference between the classes depends on a subgroup was tested as an interaction "
-            "(Freedman-Lane [@freedman_lane] [@winkler])."
-        )
+        parts.append(WORDS.say("methods_interactions"))
     if len(subgroups.measures):
-        parts.append(
-            f"Performance in subgroups of at least {number(subgroups.minimum_participants)} participants was compared "
-            "with everyone else by exchanging membership between participants of the same class."
-        )
+        parts.append(WORDS.say("methods_subgroups", subgroups=subgroups))
     return " ".join(parts)
 
 
-SUBGROUPS = Question(
-    "subgroups", "For whom does it work? Performance and relevance in subgroups", "Subgroups", FAIRNESS,
-    "Performance and relevance in women and men, at different ages and at different sites. Subgroups with too few "
-    "participants have no values. A small p in one subgroup and a large one in another do not show a difference "
-    "between them; this is tested by the interaction.",
-    (
-        View(
-            "fairness", "Balanced accuracy by subgroup.",
-            ("variable", "level", "estimate", *CI, "rest", "difference", "difference_low",
-             "difference_high", "p", "p_fdr", *N, "n_positive", "n_negative", "note"),
-            where={"metric": ["balanced_accuracy", None]}, shown=40, finding="p_fdr",
-            intervals=IntervalChart(("level",), "estimate", "ci_low", "ci_high", "balanced accuracy", 0.5),
-        ),
-        View(
-            "interactions", "Whether the difference between {positive} and {negative} depends on the subgroup.",
-            ("variable", "levels", "map", "group", "estimate", "statistic", "partial_r", "p", "p_fwe", "p_fdr",
-             *N, "note"),
-            order=("p_fwe", "-partial_r"), shown=15, finding="p_fwe",
-        ),
-        View(
-            "subgroups", "Density in the hippocampus by subgroup, over all explained participants (with MCI too).",
-            ("variable", "level", "map", "n_participants", "n_scans", "mean_density", *CI,
-             "class_difference", "class_difference_low", "class_difference_high", "class_hedges_g",
-             "class_hedges_g_low", "class_hedges_g_high", "note"),
-            where={"group": ["Hippocampus", None]}, shown=40,
-        ),
-    ),
-    subgroups_compared,
-    _works_for_whom,
-    (Check("unequal", _unequal, ("fairness",)),),
-    _methods_of_subgroups,
-)  # fmt: skip
+SUBGROUPS = Question.read(
+    WORDS,
+    "subgroups",
+    facts=subgroups_compared,
+    answer=_works_for_whom,
+    cautions=(Check("unequal", _unequal, ("fairness",)),),
+    methods=_methods_of_subgroups,
+)
 
-MAIN_EFFECTS = Question(
-    "main-effects", "What else influences relevance and volume?", "Other influences", FAIRNESS,
-    "Sex, age, education, field strength and site, each adjusted for the others and the class. Influences that have "
-    "nothing to do with the disease may change volumes but should change relevance little.",
-    (
-        View(
-            "main_effects", "Effects on density and volume, clearest first.",
-            ("source", "variable", "contrast", "group", "estimate", "statistic", "partial_r", "p", "p_fwe", "p_fdr",
-             "n_participants", "note"),
-            order=("p_fwe", "-partial_r"), shown=20, finding="p_fwe",
-        ),
-    ),
-)  # fmt: skip
+MAIN_EFFECTS = Question.read(WORDS, "main-effects")
 
 
 @dataclass(frozen=True)
@@ -195,8 +146,15 @@ def _depends_on_site(sites: SiteEffects) -> Verdict | None:
         spread = sites.spread[sites.spread["source"] == source] if len(sites.spread) else sites.spread
         in_spread = "; in spread " + survivors(spread, "p_fwe_before") + " before" if len(spread) else ""
         parts.append(
-            f"{title} (n = {number(first['n_participants'])} of {number(first['n_sites'])} sites{held}): "
-            f"{survivors(rows, 'p_fwe_before')} before, {number(after)} after{in_spread}"
+            WORDS.say(
+                "site_of_source",
+                title=title,
+                first=first,
+                held=held,
+                survivors=survivors(rows, "p_fwe_before"),
+                after=after,
+                in_spread=in_spread,
+            )
         )
     if not parts:
         return None
@@ -224,46 +182,17 @@ def _in_other_maps(sites: SiteEffects) -> str:
         return ""
     least = rows.assign(least=rows[["p_fwe_before", "p_fwe_after"]].min(axis=1)).sort_values("least", kind="stable")
     row = least.iloc[0]
-    return (
-        f" Other maps: in {count(len(rows), 'region')}, corrected map by map (clearest: {map_title(row['source'])}, "
-        f"{shortened(row['group'])}, family-wise {p_value(row['p_fwe_before'])} before, "
-        f"{p_value(row['p_fwe_after'])} after)."
-    )
+    return WORDS.say("in_other_maps", regions=len(rows), row=row)
 
 
 def _methods_of_sites(sites: SiteEffects) -> str:
     held = (
-        f", with their {covariates_in_words(sites.held_in_training)} in the model, so that their effects are not "
-        "removed as effects of the site (they are not used for the participants tested)"
+        WORDS.say("methods_held", covariates_in_words=covariates_in_words(sites.held_in_training))
         if sites.held_in_training else ""
     )  # fmt: skip
-    return (
-        "Regional values were harmonised over sites with ComBat [@combat] [@neurocombat], its parameters estimated "
-        f"from the training participants of each fold{held}, and applied to those it tests."
-    )
+    return WORDS.say("methods_sites", held=held)
 
 
-HARMONISATION = Question(
-    "harmonisation", "Do results depend on the site? Before and after harmonisation", "Sites", FAIRNESS,
-    "Effect of the site on relevance and volumes, adjusted for the covariates, before and after ComBat. Parameters "
-    "are estimated from the training participants of each fold and applied to its test participants. Covariates of "
-    "the training participants (the class, unless [statistics.harmonisation] training_covariates says otherwise) keep "
-    "effects of the disease from being removed as effects of the site; those of test participants are not used. This "
-    "test has other covariates and joins other sites than “What else influences relevance and volume?”, so p values "
-    "differ.",
-    (
-        View(
-            "site_effects", "Effect of site by region, largest before harmonisation first.",
-            ("source", "group", "effect", "f_before", "r2_before", "p_fwe_before", "f_after", "r2_after", "p_fwe_after",
-             "n_participants", "n_sites", "note"),
-            order=("p_fwe_before", "-r2_before"), shown=15, leading=False, finding="p_fwe_before",
-        ),
-        View(
-            "harmonisation_models", "How harmonisation changed each site.",
-            ("source", "fold", "site", "n_training", "n_tested", "treatment", "gamma", "scale", "note"), shown=15,
-        ),
-    ),
-    site_effects,
-    _depends_on_site,
-    methods=_methods_of_sites,
-)  # fmt: skip
+HARMONISATION = Question.read(
+    WORDS, "harmonisation", facts=site_effects, answer=_depends_on_site, methods=_methods_of_sites
+)

@@ -12,23 +12,20 @@ import pandas as pd
 
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.evaluation.planted import TOP
-from heatlas.reports.frame.pages import EVALUATION, MAPS
 from heatlas.reports.questions.findings import Place, place_of
 from heatlas.reports.questions.question import CLEAR, Caution, Check, Question, Verdict, classes_compared, rows_where
-from heatlas.reports.questions.views import N, View
 from heatlas.reports.read.run_record import RunRecord, has_passed
 from heatlas.reports.words.numbers import (
     count,
-    fixed,
     is_missing,
     listing,
     mid_sentence,
     number,
-    p_value,
-    percent,
-    sentence_case,
 )
+from heatlas.reports.words.sentences import Words
 from heatlas.reports.words.wording import worded
+
+WORDS = Words(__file__)
 
 NOT_EVALUATED = "Null and faithfulness checks of the maps have not been run yet (heatlas evaluate)."
 COHORTS = {"run": "scans of the run", "planted": "copies of its controls with planted loss"}
@@ -89,10 +86,7 @@ def bench_sentence(run: RunRecord, name: str) -> str:
     lines = lines_on(run, name)
     if not lines:
         return f"The evaluation of this run did not cover {map_title(name)}."
-    return (
-        f"In the evaluation of this run, {map_title(name)} {_passed_in_words(run, name)}. "
-        f"{sentence_case('; '.join(lines))}."
-    )
+    return WORDS.say("bench_sentence", name=name, passed_in_words=_passed_in_words(run, name), lines="; ".join(lines))
 
 
 def evaluation(run: RunRecord) -> Verdict:
@@ -144,22 +138,20 @@ def _do_they_agree(rows: pd.DataFrame) -> Verdict | None:
     )  # fmt: skip
     said, first = [_ranked(row) for _, row in rows.iterrows()], rows.iloc[0]
     return Verdict(
-        f"Rankings of regions {agree}, least between {_between(least)} (mean rank correlation "
-        f"{fixed(least['correlation'])}). Of the first {number(lead['top'])} regions, "
-        f"{_between(lead)} share {percent(lead['overlap'], 0)} ({percent(lead['overlap_chance'], 0)} by chance).",
-        f"Mean rank correlation (1: the same order, 0: chance) and Kendall's W of the rankings of "
-        f"{count(int(first['n_regions']), 'region')} by density, permuted, n = {number(first['n_participants'])}: "
-        f"{'; '.join(said)}. Rankings that agree can all be wrong.",
+        WORDS.say(
+            "rankings_agree",
+            agree=agree,
+            least_between=_between(least),
+            least=least,
+            lead=lead,
+            most_shared_between=_between(lead),
+        ),
+        WORDS.say("rankings_grounds", first=first, said=said),
     )
 
 
 def _ranked(row: pd.Series) -> str:
-    return (
-        f"{_between(row)} {fixed(row['correlation'])}, W\xa0=\xa0{fixed(row['kendall_w'])}, "
-        f"{number(row['n_rankings'])} rankings, "
-        f"{percent(row['overlap'], 0)} of the first {number(row['top'])} shared "
-        f"({percent(row['overlap_chance'], 0)} by chance), uncorrected {p_value(row['p'])}"
-    )
+    return WORDS.say("ranked", between=_between(row), row=row)
 
 
 def _between(row: pd.Series) -> str:
@@ -179,22 +171,13 @@ def order_of_networks(run: RunRecord) -> str:
     return f" Networks trained on different people order the regions {how}: do not read much into the order."
 
 
-AGREEMENT = Question(
-    "agreement", "Do networks, values of β and methods agree?", "Agreement", MAPS,
-    "Agreement of rankings of regions. Kendall's W is 1 if all rankings are the same, and 1 divided by their number "
-    "by chance. Networks of different folds share most of their training participants, so their agreement is an upper "
-    "bound.",
-    (
-        View(
-            "ranking_agreement", "Agreement of rankings of regions by density, over all scans.",
-            ("between", "map", "n_rankings", "kendall_w", "overlap", "overlap_chance", "top", "n_regions",
-             "n_participants", "note"), where={"metric": ["density"], "scans": ["all"]}, shown=30, leading=False,
-        ),
-    ),
-    rankings_compared,
-    _do_they_agree,
+AGREEMENT = Question.read(
+    WORDS,
+    "agreement",
+    facts=rankings_compared,
+    answer=_do_they_agree,
     methods=lambda rows: "Agreement of rankings of regions is Kendall's W [@kendall].",
-)  # fmt: skip
+)
 
 
 NEARLY_ALL = 0.9  # an effect that is found in at least this share of the regions says nothing about its place
@@ -252,16 +235,10 @@ def _with_shuffled_labels(run: RunRecord) -> str:
     rows = rows_where(run, "verdicts", map=run.leading_map, cohort="run")
     if len(rows) and pd.notna(rows["shuffled_hits"].iloc[0]):
         row = rows.iloc[0]
-        return (
-            f"With networks trained on shuffled labels, {fixed(row['shuffled_hits'], 1)} of {number(row['n_planted'])} "
-            "are, on average (evaluation)."
-        )
+        return WORDS.say("shuffled_networks", row=row)
     if run.config.cohort.shuffle_labels:
         return "The labels of this run were shuffled: a run with the true labels should find more regions."
-    return (
-        "A network trained on shuffled labels may rank planted regions as high. To see how many it finds, repeat the "
-        "run with shuffle_labels = true in [cohort]."
-    )
+    return WORDS.say("repeat_shuffled")
 
 
 def recovery(found: Recovery) -> Verdict | None:
@@ -272,16 +249,13 @@ def recovery(found: Recovery) -> Verdict | None:
     if found.by_evidence:
         return _by_evidence(found, first)
     parts = [
-        f"by {row['metric']}, {number(row['hits'])} of {number(row['n_planted'])} planted regions "
-        f"{'is' if row['hits'] == 1 else 'are'} among the first {number(row['top'])} of {number(row['n_groups'])} (a "
-        f"random ranking puts {fixed(row['expected_hits'])} there)"
+        WORDS.say("found_by", row=row)
         for row in found.rows[found.rows["metric"].isin(["density", "gain"])].to_dict("records")
     ]
     people = count(int(first["n_participants"]), "true-positive participant")
     return Verdict(
         f"{found.title}, {people}: {'; '.join(parts)}.",
-        f"The planted regions hold {percent(first['volume_share'])} of the volume and "
-        f"{percent(first['relevance_share'])} of the positive relevance.",
+        WORDS.say("planted_share", first=first),
     )
 
 
@@ -295,12 +269,8 @@ def _by_evidence(found: Recovery, row: pd.Series) -> Verdict | None:
         for group, place in leaders.places.items()
     ]
     return Verdict(
-        f"{found.title}, ranked by the difference of evidence between the classes (Hedges' g): "
-        f"{number(leaders.hits)} of {number(leaders.planted)} planted regions {'is' if leaders.hits == 1 else 'are'} "
-        f"among the first {number(leaders.top)} of {number(row['n_groups'])}.",
-        f"Places: {listing(places)}. The "
-        f"planted regions hold {percent(row['volume_share'])} of the volume and {percent(row['relevance_share'])} of "
-        "the positive evidence of true positives.",
+        WORDS.say("found_by_evidence", found=found, leaders=leaders, row=row),
+        WORDS.say("places_by_evidence", places=places, row=row),
     )
 
 
@@ -316,14 +286,7 @@ def _missed(found: Recovery) -> Caution | None:
     if leaders is None or 2 * leaders.hits > leaders.planted:
         return None
     ranked = "difference of evidence between the classes" if found.by_evidence else "density"
-    return Caution(
-        "serious",
-        "The maps miss most of the planted regions.",
-        f"{number(leaders.hits)} of {number(leaders.planted)} planted regions {'is' if leaders.hits == 1 else 'are'} "
-        f"among the first {number(leaders.top)} by {ranked}. This run does not tell whether the network missed them or "
-        f"the map does not show what it used. {found.by_chance}",
-        "planted",
-    )
+    return Caution.read(WORDS, "missed", leaders=leaders, ranked=ranked, found=found)
 
 
 def found_by_the_map(run: RunRecord) -> str:
@@ -333,10 +296,7 @@ def found_by_the_map(run: RunRecord) -> str:
         return ""
     most, hits = found.others["hits"].max(), found.rows["hits"].max()
     others = f" (other methods: at most {number(most)})" if hits > most else ""
-    return (
-        f"The map ({mid_sentence(found.title)}) has {found.leaders.hits} of {found.leaders.planted} regions with "
-        f"planted disease among its first {found.leaders.top}{others}. "
-    )
+    return WORDS.say("found_by_the_map", found=found, others=others)
 
 
 @dataclass(frozen=True)
@@ -388,38 +348,17 @@ def _effects(found: Effects) -> Verdict | None:
         total = count(len(found.within), "correlation")
         within = f" Within {found.positive}, {number(clear)} of {total} with any measure pass."
     return Verdict(
-        f"{number(found.as_planted)} of {count(found.answers, 'answer')} are as planted, but "
-        f"{number(len(said))} of them {'is' if len(said) == 1 else 'are'} no evidence of place.",
-        f"Density over both classes follows the prediction, so nearly every region passes: {listing(said)}."
-        f"{within} The section “Are the planted regions found?” says whether the planted regions lead.",
+        WORDS.say("effects_everywhere", found=found, said=len(said)),
+        WORDS.say("effects_grounds", said=said, within=within),
     )
 
 
-PLANTED = Question(
-    "planted", "Are the planted regions found?", "Planted truth", EVALUATION,
-    "The regions in which disease was planted are known. The table shows how many of them lead the ranking of regions "
-    "in true positives, and how much of the positive relevance lies in them.",
-    (
-        View("planted_recovery", "Recovery of the planted regions in true positives.",
-             ("map", "metric", "hits", "n_planted", "top", "expected_hits", "p_value", "found", "relevance_share",
-              "volume_share", "enrichment", *N), leading=False, shown=40),
-    ),
-    planted_recovery,
-    _are_they_found,
-    (Check("planted", _missed, ("planted_recovery",)),),
-)  # fmt: skip
+PLANTED = Question.read(
+    WORDS,
+    "planted",
+    facts=planted_recovery,
+    answer=_are_they_found,
+    cautions=(Check("planted", _missed, ("planted_recovery",)),),
+)
 
-PLANTED_EFFECTS = Question(
-    "planted-effects", "Are planted effects found, and only these?", "Planted effects", EVALUATION,
-    "Planted effects are the disease in the planted regions and everything else that was put into the data of a "
-    "synthetic cohort; they should be found. Null effects were not planted and should not be found.",
-    (
-        View(
-            "planted_effects", "What was planted and what was found.",
-            ("effect", "expected", "verdict", "where", "estimate", "estimate_is", "p", "p_is", "n_tests", "note"),
-            leading=False, shown=40, verdicts=True,
-        ),
-    ),
-    _facts_of_effects,
-    _effects,
-)  # fmt: skip
+PLANTED_EFFECTS = Question.read(WORDS, "planted-effects", facts=_facts_of_effects, answer=_effects)

@@ -24,6 +24,7 @@ from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.vector.charts import IntervalRow, draw_intervals
 from heatlas.reports.words.numbers import (
     LONGEST_TEXT,
+    MISSING,
     count,
     fixed,
     is_missing,
@@ -125,6 +126,17 @@ class View:
     verdicts: bool = False  # count the column ``verdict`` in a sentence
     text: str = ""  # stands before the table; ``{positive}``, ``{negative}`` and ``{start}`` are filled in
     optional: bool = False  # leave the view out where `where` picks no row
+
+    @classmethod
+    def of(cls, words: Mapping[str, Any]) -> View:
+        """A view as a TOML file has it: ``n/a`` is a missing value, and a chart ``at`` nan has no upright line."""
+        facts = dict(words)
+        where = facts.pop("where", {})
+        facts["where"] = {name: [None if one == MISSING else one for one in where[name]] for name in where}
+        if chart := facts.get("intervals"):
+            at = chart.get("at", 0.0)
+            facts["intervals"] = IntervalChart(low=CI[0], high=CI[1], **chart | {"at": None if at != at else at})
+        return cls(**facts)
 
 
 @dataclass(frozen=True)

@@ -38,8 +38,11 @@ from heatlas.reports.vector.charts import (
     draw_groups,
     draw_scatter,
 )
-from heatlas.reports.words.numbers import count, listing, number, sentence_case, shortened
+from heatlas.reports.words.numbers import listing, number, shortened
+from heatlas.reports.words.sentences import Words
 from heatlas.reports.words.wording import OWN
+
+WORDS = Words(__file__)
 
 
 @dataclass(frozen=True)
@@ -139,10 +142,7 @@ def _cautions(material: Material, group: str) -> list[Caution]:
     voxels = int(sizes.max()) if len(sizes) else 0
     least = least_voxels(run)
     if voxels < least:
-        text = (
-            f"It has {count(voxels, 'voxel')} at this resolution, fewer than {number(least)}: a slight misregistration "
-            "moves relevance between the region and its neighbours. It is ranked, but not shown as a leading region."
-        )
+        text = WORDS.say("cautions", voxels=voxels, least=least)
         found.append(Caution("note", "A small region.", text))
     scaled = scaled_by_probability(run)
     if scaled is not None:
@@ -223,10 +223,7 @@ def _summary(material: Material, group: str) -> PageTable:
     rows = rows.assign(map=rows["map"].map(map_title), scan_group=names, place=place)
     rows = rows.sort_values("place", kind="stable")
     level = f"{100 * run.config.statistics.confidence:g} % intervals over participants"
-    caption = (
-        f"Density, sum and gain as in the founding study: means over participants, with {level}. Density and sum grow "
-        "with the prediction, so differences between the groups are partly differences of the prediction."
-    )
+    caption = WORDS.say("summary", level=level)
     return page_table(rows, columns_of(run, "region_summary", _SUMMARY), caption)
 
 
@@ -245,10 +242,7 @@ def _scatters(shared: RegionMaterial, maps: Sequence[str], group: str) -> list[d
                 pairs.append((_group(members[metric], label, look, shared.material.shows_people), across))
         n = sum(int(np.isfinite(g.values + x).sum()) for g, x in pairs)
         if n:
-            title = (
-                f"{sentence_case(what)}, {map_title(name)}, in {shortened(group)} against its volume, "
-                f"{count(n, 'participant')}."
-            )
+            title = WORDS.say("scatters", what=what, name=name, group=group, n=n)
             picture = draw_scatter(pairs, "own volume (Jacobian), mm³", what, title)
             charts.append({"picture": picture, "caption": title})
     return charts

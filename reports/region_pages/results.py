@@ -13,7 +13,7 @@ import pandas as pd
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.regions.tables import RELEVANCE_TABLE
 from heatlas.pipeline.run.errors import HeatlasError
-from heatlas.reports.frame.tables import Column, PageTable, columns_of, numeric, page_table
+from heatlas.reports.frame.tables import PageTable, columns_of, page_table, worded_columns
 from heatlas.reports.questions.findings import (
     Place,
     difference_of,
@@ -26,7 +26,10 @@ from heatlas.reports.questions.question import CLEAR, classes_compared, differen
 from heatlas.reports.questions.views import CI, G, rows_in_words
 from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import RunRecord
-from heatlas.reports.words.numbers import count, listing, number, p_value, percent, signed
+from heatlas.reports.words.numbers import p_value, signed
+from heatlas.reports.words.sentences import Words
+
+WORDS = Words(__file__)
 
 
 def lead_of(run: RunRecord, group: str) -> str:
@@ -46,9 +49,13 @@ def lead_of(run: RunRecord, group: str) -> str:
     if len(share) and pd.notna(share["p_fwe"].iloc[0]):
         text += f"the share of the map that lies here {_difference(run, share.iloc[0], 'larger')}. By density, which "
         text += "depends on the strength of the whole map, "
-    return (
-        f"{text}relevance here {_difference(run, row, 'denser')}; {count(int(row['n_first']), 'participant')} of "
-        f"{run.positive} and {number(row['n_second'])} of {run.negative}.{_place(run, name, group)}"
+    return WORDS.say(
+        "lead_of",
+        text=text,
+        difference=_difference(run, row, "denser"),
+        row=row,
+        run=run,
+        place=_place(run, name, group),
     )
 
 
@@ -62,10 +69,16 @@ def _lead_of_evidence(run: RunRecord, group: str) -> str:
         return f"{title}: no difference of evidence between the classes could be tested here."
     means = [f"{signed(row[column])} logits in {label}" for column, label in
              zip(("mean_first", "mean_second"), run.labels, strict=True)]  # fmt: skip
-    return (
-        f"{title}: evidence here {_difference(run, row, 'larger')}: {difference_of(run, row)}; mean {listing(means)}, "
-        f"{count(int(row['n_first']), 'participant')} of {run.positive} and {number(row['n_second'])} of "
-        f"{run.negative}. By g it is number {number(place.number)} of {number(place.of)} regions{_bounds(run, place)}."
+    return WORDS.say(
+        "lead_of_evidence",
+        title=title,
+        difference=_difference(run, row, "larger"),
+        difference_of=difference_of(run, row),
+        means=means,
+        row=row,
+        run=run,
+        place=place,
+        bounds=_bounds(run, place),
     )
 
 
@@ -88,10 +101,7 @@ def _place(run: RunRecord, name: str, group: str) -> str:
     if group not in means:
         return ""
     place = int((means > means[group]).sum()) + 1
-    return (
-        f" On average {percent(means[group])} of the map of {run.positive} lies here: number {number(place)} of "
-        f"{number(len(means))} regions."
-    )
+    return WORDS.say("place", mean=means[group], run=run, place=place, means=len(means))
 
 
 def planted_here(run: RunRecord, group: str) -> str:
@@ -104,31 +114,17 @@ def planted_here(run: RunRecord, group: str) -> str:
         ranked = place_of(run, name, group)
         if ranked is None:
             return f"{said}."
-        return (
-            f"{said}; by the difference of evidence between the classes ({map_title(name)}) it is number "
-            f"{number(ranked.number)} of {number(ranked.of)}{_bounds(run, ranked)}."
-        )
+        return WORDS.say("planted_by_evidence", said=said, name=name, ranked=ranked, bounds=_bounds(run, ranked))
     density = summary_means(run, name, "density", "TP")
     if group not in density:
         return f"{said}."
     place = int((density > density[group]).sum()) + 1
-    return (
-        f"{said}; by density in true positives ({map_title(name)}) it is number {number(place)} of "
-        f"{number(len(density))}."
-    )
+    return WORDS.say("planted_by_density", said=said, name=name, place=place, density=len(density))
 
 
 SIDES = ("left", "right")
 _READ = ["participant_id", "scan_id", "map", "hemisphere", "group", "n_voxels", "sum"]
-_SIDE_COLUMNS = (
-    Column("title", "Map"),
-    Column("label", "Scans of"),
-    numeric("n_participants", "Participants"),
-    numeric("density_left", "Density, left"),
-    numeric("density_right", "Density, right"),
-    numeric("sum_left", "Sum, left"),
-    numeric("sum_right", "Sum, right"),
-)
+_SIDE_COLUMNS = worded_columns(WORDS, "side_columns")
 _ASSOCIATED = (
     "biomarker", "scan_group", "estimator", "covariates", "map", "r", *CI, "p", "p_fwe", "p_fdr", "n_participants",
     "note",
@@ -191,12 +187,7 @@ def associations_by_group(run: RunRecord) -> Mapping[str, PageTable]:
     rows = rows.assign(size=-rows["r"].abs(), map=rows["map"].map(map_title))
     rows = rows_in_words(rows.sort_values(["p_fwe", "size"], kind="stable", na_position="last"), run)
     columns = columns_of(run, "associations", _ASSOCIATED)
-    caption = (
-        f"{_MEASURES[metric]} against volumes and clinical measures, clearest first. With all scans together, a "
-        "correlation may only show that the classes differ; the primary outcome is adjusted for the class. Corrected "
-        "over all regions and maps of a question; every row and column is in group/statistics/associations.tsv. "
-        f"{TABLES['associations'].tests}"
-    )
+    caption = WORDS.say("associations_by_group", measure=_MEASURES[metric], TABLES=TABLES)
     return {
         str(group): page_table(of_group, columns, caption, MOST_ASSOCIATIONS)
         for group, of_group in rows.groupby("group", sort=False)

@@ -37,6 +37,9 @@ from heatlas.reports.viewer.component import (
     viewer_component,
 )
 from heatlas.reports.words.numbers import shortened
+from heatlas.reports.words.sentences import Words
+
+WORDS = Words(__file__)
 
 
 @dataclass(frozen=True)
@@ -74,10 +77,7 @@ class RegionPictures:
         for label, view in views.items():
             image = None if view is None else slices.BrainImage.read(run.layout.group_map(label, name))
             maps[f"{map_title(name)}, {'mean' if image is not None else 'no map'} of {label}"] = image
-        caption = (
-            "Outlined in white, on the template; slices through its middle. Colours as in the report: "
-            f"{'; '.join(maps)}. Left is left."
-        )
+        caption = WORDS.say("of", maps=maps)
         missing = material.missing_maps(views, [name])
         caption += f" {missing}" if missing else ""
         labels = slices.BrainImage(atlas.labels, np.asarray(atlas.grid.affine))
@@ -182,10 +182,7 @@ class RegionViewers:
             for label, values in blocks.items()
         ]  # fmt: skip
         numbers = shown.atlas.regions.groups[group]
-        caption = (
-            f"{shortened(group)} outlined, with {MARGIN_MM:g} mm around it; the viewer of the report shows the whole "
-            "brain. Each voxel is the mean of those of the file inside it. Colours as in that viewer."
-        )
+        caption = WORDS.say("components", group=group, MARGIN_MM=MARGIN_MM)
         missing = self.material.missing_maps(self.material.run.labels, [self.map_name])
         caption += f" {missing}" if missing else ""
         viewer = viewer_component(

@@ -11,29 +11,10 @@ from markupsafe import Markup, escape
 from heatlas.pipeline.registration.settled import JACOBIAN_SOURCE
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import MISSING, is_missing, listing, shortened
+from heatlas.reports.words.sentences import Words
 
-WORDS: Mapping[str, str] = {
-    "auc": "area under the curve", "auc_within_folds": "area under the curve, within folds",
-    "probability_less_share": "mean probability less share of the positive class",
-    "share_positive": "share of the positive class", "rank_correlation": "rank correlation over regions",
-    "known_sites": "new people from sites of the run", "brier": "Brier score", "mae": "mean absolute error", "r2": "R²",
-    "mae_of_mean": "mean absolute error of predicting the mean", "corrected_mae": "mean absolute corrected gap",
-    "gap_slope": "slope of the gap on the target", "corrected_gap_slope": "slope of the corrected gap on the target",
-    "rim": "rim of the mask", "rim_inside": "inner side of the rim",
-    "outside": "outside the brain", "seen": "all the network sees", "brain_and_rim": "brain and rim",
-    "dark": "dark voxels", "vessel": "vessels", "no_region": "no region of the atlas",
-    "own volume": "the region's own volume", "mmse": "MMSE", "nwbv": "whole-brain ÷ intracranial volume",
-    "intensity": "intensity", "log_jacobian": "volume change (log-Jacobian)",
-    "model": "network's score", "location": "mean", "scale": "spread", "betas": "values of β",
-    "p": "uncorrected",
-    "p_fwe": "family-wise", "p_fwe_before": "family-wise, before ComBat", "p_fwe_after": "family-wise, after ComBat",
-    "r2_before": "R² before", "r2_after": "R² after", "partial_r": "partial r",
-    "severity_cdrsb": "CDRSB", "severity_adas13": "ADAS13", "severity_mmse": "MMSE", "cdrsb": "CDRSB",
-    "adas11": "ADAS11", "adas13": "ADAS13", "faq": "FAQ", "moca": "MoCA",
-    "site_effect_before_combat": "site in volumes, raw", "site_effect_after_combat": "site in volumes, after ComBat",
-    "site_effect_in_relevance_before_combat": "site in relevance, raw",
-    "site_effect_in_relevance_after_combat": "site in relevance, after ComBat",
-}  # fmt: skip
+_TOLD = Words(__file__).all
+WORDS: Mapping[str, str] = _TOLD["words"]
 
 
 def worded(value: object) -> str:
@@ -91,14 +72,9 @@ def hippocampal_source(run: RunRecord, whole: bool = False) -> str:
     return listing(names) or "source not known"
 
 
-VARIABLES: Mapping[str, str] = {
-    "fold": "test fold", "label": "class", "field_strength": "field strength", "tiv_mm3": "intracranial volume",
-    "apoe4": "APOE ε4", "mmse": "MMSE", "time": "years",
-}  # fmt: skip
-LEVELS: Mapping[tuple[str, str], str] = {
-    ("sex", "F"): "women", ("sex", "M"): "men", ("apoe4", "e4 carrier"): "carriers of APOE ε4",
-    ("apoe4", "no e4"): "without APOE ε4", ("field_strength", "1.5"): "1.5 T", ("field_strength", "3"): "3 T",
-}  # fmt: skip
+VARIABLES: Mapping[str, str] = _TOLD["variables"]
+LEVELS: Mapping[str, Mapping[str, str]] = _TOLD["levels"]
+"""Levels by variable."""
 _OTHER: Mapping[str, str] = {"men": "women", "women": "men", "3 T": "1.5 T", "1.5 T": "3 T"}
 _FACTOR = re.compile(r"(?<!\w)(?:C\()?(\w+)\)?\[T\.([^\[\]]+)\]")
 """A dummy variable. It begins where a word does and its level holds no bracket: no letter is looked at twice, however
@@ -128,7 +104,7 @@ def level_in_words(variable: object, level: object) -> str:
     """
     if is_missing(level):
         return ""
-    return LEVELS.get((str(variable), str(level)), f"{variable_in_words(variable)} {shortened(level)}")
+    return LEVELS.get(str(variable), {}).get(str(level), f"{variable_in_words(variable)} {shortened(level)}")
 
 
 def levels_in_words(variable: object, levels: object) -> str:
@@ -194,81 +170,11 @@ class Term:
 
     id: str  # of its anchor, after ``term-``
     name: str  # as the glossary lists it
-    forms: tuple[str, ...]  # spellings that are linked, the longest first
+    forms: Sequence[str]  # spellings that are linked, the longest first
     meaning: str  # one or two sentences; ``{positive}``, ``{negative}`` and ``{start}`` are filled in from the run
 
 
-GLOSSARY: Sequence[Term] = (
-    Term("relevance", "Relevance", ("relevance",),
-         "How much a voxel of a scan supports {positive} according to the network; negative values oppose it. "
-         "It shows what the network used, not where disease is."),
-    Term("susceptibility", "Susceptibility", ("susceptibility",),
-         "Result of guided backpropagation: how sensitive the output is to a change of a voxel, without a sign."),
-    Term("lrp", "LRP", ("LRP",),
-         "Layer-wise relevance propagation: distributes the output of the network, layer by layer, to the voxels."),
-    Term("beta", "β", ("β",),
-         "The parameter of LRP that weights negative contributions. With β = 0 only positive contributions are used; "
-         "the larger β, the more negative relevance a map has."),
-    Term("start", "Start value", ("start value",),
-         "The value that LRP distributes; here the {start} of {positive}. A map adds up to about this number, so maps "
-         "of people classified as {positive} are larger everywhere."),
-    Term("logit", "Logit", ("logits", "logit"),
-         "Output of a network for a class, before softmax turns the outputs into probabilities. The difference of two "
-         "logits is the log odds of the two classes."),
-    Term("evidence", "Evidence", ("evidence map", "evidence maps"),
-         "The logit of {positive} minus the mean of the other logits: for two classes the log odds. An evidence map "
-         "divides the difference in evidence between a scan and its reference among voxels, in logits."),
-    Term("reference", "Reference", ("reference scans",),
-         "What an evidence map compares a scan with: scans of {negative} from the training part of the network, or "
-         "their mean."),
-    Term("inherent", "Inherent", ("inherent",),
-         "Map of a network that is one linear map of its input for each scan (B-cos, CoDA): the summand of each voxel, "
-         "read off and not estimated; less the mean of the controls' maps."),
-    Term("completeness", "Completeness error", ("completeness error",),
-         "Sum of an evidence map minus the difference in evidence that it should add up to; 0 for a complete map."),
-    Term("sum", "Sum", ("relevance sum",), "All relevance inside a region."),
-    Term("density", "Density", ("density", "densities", "densest"),
-         "Sum divided by the number of voxels of the region: where relevance is concentrated. In a region of few "
-         "voxels it depends on small errors of the registration."),
-    Term("share", "Share of the map", ("share of the map", "shares of the map"),
-         "Sum of a region divided by the absolute sums of all regions of the same scan: where relevance lies, whatever "
-         "its amount. Comparable between scans whose maps differ in scale."),
-    Term("gain", "Gain", ("gain",),
-         "Sum divided by the mean sum of {negative} of the same test fold; 1 means as much as in {negative}. n/a if "
-         "that mean is not above 0."),
-    Term("log-gain", "Log-gain, shrunken", ("log-gain",),
-         "Logarithm of the ratio of two groups' means; uncertain values are shrunk towards the mean of their map."),
-    Term("fold", "Out-of-fold, test fold", ("out-of-fold", "test folds", "test fold"),
-         "The participants are divided into folds; each fold is predicted and explained by a network trained on the "
-         "others. A test adjusted for fold compares people of the same fold, who share a network."),
-    Term("outcome", "True positive, false negative …", ("true-positive", "true positives", "true positive"),
-         "A true positive (TP) is a scan of {positive} classified as {positive}, a false negative (FN) one classified "
-         "as {negative}; a true negative (TN) is a scan of {negative} classified as {negative}, a false positive (FP) "
-         "one classified as {positive}."),
-    Term("balanced-accuracy", "Balanced accuracy", ("balanced accuracy",),
-         "Mean of sensitivity and specificity; 0.5 is guessing, however unequal the classes are."),
-    Term("corrected", "Corrected p", ("corrected p", "correction"),
-         "A p value that accounts for all tests of a family: family-wise (the chance of any false positive) by "
-         "the largest statistic over permutations or, where it says FDR, the share of false positives among the "
-         "significant results (Benjamini and Hochberg). Uncorrected p values are always labelled as such."),
-    Term("interval", "Interval", ("interval",),
-         "Of a difference or a correlation, from the critical value of its permutation test, so it excludes 0 exactly "
-         "where p is small; of means, from Student's t corrected for skewness; of performance, from resampling "
-         "participants with all their scans within test folds and classes (bootstrap)."),
-    Term("hedges", "Hedges' g", ("Hedges' g",), "A difference of means in standard deviations, for small samples."),
-    Term("place", "Place", ("between place",),
-         "Where a region stands among all regions by Hedges' g. Other people would give another order, so the places "
-         "between which it lies are given, from intervals of its differences to all others at once."),
-    Term("w-score", "W-score", ("w-scores", "w-score"),
-         "Distance of a person from the value expected for {negative} of the same age, sex and further covariates, in "
-         "standard deviations."),
-    Term("enrichment", "Enrichment", ("enrichment",),
-         "Share of relevance in part of the scan divided by its share of voxels; 1 is relevance spread evenly."),
-    Term("concordance", "Concordance", ("concordance",),
-         "Probability that of two people the one with the higher score converts first; 0.5 is guessing."),
-    Term("combat", "ComBat, harmonisation", ("ComBat", "harmonisation"),
-         "Removes effects of the site (shift and scale) from a measure, with parameters from training participants."),
-)  # fmt: skip
+GLOSSARY: Sequence[Term] = [Term(**term) for term in _TOLD["glossary"]]
 
 
 _BY_FORM: Mapping[str, Term] = {form.casefold(): term for term in GLOSSARY for form in term.forms}

@@ -32,14 +32,18 @@ from heatlas.reports.figures.gallery import (
     warm,
 )
 from heatlas.reports.frame.material import Material
-from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table
+from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table, worded_columns
 from heatlas.reports.questions.question import ROWS, PartView, first_few
 from heatlas.reports.read.run_record import RunRecord
-from heatlas.reports.words.numbers import count, fixed, listing, number, shortened, signed
+from heatlas.reports.words.numbers import count, fixed, listing, number, shortened
+from heatlas.reports.words.sentences import Words
 from heatlas.studies.grids.directions import BY_CONSTRUCTION, KIND_OF
 from heatlas.studies.grids.grid_scores import CONSTRUCTED
 from heatlas.studies.grids.stage import ALL_METHODS, EDGES
 from heatlas.studies.grids.studies import IN_STEM
+
+WORDS = Words(__file__)
+
 
 LONGEST = 40
 """Letters of a method's name in a figure."""
@@ -68,12 +72,7 @@ def grids(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable, ..
         f" {setting}: {str(note).rstrip('.')}."
         for setting, note in table.loc[of_all, ["setting", "note"]].dropna().drop_duplicates().itertuples(index=False)
     ]
-    text = (
-        "Several scans stand side by side as one volume; the share is the part of a map that lies in the scan it "
-        "should explain (1 for a perfect map). In GridPG the network sees all scans, in DiFull each cell alone, in "
-        "DiPart all, but its head one. Above chance in GridPG at the input with the whole 95 % interval: "
-        f"{first_few(above) if above else 'no method'}.{''.join(refused)}"
-    )
+    text = WORDS.say("grids", methods=first_few(above) if above else "no method", refused="".join(refused))
     caption = "Mean shares over participants. Other stages, studies and intervals are in evaluation/grids.tsv."
     return text, (page_table(rows, columns, caption, ROWS),)
 
@@ -87,18 +86,12 @@ def claims(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable, .
     """Claims of the literature, those with an answer first."""
     answers = table["holds"]
     numbers = {name: int((answers == name).sum()) for name in ("yes", "no", "open")}
-    text = (
-        f"Claims of the literature about grids that could be asked here: {sum(numbers.values())}. Hold: "
-        f"{numbers['yes']}; do not hold: {numbers['no']}; open, as the interval is too wide: {numbers['open']}."
-    )
+    text = WORDS.say("claims", asked=sum(numbers.values()), numbers=numbers)
     if constructed := int((answers == BY_CONSTRUCTION).sum()):
         text += f" Could not fail, as the map is made so: {constructed}."
     rows = table[answers.notna()].assign(order=answers.map({"no": 0, "yes": 1, "open": 2, BY_CONSTRUCTION: 3}))
     rows = rows.sort_values("order", kind="stable")
-    columns = [
-        Column("claim", "Claim"), Column("holds", "Holds"), numeric("difference", "Difference of shares", signed),
-        numeric("ci_low", "From", signed), numeric("ci_high", "To", signed), numeric("n_participants", "Participants"),
-    ]  # fmt: skip
+    columns = worded_columns(WORDS, "claims")
     caption = "Claims that do not hold here, then those that do, with 95 % intervals over participants."
     return text, (page_table(rows, columns, caption, ROWS),)
 
@@ -141,8 +134,7 @@ def draw_grids(material: Material) -> tuple[Picture, ...]:
         found.append(material.gallery.add(
             draw_depth_curves(curves), "grids_depth",
             f"Curves of the share of {count(methods, 'method')} by depth, in {settings}.",
-            "Mean share of a map in the scan that it should explain, by the depth at which it is asked: 0 the input, "
-            "1 the last stage. Bars: 95 % intervals over participants. Dashed: chance."
+            WORDS.say("depth_caption")
             + f" 1 by construction in DiFull: {listing(constructed)}." * bool(constructed),
         ))  # fmt: skip
     if run.has("grid_agreement"):
@@ -153,9 +145,7 @@ def draw_grids(material: Material) -> tuple[Picture, ...]:
             found.append(material.gallery.add(
                 draw_agreement(matrix), "grids_agreement",
                 f"Matrix of the rank correlations of the shares of {number(len(matrix))} maps over grids.",
-                f"Do methods find the same grids easy? Rank correlation of shares over {count(int(grids), 'grid')} "
-                f"(GridPG), at the input and at the last stage. {_by_chance(grids)}Other stages and settings are in "
-                "evaluation/grid_agreement.tsv.",
+                WORDS.say("agreement_caption", grids=int(grids), by_chance=_by_chance(grids)),
             ))  # fmt: skip
     return tuple(found)
 
@@ -171,15 +161,8 @@ def invariance(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTabl
     same = rows["invariant"].map(lambda value: {"true": "yes", "false": "no"}.get(str(value).lower(), "n/a"))
     rows = rows.assign(same=same)
     depends = rows.loc[same == "no", "title"].tolist()
-    text = (
-        "Two networks compute the same function; the second does it with two units that cancel. A map that differs "
-        f"depends on how a function is written. Differ: {listing(depends) if depends else 'none'}."
-    )
-    columns = [
-        Column("title", "Method"), Column("same", "Same map"),
-        numeric("share_plain", "Share on unread features", fixed),
-        numeric("share_cancelling", "With the two units", fixed), numeric("n_grids", "Grids"),
-    ]  # fmt: skip
+    text = WORDS.say("invariance", methods=listing(depends) if depends else "none")
+    columns = worded_columns(WORDS, "invariance")
     return text, (
         page_table(rows, columns, "Share of |attribution| on features that the network does not read.", ROWS),
     )

@@ -18,12 +18,12 @@ from heatlas.reports.figures.gallery import Picture
 from heatlas.reports.figures.maps import MapRow, draw_map_grid
 from heatlas.reports.figures.slices import GROUP_PERCENTILES, HIPPOCAMPAL_CUTS
 from heatlas.reports.frame.material import Material
-from heatlas.reports.frame.pages import EVALUATION
-from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table
+from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table, worded_columns
 from heatlas.reports.questions.question import ANY_TASK, ROWS, PartView, Question
 from heatlas.reports.questions.trust import title_of
 from heatlas.reports.read.run_record import RunRecord
-from heatlas.reports.words.numbers import count, fixed, listing, mid_sentence, number, p_cell, p_value, percent, signed
+from heatlas.reports.words.numbers import count, fixed, listing, mid_sentence, number, p_value, percent, signed
+from heatlas.reports.words.sentences import Words
 from heatlas.studies.before_after.measures import AFTER, BEFORE
 from heatlas.studies.before_after.stage import LARGEST_DROP, OF_MAPS
 from heatlas.studies.before_after.stage import NAME as OBJECTIVE
@@ -37,6 +37,8 @@ from heatlas.studies.objectives.maps_in_training import ATTENTION
 from heatlas.studies.representations.probes import ALL, PROBES
 from heatlas.studies.representations.table import AGREEMENT, BACKBONE, SITE
 from heatlas.studies.retraining.stage import AT_RANDOM, NOTHING
+
+WORDS = Words(__file__)
 
 ALPHA = 0.05
 _PAIRS = {
@@ -56,12 +58,7 @@ def retraining(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTabl
     judged = table[~table["map"].isin([NOTHING, AT_RANDOM])]
     needed = judged[judged["p_balanced_accuracy"] < ALPHA]
     shares = [f"{title_of(row['map'])} ({percent(row['volume_share'], 0)})" for row in needed.to_dict("records")]
-    text = (
-        "Networks are trained again without the regions that a map ranks first, and without random regions of the same "
-        "volume. A larger drop shows that the networks need the regions; none does not show that the map is wrong, "
-        "since other regions may carry the same information. "
-        f"Larger than without random regions (p < {ALPHA:g}, not corrected): {listing(shares) if shares else 'no map'}."
-    )
+    text = WORDS.say("retraining", ALPHA=ALPHA, maps=listing(shares) if shares else "no map")
     if len(whole):
         text += f" Balanced accuracy with all regions: {fixed(whole.iloc[0])}."
     rows = judged.assign(
@@ -69,14 +66,7 @@ def retraining(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTabl
         volume=judged["volume_share"].map(lambda share: percent(share, 0)),
         order=judged["balanced_accuracy_drop"].fillna(-1),
     ).sort_values(["volume_share", "order"], ascending=[True, False], kind="stable")
-    columns = [
-        Column("title", "Map"), Column("volume", "Volume removed"),
-        numeric("balanced_accuracy", "Balanced accuracy without", fixed),
-        numeric("balanced_accuracy_drop", "Drop", signed), numeric("balanced_accuracy_drop_low", "From", signed),
-        numeric("balanced_accuracy_drop_high", "To", signed),
-        numeric("balanced_accuracy_random_drop", "Drop, random regions", signed, "mean over draws"),
-        numeric("p_balanced_accuracy", "p", p_cell),
-    ]  # fmt: skip
+    columns = worded_columns(WORDS, "retraining")
     draws = table["n_draws"].max()
     by_draws = f"{number(draws)} draws of random regions; " if pd.notna(draws) else ""
     return text, (page_table(rows, columns, f"{by_draws}95 % intervals over participants.", ROWS),)
@@ -89,23 +79,14 @@ def consensus(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable
     ].mean()
     rows = means.reset_index().assign(pairs=table.groupby(["map", "differ_in"], sort=False).size().to_numpy())
     rows = rows.assign(title=rows["map"].map(title_of), differ=rows["differ_in"].map(_PAIRS))
-    columns = [
-        Column("title", "Map"), Column("differ", "Networks differ in"), numeric("pairs", "Pairs"),
-        numeric("region_spearman", "Correlation of rankings", fixed, "rank correlation of Hedges' g over regions"),
-        numeric("shared_first", "Shared of the first 10", lambda value: fixed(value, 1)),
-        numeric("shared_first_expected", "Expected by chance", lambda value: fixed(value, 1)),
-        numeric("map_spearman", "Correlation of a person's maps", fixed, "over regions, mean over participants"),
-    ]  # fmt: skip
+    columns = worded_columns(WORDS, "consensus")
     text = (
         "Networks of other folds, seeds, epochs and families are asked for the same maps: do they rank regions alike? "
     )
     seeds = rows[rows["differ_in"] == "seed"]
     if len(seeds):
         best = seeds.sort_values("region_spearman", ascending=False).iloc[0]
-        text += (
-            f"Between networks that differ only in their seed, rankings agree best for {best['title']} (rank "
-            f"correlation {fixed(best['region_spearman'])}). "
-        )
+        text += WORDS.say("consensus", best=best)
     tables = [page_table(rows, columns, "Means over pairs of sets of networks.", ROWS)]
     if run.has("consensus_regions"):
         sentence, region_table = _regions(run.tables["consensus_regions"])
@@ -117,11 +98,7 @@ def _regions(table: pd.DataFrame) -> tuple[str, PageTable]:
     """Regions by their mean rank, of the map whose networks agree best on its first one."""
     name = table.sort_values("mean_place", kind="stable")["map"].iloc[0]
     of_map = table[table["map"] == name].sort_values("place", kind="stable")
-    columns = [
-        Column("group", "Region"),
-        numeric("mean_place", "Mean rank", lambda value: fixed(value, 1)),
-        numeric("first_share", "Among the first 10 in", lambda share: percent(share, 0), "of the sets of networks"),
-    ]
+    columns = worded_columns(WORDS, "regions")
     networks = number(of_map["n_networks"].max())
     caption = f"{title_of(name)}: regions by their mean rank over {networks} sets of networks."
     return f"First over all: {listing(of_map['group'].head(3).tolist())}.", page_table(of_map, columns, caption, ROWS)
@@ -133,27 +110,17 @@ def representations(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[Pag
         (table["features"] == BACKBONE) & table["measure"].isin(_PROBES) & table["classes"].isin((ALL, TAIL))
     ]
     rows = probes.assign(title=probes["measure"].map(_PROBES), n_participants=probes["n_participants"].astype(float))
-    columns = [
-        Column("title", "Told apart"), Column("classes", "Classes"), numeric("estimate", "Share recognised", fixed),
-        numeric("ci_low", "From", fixed), numeric("ci_high", "To", fixed), numeric("chance", "By chance", fixed),
-        numeric("difference", "More than untrained", signed), numeric("difference_low", "From", signed),
-        numeric("difference_high", "To", signed), numeric("n_participants", "Participants"),
-    ]  # fmt: skip
+    columns = worded_columns(WORDS, "representations")
     everyone = probes[(probes["classes"] == ALL) & probes["measure"].isin(PROBES)]
     better = everyone.loc[everyone["difference_low"] > 0, "measure"].map(_PROBES)
-    text = (
-        "The backbone learned without labels. Probes on its features learn the classes of some people and are tested "
-        "on others whom the backbone has not seen; the same network before any training is the comparison. Clearly "
-        f"better than untrained (interval above 0): {listing([mid_sentence(probe) for probe in better]) or 'no probe'}."
-    )
+    text = WORDS.say("representations_text", probes=listing([mid_sentence(probe) for probe in better]) or "no probe")
     site = probes[(probes["measure"] == SITE) & probes["p"].notna()]
     if len(site):
         row = site.iloc[0]
         text += (
             f" It also knows the site: {fixed(row['estimate'])} recognised, {fixed(row['chance'])} by chance, "
             if row["p"] < ALPHA
-            else f" That it knows the site is not shown: {fixed(row['estimate'])} recognised, "
-            f"{fixed(row['chance'])} by chance, "
+            else WORDS.say("representations", row=row)
         ) + f"{p_value(row['p'])}."
     caption = "All: mean over classes; tail: the rarest. 95 % intervals. Single classes are in the file."
     return text, (page_table(rows, columns, caption, ROWS),)
@@ -228,22 +195,13 @@ def build(material: Material) -> Mapping[str, Any]:
 def _objective(material: Material, table: pd.DataFrame) -> Comparison:
     kind, people = str(table["objective"].iloc[0]), count(int(table["n_participants"].max()), "participant")
     rows = table.assign(title=table["measure"].map(lambda name: _MEASURES.get(str(name), str(name))))
-    columns = [
-        Column("title", "Mean over participants"),
-        numeric("before", "Before", _three), numeric("after", "After", _three),
-        numeric("change", "Change", _change), numeric("change_low", "From", _change),
-        numeric("change_high", "To", _change),
-    ]  # fmt: skip
+    columns = worded_columns(WORDS, "objective")
     clear = [
         mid_sentence(row["title"]) for row in rows.to_dict("records") if row["change_low"] > 0 or row["change_high"] < 0
     ]
     alone = material.run.config.objective.guided_alone
     learned = "taught by guided gradients alone" if alone else f"whose maps were {_KINDS[kind]} while they learned"
-    text = (
-        f"After: the networks of this run, {learned}. Before: networks trained "
-        "as long on the same people without that (weight 0). Each person is tested by a network that has not seen "
-        f"them. The interval excludes 0 for: {listing(clear) if clear else 'no measure'}."
-    )
+    text = WORDS.say("objective", learned=learned, measures=listing(clear) if clear else "no measure")
     if material.run.config.objective.own_anatomy:
         masked = table.loc[table["measure"].isin(["epg", "iou", "on_object_epg"]), "n_participants"].max()
         with_mask = count(0 if pd.isna(masked) else int(masked), "participant")
@@ -273,17 +231,8 @@ def _weights(table: pd.DataFrame) -> Comparison:
     said = f"The weight chosen is {number(best['weight'])}, {of_run}"
     if best["weight"] == 0:
         said = "The weight chosen is 0: no other has better maps at an acceptable cost in accuracy"
-    text = (
-        f"{said}. The choice is made on the validation parts alone: of the weights that no other one beats in every "
-        f"measure, and whose balanced accuracy is at most {100 * LARGEST_DROP:g} points below that of weight 0, the "
-        f"one that is best in “{_MEASURES[measures[0]]}”. With several folds, people tested in one fold are validation "
-        "people of another, so test values of the chosen weight are a little too good. Validation people look like "
-        "those of training, so where these share a shortcut they cannot show that it is one."
-    )
-    caption = (
-        f"{count(int(best['n_participants']), 'participant')} tested, and {int(best['n_validation'])} in the "
-        "validation parts of all folds together."
-    )
+    text = WORDS.say("weights_text", said=said, drop=100 * LARGEST_DROP, measure=_MEASURES[measures[0]])
+    caption = WORDS.say("weights_caption", best=best)
     return Comparison("Which weight?", text, page_table(table, columns, caption), None)
 
 
@@ -299,14 +248,7 @@ def _marker(material: Material, task: str, table: pd.DataFrame) -> Comparison:
     for name in GROUPS:
         label, copy = name.split("_")
         groups.append(numeric(f"accuracy_{name}", f"{classes[label]}, {marked[copy]} marker", fixed))
-    columns = [
-        Column("title", "Training"), *groups, numeric("worst_group", "Worst group", fixed),
-        numeric("worst_group_low", "From", fixed), numeric("worst_group_high", "To", fixed),
-        numeric("chance", "By chance", fixed, "worst group expected of a coin that is tossed for each participant"),
-        numeric("mean_accuracy", "Mean of the four", fixed, ".5 by chance"),
-        numeric("as_in_training", "As in training", fixed, "the two groups in which marker and diagnosis go together"),
-        numeric("epg", "In the mask (EPG)", _three), numeric("on_marker", "On the marker", _three),
-    ]  # fmt: skip
+    columns = [Column("title", "Training"), *groups, *worded_columns(WORDS, "marker")]
     if kind == TAUGHT:
         columns += [
             numeric("agreement_as_in_training", "As the teacher, as in training", fixed, "share with the same answer"),
@@ -324,21 +266,17 @@ def _marker(material: Material, task: str, table: pd.DataFrame) -> Comparison:
         if row["training"] == CONTROL:
             text += _uses(row, task, names[CONTROL])
         elif pd.notna(row["epg_change"]):
-            text += (
-                f" {names[kind]}, accuracy where marker and diagnosis do not go together "
-                f"{_changes(row, 'against_training', 2)}, the mean of the four groups "
-                f"{_changes(row, 'mean_accuracy', 2)}, and the share of maps in the mask {_changes(row, 'epg', 3)}. "
-                f"{_against_chance(row, task)}"
+            text += WORDS.say(
+                "marker_text",
+                trained=names[kind],
+                against_changes=_changes(row, "against_training", 2),
+                mean_changes=_changes(row, "mean_accuracy", 2),
+                share_changes=_changes(row, "epg", 3),
+                against_chance=_against_chance(row, task),
             )
             if kind == TAUGHT:
-                text += (
-                    " Where marker and diagnosis do not go together, the share of copies that they answer as their "
-                    f"teacher does {_changes(row, 'agreement_against_training', 2)}."
-                )
-    caption = (
-        f"Mean maps of the copies of {people} that have the marker, which lies outside these slices. "
-        f"{_TASKS.get(task, task)}."
-    )
+                text += WORDS.say("marker", changes=_changes(row, "agreement_against_training", 2))
+    caption = WORDS.say("marker_caption", people=people, task=_TASKS.get(task, task))
     figure = _maps(material, f"{NAME}_{task}", {name: names[name] for name in table["training"]}, caption)
     title = f"Scanner marker: {_TASKS.get(task, task)[0].lower()}{_TASKS.get(task, task)[1:]}"
     return Comparison(title, text, page_table(rows, columns, f"Accuracy by group; {people}."), figure)
@@ -350,10 +288,7 @@ def _uses(control: pd.Series, task: str, name: str) -> str:
     follows = ""
     if control["worst_group_high"] < control["as_in_training"]:
         follows = f": they follow {_SHORTCUTS.get(task, 'what goes with it in training')}"
-    return (
-        f" {name}, networks recognise {known} of the copies in which marker and diagnosis go together as in "
-        f"training, and {worst} of the worst group{follows}."
-    )
+    return WORDS.say("uses", name=name, known=known, worst=worst, follows=follows)
 
 
 def _against_chance(row: pd.Series, task: str) -> str:
@@ -385,11 +320,7 @@ def _maps(material: Material, comparison: str, blocks: Mapping[str, str], captio
     row = MapRow("", there[0].scale(GROUP_PERCENTILES, there), "share of a map per voxel", list(views.values()))
     titles = list(blocks.values())
     figure = draw_map_grid([row], titles, HIPPOCAMPAL_CUTS, material.backdrop, material.gallery.density)
-    said = (
-        f"{caption} Positive attribution of each person, scaled to sum 1. Colours run from the 50th to the 99.5th "
-        "percentile of the first map inside the brain, the same in both. Slices at "
-        f"{axes_of(material.run.layout.space)} x, y, z in mm; left is left."
-    )
+    said = WORDS.say("maps_caption", caption=caption, axes_of=axes_of(material.run.layout.space))
     return material.gallery.add(figure, f"before-after_{comparison}", f"Brain slices: {caption}", said, "png")
 
 
@@ -401,7 +332,4 @@ def _changes(row: pd.Series, name: str, decimals: int) -> str:
     return f"changes by {signed(change, decimals)} (95 % interval {low} to {high})"
 
 
-BEFORE_AFTER = Question(
-    "before-after", "What did training with maps change?", "Training with maps", EVALUATION, draw=build,
-    applies=applies, tasks=ANY_TASK, after="evaluation",
-)  # fmt: skip
+BEFORE_AFTER = Question.read(WORDS, "before-after", draw=build, applies=applies, tasks=ANY_TASK)

@@ -32,7 +32,6 @@ from heatlas.reports.figures.gallery import BLUE, GREY, INK, ORANGE, VERMILION, 
 from heatlas.reports.figures.maps import GroupMap, draw_group_maps
 from heatlas.reports.figures.slices import BrainImage, ColourScale
 from heatlas.reports.frame.material import Material
-from heatlas.reports.frame.pages import REGIONS
 from heatlas.reports.frame.tables import PageTable, columns_of, page_table
 from heatlas.reports.questions.question import CLEAR, Question, Verdict, first_few, rows_where
 from heatlas.reports.questions.views import CI
@@ -40,23 +39,22 @@ from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import (
     count,
-    fixed,
     interval,
     is_missing,
     listing,
     mid_sentence,
     number,
-    p_value,
     sentence_case,
     shortened,
 )
+from heatlas.reports.words.sentences import Words
 from heatlas.reports.words.wording import covariates_in_words, worded
+
+WORDS = Words(__file__)
 
 NAME = "image_differences"
 NAMED = 6  # regions named of each kind
-_COLUMNS_OF_REGIONS = (
-    "group", "difference", *CI, "hedges_g", "t", "p_fwe", "evidence_g", "evidence_p_fwe", "verdict",
-)  # fmt: skip
+_COLUMNS_OF_REGIONS = ("group", "difference", *CI, "hedges_g", "t", "p_fwe", "evidence_g", "evidence_p_fwe", "verdict")
 _LEAD_OF_REGIONS = (
     "The scans that the network saw are compared between {positive} and {negative} without any network, region by "
     "region, and beside it stands how the evidence of {map} differs, tested in the same way. What differs need not be "
@@ -109,11 +107,7 @@ def agreement(run: RunRecord, measure: str, name: str) -> str:
         return ""
     row = rows.iloc[0]
     bounds = interval(row["ci_low"], row["ci_high"], 2, run.config.statistics.confidence)
-    return (
-        f"Over {count(int(row['n_regions']), 'region')}, the size of the difference in the images and that in the map "
-        f"have a rank correlation of {fixed(row['r'])} ({bounds}); where participants change classes it is "
-        f"{fixed(row['by_chance'])} on average ({p_value(row['p'])})."
-    )
+    return WORDS.say("agreement", row=row, bounds=bounds)
 
 
 def verdict_on_regions(run: RunRecord) -> Verdict | None:
@@ -160,12 +154,8 @@ def _figure_of_regions(material: Material, rows: pd.DataFrame) -> Picture | None
         draw_differences(known, f"{measure} of the images: Hedges' g", f"{title}: Hedges' g of the evidence"
                          if known["map"].iloc[0] in run.evidence_maps else f"{title}: Hedges' g"),
         f"image_differences_{known['measure'].iloc[0]}",
-        f"Scatter of {count(len(known), 'region')}, difference in the images against difference in the map: "
-        f"{'; '.join(counts)}.",
-        f"Each point is a bilateral group: across, how its {measure} in the images differs between {run.positive} and "
-        f"{run.negative}; up, how the density of {title} does (people: {people}). Colours and markers give the verdict "
-        f"by both family-wise p below {CLEAR:g}: {'; '.join(counts)}. Named: regions with a verdict other than "
-        "neither, and the outermost of the others.",
+        WORDS.say("regions_alt", regions=len(known), counts=counts),
+        WORDS.say("regions_caption", measure=measure, run=run, title=title, people=people, CLEAR=CLEAR, counts=counts),
     )  # fmt: skip
 
 
@@ -176,9 +166,12 @@ def _table_of_regions(material: Material, rows: pd.DataFrame) -> PageTable:
     shown = shown.assign(group_page=shown["group"].map(material.links.region).astype(object))
     titles = {"evidence_g": "Map: Hedges' g", "evidence_p_fwe": "Map: corrected p (family-wise)"}
     file = TABLES[NAME].path(run.layout).relative_to(run.layout.root).as_posix()
-    caption = (
-        f"Differences in the images ({worded(rows['measure'].iloc[0])}) and in {map_title(rows['map'].iloc[0])}, "
-        f"smallest corrected p of both first. {TABLES[NAME].tests} Every row and column is in {file}."
+    caption = WORDS.say(
+        "regions_table",
+        measure=worded(rows["measure"].iloc[0]),
+        name=rows["map"].iloc[0],
+        tests=TABLES[NAME].tests,
+        file=file,
     )
     return page_table(shown, columns_of(run, NAME, _COLUMNS_OF_REGIONS, **titles), caption, len(shown))
 
@@ -259,11 +252,7 @@ def _with_room(values: np.ndarray, share: float) -> tuple[float, float]:
     return low - room, high + room
 
 
-IMAGE_DIFFERENCES = Question(
-    "image-differences", "What differs in the images, and what does the network use?", "Images and evidence", REGIONS,
-    draw=build_regions, requires=("image_differences",), absent="Images have not been compared with the maps: "
-    "notes.tsv says why, or the statistics have not run.", answer=verdict_on_regions,
-)  # fmt: skip
+IMAGE_DIFFERENCES = Question.read(WORDS, "image-differences", draw=build_regions, answer=verdict_on_regions)
 
 
 TESTS, CLUSTERS = "voxel_tests", "voxel_clusters"
@@ -290,10 +279,7 @@ def voxels_in_words(run: RunRecord, row: Mapping[Hashable, Any]) -> str:
         return f"{what[0].upper()}{what[1:]}: not tested. {row['note']}"
     n = int(row["n_higher"] + row["n_lower"])
     if not n:
-        return (
-            f"{what[0].upper()}{what[1:]}: no voxel with a corrected p below {CLEAR:g} (smallest "
-            f"{p_value(row['p_fwe_tfce'])})."
-        )
+        return WORDS.say("voxels_in_words", first=what[0].upper(), rest=what[1:], CLEAR=CLEAR, row=row)
     clusters = rows_where(run, CLUSTERS, source=row["source"])
     if len(clusters):
         clusters = clusters.loc[clusters["t"].abs().sort_values(ascending=False, kind="stable").index]
@@ -358,9 +344,7 @@ def _figure_of_voxels(material: Material, row: Mapping[Hashable, Any]) -> Pictur
         f"voxelwise_{source}",
         f"Voxels that differ on slices{', in a glass brain and on the cortical surface' * mni}. "
         + voxels_in_words(run, row),
-        f"t of {title}, where the family-wise p by TFCE is below {CLEAR:g}; people: {people}{held}. Warm colours: "
-        f"higher in {run.positive}; by the largest |t| alone, |t| must exceed {fixed(row['critical_t'])}. "
-        + spaces(run),
+        WORDS.say("voxels_caption", title=title, CLEAR=CLEAR, people=people, held=held, run=run, row=row) + spaces(run),
         "png",
     )
 
@@ -376,7 +360,6 @@ def _table_of_voxels(material: Material, source: str) -> PageTable | None:
     return page_table(clusters, columns_of(run, CLUSTERS, _COLUMNS_OF_VOXELS), caption, 40)
 
 
-VOXELWISE = Question(
-    "voxelwise", "Where do images and maps differ, voxel by voxel?", "Voxel by voxel", REGIONS, draw=build_voxels,
-    requires=(TESTS,), applies=lambda run: run.has(TESTS), answer=verdict_on_voxels,
-)  # fmt: skip
+VOXELWISE = Question.read(
+    WORDS, "voxelwise", draw=build_voxels, applies=lambda run: run.has(TESTS), answer=verdict_on_voxels
+)

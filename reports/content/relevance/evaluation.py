@@ -26,14 +26,16 @@ from heatlas.pipeline.evaluation.scores.faithfulness import LOST
 from heatlas.pipeline.evaluation.scores.map_scores import MAP_SCORES
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.reports.figures.gallery import BLUE, GREY, LONGEST_METHOD, Picture, new_panels
-from heatlas.reports.frame import pages
 from heatlas.reports.frame.material import Material
-from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table, remark
+from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table, remark, worded_columns
 from heatlas.reports.questions.question import ANY_TASK, ROWS, Caution, Check, PartView, Question, first_few, rows_where
-from heatlas.reports.questions.trust import COHORTS, NOT_EVALUATED, evaluation, lines_on, title_of
+from heatlas.reports.questions.trust import COHORTS, evaluation, lines_on, title_of
 from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import RunRecord, has_passed
-from heatlas.reports.words.numbers import count, fixed, interval, mid_sentence, number, sentence_case, shortened, signed
+from heatlas.reports.words.numbers import count, fixed, interval, mid_sentence, number, sentence_case, shortened
+from heatlas.reports.words.sentences import Words
+
+WORDS = Words(__file__)
 
 LEAD = (
     "Every map is judged by what it should and should not show. It should find what was planted, if anything was; it "
@@ -42,17 +44,7 @@ LEAD = (
     "the maps: a map that does no better explains the image, not the network."
 )
 _BESIDE = (
-    Column("title", "Map"),
-    Column("passed", "Passed", remark),
-    numeric("hits", "Planted in the first 10"),
-    numeric("auroc", "AUROC", fixed),
-    numeric("shuffled_hits", "In the first 10, shuffled labels", lambda x: fixed(x, 1), "mean over swaps of labels"),
-    numeric("shuffled_auroc", "AUROC, shuffled labels", fixed, "mean over swaps of labels"),
-    numeric("shuffled_spearman", "Correlation with its map, shuffled labels", fixed, "rank correlation over voxels"),
-    numeric("untrained_spearman", "Correlation with its map, untrained", fixed, "rank correlation over voxels"),
-    numeric("unused_ratio", "Unused change ÷ used one", fixed),
-    numeric("rim", "Rim ÷ even", fixed),
-    numeric("balanced_accuracy", "Balanced accuracy", fixed, "of the networks over these scans"),
+    *worded_columns(WORDS, "beside"),
     numeric("completeness_error", "Completeness error", fixed, EVALUATION_TABLE.meanings["completeness_error"]),
     numeric("seconds", "Seconds per scan", fixed),
 )
@@ -96,10 +88,7 @@ def _beside(verdicts: pd.DataFrame, scores: pd.DataFrame) -> PageTable:
     for column in ("balanced_accuracy", "completeness_error", "seconds"):
         rows[column] = rows["map"].map(real[column])
     scans, people = (int(real[name].max()) for name in ("n_scans", "n_participants"))
-    caption = (
-        f"Maps beside their nulls, {number(scans)} scans of {number(people)} participants; regions ranked by Hedges' g "
-        "between the classes. Images without a network have no null. Every score is in evaluation/evaluation.tsv."
-    )
+    caption = WORDS.say("beside", scans=scans, people=people)
     return page_table(rows, _known(rows, _BESIDE), caption)
 
 
@@ -221,10 +210,7 @@ def _distractors(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTa
             "; ".join(f"{name}: {first_few(titles) if titles else 'no map'}" for name, titles in by.items())
         )
         sentences[-1] = f"Marked in the {where}: {sentences[-1]}."
-    text = (
-        "A distractor is in the image but does not tell the classes apart, so no good map marks it. Values are "
-        "relative to what the map puts on planted regions, or for the rim to an even map. "
-    )
+    text = WORDS.say("distractors")
     return f"{text}{' '.join(sentences)}", tuple(tables)
 
 
@@ -245,17 +231,8 @@ def _interactions(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageT
     people = count(int(table["n_participants"].max()), "participant")
     pairs = table["group"].str.contains(" + ", regex=False).any()
     of_pairs = " Of a pair of regions the first stands under left, the second under right." * bool(pairs)
-    text = (
-        f"The left side, the right side and both take the tissue of controls.{of_pairs} {summary} (intervals over "
-        f"{people}, not corrected for {count(len(table), 'region')})."
-    )
-    logits = partial(signed, decimals=3)
-    columns = [
-        Column("group", "Region"), numeric("left", "Left", logits), numeric("right", "Right", logits),
-        numeric("both", "Both", logits),
-        numeric("interaction", "Both − left − right", logits, "above 0: either suffices; below 0: both are needed"),
-        numeric("ci_low", "From", logits), numeric("ci_high", "To", logits),
-    ]  # fmt: skip
+    text = WORDS.say("interactions", of_pairs=of_pairs, summary=summary, people=people, regions=len(table))
+    columns = worded_columns(WORDS, "interactions")
     caption = "Evidence lost, in logits, with the 95 % interval of the interaction; the largest interactions first."
     return text, (page_table(table, columns, caption, ROWS),)
 
@@ -269,22 +246,8 @@ def _sources(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable,
     place = {group: number for number, group in enumerate(first)}
     rows = of_map.assign(place=of_map["group"].map(place).fillna(len(place)), size=-of_map["r2"].fillna(-1))
     rows = rows.sort_values(["place", "size"], kind="stable")
-    columns = [
-        Column("group", "Region"),
-        numeric("volume_slope", "With volume", signed, "below 0: more evidence where the region is smaller"),
-        numeric("volume_low", "from", signed),
-        numeric("volume_high", "to", signed),
-        numeric("intensity_slope", "With intensity", signed, "below 0: more evidence where the region is darker"),
-        numeric("intensity_low", "from", signed),
-        numeric("intensity_high", "to", signed),
-        numeric("r2", "Share explained by both", fixed),
-        numeric("n_scans", "Scans"),
-    ]
-    text = (
-        "Evidence in each region is compared with the region's volume (from the registration) and its intensity, "
-        "within class and fold: standard deviations of evidence per standard deviation, with 95 % intervals over "
-        "participants. Descriptive, not tested."
-    )
+    columns = worded_columns(WORDS, "sources")
+    text = WORDS.say("sources")
     both = rows.head(ROWS).dropna(subset=["volume_slope", "intensity_slope"])
     if len(both):
         more = int((both["intensity_slope"].abs() > both["volume_slope"].abs()).sum())
@@ -318,11 +281,7 @@ def _shifts(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable, 
     known = [f"at_{shift}" for shift in wide.columns if wide[shift].notna().any()]
     if known:
         rows = rows.sort_values(known[-1], ascending=False, kind="stable")
-    text = (
-        "The scans are moved along the diagonal, forward and back, and the maps of the moved scans are moved back. A "
-        "map that moves with its scan correlates by 1 with that of the scan as it is. A map "
-        "that stays in its place correlates by less."
-    )
+    text = WORDS.say("shifts")
     fewest, most = int(table["n_participants"].min()), int(table["n_participants"].max())
     people = ("" if fewest == most else "at most ") + count(most, "participant")
     caption = f"Mean correlation over {people}. Intervals and cosines are in evaluation/shift_curve.tsv. {_LEFT_OUT}"
@@ -336,15 +295,13 @@ def _draw_shifts(material: Material) -> tuple[Picture, ...]:
     if table["shift"].nunique() < 2:
         return ()
     curves = table.assign(title=[shortened(title_of(str(name)), LONGEST_METHOD) for name in table["map"]])
-    return (
-        material.gallery.add(
-            draw_shift_curves(curves.sort_values(["map", "shift"], kind="stable")), "shift_curve",
-            f"Curves of the correlation of {count(table['map'].nunique(), 'map')} with those of moved scans, by shift.",
-            "Correlation of a map with that of the moved scan, by how far it is moved; bars are 95 % intervals over "
-            "participants. Dashed: what the map would have if it stayed in its place. Shifts are left out by which "
-            f"more than {100 * LOST:g} % of the brain leaves the volume.",
-        ),
-    )  # fmt: skip
+    picture = material.gallery.add(
+        draw_shift_curves(curves.sort_values(["map", "shift"], kind="stable")),
+        "shift_curve",
+        f"Curves of the correlation of {count(table['map'].nunique(), 'map')} with those of moved scans, by shift.",
+        WORDS.say("shifts_caption", lost=100 * LOST),
+    )
+    return (picture,)
 
 
 def draw_shift_curves(curves: pd.DataFrame) -> Figure:
@@ -390,25 +347,20 @@ def _leading_map_failed(run: RunRecord) -> Caution | None:
     """A leading map that did not pass the evaluation of this run: none of those that could lead did."""
     if has_passed(run.tables["verdicts"], run.leading_map) is not False:
         return None
-    return Caution(
-        "serious",
-        "The leading map did not pass the evaluation.",
-        f"{map_title(run.leading_map)}: {'; '.join(lines_on(run, run.leading_map))}.",
-        "evaluation",
-    )
+    return Caution.read(WORDS, "leading-map-failed", run=run, verdicts="; ".join(lines_on(run, run.leading_map)))
 
 
-EVALUATION = Question(
-    "evaluation", "Which map can be trusted? Evaluation of the maps", "Evaluation of the maps", pages.EVALUATION,
-    draw=build, requires=("verdicts", "evaluation"), absent=NOT_EVALUATED, tasks=ANY_TASK, answer=evaluation,
+EVALUATION = Question.read(
+    WORDS,
+    "evaluation",
+    draw=build,
+    tasks=ANY_TASK,
+    answer=evaluation,
     cautions=(Check("leading-map", _leading_map_failed, ("verdicts",)),),
-)  # fmt: skip
+)
 FURTHER = "evaluation-parts"
 
 
 def further_results(views: Mapping[str, PartView]) -> Question:
     """The section of everything else that ``heatlas evaluate`` found."""
-    return Question(
-        FURTHER, "Further results of the evaluation", "Parts of the evaluation", pages.EVALUATION,
-        draw=partial(build_parts, views), applies=applies, tasks=ANY_TASK,
-    )  # fmt: skip
+    return Question.read(WORDS, FURTHER, draw=partial(build_parts, views), applies=applies, tasks=ANY_TASK)

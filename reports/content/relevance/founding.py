@@ -22,12 +22,14 @@ from heatlas.reports.figures.gallery import BLUE, GREY, INK, VERMILION, Picture,
 from heatlas.reports.figures.maps import MapRow, draw_map_grid
 from heatlas.reports.figures.slices import HIPPOCAMPAL_CUTS, PERSON_PERCENTILES, Plane
 from heatlas.reports.frame.material import Material
-from heatlas.reports.frame.pages import MAPS, TRAINING
-from heatlas.reports.frame.tables import Column, numeric, page_table
+from heatlas.reports.frame.tables import numeric, page_table, worded_columns
 from heatlas.reports.questions.findings import in_words, small_regions
 from heatlas.reports.questions.question import ANY_TASK, CLEAR, Caution, Check, Question, rows_where
 from heatlas.reports.read.run_record import KEYS, RunRecord
-from heatlas.reports.words.numbers import count, fixed, is_missing, number, percent, shortened
+from heatlas.reports.words.numbers import fixed, is_missing, number, percent, shortened
+from heatlas.reports.words.sentences import Words
+
+WORDS = Words(__file__)
 
 
 def matrices(overlap: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -52,11 +54,13 @@ def build_beta(material: Material) -> Mapping[str, Any]:
             draw_overlap(known, top, people),
             "bohle2019-06_beta-overlap",
             f"Matrices of the overlap of the top {top} regions between values of beta, for {', '.join(known)}.",
-            f"Overlap of the {number(top)} leading bilateral groups between values of β, in per cent, for each "
-            f"metric. 100 means the same regions{_by_chance(material.run)}; low values mean that the leading regions "
-            "depend on β. "
-            f"n: participants of {material.run.positive}, for gain those with true positives."
-            f"{_known_gains(material.run)}",
+            WORDS.say(
+                "overlap_caption",
+                top=top,
+                by_chance=_by_chance(material.run),
+                material=material,
+                known_gains=_known_gains(material.run),
+            ),
         )
     return {"figure": picture, "notes": notes, "lead": _hippocampus(material.run)}
 
@@ -69,10 +73,8 @@ def _hippocampus(run: RunRecord) -> str:
     (least, low), (most, high) = (pick(known, key=lambda pair: pair[1].value) for pick in (min, max))
     turns = "The sign depends on β" if low.value < 0 < high.value else "The sign is the same for every β"
     unproven = "" if any(found.p_fdr < CLEAR for _, found in known) else " None is significant after correction (FDR)."
-    return (
-        f"{turns}: the correlation of hippocampal relevance with volume ranges from {fixed(low.value)} (β = "
-        f"{beta_of(least):g}) to {fixed(high.value)} (β = {beta_of(most):g}).{unproven} Leading regions can agree "
-        "even where this correlation does not."
+    return WORDS.say(
+        "hippocampus", turns=turns, low=low, least=beta_of(least), high=high, most=beta_of(most), unproven=unproven
     )
 
 
@@ -106,10 +108,7 @@ def _known_gains(run: RunRecord) -> str:
 
 LOSSES = ("absorbed_by_bias", "lost_no_contribution", "stabiliser")
 _COLUMNS = (
-    Column("title", "Map"),
-    numeric("scans", "Scans"),
-    numeric("negative_start", "Start value below 0", hint="scans whose explained output is negative"),
-    numeric("in_map", "In the map", percent, "median share of the start value"),
+    *worded_columns(WORDS, "columns"),
     *(
         numeric(name, title, percent, "median share of the start value, in absolute value")
         for name, title in zip(LOSSES, ("Absorbed by biases", "Lost, no contribution", "Stabiliser"), strict=True)
@@ -176,13 +175,7 @@ def _losses(run: RunRecord) -> Caution | None:
     worst = table.sort_values("lost").iloc[-1]
     if not worst["lost"] > LARGE_LOSS:
         return None
-    return Caution(
-        "serious" if worst["lost"] > SERIOUS_LOSS else "note",
-        "Part of the relevance never reaches the image.",
-        f"In {map_title(worst['map'])} maps, biases and units without contribution absorb {percent(worst['lost'], 0)} "
-        "of the start value (median over scans). Maps show only the rest.",
-        "conservation",
-    )
+    return Caution.read(WORDS, "losses", level="serious" if worst["lost"] > SERIOUS_LOSS else "note", worst=worst)
 
 
 def _negative_start(run: RunRecord) -> Caution | None:
@@ -193,28 +186,23 @@ def _negative_start(run: RunRecord) -> Caution | None:
     if negative.empty:
         return None
     hits = int((negative["outcome"] == "TP").sum())
-    text = (
-        f"In {count(len(negative), 'scan')} of {number(len(rows))}, {number(hits)} of them true positives, the "
-        f"explained output of {run.positive} is below 0. The signs of their maps are reversed. Means over such scans, "
-        "and gain, mix signs."
-    )
+    text = WORDS.say("negative_start", scans=len(negative), rows=len(rows), hits=hits, run=run)
     if run.config.attribution.start_value != "probability":
         text += ' With start_value = "probability" in [attribution], no sign is reversed.'
     return Caution("note", "Some maps have reversed signs.", text, "conservation")
 
 
-BETA = Question(
-    "beta", "Does the answer depend on β?", "Choice of β", MAPS, draw=build_beta, requires=("beta_overlap",),
-    absent="The overlap between values of β is not known yet.",
-)  # fmt: skip
-CONSERVATION = Question(
-    "conservation", "Does the relevance add up?", "Conservation", TRAINING, draw=build_conservation,
-    requires=("conservation",), absent="No scan has been explained yet.", tasks=ANY_TASK,
+BETA = Question.read(WORDS, "beta", draw=build_beta)
+CONSERVATION = Question.read(
+    WORDS,
+    "conservation",
+    draw=build_conservation,
+    tasks=ANY_TASK,
     cautions=(
         Check("negative-start", _negative_start, ("conservation", "predictions")),
         Check("losses", _losses, ("conservation",)),
     ),
-)  # fmt: skip
+)
 
 
 def build_patients(material: Material) -> Mapping[str, Any]:
@@ -250,8 +238,7 @@ def _pair(material: Material, map_name: str, pair: pd.DataFrame) -> dict[str, An
             draw_radar(profiles),
             f"bohle2019-07b_fingerprints_{map_name}",
             f"Radar chart of relevance density in {len(profiles[names[0]])} regions for two participants.",
-            f"{title}: fingerprints over the regions with the highest mean density, each person (n = 1 scan) "
-            f"relative to their own strongest region.{left_out}",
+            WORDS.say("profiles_caption", title=title, left_out=left_out),
         )
     )
     figures.append(
@@ -262,19 +249,13 @@ def _pair(material: Material, map_name: str, pair: pd.DataFrame) -> dict[str, An
             f"{title}: the same values on one scale, n = 1 scan each.",
         )
     )
-    text = (
-        f"Of {count(int(candidates), 'participant')} labelled {material.run.positive} with a probability above 0.9, "
-        f"these two have the most different profiles (cosine distance {fixed(distance, 3)}; 0: the same, 1: unrelated)."
-    )
+    text = WORDS.say("pair", participants=int(candidates), material=material, distance=distance)
     if small:
         without = fixed(cosine(*profiles.values()), 3)
         text += f" Without small regions ({in_words(small)}) the distance is {without}."
     if not material.run.keeps_single_maps:
         kept = material.run.config.attribution.keep_maps
-        text += (
-            " Slices of their own maps cannot be shown: this run keeps no maps of single scans ([attribution] "
-            f'keep_maps = "{kept}"). Set it to "all" and repeat the command.'
-        )
+        text += WORDS.say("no_single_maps", kept=kept)
     elif figures[0] is None:
         text += " Slices of their own maps are missing: a map is missing or damaged; see the top of the report."
     return {"figures": [figure for figure in figures if figure is not None], "text": text}
@@ -305,10 +286,7 @@ def _slices(material: Material, map_name: str, people: list[pd.DataFrame], names
         rows, [map_title(map_name)], (*HIPPOCAMPAL_CUTS, *_MORE_CUTS), material.backdrop, material.gallery.density
     )
     whose = "the scan's own map" if mean is None else f"the mean map of {material.run.positive}"
-    caption = (
-        f"{map_title(map_name)} maps of patient 1, {names[0]}, and patient 2, {names[1]}; n = 1 scan each. "
-        f"Colours run from the 90th to the 99.5th percentile of {whose}; not smoothed."
-    )
+    caption = WORDS.say("slices_caption", map_name=map_name, first=names[0], second=names[1], whose=whose)
     alt = f"Brain slices with the individual maps of {names[0]} and {names[1]}."
     return material.gallery.add(figure, f"bohle2019-07a_patients_{map_name}", alt, caption, "png")
 
@@ -375,7 +353,4 @@ def _name_spoke(ax: Any, region: str, angle: float) -> None:
     )  # fmt: skip
 
 
-PATIENTS = Question(
-    "patients", "Two individual patients", "Two patients", MAPS, draw=build_patients, requires=("fingerprints",),
-    absent="No pair of patients has been chosen yet.", applies=lambda run: run.config.report.people,
-)  # fmt: skip
+PATIENTS = Question.read(WORDS, "patients", draw=build_patients, applies=lambda run: run.config.report.people)

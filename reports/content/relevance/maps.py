@@ -37,13 +37,15 @@ from heatlas.reports.figures.slices import (
     smoothed,
     view_of,
 )
-from heatlas.reports.frame import pages
 from heatlas.reports.frame.material import Material
 from heatlas.reports.questions.question import ANY_TASK, Question
 from heatlas.reports.read.run_record import OUTCOMES, RunRecord, group_name
 from heatlas.reports.vector.drawing import fitted
 from heatlas.reports.viewer.component import LOWER, group_viewer
 from heatlas.reports.words.numbers import count, fixed, listing, mid_sentence
+from heatlas.reports.words.sentences import Words
+
+WORDS = Words(__file__)
 
 
 def spaces(run: RunRecord) -> str:
@@ -167,12 +169,7 @@ def mosaic(material: Material) -> Picture | None:
         draw_mosaic(tiles),
         f"individual-maps_{name}",
         f"One coronal slice of the individual maps of {count(len(tiles), 'participant')}.",
-        f"The first map of the pages of {count(len(tiles), 'participant')}{part}, on their own brains, one scan each "
-        "(that with "
-        f"the highest probability of {run.positive}), by class and then by this probability, which stands above. "
-        f"Smoothed with a Gaussian of {SMOOTHED_MM:g} mm for this picture only. Colours run from the 90th to the "
-        "99.5th percentile of each scan's own smoothed map, so they show where, not how much. "
-        "Numbered outlines are those of the person's page. Left is left.",
+        WORDS.say("mosaic_caption", participants=len(tiles), part=part, run=run, SMOOTHED_MM=SMOOTHED_MM),
     )
 
 
@@ -204,19 +201,14 @@ def _grid(
     if not rows:
         return None
     titles = [block_title(material, group, short=len(groups) > 2) for group in groups]
-    caption += (
-        f" Colours run from the 50th to the 99.5th percentile of the absolute mean map of {group_in_words(run, first)} "
-        f"by the same method, inside the brain; {LOWER}. Weaker relevance is not drawn. Blue, where there is any, is "
-        f"relevance that {run.task.words.opposes}. Slices at {axes_of(run.layout.space)} x, y, z in mm; left is left."
+    caption += WORDS.say(
+        "colours", whom=group_in_words(run, first), LOWER=LOWER, run=run, axes=axes_of(run.layout.space)
     )
     missing = material.missing_maps(groups, names)
     caption += f" {missing}" if missing else ""
     lost = [name for name in names if material.expects_map(first) and not material.has_map(first, name)]
     if lost:
-        caption += (
-            f" The {first} map is missing for {listing([map_title(name) for name in lost])}: colours there are set on "
-            "the first map of the row."
-        )
+        caption += WORDS.say("lost_map", first=first, lost=[map_title(name) for name in lost])
     figure = draw_map_grid(rows, titles, cuts, material.backdrop, material.gallery.density)
     return material.gallery.add(
         figure, file, f"Brain slices with mean maps, {listing(titles)}, one row for each of {methods}.", caption, "png"
@@ -233,11 +225,7 @@ def _by_class(material: Material) -> Picture | None:
 
 def _by_outcome(material: Material) -> Picture | None:
     groups = [group for group in OUTCOMES if material.expects_map(group)]
-    caption = (
-        "Mean maps by outcome of the classification: true positives (TP), false positives (FP), true negatives (TN) "
-        "and false negatives (FN). Outcomes are defined by the output, which LRP and evidence maps divide among "
-        "voxels: that true positives have more relevance than false negatives is no finding."
-    )
+    caption = WORDS.say("by_outcome")
     file, names = "bohle2019-02_mean-maps_by-outcome", material.run.main_maps
     return _grid(material, file, groups, names, HIPPOCAMPAL_CUTS[1:], caption) if groups else None
 
@@ -276,11 +264,7 @@ def difference_pictures(material: Material, groups: Sequence[str]) -> tuple[list
     if shown is None:
         return [], ""
     if difference:
-        colours = (
-            f"Smoothed with a Gaussian of {SMOOTHED_MM:g} mm (full width at half maximum) for this picture only; the "
-            "strongest tenth of the brain is in colour. Purple to yellow: more in the first; blue to white: less. No "
-            "significance test."
-        )
+        colours = WORDS.say("difference_colours", SMOOTHED_MM=SMOOTHED_MM)
         what = f"the mean map of {' minus that of '.join(run.map_groups[:2])}"
     else:
         colours = f"Blue, where there is any, is relevance that {run.task.words.opposes}."
@@ -303,8 +287,7 @@ def difference_pictures(material: Material, groups: Sequence[str]) -> tuple[list
         *([add(
             draw_group_maps([(shown, ("surface",))], material.backdrop), f"summary_surface_{name}",
             f"Cortical surface: {shown.title}.",
-            "The same map on the inflated cortical surface, for orientation; deep structures are not on it, "
-            "and the flat medial wall is not cortex.", "png",
+            WORDS.say("surface_caption"), "png",
         )] if is_mni(run.layout.space) else []),
     ], what  # fmt: skip
 
@@ -319,7 +302,4 @@ def regions_outlined(atlas_name: str, registration: RegistrationConfig, groups: 
     return BrainImage(atlas.labels, np.asarray(atlas.grid.affine)), bodies
 
 
-MAPS = Question(
-    "maps", "Where does it look? Mean maps", "Mean maps", pages.MAPS, draw=build, requires=("relevance_bilateral",),
-    absent="There are no mean heatmaps yet.", tasks=ANY_TASK,
-)  # fmt: skip
+MAPS = Question.read(WORDS, "maps", draw=build, tasks=ANY_TASK)

@@ -17,9 +17,8 @@ from heatlas.pipeline.regions.ranking import METRICS, top_groups
 from heatlas.reports.content.run.summary import regions_that_differ
 from heatlas.reports.figures.gallery import Picture
 from heatlas.reports.figures.regions import draw_regions
-from heatlas.reports.frame import pages
 from heatlas.reports.frame.material import Material
-from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table, remark
+from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table, worded_columns
 from heatlas.reports.questions.comparisons import REGION_MEANS
 from heatlas.reports.questions.findings import (
     Leaders,
@@ -40,7 +39,10 @@ from heatlas.reports.questions.trust import bench_sentence
 from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.viewer.explorer import region_explorer
-from heatlas.reports.words.numbers import count, fixed, listing, number, p_cell, percent, signed
+from heatlas.reports.words.numbers import count, listing, number, signed
+from heatlas.reports.words.sentences import Words
+
+WORDS = Words(__file__)
 
 TOP = 25
 FOUNDING_NUMBER = {"sum": 3, "density": 4, "gain": 5}
@@ -109,9 +111,10 @@ def _boxes(
     scans, people = values["scan_id"].nunique(), values["participant_id"].nunique()
     return material.gallery.add(
         figure, file, f"{title}, {metric[1]} in {count(len(regions), 'region')}. {first}: {listing(regions[:5])}.",
-        f"{title}: {metric[1]} in the {len(regions)} leading bilateral groups, ranked by {ranked}. Boxes are quartiles "
-        "over scans, whiskers reach 1.5 times their range. "
-        f"{count(scans, 'scan')} of {count(people, 'participant')} in all.{' ' * bool(axis)}{axis}{found.sentence}",
+        WORDS.say(
+            "boxes_caption", title=title, quantity=metric[1], regions=len(regions), ranked=ranked, scans=scans,
+            people=people, axis=f" {axis}" if axis else "", found=found,
+        ),
     )  # fmt: skip
 
 
@@ -141,9 +144,8 @@ def leading_table(material: Material, names: Sequence[str]) -> PageTable:
         f"{count(scans, 'scan')} of {count(people, 'participant')} ({label})"
         for label, (scans, people) in sizes.items()
     )
-    caption = (
-        f"The {LISTED} leading regions of each map by density{f' in {run.positive}' * bool(run.task.classes)} "
-        f"and the regions among them that are too small to lead; means over participants, {said}."
+    caption = WORDS.say(
+        "leading_caption", LISTED=LISTED, in_class=f" in {run.positive}" * bool(run.task.classes), said=said
     )
     if "share_positive" in linked:
         caption += " Share of the map: sum divided by the absolute sums of all regions."
@@ -187,27 +189,15 @@ def whole_table(material: Material, name: str) -> PageTable:
         rows = rows.sort_values("density", ascending=False, kind="stable", na_position="last")
     rows = rows.assign(page=rows["group"].map(material.links.region).astype(object))
     taken = listing([f"{metric}, {scans}" for metric, (means, scans) in known.items() if len(means)])
-    columns = (
-        Column("group", "Region", link="page"), numeric("sum", "Sum"), numeric("density", "Density"),
-        numeric("gain", "Gain", fixed),
-    )  # fmt: skip
+    columns = worded_columns(WORDS, "whole_table")
     return page_table(rows, columns, f"{map_title(name)}, all regions; means over participants ({taken}).")
 
 
 def _leading_columns(run: RunRecord) -> tuple[Column, ...]:
     return (
-        Column("title", "Map"),
-        Column("group", "Region", link="page"),
-        numeric("voxels", "Voxels"),
-        numeric("voxel_share", "Share of voxels", lambda x: percent(x, 1)),
-        numeric("share_positive", f"Share of the map, {run.positive}", lambda x: percent(x, 1)),
-        numeric("share_negative", f"Share of the map, {run.negative}", lambda x: percent(x, 1)),
+        *worded_columns(WORDS, "leading_columns", run=run),
         numeric("density", f"Density, {run.positive}" if run.task.classes else "Density"),
-        numeric("density_place", "Place by density"),
-        numeric("gain", "Gain", fixed),
-        numeric("n_gain", "Gain, n", hint="participants with a known gain"),
-        numeric("gain_place", "Place by gain"),
-        Column("note", "Note", remark),
+        *worded_columns(WORDS, "leading_columns_2"),
     )
 
 
@@ -216,10 +206,7 @@ def build_table(material: Material) -> Mapping[str, Any]:
     explorer = region_explorer(material)
     if explorer is None:
         return {"components": [], **REGION_MEANS.build(material)}
-    lead = (
-        "Means over participants (each person's scans averaged first); gain is that of each scan against "
-        f"{material.run.negative} of the same test fold. The table has all maps and groups of scans, and each side."
-    )
+    lead = WORDS.say("table_lead", material=material)
     return {"lead": lead, "components": [explorer]}
 
 
@@ -228,13 +215,7 @@ def evidence_block(material: Material) -> dict[str, Any]:
     run, name = material.run, material.run.leading_map
     missed = sum_error(run, name)
     off = "" if missed is None else f": {missed.in_words}"
-    meaning = (
-        f"{regions_that_differ(run)} Evidence is what a region adds to the evidence for "
-        f"{run.task.words.explained}, compared with controls of the training part of the scan's network, in "
-        f"{run.evidence_unit}: the sum of {map_title(name)} over the "
-        "region. It is signed, and all regions and the unlabelled rest add up to the evidence of the scan less that of "
-        f"its reference, up to the error that group/evidence.tsv has of each scan{off}."
-    )
+    meaning = WORDS.say("evidence_meaning", regions_that_differ=regions_that_differ(run), run=run, name=name, off=off)
     return {
         "title": f"Evidence, {map_title(name)}", "meaning": meaning.strip(), "figure": _evidence_figure(material, name),
         "table": _evidence_table(material, name),
@@ -273,20 +254,10 @@ def _evidence_table(material: Material, name: str) -> PageTable | None:
         caption = f"Mean evidence over participants ({scans}), largest first."
     else:
         rows = tested.reset_index()
-        columns = [
-            numeric("mean_first", f"{run.positive}, logits", signed),
-            numeric("mean_second", f"{run.negative}, logits", signed),
-            numeric("difference", "Difference, logits", signed), numeric("ci_low", "from", signed),
-            numeric("ci_high", "to", signed), numeric("hedges_g", "Hedges' g", fixed),
-            numeric("hedges_g_low", "from", fixed), numeric("hedges_g_high", "to", fixed),
-            numeric("p_fwe", "Corrected p (family-wise)", p_cell), *place_columns(tested),
-        ]  # fmt: skip
+        columns = [*worded_columns(WORDS, "evidence_table", run=run), *place_columns(tested)]
         first = tested.iloc[0]
-        caption = (
-            f"Evidence of {count(int(first['n_first']), 'participant')} of {run.positive} and "
-            f"{int(first['n_second'])} of {run.negative}, largest Hedges' g first; "
-            f"{100 * run.config.statistics.confidence:g} % intervals. Difference, g and their intervals are within "
-            f"test folds. {TABLES['group_comparisons'].tests}"
+        caption = WORDS.say(
+            "evidence_caption", first=first, run=run, level=100 * run.config.statistics.confidence, TABLES=TABLES
         )
     rows = rows.assign(
         page=rows["group"].map(material.links.region).astype(object), voxels=rows["group"].map(voxels_of(run))
@@ -307,16 +278,11 @@ def kinds_table(material: Material) -> PageTable | None:
     labels = {str(scan): str(label) for scan, label in scans["label"].dropna().items()}
     found = shares_of_kinds(RELEVANCE_CHANNELS_TABLE.read(run.layout), labels)
     found = found.assign(title=found["map"].map(map_title))
-    columns = (
-        Column("title", "Map"), Column("image", "Image"), Column("label", "Class"), numeric("n", "Participants"),
-        numeric("share", "Share of relevance", lambda x: percent(x, 1)), numeric("sum", "Sum", signed),
-    )  # fmt: skip
+    columns = worded_columns(WORDS, "kinds_table")
     return page_table(
         found,
         columns,
-        "How much relevance lies in each kind of image. Share: the absolute sums of all regions by one kind, divided "
-        "by those of all kinds; mean over participants. A kind whose voxels vary more can have more relevance without "
-        f"telling more: compare with a network of each kind alone. By region: {RELEVANCE_CHANNELS_TABLE.file}.",
+        WORDS.say("kinds_caption", RELEVANCE_CHANNELS_TABLE=RELEVANCE_CHANNELS_TABLE),
     )
 
 
@@ -333,25 +299,17 @@ def _sums_of_evidence(run: RunRecord) -> Caution | None:
     name, unit = map_title(run.leading_map), run.evidence_unit
     missed = sum_error(run, run.leading_map)
     if missed is not None and missed.share > LARGEST_MISS:
-        return Caution(
-            "serious",
-            "The leading map does not add up.",
-            f"{name}: the sum over all voxels misses the evidence of a scan, compared with controls, by "
-            f"{missed.in_words}, in {unit}. Sums over regions are no more exact. DeepLIFT, where it is defined for the "
-            'network, adds up exactly: methods = ["deeplift"] in [attribution].',
-            "regions",
-        )
+        return Caution.read(WORDS, "sums-of-evidence", name=name, missed=missed, unit=unit)
     drawn = sum_error(run, run.leading_map, "sampling_error")
     if drawn is None or drawn.share <= LARGE_SAMPLING:
         return None
-    return Caution(
-        "serious" if drawn.share > SERIOUS_SAMPLING else "note",
-        "Regions of a single scan are approximate.",
-        f"{name} adds up because its points on the way from the controls are weighted to do so; unweighted they would "
-        f"miss the evidence of a scan by {drawn.in_words}, in {unit}. Sums over regions of one scan are as "
-        'uncertain, means over people less. For more points: settings = ["expected-gradients:alphas=4"] in '
-        "[attribution].",
-        "regions",
+    return Caution.read(
+        WORDS,
+        "sampling",
+        level="serious" if drawn.share > SERIOUS_SAMPLING else "note",
+        name=name,
+        drawn=drawn,
+        unit=unit,
     )
 
 
@@ -365,24 +323,17 @@ def _gain(run: RunRecord) -> Caution | None:
             titles.append(f"{map_title(name)}: {number(unknown)} of {count(values['group'].nunique(), 'region')}")
     if not titles:
         return None
-    return Caution(
-        "note",
-        "Gain is not known everywhere.",
-        f"There is no ratio where the mean sum of {run.negative} scans of a fold is not above 0. In at least one fold: "
-        f"{listing(titles)}.",
-        "regions",
-    )
+    return Caution.read(WORDS, "gain", run=run, titles=titles)
 
 
-REGIONS = Question(
-    "regions", "Which regions?", "Regions", pages.REGIONS, draw=build, requires=("relevance_bilateral",),
-    absent="Heatmaps have not been summed over regions yet.", tasks=ANY_TASK,
+REGIONS = Question.read(
+    WORDS,
+    "regions",
+    draw=build,
+    tasks=ANY_TASK,
     cautions=(
         Check("sums", _sums_of_evidence, ("evidence", "relevance_bilateral")),
         Check("gain", _gain, ("relevance_bilateral", "predictions")),
     ),
-)  # fmt: skip
-REGION_TABLE = Question(
-    "region-table", "All regions", "Region table", pages.REGIONS, draw=build_table, requires=("region_summary",),
-    absent="The summary over regions is written with the statistics; this run has none yet.", tasks=CLASSES,
-)  # fmt: skip
+)
+REGION_TABLE = Question.read(WORDS, "region-table", draw=build_table, tasks=CLASSES)

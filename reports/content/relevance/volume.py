@@ -18,14 +18,16 @@ from heatlas.pipeline.run.layout.scan_files import beta_of
 from heatlas.pipeline.statistics.associations.volume_association import ADJUSTED, REGION, VOLUME, WITHIN
 from heatlas.reports.figures.gallery import BLUE, GREY, INK, VERMILION, Picture, new_figure
 from heatlas.reports.frame.material import Material
-from heatlas.reports.frame.pages import CLINICAL
 from heatlas.reports.frame.tables import columns_of, page_table
 from heatlas.reports.questions.findings import Estimate, leading_regions, smaller_shares
 from heatlas.reports.questions.question import CLEAR, Answer, Caution, Check, Headline, Question, rows_where
 from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import count, fixed, interval, is_missing, listing, number, p_value
+from heatlas.reports.words.sentences import Words
 from heatlas.reports.words.wording import OWN, hippocampal_source
+
+WORDS = Words(__file__)
 
 _LEAD = (
     "If the network uses atrophy of the hippocampus, then among true positives those with a smaller hippocampus should "
@@ -88,27 +90,22 @@ def build(material: Material) -> Mapping[str, Any]:
 
 
 def _sources(run: RunRecord) -> str:
-    return (
-        f" Source of the hippocampal volumes: {hippocampal_source(run, whole=True)}. Pages of regions "
-        f"show other volumes ({OWN})."
-    )
+    return WORDS.say("sources", hippocampal_source=hippocampal_source(run, whole=True), OWN=OWN)
 
 
 def _survivors(rows: pd.DataFrame) -> str:
     """Which maps and coefficients survive correction over the maps."""
     clear = rows[rows["p_fdr"] < CLEAR]
-    said = [
-        f"{row['map']}, volume {row['volume']}, {row['estimator']} r\xa0=\xa0{fixed(row['r'], 3)}, "
-        f"corrected (FDR) {p_value(row['p_fdr'])}"
-        for row in clear.to_dict("records")
-    ]
+    said = [WORDS.say("survivor", row=row) for row in clear.to_dict("records")]
     if not len(rows):
         return ""
     against = " An r above 0 is the opposite of what atrophy predicts." if (clear["r"] > 0).any() else ""
-    return (
-        f" After correction over the maps, for each volume and coefficient, {number(len(clear))} of "
-        f"{count(len(rows), 'correlation')} {'is' if len(clear) == 1 else 'are'} significant"
-        f"{': ' + '; '.join(said) if said else ''}.{against}"
+    return WORDS.say(
+        "survivors",
+        clear=len(clear),
+        correlations=len(rows),
+        which=": " + "; ".join(said) if said else "",
+        against=against,
     )
 
 
@@ -162,10 +159,13 @@ def _scatter(material: Material) -> Picture | None:
         draw_volume_scatter(points, texts, units, f"{axis}\n({source})", centred, beside),
         "bohle2019-08_volume-scatter",
         f"Scatter of hippocampal relevance against {axis}: " + "; ".join(f"{t}, {texts[t]}" for t in points) + ".",
-        "Relevance summed over both hippocampi against their volume, one point per participant: filled, true "
-        f"positives, of which r is; {false_positives}. Volumes: {source}. "
-        f"{'They are divided by intracranial volume. ' if adjusted else ''}{_CENTRED if centred else ''}Corrected p "
-        "accounts for all maps (false discovery rate); uncorrected p is in the table. The line is a linear fit.",
+        WORDS.say(
+            "scatter_caption",
+            false_positives=false_positives,
+            source=source,
+            divided="They are divided by intracranial volume. " if adjusted else "",
+            centring=_CENTRED if centred else "",
+        ),
     )
 
 
@@ -185,8 +185,7 @@ def _curve(material: Material) -> Picture | None:
         draw_beta_curve([beta_of(name) or 0.0 for name in names], curves),
         "bohle2019-08b_volume-by-beta",
         f"Correlation of hippocampal relevance with volume by beta{within}, {count(n, 'participant')}.",
-        f"The same correlation for each β{within}, with its interval; n = {count(n, 'participant')}, volumes: "
-        f"{hippocampal_source(run)}. Corrected p values are in the table.",
+        WORDS.say("curve_caption", within=within, n=n, source=hippocampal_source(run)),
     )
 
 
@@ -284,17 +283,14 @@ def within_folds(estimate: Estimate) -> str:
     return " within test folds" if estimate.fold_held else ""
 
 
-_ATROPHY = "Does it agree with atrophy?"
-
-
 def _does_it_agree(run: RunRecord) -> Answer:
     """The answer of the summary."""
     name = run.leading_map
     estimate = volume_estimate(run, name)
     if not run.has("volume_association"):
-        return Answer(_ATROPHY, "Not known: the statistics have not been run yet.")
+        return Answer("Not known: the statistics have not been run yet.")
     if estimate is None:
-        return Answer(_ATROPHY, "Not known: there are no true positives with a hippocampal volume, or too few of them.")
+        return Answer("Not known: there are no true positives with a hippocampal volume, or too few of them.")
     guided = volume_estimate(run, "gb")
     known = [
         (map_title(one), estimate_of_map)
@@ -306,30 +302,40 @@ def _does_it_agree(run: RunRecord) -> Answer:
     source = hippocampal_source(run)
     confidence = run.config.statistics.confidence
     each = [
-        f"{title} r\xa0=\xa0{fixed(one.value)}{within_folds(one)} ({interval(one.low, one.high, 2, confidence)}, "
-        f"{p_value(one.p_fdr)}, FDR-corrected over the maps)"
+        WORDS.say(
+            "of_map",
+            title=title,
+            one=one,
+            within_folds=within_folds(one),
+            interval=interval(one.low, one.high, 2, confidence),
+        )
         for title, one in known
     ]
-    text = (
-        f"{_in_short([one for _, one in known])} Only true positives are compared here. If the network "
-        f"uses atrophy, r is negative: more {what} in a "
-        f"smaller hippocampus.{_not_grown(run, name)}"
+    text = WORDS.say(
+        "atrophy", in_short=_in_short([one for _, one in known]), what=what, not_grown=_not_grown(run, name)
     )
-    more = (
-        f"Among {count(estimate.participants, 'true-positive participant')}, "
-        f"{what} in the hippocampus and its volume ({source}){adjusted} correlate as follows: {'; '.join(each)}. "
-        f"{interval_against_p(known)}"
+    more = WORDS.say(
+        "atrophy_more",
+        estimate=estimate,
+        what=what,
+        source=source,
+        adjusted=adjusted,
+        each=each,
+        interval_against_p=interval_against_p(known),
     )
     if guided is not None:
         same = (guided.value < 0) == (estimate.value < 0)
         more += f"The two maps {'agree' if same else 'disagree'} in the sign."
     figure = f"r = {fixed(estimate.value)}"
-    caption = (
-        f"{what} and volume{' ÷ intracranial volume' * bool(adjusted)}{within_folds(estimate)}, {map_title(name)}, "
-        f"n = {count(estimate.participants, 'true positive')}, "
-        f"FDR-corrected {p_value(estimate.p_fdr)}"
+    caption = WORDS.say(
+        "atrophy_caption",
+        what=what,
+        per_intracranial=" ÷ intracranial volume" * bool(adjusted),
+        within_folds=within_folds(estimate),
+        name=name,
+        estimate=estimate,
     )
-    return Answer(_ATROPHY, text, figure, caption, more.strip())
+    return Answer(text, figure, caption, more.strip())
 
 
 def _not_grown(run: RunRecord, name: str) -> str:
@@ -348,8 +354,13 @@ def interval_against_p(known: Sequence[tuple[str, Estimate]]) -> str:
     ]
     around = [title for title, estimate in known if estimate.low <= 0 <= estimate.high and estimate.p_fdr < CLEAR]
     remarks = [
-        f"{listing(titles)} {'has an interval' if len(titles) == 1 else 'have intervals'} {word} 0 but a corrected p "
-        f"{side} 0.05"
+        WORDS.say(
+            "interval_against_p",
+            titles=titles,
+            has_intervals="has an interval" if len(titles) == 1 else "have intervals",
+            word=word,
+            side=side,
+        )
         for titles, word, side in ((without, "without", "not below"), (around, "with", "below"))
         if titles
     ]
@@ -377,10 +388,7 @@ def _own_volumes(run: RunRecord) -> Caution | None:
     from_jacobian = known["hippocampus_source"].astype(str).str.startswith(JACOBIAN_SOURCE)
     if not from_jacobian.any():
         return None
-    text = (
-        f"{number(int(from_jacobian.sum()))} of {count(len(known), 'hippocampal volume')} come from the Jacobian "
-        f"determinant of the registration; they miss whatever the warp does not follow ({RELIABILITY})."
-    )
+    text = WORDS.say("own_volumes", from_jacobian=int(from_jacobian.sum()), volumes=len(known), RELIABILITY=RELIABILITY)
     if not from_jacobian.all():
         text += " The others come from the input; volumes of the two kinds should not be compared."
     return Caution(
@@ -391,10 +399,10 @@ def _own_volumes(run: RunRecord) -> Caution | None:
     )
 
 
-VOLUME_AND_RELEVANCE = Question(
-    "volume", "Does relevance follow atrophy?", "Hippocampal volume", CLINICAL, draw=build,
-    requires=("volume_association",), absent="The association with hippocampal volume is not known: either the "
-    "statistics have not run, or no scan has a volume.",
+VOLUME_AND_RELEVANCE = Question.read(
+    WORDS,
+    "volume",
+    draw=build,
     cautions=(Check("own-volumes", _own_volumes, ("scans",)),),
-    headline=Headline(_ATROPHY, ("volume_association",), _does_it_agree),
-)  # fmt: skip
+    headline=Headline(("volume_association",), _does_it_agree),
+)

@@ -15,10 +15,8 @@ from markupsafe import Markup
 from heatlas.pipeline.cohort.people.inclusion import InclusionStep, scans_reached, steps
 from heatlas.pipeline.run.config.inclusion import read_rule
 from heatlas.reports.figures.gallery import OUTCOME_NAMES
-from heatlas.reports.frame import pages
 from heatlas.reports.frame.material import Material
-from heatlas.reports.frame.pages import SUMMARY
-from heatlas.reports.frame.tables import Column, PageTable, columns_of, numeric, page_table, remark
+from heatlas.reports.frame.tables import Column, PageTable, columns_of, numeric, page_table, remark, worded_columns
 from heatlas.reports.questions.question import ANY_TASK, Caution, Check, Question
 from heatlas.reports.read.people import ParticipantRecords
 from heatlas.reports.read.run_files import PREDICTIONS_OF, TABLES
@@ -32,12 +30,14 @@ from heatlas.reports.words.numbers import (
     is_missing,
     listing,
     number,
-    p_cell,
     p_value,
     percent,
     shortened,
 )
+from heatlas.reports.words.sentences import Words
 from heatlas.reports.words.wording import hippocampal_source
+
+WORDS = Words(__file__)
 
 _DROPPED = ("participant_id", "session_id", "scan_id", "diagnosis", "site", "reason")
 _FAILED = ("stage", "unit", "error", "message", "traceback")
@@ -180,17 +180,9 @@ def _demographics(run: RunRecord) -> PageTable | None:
     people = table.drop_duplicates("label").set_index("label")["n_participants"]
     columns = [Column("title", "Per participant")]
     columns += [Column(label, f"{label}, n = {number(people[label])}") for label in labels]
-    columns += [
-        numeric("hedges_g", "Hedges' g", fixed, "difference in standard deviations"),
-        numeric("hedges_g_low", "from", fixed),
-        numeric("hedges_g_high", "to", fixed),
-        numeric("p", "Uncorrected p", p_cell),
-    ]
+    columns += worded_columns(WORDS, "demographics")
     columns += [Column("test", "Test", remark)]
-    caption = (
-        "Participants analysed: mean ± standard deviation over participants, with the number of known values where "
-        f"some are missing. p values describe this sample. {TABLES['demographic_tests'].tests}"
-    )
+    caption = WORDS.say("demographics_caption", TABLES=TABLES)
     return page_table(pd.DataFrame(rows), columns, caption)
 
 
@@ -232,16 +224,9 @@ def build_participants(material: Material) -> Mapping[str, Any]:
     title, hint = f"Probability of {run.positive}", "mean over scans"
     probability = [numeric("probability", title, lambda x: fixed(x, 3), hint)] * bool(run.task.classes)
     columns = (
-        Column("participant_id", "Participant", link="page"),
-        Column("diagnosis", "Diagnosis"),
-        Column("outcome", "Outcome", remark),
-        Column("predicted", f"Predicted {run.task.column}", remark),
+        *worded_columns(WORDS, "build_participants", run=run),
         *probability,
-        Column("fold", "Fold", remark),
-        numeric("scans", "Scans"),
-        numeric("age", "Age, years", lambda x: fixed(x, 0), "at the first kept scan"),
-        Column("sex", "Sex"),
-        Column("site", "Site"),
+        *worded_columns(WORDS, "build_participants_2"),
     )
     caption = f"{count(len(rows), 'participant')} with kept scans; each name leads to a page."
     return {"table": page_table(pd.DataFrame(rows), columns, caption) if rows else None, "left_out": False}
@@ -325,12 +310,8 @@ def _few(run: RunRecord) -> Caution | None:
     counts = listing([f"{number(n)} {label}" for label, n in people.items()])
     if one_split:
         counts += " of the test part"
-    return Caution(
-        "serious" if smallest < VERY_FEW_PARTICIPANTS else "note",
-        "Few participants.",
-        f"The {run.task.words.answer} rests on {counts}. With so few, another sample "
-        "could give another ranking of regions.",
-        "cohort",
+    return Caution.read(
+        WORDS, "few", level="serious" if smallest < VERY_FEW_PARTICIPANTS else "note", run=run, counts=counts
     )
 
 
@@ -340,17 +321,10 @@ def _imbalanced(run: RunRecord) -> Caution | None:
     people = _people_by_class(run)
     small, large = min(people.values()), max(people.values())
     if small == 0:
-        return Caution("serious", "One class is empty.", f"No participant has the label "
-                       f"{min(people, key=lambda label: people[label])}.", "cohort")  # fmt: skip
+        return Caution.read(WORDS, "imbalanced", people=min(people, key=lambda label: people[label]))
     if large / small <= IMBALANCE:
         return None
-    return Caution(
-        "note",
-        "Classes are imbalanced.",
-        f"{listing([f'{number(n)} {label}' for label, n in people.items()])} participants. Read balanced accuracy, "
-        "not accuracy, and look at sensitivity and specificity apart.",
-        "performance",
-    )
+    return Caution.read(WORDS, "classes-imbalanced", people=[f"{number(n)} {label}" for label, n in people.items()])
 
 
 def _people_by_class(run: RunRecord, scans: pd.DataFrame | None = None) -> dict[str, int]:
@@ -387,12 +361,7 @@ def _unlike_classes(run: RunRecord) -> Caution | None:
             differing.append(f"{title} ({p_value(row['p'])})")
     if not differing:
         return None
-    return Caution(
-        "note",
-        "The classes differ in more than the disease.",
-        f"{run.positive} and {run.negative} differ in {listing(differing)}: the network may have learned part of this.",
-        "cohort",
-    )
+    return Caution.read(WORDS, "unlike-classes", run=run, differing=differing)
 
 
 def _contradictions(run: RunRecord) -> Caution | None:
@@ -403,19 +372,20 @@ def _contradictions(run: RunRecord) -> Caution | None:
         return None
     reasons = " ".join(shortened(reason, LONGEST_TEXT) for reason in rows["reason"].head(3))
     more = f" {number(len(rows) - 3)} more are in group/statistics/notes.tsv." if len(rows) > 3 else ""
-    return Caution("serious", "The tables of the input contradict themselves.", f"{reasons}{more}", "cohort")
+    return Caution.read(WORDS, "contradictions", reasons=reasons, more=more)
 
 
-PARTICIPANTS = Question(
-    "participants", "Everyone, one page each", "Participants", SUMMARY, draw=build_participants, requires=("scans",),
-    absent="The input has not been read yet.", tasks=ANY_TASK,
-)  # fmt: skip
-COHORT = Question(
-    "cohort", "Who is in it", "Cohort", pages.COHORT, draw=build, requires=("scans",),
-    absent="The input has not been read yet: there is no scans.tsv.", tasks=ANY_TASK,
+PARTICIPANTS = Question.read(WORDS, "participants", draw=build_participants, tasks=ANY_TASK)
+COHORT = Question.read(
+    WORDS,
+    "cohort",
+    draw=build,
+    tasks=ANY_TASK,
     cautions=(
-        Check("few", _few, ("scans",)), Check("imbalanced", _imbalanced, ("scans",)),
-        Check("dropped", _dropped, ("scans",)), Check("unlike-classes", _unlike_classes, ("demographic_tests",)),
+        Check("few", _few, ("scans",)),
+        Check("imbalanced", _imbalanced, ("scans",)),
+        Check("dropped", _dropped, ("scans",)),
+        Check("unlike-classes", _unlike_classes, ("demographic_tests",)),
         Check("contradictions", _contradictions, ("notes",)),
     ),
-)  # fmt: skip
+)

@@ -20,12 +20,14 @@ from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
 from heatlas.pipeline.run.plain_text import last_part, plain, without_folders
 from heatlas.reports.content.run.methods import PARAGRAPHS, recorded_source, version_of
-from heatlas.reports.frame import pages
 from heatlas.reports.frame.material import Material
 from heatlas.reports.questions.question import ANY_TASK, Question
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import listing
+from heatlas.reports.words.sentences import Words
 from heatlas.reports.words.wording import GLOSSARY
+
+WORDS = Words(__file__)
 
 
 @dataclass(frozen=True)
@@ -167,12 +169,7 @@ def methods_bibtex(run: RunRecord) -> str:
 
 def how_to_cite(run: RunRecord) -> str:
     """What to cite, beside the works that the methods text names."""
-    return (
-        f"Cite the program: The Heatlas developers. Heatlas{version_of(run, 'heatlas')}: from brain scans to a "
-        f"region-relevance report. Software. And the study that it follows: {REFERENCES['founding'].text} "
-        f"{REFERENCES['founding'].link} The methods text and all works that it cites are in logs/CITATION.md and "
-        "logs/CITATION.bib."
-    )
+    return WORDS.say("how_to_cite", version=version_of(run, "heatlas"), REFERENCES=REFERENCES)
 
 
 def credits(run: RunRecord) -> list[str]:
@@ -182,25 +179,11 @@ def credits(run: RunRecord) -> list[str]:
     if atlas.get("credit"):
         lines.append(f"Atlas {atlas.get('title', atlas.get('name', ''))}: {atlas['credit']}")
     if run.is_synthetic:
-        lines.append(
-            "The people of this run are synthetic: warped copies of the template brain with planted tissue loss. No "
-            "data of ADNI or of any real person were used."
-        )
+        lines.append(WORDS.say("synthetic"))
     elif run.provenance.get("sources", {}).get("input_layout") == "adni":
-        lines.append(
-            "Data were obtained from the Alzheimer's Disease Neuroimaging Initiative (ADNI) database "
-            "(adni.loni.usc.edu). The ADNI investigators contributed to the design and implementation of ADNI or "
-            "provided data, but took no part in this analysis. ADNI is funded by the National Institutes of Health "
-            "(U01 AG024904, U19 AG024904) and the Department of Defense (W81XWH-12-2-0012). Before publication, take "
-            "the current wording that ADNI's data use agreement asks for from its web site."
-        )
+        lines.append(WORDS.say("adni"))
     elif run.provenance.get("sources", {}).get("input_layout") == "oasis":
-        lines.append(
-            "Data were provided by OASIS (oasis-brains.org), principal investigators D. Marcus, R. Buckner, J. "
-            "Csernansky and J. Morris: P50 AG05681, P01 AG03991, P01 AG026276, R01 AG021910, P20 MH071616, U24 "
-            "RR021382. Cite Marcus et al. 2007 (OASIS-1, doi:10.1162/jocn.2007.19.9.1498) or 2010 (OASIS-2, "
-            "doi:10.1162/jocn.2009.21407). Nobody may be identified, and these terms go with the data."
-        )
+        lines.append(WORDS.say("oasis"))
     lines.append(
         "Template: ICBM 152 nonlinear asymmetric 2009c, McConnell Brain Imaging Centre, McGill University."
         if run.layout.space == DEFAULT_TEMPLATE
@@ -256,16 +239,10 @@ def build_credits(material: Material) -> Mapping[str, Any]:
     return {"credits": credits(material.run), "files": files}
 
 
-METHODS = Question("methods", "Methods text", "Methods", pages.METHODS, draw=build_methods, tasks=ANY_TASK)
-GLOSSARY_PAGE = Question(
-    "glossary", "Glossary", "Glossary", pages.METHODS, draw=build_glossary, tasks=ANY_TASK,
-)  # fmt: skip
-PROVENANCE = Question(
-    "provenance", "How to repeat this run", "Provenance", pages.PROVENANCE, draw=build_provenance, tasks=ANY_TASK,
-)  # fmt: skip
-CREDITS = Question(
-    "credits", "How to cite, credits and licences", "How to cite", pages.PROVENANCE, draw=build_credits, tasks=ANY_TASK,
-)  # fmt: skip
+METHODS = Question.read(WORDS, "methods", draw=build_methods, tasks=ANY_TASK)
+GLOSSARY_PAGE = Question.read(WORDS, "glossary", draw=build_glossary, tasks=ANY_TASK)
+PROVENANCE = Question.read(WORDS, "provenance", draw=build_provenance, tasks=ANY_TASK)
+CREDITS = Question.read(WORDS, "credits", draw=build_credits, tasks=ANY_TASK)
 
 
 NOT_COMPUTED = "Not computed: the run stopped before its statistics."
@@ -297,10 +274,10 @@ def model_card(run: RunRecord, controls: int) -> str:
     return "\n".join([
         f"# {told} from {config.cohort.kind.images}",
         "",
-        f"{len(run.models)} networks `{config.model.architecture}` ({parameters:,} parameters each), one per fold of "
-        f"one run of Heatlas {version('heatlas')}, seed {config.seed}. Input: brain in {run.layout.space} at "
-        f"{config.registration.resolution_mm:g} mm, {' × '.join(map(str, shape))} voxels, scaled to 0–1 in the brain. "
-        "Nothing here is the image of a single person.",
+        WORDS.say(
+            "card_networks", networks=len(run.models), run=run, config=config, parameters=parameters,
+            version=version("heatlas"), shape=" × ".join(map(str, shape)),
+        ),
         "",
         "    heatlas apply THIS_FOLDER NEW OUT",
         "",

@@ -24,7 +24,10 @@ from heatlas.reports.questions.analyses import ANALYSES
 from heatlas.reports.questions.comparisons import PRIMARY
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import count, listing, number, percent
+from heatlas.reports.words.sentences import Words
 from heatlas.reports.words.wording import variable_in_words
+
+WORDS = Words(__file__)
 
 
 def recorded_source(run: RunRecord, name: str) -> dict[str, Any]:
@@ -54,11 +57,16 @@ def _data(run: RunRecord) -> str:
         "a synthetic demo cohort with planted atrophy, in the layout of an ADNI download" if run.is_synthetic else kind
     )
     rule = f" (scans were included if {cohort.include})" if cohort.include else ""
-    text = (
-        f"{count(len(scans), cohort.kind.scan)} of {count(scans['participant_id'].nunique(), 'participant')} were "
-        f"found in {kind}; {number(len(kept))} were kept{rule}. {_task(run)}: "
-        f"{count(len(labelled), 'scan')} of "
-        f"{count(labelled['participant_id'].nunique(), 'participant')}, each scan labelled as at its own visit. "
+    text = WORDS.say(
+        "data",
+        count=count(len(scans), cohort.kind.scan),
+        everyone=scans["participant_id"].nunique(),
+        kind=kind,
+        kept=len(kept),
+        rule=rule,
+        task=_task(run),
+        scans=len(labelled),
+        people=labelled["participant_id"].nunique(),
     )
     if cohort.split == "folds":
         strata = "quantile" if cohort.target else "class"
@@ -66,11 +74,7 @@ def _data(run: RunRecord) -> str:
         if balanced := _balanced(run):
             text += f" and balanced for {balanced}"
     else:
-        text += (
-            f"Participants were divided once into training, validation "
-            f"({cohort.validation_participants_per_class} per class) and test "
-            f"({cohort.test_participants_per_class} per class), as in the founding study [@founding]"
-        )
+        text += WORDS.say("single_split", cohort=cohort)
     text += f"; no participant was in two parts (seed {run.config.seed})."
     if cohort.shuffle_labels:
         text += " As a control, labels were shuffled between participants."
@@ -144,22 +148,19 @@ def _registration(run: RunRecord) -> str:
         of_template = "the ICBM152 2009c nonlinear asymmetric template [@template]"
     if through:
         carried = listing([one.scan for one in (kind, *further) if one.through_t1w])
-        parts.append(
-            f"Each {carried} was registered to the T1-weighted scan of its session (rigid, mutual information), "
-            "and taken to the template by the transform of that scan in one interpolation."
-        )
+        parts.append(WORDS.say("through_t1w", carried=carried))
     parts.append(
-        f"{'T1-weighted scans' if through else 'Scans'} were registered with ANTs "
-        f"(ANTsPy{version_of(run, 'antspyx')} [@antsx]; rigid, affine and SyN stages "
-        f"with the parameters of {settings.transform} [@syn], one thread, fixed seed) to the brain of "
-        f"{of_template} at {number(settings.resolution_mm)} mm."
+        WORDS.say(
+            "registered",
+            which="T1-weighted scans" if through else "Scans",
+            version=version_of(run, "antspyx"),
+            settings=settings,
+            of_template=of_template,
+        )
     )
     doubtful = int(run.tables["registration"]["flags"].notna().sum())
     if doubtful:
-        parts.append(
-            "Registrations were flagged beyond fixed limits or, among ten or more scans, more than 3.5 robust standard "
-            f"deviations from the median: {count(doubtful, 'registration')}; the run's tables say what was decided."
-        )
+        parts.append(WORDS.say("flagged", doubtful=doubtful))
     return " ".join(parts)
 
 
@@ -172,10 +173,13 @@ def _training(run: RunRecord) -> str:
     if not run.models:
         return ""
     model, training = run.config.model, run.config.training
-    text = (
-        f"The network {family_of(model).described(model)}. It saw "
-        f"{'a box around the brain' if model.field_of_view == 'brain' else 'the whole template grid'}, each image "
-        f"scaled to the range 0 to 1 inside its brain mask{_cut_off(model)}.{_channels(run)}{_fitting(run)}"
+    text = WORDS.say(
+        "training",
+        described=family_of(model).described(model),
+        field="a box around the brain" if model.field_of_view == "brain" else "the whole template grid",
+        cut_off=_cut_off(model),
+        channels=_channels(run),
+        fitting=_fitting(run),
     )
     if training.participants < 1:
         text += f" Of the training participants of each class {percent(training.participants, 0)} were used."
@@ -190,10 +194,7 @@ def _channels(run: RunRecord) -> str:
     kinds = run.config.cohort.kinds
     if len(kinds) == 1:
         return ""
-    return (
-        f" The images of a session entered as channels ({all_images(kinds)}); a map is the sum of those of its "
-        f"channels, whose own sums are in {RELEVANCE_CHANNELS_TABLE.file}."
-    )
+    return WORDS.say("channels", all_images=all_images(kinds), RELEVANCE_CHANNELS_TABLE=RELEVANCE_CHANNELS_TABLE)
 
 
 def _fitting(run: RunRecord) -> str:
@@ -202,41 +203,26 @@ def _fitting(run: RunRecord) -> str:
     if training.networks_of:
         others = len({one for model in run.models.values() for one in model.get("participants", {}).get("train", ())})
         if run.without_labels:
-            return (
-                f" Its weights are those of a run on another cohort, one network of each of its folds ({others} people "
-                "in all). Each network predicted and explained each scan; logits, probabilities and maps were averaged."
-            )
-        return (
-            f" Its weights are those of the networks of all folds of a run on another cohort ({others} people), whose "
-            "logits were averaged. Nothing was trained on the present cohort but the simple predictors, whose folds "
-            "are those of this run."
-        )
+            return WORDS.say("applied", others=others)
+        return WORDS.say("all_folds", others=others)
     if run.is_given:
         known = "may" if run.may_have_seen else "did not"
         return f" Its training was not part of this study; the people of this study {known} take part in it."
     if is_solved(run.config.model):
         weighted = ", weighted by class" if training.balance_classes and run.task.classes else ""
-        return (
-            " Its weights were solved exactly from the training and validation parts of each fold, of voxels "
-            f"standardised over their scans{weighted}, by scikit-learn{version_of(run, 'scikit-learn')} [@sklearn]; "
-            "the penalty was that with the least loss in five inner folds of whole participants."
-        )
-    text = (
-        f" Training used Adam [@adam] (learning rate "
-        f"{training.learning_rate:g}{_SCHEDULES[training.learning_rate_schedule]}, "
-        f"weight decay {training.weight_decay:g}{_clipping(training.clip_gradients)}), {_loss(run)}"
+        return WORDS.say("solved", weighted=weighted, version=version_of(run, "scikit-learn"))
+    text = WORDS.say(
+        "adam",
+        training=training,
+        schedule=_SCHEDULES[training.learning_rate_schedule],
+        clipping=_clipping(training.clip_gradients),
+        loss=_loss(run),
     )
     if training.from_run:
         before = next(iter(run.models.values())).get("backbone_participants", ())
         text += f", from the weights of a network that had been trained with {count(len(before), 'participant')}"
     best = "highest validation balanced accuracy" if run.task.classes else "lowest validation mean absolute error"
-    text += (
-        f", batches of {training.batch_size}, left-right flips with probability {training.flip_probability:g} and "
-        f"shifts up to {count(training.max_shift_voxels, 'voxel')}, in PyTorch{version_of(run, 'torch')} [@torch]. It "
-        f"ended when the validation loss had not fallen for {training.patience} epochs after the first "
-        f"{training.min_epochs}, at most after {training.max_epochs}; the epoch with the {best} "
-        "was kept, among equals the one with the lowest validation loss, then the first."
-    )
+    text += WORDS.say("epochs", training=training, version=version_of(run, "torch"), best=best)
     if run.task.classes:
         text += " With few validation participants many epochs have the same accuracy, and then the loss decides."
     if training.augmentation.is_on:
@@ -282,27 +268,21 @@ def _attribution(run: RunRecord) -> str:
         text = "Every scan was explained by the same network" + "s" * bool(run.config.training.networks_of)
     if run.lrp_names:
         betas = listing([f"{beta:g}" for beta in settings.betas])
-        text += (
-            f", with layer-wise relevance propagation [@lrp], β-rule with β = {betas}, starting from the {start} of "
-            f"{run.task.explained}{of_whom}. Batch normalisation was {norm}; biases are not part "
-            "of the rule; the relevance that they absorb and all other losses are recorded"
-        )
+        text += WORDS.say("lrp", betas=betas, start=start, run=run, of_whom=of_whom, norm=norm)
     text += "."
     if GUIDED_MAP in run.map_names:
         text += f" Guided backpropagation [@guided], in absolute value, explains the {start} of {run.task.explained}."
     if run.evidence_maps:
-        text += (
-            f" {listing([map_title(name) for name in run.evidence_maps])} {_verb(len(run.evidence_maps))} each scan "
-            f"with {_reference(run)}; the values of such a map are evidence in {run.evidence_unit} and add up to the "
-            "evidence of the scan"
-            f"{' (the difference of the logits)' * bool(run.task.classes)} less that of these controls, up to an "
-            "error that is reported."
+        text += WORDS.say(
+            "evidence",
+            maps=[map_title(name) for name in run.evidence_maps],
+            verb=_verb(len(run.evidence_maps)),
+            reference=_reference(run),
+            run=run,
+            logits=" (the difference of the logits)" * bool(run.task.classes),
         )
     if any(name.startswith("inherent") for name in run.map_names):
-        text += (
-            " Inherent maps are the contributions of the network itself, which is one linear map of its encoded input "
-            "for each scan [@bcos]; nothing is estimated."
-        )
+        text += WORDS.say("inherent")
     known = (*run.lrp_names, GUIDED_MAP, *run.evidence_maps)
     others = [map_title(name) for name in run.map_names if name not in known]
     if others:
@@ -314,10 +294,7 @@ def _reference(run: RunRecord) -> str:
     """What maps relative to controls compare a scan with."""
     for model in run.models.values():
         if "mean_of_controls" in model:
-            return (
-                f"the mean image of {number(model['mean_of_controls'])} controls that the networks were trained with, "
-                "the only reference that an exported run holds"
-            )
+            return WORDS.say("reference", model=model)
     return f"up to {number(run.config.attribution.reference_size)} controls of the training part of its network"
 
 
@@ -333,11 +310,13 @@ def _regions(run: RunRecord) -> str:
     over = "participants, each by the mean of their scans" * (run.config.regions.gain_reference == "participants")
     own = OWN_REGIONS_TABLE.path(run.layout).is_file()
     beside = f" {OWN_REGIONS_TABLE.file} has their sums over a segmentation of each person, where there was one." * own
-    return (
-        f"Maps were summed over the regions of the atlas {atlas.get('title', run.config.regions.atlas)}, left and "
-        f"right pooled to {number(groups)} bilateral groups. Sum, density (sum per voxel) and gain (sum divided by the "
-        f"mean sum of {run.negative} of the same test fold, over {over or 'scans'}) follow the founding study "
-        f"[@founding]; gain is not given where its denominator is not positive.{beside}"
+    return WORDS.say(
+        "regions",
+        atlas=atlas.get("title", run.config.regions.atlas),
+        groups=groups,
+        run=run,
+        over=over or "scans",
+        beside=beside,
     )
 
 
@@ -345,25 +324,12 @@ def _statistics(run: RunRecord) -> str:
     if not run.has("performance"):
         return ""
     settings = run.config.statistics
-    text = (
-        f"The participant is the unit of inference: {100 * settings.confidence:g} % intervals of differences and "
-        "correlations are made with the critical value of the permuted statistic, those of means with Student's t "
-        "corrected for skewness [@hall], and those of performance on a logit scale with the standard error of "
-        f"{number(settings.bootstrap_samples)} bootstrap samples of participants within test folds and classes [@raowu]"
-    )
+    text = WORDS.say("intervals", level=100 * settings.confidence, settings=settings)
     if run.has("volume_association"):
-        text += (
-            f", and the correlation of relevance with hippocampal volume is tested by {number(settings.permutations)} "
-            "permutations of participants, p = (b + 1) / (m + 1) [@permutation]" + _change_within(run)
-        )
+        text += WORDS.say("volume", settings=settings) + _change_within(run)
     text += "."
     if run.has("group_comparisons"):
-        text += (
-            " Relevance of the classes is compared region by region over participants, whose scans are averaged "
-            f"first: Welch's t, {number(settings.permutations)} permutations of participants, the largest |t| over "
-            "all maps and regions for the family-wise p, Benjamini and Hochberg's false discovery rate [@fdr] beside "
-            f"it. {_networks(run)}"
-        )
+        text += WORDS.say("comparisons", settings=settings, networks=_networks(run))
     return text
 
 
@@ -371,19 +337,13 @@ def _change_within(run: RunRecord) -> str:
     table = run.tables["volume_association"]
     if table.loc[table["unit"] == WITHIN, "r"].isna().all():
         return ""
-    return (
-        ", and whether the two change together over the visits of a person by the repeated-measures correlation "
-        "[@rmcorr], the signs of participants' change in relevance being flipped"
-    )
+    return WORDS.say("change_within")
 
 
 def _networks(run: RunRecord) -> str:
     """What the comparison of the classes does about each fold having its own network."""
     if run.tables["group_comparisons"]["fold_held"].fillna(False).astype(bool).any():
-        return (
-            "Each fold has its own network: the test fold is a factor of the model, and participants are reassigned "
-            "within their fold only [@freedman_lane] [@winkler]."
-        )
+        return WORDS.say("fold_held")
     return "The test fold is not in the model."
 
 
@@ -395,9 +355,7 @@ def _curves(run: RunRecord) -> str:
     )
 
 
-_ORDER = (
-    "associations", "comparisons", "subgroups", "progression", "harmonisation", "norms", "shortcuts", "agreement",
-)  # fmt: skip
+_ORDER = ("associations", "comparisons", "subgroups", "progression", "harmonisation", "norms", "shortcuts", "agreement")
 """Questions in the order of the text; others follow."""
 
 

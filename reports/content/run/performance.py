@@ -15,15 +15,17 @@ from matplotlib.ticker import MaxNLocator
 from heatlas.pipeline.statistics.performance.classification import ALL_FOLDS
 from heatlas.reports.content.run.methods import loss_in_words
 from heatlas.reports.figures.gallery import BLUE, GREY, INK, VERMILION, Picture, new_figure
-from heatlas.reports.frame import pages
 from heatlas.reports.frame.material import Material
-from heatlas.reports.frame.tables import Column, columns_of, numeric, page_table, text
+from heatlas.reports.frame.tables import Column, columns_of, numeric, page_table, text, worded_columns
 from heatlas.reports.questions.findings import performance_estimate
 from heatlas.reports.questions.predictions import against_baselines
 from heatlas.reports.questions.question import ANY_TASK, Answer, Caution, Check, Headline, Question
 from heatlas.reports.read.run_record import OUTCOMES, RunRecord
-from heatlas.reports.words.numbers import count, fixed, interval, is_missing, listing, number, percent, sentence_case
+from heatlas.reports.words.numbers import count, fixed, interval, is_missing, number, percent, sentence_case
+from heatlas.reports.words.sentences import Words
 from heatlas.reports.words.wording import worded
+
+WORDS = Words(__file__)
 
 
 def confusion(run: RunRecord) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -112,9 +114,7 @@ def _curves(material: Material) -> Picture | None:
         draw_curves(points, texts, float(predictions["target"].mean()), run.positive),
         "performance_curves",
         areas.replace("\n", " "),
-        f"Out-of-fold predictions, {n}. Dashed: guessing or, for calibration, perfectly calibrated "
-        "probabilities. Calibration counts each participant once per bin; bars are Wilson intervals over participants. "
-        "Probabilities of different folds come from different networks.",
+        WORDS.say("curves_caption", n=n),
     )
 
 
@@ -139,14 +139,7 @@ def _n(predictions: pd.DataFrame) -> str:
 
 SCORES = {"balanced_accuracy": "balanced accuracy", "mae": "mean absolute error"}
 _TRAINING_COLUMNS = (
-    numeric("fold", "Fold"),
-    numeric("train", "Training participants"),
-    numeric("validation", "Validation participants"),
-    numeric("test", "Test participants"),
-    numeric("epochs", "Epochs"),
-    numeric("best_epoch", "Epoch kept"),
-    numeric("score", "Validation {score} of that epoch", lambda x: fixed(x, 3)),
-    numeric("validation_loss", "Validation loss of that epoch", lambda x: fixed(x, 3)),
+    *worded_columns(WORDS, "training_columns"),
     Column("ended_by", "Ended by", lambda x: text(x).replace("max_epochs", "largest number of epochs")),
 )
 
@@ -166,8 +159,7 @@ def build_training(material: Material) -> Mapping[str, Any]:
         figure,
         "training_curves",
         f"Loss and {score_name} by epoch for {count(len(run.histories), 'fold')}.",
-        f"Loss ({loss}) and {score_name} by epoch. The vertical line is the epoch whose weights were kept, "
-        "chosen on the validation participants; test participants are not used.",
+        WORDS.say("training_caption", loss=loss, score_name=score_name),
     )
     columns = [replace(column, title=column.title.format(score=score_name)) for column in _TRAINING_COLUMNS]
     table = page_table(pd.DataFrame(rows), columns, "Trained networks, one per fold.")
@@ -279,22 +271,14 @@ def _chance(run: RunRecord) -> Caution | None:
     estimate = performance_estimate(run, "balanced_accuracy")
     if estimate is None or is_missing(estimate.low) or estimate.low > 0.5:
         return None
-    return Caution(
-        "serious",
-        "The classifier may be guessing.",
-        f"The interval of the balanced accuracy, {fixed(estimate.low)} to {fixed(estimate.high)}, includes 0.5. "
-        "Heatmaps of a network that does not work explain nothing.",
-        "performance",
-    )
+    return Caution.read(WORDS, "chance", estimate=estimate)
 
 
 def _empty_outcomes(run: RunRecord) -> Caution | None:
     empty = [name for name in OUTCOMES if run.group_sizes.get(name, (1, 1))[0] == 0]
     if not empty:
         return None
-    return Caution(
-        "note", "Empty outcomes.", f"There is no scan among {listing(empty)}; figures leave them out.", "performance"
-    )
+    return Caution.read(WORDS, "empty-outcomes", empty=empty)
 
 
 def _miscalibrated(run: RunRecord) -> Caution | None:
@@ -304,23 +288,20 @@ def _miscalibrated(run: RunRecord) -> Caution | None:
     if off.empty:
         return None
     people = int(off["n_participants"].sum())
-    return Caution(
-        "note", "Probabilities are not calibrated.",
-        f"In {number(len(off))} of {count(len(table), 'bin')} of probability, the share of {run.positive} is not as "
-        f"predicted ({count(people, 'participant')}). Use probabilities to rank scans, not as chances.", "performance",
-    )  # fmt: skip
+    return Caution.read(WORDS, "miscalibrated", off=len(off), bins=len(table), run=run, people=people)
 
 
 def _not_converged(run: RunRecord) -> Caution | None:
     folds = [fold for fold, model in run.models.items() if model.get("converged") is False]
     if not folds:
         return None
-    return Caution(
-        "note" if len(folds) < len(run.models) else "serious",
-        "Training was cut off.",
-        f"{count(len(folds), 'fold')} of {number(len(run.models))} ({listing([f'fold {fold}' for fold in folds])}) "
-        "stopped at the largest number of epochs while the validation loss could still fall.",
-        "training",
+    return Caution.read(
+        WORDS,
+        "not-converged",
+        level="note" if len(folds) < len(run.models) else "serious",
+        folds=len(folds),
+        networks=len(run.models),
+        names=[f"fold {fold}" for fold in folds],
     )
 
 
@@ -332,14 +313,15 @@ def _not_learned(run: RunRecord) -> Caution | None:
     return Caution(
         "serious",
         "A network does no better than guessing." if run.is_given else "A network did not learn.",
-        f"In {count(len(folds), 'fold')} of {number(len(run.models))} ({listing([f'fold {fold}' for fold in folds])}) "
-        f"{'it' if run.is_given else 'even the best epoch'} is no better than guessing on the validation participants. "
-        "Heatmaps of such a network mean nothing.",
+        WORDS.say(
+            "not_learned",
+            folds=len(folds),
+            networks=len(run.models),
+            names=[f"fold {fold}" for fold in folds],
+            what="it" if run.is_given else "even the best epoch",
+        ),
         "training",
     )
-
-
-_HOW_GOOD = "How good is the classifier?"
 
 
 def _how_good(run: RunRecord) -> Answer:
@@ -347,33 +329,42 @@ def _how_good(run: RunRecord) -> Answer:
     estimate = performance_estimate(run, "balanced_accuracy")
     if estimate is None:
         if run.has("predictions") and not run.has("performance"):
-            return Answer(_HOW_GOOD, "There are predictions; the statistics will add measures and intervals.")
+            return Answer("There are predictions; the statistics will add measures and intervals.")
         if run.has("predictions"):
-            return Answer(_HOW_GOOD, "There are predictions, but no balanced accuracy over both classes.")
-        return Answer(_HOW_GOOD, "Not known: no network has been trained and tested yet.")
+            return Answer("There are predictions, but no balanced accuracy over both classes.")
+        return Answer("Not known: no network has been trained and tested yet.")
     confidence = run.config.statistics.confidence
     estimates = {metric: performance_estimate(run, metric) for metric in ("sensitivity", "specificity", "auc")}
     others = [f"{worded(metric)} {fixed(one.value)}" for metric, one in estimates.items() if one is not None]
-    text = (
-        f"Networks told {run.positive} from {run.negative} in people {run.in_whom} with a balanced accuracy of "
-        f"{fixed(estimate.value)} ({interval(estimate.low, estimate.high, 2, confidence)}), where 0.50 is guessing; "
-        f"{listing(others)}. This rests on {count(estimate.scans, 'scan')} of "
-        f"{count(estimate.participants, 'participant')}. {against_baselines(run)}"
+    text = WORDS.say(
+        "how_good",
+        run=run,
+        estimate=estimate,
+        interval=interval(estimate.low, estimate.high, 2, confidence),
+        others=others,
+        against_baselines=against_baselines(run),
     ).strip()
-    return Answer(_HOW_GOOD, text, fixed(estimate.value), f"balanced accuracy, n = {number(estimate.participants)}")
+    return Answer(text, fixed(estimate.value), f"balanced accuracy, n = {number(estimate.participants)}")
 
 
-PERFORMANCE = Question(
-    "performance", _HOW_GOOD, "Performance", pages.PERFORMANCE, draw=build,
-    requires=("predictions",), absent="There are no predictions yet.",
+PERFORMANCE = Question.read(
+    WORDS,
+    "performance",
+    draw=build,
     cautions=(
-        Check("chance", _chance), Check("miscalibrated", _miscalibrated, ("calibration",)),
+        Check("chance", _chance),
+        Check("miscalibrated", _miscalibrated, ("calibration",)),
         Check("empty-outcomes", _empty_outcomes),
     ),
-    headline=Headline(_HOW_GOOD, ("predictions", "performance"), _how_good),
-)  # fmt: skip
-TRAINING = Question(
-    "training", "Did the networks learn?", "Training", pages.TRAINING, draw=build_training, requires=("histories",),
-    absent="No network has been trained yet.", tasks=ANY_TASK,
-    cautions=(Check("not-learned", _not_learned), Check("not-converged", _not_converged),),
-)  # fmt: skip
+    headline=Headline(("predictions", "performance"), _how_good),
+)
+TRAINING = Question.read(
+    WORDS,
+    "training",
+    draw=build_training,
+    tasks=ANY_TASK,
+    cautions=(
+        Check("not-learned", _not_learned),
+        Check("not-converged", _not_converged),
+    ),
+)

@@ -14,42 +14,17 @@ from matplotlib.figure import Figure
 from heatlas.pipeline.registration.quality.doubt import MIRRORED, MIRRORED_REASON, NOT_KNOWN
 from heatlas.pipeline.registration.quality.outliers import MIN_COHORT
 from heatlas.reports.figures.gallery import BLUE, INK, VERMILION, Picture, new_figure
-from heatlas.reports.frame import pages
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.overviews import FLICKER
-from heatlas.reports.frame.tables import Column, numeric, page_table, remark
+from heatlas.reports.frame.tables import page_table, worded_columns
 from heatlas.reports.questions.question import ANY_TASK, Caution, Check, Question
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import LONGEST_TEXT, count, fixed, number, percent, shortened
+from heatlas.reports.words.sentences import Words
 
-_COLUMNS = (
-    Column("participant_id", "Participant"),
-    Column("session_id", "Session"),
-    Column("status", "Status"),
-    Column("flags", "Doubtful because", remark),
-    Column("decision", "Decision", remark),
-    Column("overview", "Overview", remark, hint="contours of the template on the scan", link="overview_url"),
-    Column("worst_regions", "Worst regions", remark, hint="correlation with the template in and around them"),
-    numeric("correlation", "Correlation", lambda x: fixed(x, 3), "with the template brain, inside its mask"),
-    numeric("dice", "Dice", lambda x: fixed(x, 3), "overlap of brain masks"),
-    numeric("min_jacobian", "Smallest Jacobian", lambda x: fixed(x, 3), "of the warp inside the mask; ≤ 0 is folding"),
-    numeric("nonpositive_jacobian_share", "Folded share", lambda x: percent(x, 2)),
-    numeric("rotation_degrees", "Rotation, °", lambda x: fixed(x, 1)),
-    numeric("scale", "Scale", lambda x: fixed(x, 3)),
-    numeric("affine_residual_mm", "Warp, mm", lambda x: fixed(x, 1), "root mean square displacement"),
-    numeric("brain_ml", "Brain, ml", lambda x: fixed(x, 0), "brain mask in the scan"),
-    numeric("dark_ml", "Dark as a lesion, ml", lambda x: fixed(x, 1), "largest connected part"),
-    numeric(
-        "outside_share", "Outside", lambda x: percent(x, 0), "share of the brain mask outside the template's brain"
-    ),
-    numeric(
-        "side_score",
-        "Sides",
-        lambda x: fixed(x, 2),
-        "asymmetry against that of the others; below 0, left and right may be exchanged",
-    ),
-    Column("brain_extraction", "Brain extraction"),
-)
+WORDS = Words(__file__)
+
+_COLUMNS = worded_columns(WORDS, "columns")
 _SUMMARY = ("correlation", "dice", "min_jacobian")
 SHOWN = 6  # doubtful scans whose overview is on the page; the others are linked
 
@@ -74,8 +49,7 @@ def build(material: Material) -> Mapping[str, Any]:
             draw_registration(good, outlying, named=material.shows_people),
             "registration_quality",
             f"Overlap and correlation with the template of {count(len(good), 'registered scan')}.",
-            f"Each point is one of {count(len(good), 'registered scan')}. Look at scans in the lower left corner in a "
-            "viewer before you rely on their relevance.",
+            WORDS.say("quality_caption", scans=len(good)),
         )
     return {
         "n": len(good),
@@ -114,8 +88,7 @@ def _overviews(doubtful: pd.DataFrame, material: Material) -> list[Picture]:
             content,
             f"registration_in_doubt_{len(pictures) + 1}",
             f"Nine slices of {shortened(row['participant_id'])} under the contours of the template.",
-            f"{shortened(row['participant_id'])}: {shortened(row['flags'], LONGEST_TEXT)}. Orange, the template's "
-            f"brain mask; blue, its white matter. L and R are the person's sides.{FLICKER}",
+            WORDS.say("overview_caption", row=row, shortened=shortened(row["flags"], LONGEST_TEXT), FLICKER=FLICKER),
         )
         pictures.append(replace(picture, template=material.template_overview))
     return pictures
@@ -204,12 +177,15 @@ def _registration(run: RunRecord) -> Caution | None:
     dropped = int((bad["decision"] == "drop").sum())
     first = shortened(bad.sort_values("correlation")["participant_id"].iloc[0])
     worst = f", the worst of them {first}" if run.config.report.people else ""
-    return Caution(
-        "note" if dropped == len(bad) else "serious",
-        "Registration is doubtful.",
-        f"Doubtful: {number(len(bad))} of {count(len(good), 'scan')}{worst}; {number(dropped)} dropped, "
-        f"{number(len(bad) - dropped)} kept. The relevance of kept scans may be counted in the wrong regions.",
+    return Caution.read(
+        WORDS,
         "registration",
+        level="note" if dropped == len(bad) else "serious",
+        bad=len(bad),
+        scans=len(good),
+        worst=worst,
+        dropped=dropped,
+        kept=len(bad) - dropped,
     )
 
 
@@ -221,12 +197,13 @@ def _mirrored(run: RunRecord) -> Caution | None:
     names = [shortened(name) for name in bad.sort_values("side_score")["participant_id"].astype(str)]
     more = f" and {number(len(names) - NAMED)} more" if len(names) > NAMED else ""
     who = f": {', '.join(names[:NAMED])}{more}" if run.config.report.people else ""
-    return Caution(
-        "note" if (bad["decision"] == "drop").all() else "serious",
-        f"{count(len(bad), 'scan')} {'looks' if len(bad) == 1 else 'look'} mirrored left to right.",
-        f"Their asymmetry is the opposite of the others'{who}. Compare them with "
-        "their source. Left and right regions of these scans would be exchanged.",
-        "registration",
+    return Caution.read(
+        WORDS,
+        "mirrored",
+        level="note" if (bad["decision"] == "drop").all() else "serious",
+        scans=len(bad),
+        bad=len(bad),
+        who=who,
     )
 
 
@@ -234,20 +211,16 @@ def _mostly_flagged(scans: int, bad: pd.DataFrame) -> Caution:
     """Flags that most scans have: no reason to doubt one scan more than another."""
     what = Counter(re.split(r" [\d.]", reason)[0] for flags in bad["flags"] for reason in str(flags).split("; "))
     reason, times = what.most_common(1)[0]
-    return Caution(
-        "note",
-        "Most registrations are flagged.",
-        f"{number(len(bad))} of {count(scans, 'scan')}, most often for: {shortened(reason)} ({number(times)}). So many "
-        "flags do not tell a bad scan from a good one: either the limits, which come from other images, do not fit the "
-        "preparation of these, or all were registered badly in the same way. A few of the overviews show which.",
-        "registration",
-    )
+    return Caution.read(WORDS, "mostly-flagged", bad=len(bad), scans=scans, reason=reason, times=times)
 
 
-REGISTRATION = Question(
-    "registration", "Do the scans lie on the template?", "Registration", pages.REGISTRATION, draw=build,
-    requires=("registration",), absent="No scan has been registered yet.", tasks=ANY_TASK,
+REGISTRATION = Question.read(
+    WORDS,
+    "registration",
+    draw=build,
+    tasks=ANY_TASK,
     cautions=(
-        Check("mirrored", _mirrored, ("registration",)), Check("registration", _registration, ("registration",)),
+        Check("mirrored", _mirrored, ("registration",)),
+        Check("registration", _registration, ("registration",)),
     ),
-)  # fmt: skip
+)

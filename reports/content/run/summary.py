@@ -7,7 +7,7 @@ are the leading map on the template, and the regions ranked by the size of the e
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -21,8 +21,7 @@ from heatlas.reports.content.relevance.volume import VOLUME_AND_RELEVANCE
 from heatlas.reports.content.run.performance import PERFORMANCE
 from heatlas.reports.figures.gallery import Picture
 from heatlas.reports.frame.material import Faults, Material
-from heatlas.reports.frame.pages import SUMMARY
-from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table
+from heatlas.reports.frame.tables import PageTable, page_table, worded_columns
 from heatlas.reports.questions.comparisons import PRIMARY, in_a_sentence
 from heatlas.reports.questions.findings import (
     BY_MEASURE,
@@ -60,7 +59,10 @@ from heatlas.reports.questions.question import (
 from heatlas.reports.questions.trust import bench_sentence, evaluated, found_by_the_map, order_of_networks
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.vector.charts import IntervalRow, draw_intervals
-from heatlas.reports.words.numbers import count, fixed, is_missing, listing, mid_sentence, number, shortened, signed
+from heatlas.reports.words.numbers import count, is_missing, listing, mid_sentence, number, shortened, signed
+from heatlas.reports.words.sentences import Words
+
+WORDS = Words(__file__)
 
 WHERE = "Where does it look?"
 
@@ -72,20 +74,15 @@ def where_it_looks(run: RunRecord) -> Answer:
     name = run.leading_map
     found = leading_evidence(run, name, BY_MEASURE)
     if not found.regions:
-        return Answer(WHERE, "Not known: the evidence of regions has not been compared between the classes.")
+        return Answer("Not known: the evidence of regions has not been compared between the classes.")
     tested = evidence_differences(run, name)
     level = 100 * run.config.statistics.confidence
     first = tested.loc[[found.regions[0]]].iloc[0]
-    text = (
-        f"The evidence for {run.positive} differs most in these regions: "
-        f"{with_places(tested, found.regions)}. Map: {mid_sentence(map_title(name))}, which "
-        f"compares each scan with controls that its network was trained with.{evaluated(run, name)}"
+    text = WORDS.say(
+        "evidence_differs", run=run, regions=with_places(tested, found.regions), name=name, verdict=evaluated(run, name)
     )
-    more = (
-        f"{count(int(first['n_first']), 'participant')} of {run.positive} and {number(first['n_second'])} of "
-        f"{run.negative}; differences in {run.evidence_unit}: "
-        f"{listing(leading_in_words(run, name, found.regions))}. In brackets: {level:g} % interval, Hedges' g "
-        f"[interval]. "
+    more = WORDS.say(
+        "evidence_more", first=first, run=run, leading_in_words=leading_in_words(run, name, found.regions), level=level
     )
     more += f"{found.sentence.strip()} " if found.sentence else ""
     founding = next((one for one in run.main_maps if one in run.lrp_names), None)
@@ -100,36 +97,42 @@ def where_it_looks(run: RunRecord) -> Answer:
     else:
         of = "all regions" if not may or found.regions[0] in may else "the regions that are not small"
         figure, caption = found.regions[0], f"first of {of}: {size}. {firsts_in_words(run, tested)}".strip()
-    return Answer(WHERE, text, figure, caption, more.strip())
+    return Answer(text, figure, caption, more.strip())
 
 
 def _regions_by_density(run: RunRecord, name: str) -> Answer:
     """Where a map without a unit lies: its densest regions, its largest shares and gains."""
     densities = summary_means(run, name, "density", run.positive)
     if densities.empty:
-        return Answer(WHERE, "Not known: no heatmaps have been summed over regions and analysed yet.")
+        return Answer("Not known: no heatmaps have been summed over regions and analysed yet.")
     parts = map_shares(run, name, run.positive)
     if len(parts) and parts.isna().all():
-        return Answer(WHERE, f"Not known: {map_title(name)} maps of {run.positive} hold no relevance.")
+        return Answer(f"Not known: {map_title(name)} maps of {run.positive} hold no relevance.")
     by_density, by_share = (leading_regions(run, name, metric) for metric in ("density", "sum"))
     people = run.group_sizes[run.positive][1]
     fewer = smaller_shares(run, name, tuple(dict.fromkeys([*by_density, *by_share])))
-    text = (
-        f"In scans of {run.positive} ({count(people, 'participant')}), relevance ({map_title(name)}) is densest in "
-        f"{in_words(by_density, parts)}. {firsts_in_words(run, densest(run, name))}"
+    text = WORDS.say(
+        "densest",
+        run=run,
+        people=people,
+        name=name,
+        regions=in_words(by_density, parts),
+        firsts_in_words=firsts_in_words(run, densest(run, name)),
     ).rstrip()
     if by_share:
-        text += (
-            f" Percentages are shares of the map; the largest shares lie in {in_words(by_share, parts)}."
-            f"{f' Of these, {fewer}.' if fewer else ''}"
+        text += WORDS.say(
+            "largest_shares", regions=in_words(by_share, parts), of_these=f" Of these, {fewer}." if fewer else ""
         )
     gains = summary_means(run, name, "gain", "TP")
     if len(gains):
         by_gain = leaders(run, gains, name, "gain", BY_MEASURE)
         hits = run.group_sizes["TP"][1]
-        more = (
-            f"Compared with {run.negative} (gain, {count(hits, 'true-positive participant')}), the largest ratios are "
-            f"in {in_words(by_gain.regions)}. {overlap_in_words(by_density, by_gain.regions)}"
+        more = WORDS.say(
+            "largest_gains",
+            run=run,
+            hits=hits,
+            regions=in_words(by_gain.regions),
+            overlap_in_words=overlap_in_words(by_density, by_gain.regions),
         )
     else:
         more = f"Gain against {run.negative} is not known."
@@ -137,7 +140,7 @@ def _regions_by_density(run: RunRecord, name: str) -> Answer:
     if small:
         named = listing([f"{mid_sentence(group)}, {number(n)}" for group, n in small.items()])
         more += f" Regions of fewer than {count(least_voxels(run), 'voxel')} are ranked but not named ({named})."
-    return Answer(WHERE, text, more=more)
+    return Answer(text, more=more)
 
 
 OUTLINED, RANKED = 5, 12
@@ -226,26 +229,33 @@ def build_ranking(material: Material) -> Mapping[str, Any]:
     classes = f"{run.positive} and {run.negative}"
     title = f"Hedges' g of the {measure}, {run.positive} against {run.negative}"
     caption = (
-        f"{title}: the {count(len(drawn), 'region')} with the largest values of {number(len(rows))}, by "
-        f"{mid_sentence(map_title(run.leading_map))}. Lines are {100 * run.config.statistics.confidence:g} % "
-        f"intervals; n = {number(first['n_first'])} and {number(first['n_second'])}. The upright line marks no "
-        f"difference. {firsts_in_words(run, rows)}".rstrip()
+        WORDS.say(
+            "ranking_caption",
+            title=title,
+            regions=len(drawn),
+            rows=len(rows),
+            run=run,
+            level=100 * run.config.statistics.confidence,
+            first=first,
+            firsts_in_words=firsts_in_words(run, rows),
+        ).rstrip()
         + found.sentence
     )
     null = "If the classes did not differ, g would be near 0 in every region."
     if rows["g_by_chance"].notna().any():
-        null = (
-            "The grey bar shows how large g becomes by chance alone: with the classes of the participants shuffled, "
-            f"{100 * run.config.statistics.confidence:g} % of the shuffles stay within it, even in the region and map "
-            "with the strongest result. A region whose point lies beyond it differs clearly."
-        )
+        null = WORDS.say("by_chance", level=100 * run.config.statistics.confidence)
     return {
         "chart": draw_intervals(drawn, title, f"{title}: {listing([row.name for row in drawn[:5]])}.", 0.0),
         "caption": caption,
         "null": null,
         "table": _table(rows, material, f"{title}, all regions."),
-        "answer": f"{_number_that_differ(clear, len(rows))} {classes} after correction."
-        f"{by_ranks(run.positive, run.negative, rows.reset_index())}{not_planted(run, rows)}",
+        "answer": WORDS.say(
+            "ranking_answer",
+            number_that_differ=_number_that_differ(clear, len(rows)),
+            classes=classes,
+            by_ranks=by_ranks(run.positive, run.negative, rows.reset_index()),
+            not_planted=not_planted(run, rows),
+        ),
     }
 
 
@@ -257,34 +267,25 @@ def not_planted(run: RunRecord, rows: pd.DataFrame) -> str:
         return ""
     if not others:
         return " All of them were planted."
-    return (
-        f" {number(len(passed) - len(others))} of these were planted; {listing(others)} "
-        f"{'was' if len(others) == 1 else 'were'} not: the network's answer may depend on more than the disease."
-    )
+    return WORDS.say("not_planted", planted=len(passed) - len(others), others=len(others))
 
 
 def _table(rows: pd.DataFrame, material: Material, caption: str) -> PageTable:
     """All regions with what the chart shows of the first."""
     linked = rows.rename_axis("group").reset_index()
     linked = linked.assign(page=linked["group"].map(material.links.region).astype(object))
-    columns = (
-        Column("group", "Region", link="page"), numeric("hedges_g", "Hedges' g", fixed),
-        numeric("hedges_g_low", "from", fixed), numeric("hedges_g_high", "to", fixed),
-        numeric("g_by_chance", "By chance", fixed, "what the clearest of all regions and maps reaches by chance"),
-        numeric("p_fwe", "Corrected p", lambda x: number(x, 2), "family-wise"), *place_columns(rows),
-    )  # fmt: skip
+    columns = (*worded_columns(WORDS, "table"), *place_columns(rows))
     return page_table(linked, columns, caption)
 
 
-BRAIN = Question(
-    "brain", WHERE, "Brain", SUMMARY, draw=build_brain, requires=("relevance_bilateral",),
-    absent="There are no heatmaps yet.", tasks=ANY_TASK,
-    headline=Headline(WHERE, ("predictions", "relevance_bilateral", "region_summary"), where_it_looks),
-)  # fmt: skip
-RANKING = Question(
-    "ranking", "Which regions differ most?", "Regions", SUMMARY, draw=build_ranking, requires=("group_comparisons",),
-    absent="Regions have not been compared between the classes yet.",
-)  # fmt: skip
+BRAIN = Question.read(
+    WORDS,
+    "brain",
+    draw=build_brain,
+    tasks=ANY_TASK,
+    headline=Headline(("predictions", "relevance_bilateral", "region_summary"), where_it_looks),
+)
+RANKING = Question.read(WORDS, "ranking", draw=build_ranking)
 
 
 @dataclass(frozen=True)
@@ -302,13 +303,16 @@ def summarise(run: RunRecord, faults: Faults | None = None) -> Summary:
     """The summary of a run, as far as it went; answers that cannot be given are added to `faults`."""
     faults, answers = faults or Faults(run.layout), []
     questions = _OF_TWO_CLASSES if run.task.kind.name == TWO_CLASSES else _OF_OTHER_TASKS
-    for headline in [one.headline for one in (_WITHOUT_LABELS if run.without_labels else questions) if one.headline]:
+    for question in _WITHOUT_LABELS if run.without_labels else questions:
+        headline, asked = question.headline, question.asked or question.title
+        if headline is None:
+            continue
         found, unusable = None, run.why_absent(*headline.tables)
         if not unusable:
-            found, unusable = faults.attempt(f"The answer to “{headline.asked}”", partial(headline.answer, run))
+            found, unusable = faults.attempt(f"The answer to “{asked}”", partial(headline.answer, run))
         if unusable:
-            found = Answer(headline.asked, f"{_NOT_KNOWN}. {unusable}")
-        answers += [found] if found is not None else []
+            found = Answer(f"{_NOT_KNOWN}. {unusable}")
+        answers += [replace(found, question=asked)] if found is not None else []
     answers.sort(key=lambda one: one.text.startswith(_NOT_KNOWN))  # no report begins with what is not known
     found_in_short, _ = faults.attempt("What was found", partial(_found, run))
     return Summary(_source(run), _asked(run), found_in_short or "", _trust(run), tuple(answers))
@@ -333,19 +337,10 @@ def _asked(run: RunRecord) -> str:
     whose = " of synthetic people" if run.is_synthetic else ""
     images = all_images(run.config.cohort.kinds)
     if run.config.training.networks_of:
-        return (
-            f"Networks that were trained on another cohort to {goal} were applied to {images}{whose}. "
-            "Heatmaps show which parts of the brain their answer rests on."
-        )
+        return WORDS.say("asked_of_others_networks", goal=goal, images=images, whose=whose)
     if run.is_given:
-        return (
-            f"A network that was trained elsewhere to {goal} was applied to {images}{whose}. Heatmaps "
-            "show which parts of the brain its answer rests on."
-        )
-    return (
-        f"A convolutional network was trained to {goal} in {images}{whose}. Heatmaps show which parts of "
-        "the brain its answer rests on."
-    )
+        return WORDS.say("asked_of_one_network", goal=goal, images=images, whose=whose)
+    return WORDS.say("asked", goal=goal, images=images, whose=whose)
 
 
 def _found(run: RunRecord) -> str:
@@ -353,10 +348,7 @@ def _found(run: RunRecord) -> str:
     sentences = []
     estimate = None if run.task.kind.name != TWO_CLASSES else performance_estimate(run, "balanced_accuracy")
     if estimate is not None:
-        sentences.append(
-            f"Networks told {run.positive} from {run.negative} in people {run.in_whom} with a balanced accuracy of "
-            f"{fixed(estimate.value)}."
-        )
+        sentences.append(WORDS.say("found", run=run, estimate=estimate))
     sentences.append(against_baselines(run))
     if run.task.kind.name == TWO_CLASSES:
         sentences.append(regions_that_differ(run))
