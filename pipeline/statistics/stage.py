@@ -82,7 +82,6 @@ from heatlas.pipeline.statistics.images.differences import (
 from heatlas.pipeline.statistics.normative.subtypes import NORMATIVE_TABLES, normative_tables
 from heatlas.pipeline.statistics.normative.w_scores import (
     W_FINGERPRINTS_TABLE,
-    W_SCORE_COLUMNS,
     W_SCORES_TABLE,
     Norm,
     fingerprint_table,
@@ -114,6 +113,7 @@ from heatlas.pipeline.statistics.shortcuts import (
     shortcut_table,
     site_prediction_table,
 )
+from heatlas.pipeline.statistics.tables import declared
 
 Tables = Mapping[str, pd.DataFrame]
 """Tables by name."""
@@ -121,15 +121,7 @@ Tables = Mapping[str, pd.DataFrame]
 DATA_PROBLEMS = (BadInputError, np.linalg.LinAlgError)
 """Errors that data can cause; any other exception is a programming error."""
 
-NOTES_COLUMNS = {
-    "analysis": "Analysis of the statistics stage, or inputs",
-    "tables": "Tables that are therefore missing; n/a for none",
-    "reason": "Reason, and what can be done",
-}
-NOTES_TABLE = Table(
-    "notes", NOTES_COLUMNS, "analysis that could not be made, or contradiction of inputs", "Why is a table missing?",
-    filled=("analysis", "reason"),
-)  # fmt: skip
+NOTES_TABLE = declared("notes")
 
 
 @dataclass(frozen=True)
@@ -336,7 +328,7 @@ def _norms_of_export(bundle: Bundle) -> Iterator[SharedNorms]:
 
 
 def applied_scores(layout: RunLayout, applied: AppliedScans, norms: list[ControlNorms | SharedNorms]) -> pd.DataFrame:
-    """One row per scan, source and group; columns of `W_SCORE_COLUMNS`."""
+    """One row per scan, source and group; columns of `W_SCORES_TABLE`."""
     by_source = {source.source: source for source in region_features(applied.values, applied.volumes(layout))}
     frame, tables = applied.frame, []
     for usual in norms:
@@ -359,4 +351,4 @@ def applied_scores(layout: RunLayout, applied: AppliedScans, norms: list[Control
                 **facts, "label": None, "fold": NO_FOLD, "source": usual.source, "group": usual.groups, "w": w[0],
                 "z": z[0], "note": notes,
             }))  # fmt: skip
-    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=list(W_SCORE_COLUMNS))
+    return pd.concat(tables, ignore_index=True) if tables else W_SCORES_TABLE.frame()

@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 
 from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
-from heatlas.pipeline.run.declared import Inference, Table, described
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
@@ -33,15 +32,16 @@ from heatlas.pipeline.statistics.arrays import Floats, Indices, Resampling
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.members import label_of, members_of
 from heatlas.pipeline.statistics.data.values import RelevanceColumns, joined, kinds_of, untested
-from heatlas.pipeline.statistics.groups.gains import PLACES, influence_on_r, places_by, write_places
+from heatlas.pipeline.statistics.groups.gains import influence_on_r, write_places
 from heatlas.pipeline.statistics.groups.subgroups import CLASS
 from heatlas.pipeline.statistics.linear.correlation import MatchedTest, Method, matched_test, partial_correlation, ranks
 from heatlas.pipeline.statistics.linear.design import Design
-from heatlas.pipeline.statistics.linear.fold_effect import EVEN, FOLD, fold_of_units, model_within_folds
-from heatlas.pipeline.statistics.linear.freedman_lane import TEST_INTERVAL, PermutationTest, inference
+from heatlas.pipeline.statistics.linear.fold_effect import FOLD, fold_of_units, model_within_folds
+from heatlas.pipeline.statistics.linear.freedman_lane import TEST_INTERVAL, PermutationTest
 from heatlas.pipeline.statistics.linear.permutations import Exchangeability
 from heatlas.pipeline.statistics.requested import Biomarker, biomarker_of, own_volume_note
 from heatlas.pipeline.statistics.resampling.bootstrap import NO_INTERVAL
+from heatlas.pipeline.statistics.tables import declared
 
 METHODS: Mapping[str, Method] = {
     "pearson": "pearson",
@@ -60,33 +60,7 @@ SMALL_CLASS = (
 )
 """Caveat by the sizes of the classes: so few people do not show how much they vary (docs/benchmarks/statistics.md)."""
 
-ASSOCIATIONS_COLUMNS = {
-    "biomarker": "Column of scans.tsv or clinical.tsv, ratio of two columns, or a volume; own volume: volume of the "
-    "region in the same row; for a regression task also target and corrected_gap of predictions.tsv",
-    "scan_group": "Scans included: all, a class, or TP, FP, TN, FN",
-    "estimator": "pearson or spearman; partial: Pearson adjusted for the covariates; partial spearman: the same on "
-    "ranks. All are adjusted for the test fold where covariates lists it",
-    "covariates": "Covariates adjusted for (test fold only for pearson and spearman); n/a for none",
-    "map": "Relevance map; n/a if the biomarker cannot be used",
-    **described("group"),
-    "metric": "density, sum, gain or share (sum divided by the absolute sums of all regions)",
-    "r": "Correlation over participants (each participant's scans averaged first), within test folds if adjusted for "
-    "fold; the effect size",
-    "ci_low": "Lower bound of the confidence interval over participants",
-    "ci_high": "Upper bound of the confidence interval",
-    **inference("interval"),
-    **places_by("r", "all but Pearson's and partial r with the target"),
-    "slope": f"Change of relevance per unit of the biomarker, adjusted for the covariates, if for fold {EVEN}; n/a for "
-    "ranks",
-    **inference("p"),
-    "p_fwe": "Family-wise p: corrected by the largest |r| of each permutation over the family",
-    **inference("p_fdr", "family", "n_participants", "n_scans", "n_permutations", "exact", "note"),
-}
-ASSOCIATIONS_TABLE = Table(
-    "associations", ASSOCIATIONS_COLUMNS, "biomarker, map, region, metric, estimator and group of scans",
-    "Does relevance follow clinical measures and volumes?", filled=("n_participants",), later=tuple(PLACES),
-    inference=Inference("exploratory", "all regions, maps and metrics of one biomarker, group of scans and estimator"),
-)  # fmt: skip
+ASSOCIATIONS_TABLE = declared("associations")
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,8 +98,8 @@ def associations_tables(inputs: StatisticsInputs) -> pd.DataFrame:
             continue
         for scan_group in settings.associations.scan_groups if classes else ("all",):
             blocks += _of_biomarker(inputs, columns, biomarker, scan_group)
-    table = pd.concat(blocks, ignore_index=True) if blocks else pd.DataFrame(columns=list(ASSOCIATIONS_COLUMNS))
-    return table[list(ASSOCIATIONS_COLUMNS)]
+    table = pd.concat(blocks, ignore_index=True) if blocks else ASSOCIATIONS_TABLE.frame()
+    return table[list(ASSOCIATIONS_TABLE.meanings)]
 
 
 def _of_biomarker(
@@ -154,7 +128,7 @@ def _of_biomarker(
         except BadInputError as error:
             why = str(error).replace("_biomarker", biomarker.name)
             block = untested(ASSOCIATIONS_TABLE, biomarker=biomarker.name, note=why)
-        blocks.append(block.assign(**base).reindex(columns=list(ASSOCIATIONS_COLUMNS)))
+        blocks.append(block.assign(**base).reindex(columns=list(ASSOCIATIONS_TABLE.meanings)))
     return blocks
 
 
@@ -280,25 +254,7 @@ AUTO = "auto"
 FALLBACKS = ("hippocampus/tiv", "hippocampus", "nwbv", "mmse")
 """What ``biomarker = "auto"`` stands for: the first that any explained scan has; volumes before scores."""
 EXCHANGED = "residuals of participants given the covariates (Freedman-Lane)"
-_SAME = (
-    "map", "metric", "group", "biomarker", "scan_group", "covariates", "r", "ci_low", "ci_high", "interval", "slope",
-    "p", "n_participants", "n_scans", "n_permutations", "exact", "note",
-)  # fmt: skip
-PRIMARY_COLUMNS = {name: ASSOCIATIONS_COLUMNS[name] for name in _SAME} | {
-    "map": "Relevance map: as [statistics.primary] map says, or the first evidence map of the run, or its first map",
-    "metric": "density, sum (of an evidence map: evidence in logits), gain or share (sum divided by the absolute sums "
-    "of all regions)",
-    "biomarker": "What relevance is correlated with: a column, a ratio of two columns, or a volume",
-    "scan_group": "Scans included: all (with the class held), a class, or TP, FP, TN, FN",
-    "covariates": "Covariates held, with fold for the test fold; n/a if there is no value",
-    "p": "Two-sided permutation p over participants, (b+1)/(m+1)",
-    "exchanged": "What a permutation exchanges",
-}
-PRIMARY_TABLE = Table(
-    "primary", PRIMARY_COLUMNS, "run", "What is the answer to the primary question, named before any result?",
-    filled=("metric", "group", "biomarker", "scan_group", "n_participants"),
-    inference=Inference("primary", "this one test"),
-)  # fmt: skip
+PRIMARY_TABLE = declared("primary")
 
 
 def primary_tables(inputs: StatisticsInputs) -> pd.DataFrame:
@@ -318,7 +274,7 @@ def primary_tables(inputs: StatisticsInputs) -> pd.DataFrame:
         row = untested(ASSOCIATIONS_TABLE, biomarker=chosen, note=reason).assign(exchanged=None)
     named = {"map": name, "metric": metric, "group": asked.region, "biomarker": chosen}
     row = row.assign(**named, scan_group=label_of(inputs, asked.scan_group), note=joined(why, row["note"].iloc[0]))
-    return row[list(PRIMARY_COLUMNS)]
+    return row[list(PRIMARY_TABLE.meanings)]
 
 
 def _require_defined(inputs: StatisticsInputs, name: str | None) -> None:

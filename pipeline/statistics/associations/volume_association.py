@@ -30,7 +30,6 @@ from numpy.typing import NDArray
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.registration.settled import JACOBIAN_SOURCE
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
-from heatlas.pipeline.run.declared import Inference, Table, described
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Floats
@@ -50,6 +49,7 @@ from heatlas.pipeline.statistics.linear.permutations import Exchangeability, add
 from heatlas.pipeline.statistics.linear.studentised import critical_values
 from heatlas.pipeline.statistics.resampling.bootstrap import NO_INTERVAL
 from heatlas.pipeline.statistics.resampling.means import sign_flips
+from heatlas.pipeline.statistics.tables import declared
 
 REGION = "Hippocampus"
 VOLUME = "hippocampus_mm3"
@@ -63,51 +63,8 @@ SKEWED = (
     "Pearson's r misses up to 11 %; that of Spearman's does not"
 )
 
-ASSOCIATION_COLUMNS = {
-    "map": "Relevance map whose sum over both hippocampi is correlated with their volume, over true-positive scans",
-    "volume": "hippocampus_mm3, or hippocampus/tiv: divided by total intracranial volume",
-    "unit": "participant: means over each participant's scans (primary); scan: one point per scan (descriptive); "
-    "within participant: deviations from participants' means, for those with several visits, i.e. whether relevance "
-    "and volume change together (repeated-measures correlation, not adjusted for time)",
-    "estimator": "pearson or spearman; within participant: pearson only",
-    "r": "Correlation coefficient, within test folds if fold_held",
-    "fold_held": "Whether the correlation is adjusted for the test fold (each fold's maps come from its own network)",
-    "ci_low": "Lower bound of the interval of r",
-    **described("ci_high"),
-    "interval": "Fisher z: Student's t in Fisher's z, with the error from each participant's influence on r; made to "
-    "exclude 0 exactly where p is at most 1 - confidence; none",
-    "p": "Two-sided permutation p over participants, within test folds if fold_held (scan: between participants with "
-    "the same number of scans; within participant: flipping the signs of participants' changes in relevance); "
-    "(b+1)/(m+1), or exact",
-    **described("p_fdr", "family"),
-    "n_participants": "Participants with a true-positive scan and a volume; within participant: with several",
-    "n_scans": "True-positive scans with a volume of these participants",
-    "n_permutations": "Number of permutations or sign flips",
-    "exact": "true if all distinct permutations or flips were used",
-    **described("note"),
-}
-VOLUME_ASSOCIATION_TABLE = Table(
-    "volume_association", ASSOCIATION_COLUMNS, "map, volume, unit and estimator",
-    "Does relevance in the hippocampus follow its volume?", filled=("map", "volume", "unit", "estimator", "fold_held",
-    "n_participants", "n_scans"),
-    inference=Inference("secondary", "all maps of one volume, unit and estimator"),
-)  # fmt: skip
-POINT_COLUMNS = {
-    **described("participant_id", "session_id"),
-    "scan_id": "Identifier of the image in its source; scans predicted to be of the positive class",
-    "outcome": "TP, of which the correlations are, or FP, drawn beside them",
-    "fold": "Test fold, whose maps come from one network",
-    **described("map"),
-    "relevance_sum": "Sum of the map over both hippocampi",
-    "hippocampus_mm3": "Volume of both hippocampi in mm3",
-    "tiv_mm3": "Total intracranial volume in mm3",
-    "hippocampus_per_tiv": "hippocampus_mm3 divided by tiv_mm3",
-    "hippocampus_source": "Source of the hippocampal volume, or why there is none",
-}
-VOLUME_POINTS_TABLE = Table(
-    "volume_points", POINT_COLUMNS, "participant and map", "The points behind volume_association",
-    filled=("participant_id", "map", "fold", "outcome"), finite=True,
-)  # fmt: skip
+VOLUME_ASSOCIATION_TABLE = declared("volume_association")
+VOLUME_POINTS_TABLE = declared("volume_points")
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,7 +107,7 @@ def volume_points(values: RelevanceValues, scans: Sequence[Scan]) -> pd.DataFram
     """
     positive = np.flatnonzero(values.scans["outcome"].isin(["TP", "FP"]))
     if REGION not in values.groups or not len(positive):
-        return pd.DataFrame(columns=list(POINT_COLUMNS))
+        return VOLUME_POINTS_TABLE.frame()
     sums = values.sums[positive, :, values.groups.index(REGION)]
     keys = ["participant_id", "session_id", "scan_id", "outcome", "fold"]
     identity = values.scans.iloc[positive][keys].reset_index(drop=True)
@@ -162,13 +119,13 @@ def volume_points(values: RelevanceValues, scans: Sequence[Scan]) -> pd.DataFram
     tiv = identity["tiv_mm3"].where(identity["tiv_mm3"] > 0)
     identity["hippocampus_per_tiv"] = identity["hippocampus_mm3"] / tiv
     blocks = [identity.assign(map=name, relevance_sum=sums[:, i]) for i, name in enumerate(values.maps)]
-    return pd.concat(blocks, ignore_index=True)[list(POINT_COLUMNS)]
+    return pd.concat(blocks, ignore_index=True)[list(VOLUME_POINTS_TABLE.meanings)]
 
 
 def volume_association(
     points: pd.DataFrame, maps: Sequence[str], has_region: bool, settings: StatisticsConfig, seed: int
 ) -> pd.DataFrame:
-    """Correlations for every map, volume, unit and estimator; columns of `ASSOCIATION_COLUMNS`.
+    """Correlations for every map, volume, unit and estimator; columns of `VOLUME_ASSOCIATION_TABLE`.
 
     `points` are the true positives of `volume_points`; `has_region` says whether the atlas has the bilateral
     group `REGION`. A row without a value has the reason in its note.
@@ -187,7 +144,7 @@ def volume_association(
                     {"map": name, "volume": volume, "unit": unit} | row
                     for row in _rows(paired, unit, joined(note, why), settings, rng)
                 ]
-    table = pd.DataFrame(rows, columns=[name for name in ASSOCIATION_COLUMNS if name not in ("p_fdr", "family")])
+    table = VOLUME_ASSOCIATION_TABLE.without("p_fdr", "family").frame(rows)
     return add_false_discovery_rate(table, ["volume", "unit", "estimator"], "maps")
 
 

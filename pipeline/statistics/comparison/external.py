@@ -18,7 +18,6 @@ from statsmodels.stats.proportion import proportion_confint
 
 from heatlas.pipeline.regions.effect_size import hedges_g
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
-from heatlas.pipeline.run.declared import Table, described
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.bundle_layout import open_bundle
 from heatlas.pipeline.run.layout.run_layout import RunLayout
@@ -31,7 +30,6 @@ from heatlas.pipeline.statistics.data.values import INTENSITY, participant_codes
 from heatlas.pipeline.statistics.groups.summaries import TOTAL, demographics, welch
 from heatlas.pipeline.statistics.images.differences import rank_correlation
 from heatlas.pipeline.statistics.performance.classification import (
-    CALIBRATION_COLUMNS,
     FEW,
     FEW_WRONG,
     calibration_table,
@@ -42,7 +40,6 @@ from heatlas.pipeline.statistics.performance.classification import (
 from heatlas.pipeline.statistics.resampling.bootstrap import (
     AS_IT_IS,
     FISHER,
-    INTERVAL_OF_SCALED,
     LOGIT,
     NO_INTERVAL,
     Intervals,
@@ -51,6 +48,7 @@ from heatlas.pipeline.statistics.resampling.bootstrap import (
     strata_of,
     with_exact_shares,
 )
+from heatlas.pipeline.statistics.tables import declared
 
 MEASURES = ("auc", "balanced_accuracy", "sensitivity", "specificity", "brier", "probability_less_share")
 AREA_NOTE = "area of the run within folds (a network and its own test people), of the new cohort over all scans"
@@ -63,39 +61,8 @@ ATTENUATED = (
 )
 """What a rank correlation of estimated sizes cannot show (docs/benchmarks/statistics.md)."""
 
-COLUMNS = {
-    "part": "performance, regions, people, images or sites",
-    "measure": "auc, balanced_accuracy, sensitivity, specificity, brier, probability_less_share (mean probability less "
-    "share of the positive class: calibration in the large); rank_correlation (of Hedges' g of the classes over "
-    "regions, by density); share_positive (of participants); variables of demographics; intensity (of registered scans "
-    "of the negative class: median over regions of the absolute Hedges' g between the cohorts); known_sites (share of "
-    "the new participants)",
-    "label": "Class, or all",
-    "map": "Map of rank_correlation; n/a for other measures",
-    "run": "Value in the cohort of the run that the networks are from, out of fold",
-    "new": "Value in this cohort",
-    "estimate": "new less run; of regions the rank correlation, of variables with a standard deviation Hedges' g, of "
-    "images the median. Noise in g draws a rank correlation towards 0",
-    "ci_low": "Lower bound of the interval of estimate, participants of both cohorts drawn apart",
-    **described("ci_high"),
-    "interval": INTERVAL_OF_SCALED + "; Welch's t; Newcombe (square-and-add of the intervals of both cohorts: Wilson's "
-    "for shares of people, sensitivity and specificity, else that of performance.tsv); none",
-    "by_chance": "Of images: 95 % quantile of the estimate where people change cohorts at random",
-    "n_run": "Participants of the run",
-    "n_new": "Participants of this cohort",
-    "note": "Caveat, or why there is no value",
-}
-EXTERNAL_TABLE = Table(
-    "external_validation", COLUMNS, "measure, class and map",
-    "Does it hold in another cohort, and are the cohorts alike?",
-    filled=("part", "measure", "n_run", "n_new"),
-)  # fmt: skip
-EXTERNAL_CALIBRATION_TABLE = Table(
-    "external_calibration", {"cohort": "run: that the networks are from, out of fold; new: this one",
-                             **CALIBRATION_COLUMNS},
-    "cohort and bin of probability", "Do predicted probabilities match frequencies in both cohorts?",
-    filled=("cohort", "low", "high", "n_participants"),
-)  # fmt: skip
+EXTERNAL_TABLE = declared("external_validation")
+EXTERNAL_CALIBRATION_TABLE = declared("external_calibration")
 
 
 def external_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]:
@@ -131,7 +98,7 @@ class Cohorts:
 
 
 def _row(part: str, measure: str, n: tuple[int, int], **values: Any) -> dict[str, Any]:
-    nothing: dict[str, Any] = dict.fromkeys(COLUMNS) | {"interval": NO_INTERVAL}
+    nothing: dict[str, Any] = dict.fromkeys(EXTERNAL_TABLE.meanings) | {"interval": NO_INTERVAL}
     return nothing | {"part": part, "measure": measure, "label": TOTAL, "n_run": n[0], "n_new": n[1]} | values
 
 

@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
-from heatlas.pipeline.run.declared import Inference, Table, described
 from heatlas.pipeline.run.layout.scan_files import beta_of
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
@@ -31,6 +30,7 @@ from heatlas.pipeline.statistics.arrays import Flags, Floats
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.values import RelevanceValues, participant_codes, participant_means
 from heatlas.pipeline.statistics.linear.permutations import p_value
+from heatlas.pipeline.statistics.tables import declared
 
 AT_ONCE = 500
 """Permutations per chunk; bounds memory (500 x 5 rankings x 68 regions: 1.4 MB)."""
@@ -103,31 +103,7 @@ def _spread(ranks: Floats) -> Floats:
 
 METRICS = ("sum", "density")
 
-AGREEMENT_COLUMNS = {
-    "between": "What the rankings differ in: folds, betas, methods or runs",
-    "map": "Relevance map; n/a if the rankings come from several maps",
-    "metric": "Metric that regions are ranked by: mean sum or mean density over participants",
-    "scans": "Scans included: all, or those of the positive class",
-    "rankings": "Names of the rankings",
-    "n_rankings": "Number of rankings",
-    "n_regions": "Bilateral groups with a value in every ranking",
-    "kendall_w": "Kendall's coefficient of concordance, corrected for ties: 1 for full agreement, about 1 / "
-    "n_rankings for unrelated rankings",
-    "p": "p of W from permuting each ranking independently, (b+1)/(m+1); a small p only says that the rankings are "
-    "not unrelated",
-    "top": "Number of top regions compared",
-    "overlap": "Share of the top regions that two rankings have in common, averaged over pairs",
-    "overlap_chance": "Expected overlap of unrelated rankings: top / n_regions",
-    "overlap_p": "p of the overlap, from the same permutations",
-    "n_permutations": "Permutations",
-    "n_participants": "Participants included (for folds: over all folds)",
-    **described("n_scans", "note"),
-}
-RANKING_AGREEMENT_TABLE = Table(
-    "ranking_agreement", AGREEMENT_COLUMNS, "what is compared, map, metric and group of scans",
-    "Do other networks, betas or methods rank the regions alike?",
-    inference=Inference("exploratory", "each row alone"),
-)  # fmt: skip
+RANKING_AGREEMENT_TABLE = declared("ranking_agreement")
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,8 +126,8 @@ def ranking_agreement_tables(inputs: StatisticsInputs) -> pd.DataFrame:
 
 
 def agreement_table(rankings: Iterator[Rankings], settings: StatisticsConfig, seed: int) -> pd.DataFrame:
-    """One row per set of rankings; columns of `AGREEMENT_COLUMNS`."""
-    table = pd.DataFrame([_row(pair, settings, seed) for pair in rankings], columns=list(AGREEMENT_COLUMNS))
+    """One row per set of rankings; columns of `RANKING_AGREEMENT_TABLE`."""
+    table = RANKING_AGREEMENT_TABLE.frame(_row(pair, settings, seed) for pair in rankings)
     return table.astype(dict.fromkeys(("n_regions", "top", "n_permutations"), "Int64"))
 
 
@@ -202,7 +178,7 @@ def _of(
 
 
 def _row(rankings: Rankings, settings: StatisticsConfig, seed: int) -> dict[str, Any]:
-    row: dict[str, Any] = dict.fromkeys(AGREEMENT_COLUMNS) | {
+    row: dict[str, Any] = dict.fromkeys(RANKING_AGREEMENT_TABLE.meanings) | {
         "between": rankings.between, "map": rankings.map, "metric": rankings.metric, "scans": rankings.scans,
         "rankings": ", ".join(rankings.values) or None, "n_rankings": len(rankings.values),
         "n_participants": rankings.n_participants, "n_scans": rankings.n_scans, "note": rankings.note,

@@ -22,7 +22,6 @@ from formulaic.errors import FormulaicError
 from numpy.typing import NDArray
 
 from heatlas.pipeline.cohort.cells.values import code_text
-from heatlas.pipeline.run.declared import described
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.statistics.arrays import Floats
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
@@ -42,8 +41,6 @@ VOLUME = "volume"
 """Source name of the volumes; other sources are named by their map."""
 NO_FOLD = "all"
 """Fold of scans outside all test folds; their model is fitted on all participants with a label."""
-SCAN_COLUMNS = {**described("participant_id", "session_id", "scan_id")}
-"""Columns that identify a scan."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -248,12 +248,6 @@ COURSES = ("CN", "sMCI", "pMCI", "rMCI", "uMCI", "MCI", "AD")
 MAX_VALUES = 6
 """Numeric variables with more distinct values are cut into tertiles."""
 TERTILES = (1 / 3, 2 / 3)
-LEVEL_IS = (
-    "Subgroup, the same in all tables; n/a if the variable cannot be used. Numeric variables are cut at the bounds "
-    "given: those of the settings for mmse, otherwise tertiles of the participants of the contrast (scans averaged "
-    "first); variables with few distinct values are not cut"
-)
-"""Meaning of a column ``level``."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,11 +25,12 @@ from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.cohort.work import Work
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input, read_network_volume
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
-from heatlas.pipeline.run.declared import TEXTS, Form, Table, described
+from heatlas.pipeline.run.declared import TEXTS, Form, Table
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.run.work.jobs import run_step
 from heatlas.pipeline.statistics.arrays import Floats
+from heatlas.pipeline.statistics.tables import declared
 from heatlas.pipeline.training.baselines.images import standardised
 
 OUTCOMES = ("TP", "FP", "TN", "FN")
@@ -226,20 +227,7 @@ MEASURES = (INTENSITY, LOG_JACOBIAN)
 NO_CHANGE = 1e-6
 """Standard deviation of a log-Jacobian below which the registration was affine."""
 
-COLUMNS = {
-    **described("participant_id", "session_id", "scan_id", "group"),
-    "n_voxels": "Voxels of the region that the network sees",
-    INTENSITY: "Mean over the region of the image that the network sees, less its mean over the brain, in its standard "
-    "deviations over the brain",
-    LOG_JACOBIAN: "Mean over the region of the natural log of the Jacobian determinant, less its mean over the brain: "
-    "above 0 where the scan is larger than the template, the size of the brain left out. n/a after an affine "
-    "registration, which changes all regions alike",
-}
-IMAGE_REGIONS_TABLE = Table(
-    "image_regions", COLUMNS, "scan and bilateral group", "What do the images hold in each region?",
-    file="group/image_regions.tsv", forms={INTENSITY: Form.VALUE, LOG_JACOBIAN: Form.VALUE}, on_pages=False,
-    finite=True, filled=("participant_id", "scan_id", "group", "n_voxels"),
-)  # fmt: skip
+IMAGE_REGIONS_TABLE = declared("image_regions")
 
 
 def measure_images(work: Work, scans: Sequence[Scan], atlas: PackedAtlas) -> bool:
@@ -262,7 +250,7 @@ def measure_images(work: Work, scans: Sequence[Scan], atlas: PackedAtlas) -> boo
             table.assign(**{name: getattr(scan, name) for name in names})
             for scan, table in zip(scans, measured, strict=True)
         ]
-        rows = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=list(COLUMNS))
+        rows = pd.concat(tables, ignore_index=True) if tables else IMAGE_REGIONS_TABLE.frame()
         return [IMAGE_REGIONS_TABLE.write(work.layout, rows)]
 
     read = [path for scan in files for path in (scan.image, scan.brain_mask, scan.log_jacobian)]

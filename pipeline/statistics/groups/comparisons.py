@@ -22,7 +22,6 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
-from heatlas.pipeline.run.declared import Inference, Table, described
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
@@ -37,89 +36,25 @@ from heatlas.pipeline.statistics.data.values import (
     participant_codes,
     participant_means,
 )
-from heatlas.pipeline.statistics.groups.gains import PLACES, influence_on_g, places_by, with_gains, write_places
-from heatlas.pipeline.statistics.linear.fold_effect import EVEN, FoldModel, fold_of_units, model_within_folds
-from heatlas.pipeline.statistics.linear.freedman_lane import TEST_INTERVAL, PermutationTest, freedman_lane, inference
+from heatlas.pipeline.statistics.groups.gains import PLACES, influence_on_g, with_gains, write_places
+from heatlas.pipeline.statistics.linear.fold_effect import FoldModel, fold_of_units, model_within_folds
+from heatlas.pipeline.statistics.linear.freedman_lane import TEST_INTERVAL, PermutationTest, freedman_lane
 from heatlas.pipeline.statistics.linear.permutations import Exchangeability
 from heatlas.pipeline.statistics.resampling.bootstrap import NO_INTERVAL
 from heatlas.pipeline.statistics.resampling.means import FEW_OF_GROUP, OF_RANKS, caveats_of_groups
+from heatlas.pipeline.statistics.tables import declared
 
 MIN_PER_GROUP = 2
 NO_VALUE = "no value in any participant: no voxel on this grid, or no reference for the gain"
 
-COMPARISONS_COLUMNS = {
-    "comparison": "The two groups of scans, first/second. Outcomes (TP, FN, FP, TN) are defined by the network's "
-    "output, so their differences are partly differences of the score",
-    "map": "Relevance map; n/a if the comparison cannot be made",
-    **described("group"),
-    "metric": "density, sum, gain or share (sum divided by the absolute sums of all regions)",
-    "mean_first": "Mean over participants of the first group (each participant's scans averaged first)",
-    "mean_second": "Mean over participants of the second group",
-    "difference": "mean_first - mean_second; if fold_held, the mean of the differences within test folds, weighted "
-    f"by n1 n2 / (n1 + n2), {EVEN}",
-    "ci_low": "Lower bound of the interval of difference",
-    **described("ci_high"),
-    **inference("interval"),
-    "hedges_g": "Hedges' g: difference in pooled standard deviations (if fold_held, within test folds, in values "
-    "of one spread as for difference), corrected for small samples; n/a with fewer than 8 degrees of freedom",
-    "hedges_g_low": "Lower bound of the interval of hedges_g, with the same critical value",
-    "hedges_g_high": "Upper bound",
-    "g_by_chance": "Size of hedges_g that this row must exceed for p_fwe to be at most 1 - confidence: what the "
-    "clearest of all regions and maps reaches when participants are exchanged between the groups",
-    **places_by("hedges_g", "outcomes"),
-    "fold_held": "Whether difference, t and p are adjusted for the test fold (each fold's maps come from its own "
-    "network)",
-    "t": "Welch's t; if fold_held, from a model with fold and one residual variance per group",
-    **inference("df"),
-    "p": "Two-sided p from permuting participants between the groups (within test folds if fold_held), each group "
-    "keeping its standard deviation; (b+1)/(m+1)",
-    "p_fwe": "Family-wise p: corrected by the largest |t| of each permutation over all regions and maps of the metric",
-    **inference("p_fdr"),
-    "superiority": "Between the classes: probability that a participant of the first group has a higher value than one "
-    "of the second (of the same test fold if fold_held), ties counted half; 0.5 if neither group is ahead. n/a for "
-    "outcomes",
-    "p_fwe_ranks": "Family-wise p of superiority being 0.5, like p_fwe, from Welch's t of the ranks (within test folds "
-    "if fold_held): no single person's value can move it. Where groups differ in spread and values are skewed, means "
-    "may be equal and superiority not, or the reverse",
-    "difference_adjusted": "Difference adjusted for the covariates",
-    "t_adjusted": "t of difference_adjusted, with one residual variance per group",
-    "df_adjusted": "Degrees of freedom of t_adjusted (Welch-Satterthwaite)",
-    "p_adjusted": "Two-sided permutation p of t_adjusted (Freedman-Lane)",
-    "p_fwe_adjusted": "p_adjusted corrected family-wise, like p_fwe",
-    "p_fdr_adjusted": "p_adjusted adjusted for the false discovery rate, like p_fdr",
-    "covariates": "Covariates of the adjusted test, including the test fold if used; n/a for none",
-    **inference("family"),
-    "ratio": "mean_first / mean_second, over all folds; n/a if mean_second is not above 0",
-    "floor": "Floor of the means in log_gain: statistics.group_comparisons.gain_floor times the second group's mean "
-    "absolute relevance over the regions of the map",
-    "log_gain": "Natural logarithm of the ratio of the means, means below the floor set to it; n/a if both are below",
-    "log_gain_low": "Lower bound of the interval of log_gain (t on the log scale); n/a where a mean is below the floor",
-    "log_gain_high": "Upper bound of the interval of log_gain",
-    "log_gain_shrunk": "log_gain shrunk towards the mean of its map (empirical Bayes over regions); n/a if log_gain "
-    "is missing, here or in a bootstrap draw",
-    "log_gain_shrunk_low": "Lower bound of the normal interval of log_gain_shrunk",
-    "log_gain_shrunk_high": "Upper bound of the normal interval of log_gain_shrunk",
-    "n_first": "Participants of the first group",
-    "n_second": "Participants of the second group",
-    "n_scans_first": "Scans of the first group",
-    "n_scans_second": "Scans of the second group",
-    "n_both": "Participants with scans in both groups",
-    **described("n_permutations", "exact"),
-    "note": "Why there is no value, what was left out, or a caveat",
-}
-GROUP_COMPARISONS_TABLE = Table(
-    "group_comparisons", COMPARISONS_COLUMNS, "comparison, map, bilateral group and metric",
-    "In which regions do two groups differ in relevance?", filled=("map", "group", "comparison", "metric", "n_first",
-    "n_second"), later=("superiority", "p_fwe_ranks", *PLACES),
-    inference=Inference("secondary", "all regions and maps of one comparison and metric"),
-)  # fmt: skip
+GROUP_COMPARISONS_TABLE = declared("group_comparisons")
 
 
 def comparisons_tables(inputs: StatisticsInputs) -> pd.DataFrame:
     """Table ``group_comparisons``: a row per comparison, metric, map and bilateral group."""
     settings = inputs.config.statistics
     columns = RelevanceColumns.of(inputs.values, settings.group_comparisons.metrics)
-    blocks = [pd.DataFrame(columns=list(COMPARISONS_COLUMNS))]
+    blocks = [GROUP_COMPARISONS_TABLE.frame()]
     for pair in settings.group_comparisons.comparisons:
         first, second = pair.split("/")
         name = f"{label_of(inputs, first)}/{label_of(inputs, second)}"
@@ -130,14 +65,14 @@ def comparisons_tables(inputs: StatisticsInputs) -> pd.DataFrame:
             table = with_gains(table, compared.means, compared.of_first, label_of(inputs, second), settings, rng)
         blocks.append(table.assign(comparison=name))
     table = pd.concat(blocks[1:] or blocks, ignore_index=True)
-    return table[list(COMPARISONS_COLUMNS)]
+    return table[list(GROUP_COMPARISONS_TABLE.meanings)]
 
 
 @dataclass(frozen=True, eq=False)
 class Compared:
     """Rows of one comparison, and the participants behind them.
 
-    `table` has the columns of `COMPARISONS_COLUMNS` except the name, with empty gains; means (participants, columns);
+    `table` has the columns of `GROUP_COMPARISONS_TABLE` but the name, gains empty; means (participants, columns);
     of_first (participants,); `tested` if both groups have enough participants.
     """
 

@@ -22,28 +22,27 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
-from heatlas.pipeline.run.declared import Form, Inference, Table, described
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Floats, Indices, Resampling
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
-from heatlas.pipeline.statistics.data.members import COURSE, LEVEL_IS, Levels, subgroup_levels
+from heatlas.pipeline.statistics.data.members import COURSE, Levels, subgroup_levels
 from heatlas.pipeline.statistics.data.values import joined, numbers_of, participant_codes, participant_means, untested
 from heatlas.pipeline.statistics.linear.fold_effect import FOLD, several_folds
-from heatlas.pipeline.statistics.linear.freedman_lane import TEST_INTERVAL, dual_interval, inference
+from heatlas.pipeline.statistics.linear.freedman_lane import TEST_INTERVAL, dual_interval
 from heatlas.pipeline.statistics.linear.permutations import benjamini_hochberg, two_sided_p
 from heatlas.pipeline.statistics.linear.studentised import critical_values
 from heatlas.pipeline.statistics.performance.classification import weighted_auc
 from heatlas.pipeline.statistics.resampling.bootstrap import (
     FLAT,
-    INTERVAL_OF_PERFORMANCE,
     LOGIT,
     NO_INTERVAL,
     ratio,
     scaled_intervals,
     with_exact_shares,
 )
+from heatlas.pipeline.statistics.tables import declared
 
 METRICS = ("balanced_accuracy", "sensitivity", "specificity", "auc")
 AT_ONCE = 500
@@ -183,45 +182,14 @@ No studentised statistic tried mends it: with variances of each side, or shares 
 permutation, sensitivity is as far off or further (docs/benchmarks/statistics.md).
 """
 
-FAIRNESS_COLUMNS = {
-    "variable": "Variable that defines the subgroups",
-    "level": LEVEL_IS,
-    "metric": "balanced_accuracy, sensitivity, specificity or auc, over scans; n/a for a suppressed subgroup",
-    "estimate": "Value in the subgroup",
-    "ci_low": "Lower bound of the interval of estimate over participants, with all their scans",
-    "ci_high": "Upper bound of the interval of estimate",
-    "interval": INTERVAL_OF_PERFORMANCE,
-    "rest": "Value in all other participants with a known level",
-    "difference": "Mean of the differences within test folds, weighted by n1 n2 / (n1 + n2) participants, each counted "
-    "once (their scans averaged); of auc, from pairs of participants of one fold. estimate - rest with one network and "
-    "one scan per person",
-    "difference_low": "Lower bound of the interval of difference",
-    "difference_high": "Upper bound of the interval of difference",
-    "difference_interval": inference("interval")["interval"],
-    "p": "Two-sided p of difference, studentised, from permuting membership between participants of the same fold and "
-    "class, (b+1)/(m+1)",
-    "p_fdr": "p adjusted for the false discovery rate over the subgroups and metrics of the variable "
-    "(Benjamini-Hochberg)",
-    **described("family"),
-    "n_participants": "Participants of the subgroup",
-    **described("n_scans"),
-    "n_positive": "Participants of the subgroup with scans of the positive class; n/a if suppressed",
-    "n_negative": "Participants of the subgroup with scans of the negative class; n/a if suppressed",
-    **described("n_permutations"),
-    "note": "Why there is no value, what was suppressed, or a caveat",
-}
-FAIRNESS_TABLE = Table(
-    "fairness", FAIRNESS_COLUMNS, "subgroup and metric", "Does the classifier work equally well in all subgroups?",
-    forms={"level": Form.TEXT},
-    inference=Inference("secondary", "all subgroups and measures of one variable"),
-)  # fmt: skip
+FAIRNESS_TABLE = declared("fairness")
 
 
 def fairness_tables(inputs: StatisticsInputs) -> pd.DataFrame:
     """Table ``fairness``: a row per variable, level and metric."""
     settings = inputs.config.statistics
     frame = inputs.frame
-    blocks = [pd.DataFrame(columns=list(FAIRNESS_COLUMNS))]
+    blocks = [FAIRNESS_TABLE.frame()]
     for variable in settings.subgroups.variables:
         if variable == COURSE:  # the class itself
             continue
@@ -232,7 +200,7 @@ def fairness_tables(inputs: StatisticsInputs) -> pd.DataFrame:
             continue
         blocks.append(_of_variable(inputs, levels, frame))
     table = pd.concat(blocks[1:] or blocks, ignore_index=True)
-    return table[list(FAIRNESS_COLUMNS)]
+    return table[list(FAIRNESS_TABLE.meanings)]
 
 
 def _of_variable(inputs: StatisticsInputs, levels: Levels, frame: pd.DataFrame) -> pd.DataFrame:

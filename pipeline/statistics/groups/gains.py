@@ -191,21 +191,11 @@ def _gain_notes(table: pd.DataFrame, second: str) -> list[str | None]:
     return notes
 
 
-PLACES = {
-    "place_low": "Best place that the region may have with the given confidence among the regions of its map and "
-    "metric, the largest {} first; all regions with 1 together hold the true first with that confidence. n/a for {}",
-    "place_high": "Worst place that the region may have",
-}
-"""Columns of the bounds of a place; see `places_by`."""
+PLACES = ("place_low", "place_high")
 Singles = NDArray[np.float32]
 DRAWS = 1_000
 FIRST_STEP = 0.1
 """Share of the error that the first step may make (Romano, Shaikh & Wolf 2014)."""
-
-
-def places_by(column: str, not_for: str) -> dict[str, str]:
-    """`PLACES` of a table whose regions are ranked by a column, and which of its rows have none."""
-    return {name: meaning.format(column, not_for) for name, meaning in PLACES.items()}
 
 
 def influence_on_g(values: Floats, is_first: Flags, fold: Indices) -> Floats:

@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 from scipy.stats import t as t_distribution
 
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
-from heatlas.pipeline.run.declared import Form, Inference, Table, described
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
@@ -35,7 +34,6 @@ from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.members import (
     CLASSES,
     COURSE,
-    LEVEL_IS,
     Levels,
     TwoGroups,
     difference_within,
@@ -55,59 +53,28 @@ from heatlas.pipeline.statistics.data.values import (
 )
 from heatlas.pipeline.statistics.linear.design import Design
 from heatlas.pipeline.statistics.linear.fold_effect import (
-    EVEN,
     FoldModel,
     fold_of_participants,
     model_within_folds,
     with_variances,
 )
-from heatlas.pipeline.statistics.linear.freedman_lane import freedman_lane, inference
+from heatlas.pipeline.statistics.linear.freedman_lane import freedman_lane
 from heatlas.pipeline.statistics.resampling.bootstrap import NO_INTERVAL
 from heatlas.pipeline.statistics.resampling.means import (
-    INTERVAL_OF_MEANS,
     OF_INTERVAL,
     caveats_of_groups,
     mean_intervals,
 )
+from heatlas.pipeline.statistics.tables import declared
 
 WELCH = "Welch"
 NO_ERROR = "class difference: no interval: participants do not differ within a class and test fold"
 
-SUBGROUPS_COLUMNS = {
-    "variable": "Variable that defines the subgroups; course is the diagnosis at the scan, with MCI divided by outcome",
-    "level": LEVEL_IS,
-    "map": "Relevance map; n/a for a suppressed subgroup",
-    **described("group"),
-    "n_participants": "Participants of the subgroup",
-    **described("n_scans"),
-    "mean_density": "Mean density over participants (each participant's scans averaged first)",
-    "sd_density": "Standard deviation over participants (n - 1)",
-    "ci_low": "Lower bound of the interval of mean_density over participants",
-    "ci_high": "Upper bound of the interval of mean_density over participants",
-    "interval": INTERVAL_OF_MEANS,
-    "n_positive": "Participants of the positive class in the subgroup; n/a if suppressed",
-    "n_negative": "Participants of the negative class in the subgroup, without those counted in n_positive; n/a if "
-    "suppressed",
-    "class_difference": "Mean density of the positive minus the negative class in the subgroup; if fold_held, the "
-    "mean of the differences within test folds, weighted by n1 n2 / (n1 + n2)",
-    "fold_held": "Whether class_difference is adjusted for the test fold (each fold's maps come from its own network)",
-    "class_difference_low": "Lower bound of the interval of class_difference over participants",
-    "class_difference_high": "Upper bound of the interval of class_difference",
-    "class_difference_interval": "Welch: t interval with one variance per class (within test folds if fold_held); none",
-    "class_hedges_g": "Hedges' g of class_difference: in pooled standard deviations (within test folds if "
-    "fold_held), corrected for small samples; n/a with fewer than 8 degrees of freedom",
-    "class_hedges_g_low": "Lower bound of the interval of class_hedges_g, from the same t",
-    "class_hedges_g_high": "Upper bound",
-    "note": "Why there is no value, what was suppressed, or a caveat",
-}
 _OF_CLASSES = (
     "class_difference", "class_difference_low", "class_difference_high", "class_hedges_g", "class_hedges_g_low",
     "class_hedges_g_high",
 )  # fmt: skip
-SUBGROUPS_TABLE = Table(
-    "subgroups", SUBGROUPS_COLUMNS, "subgroup, map and bilateral group", "How relevant are regions in each subgroup?",
-    forms={"level": Form.TEXT},
-)  # fmt: skip
+SUBGROUPS_TABLE = declared("subgroups")
 
 
 def subgroups_tables(inputs: StatisticsInputs) -> pd.DataFrame:
@@ -115,7 +82,7 @@ def subgroups_tables(inputs: StatisticsInputs) -> pd.DataFrame:
     settings = inputs.config.statistics
     scans = inputs.all_scans
     frame, densities = scans.frame, scans.values.densities.reshape(len(scans.frame), -1)
-    blocks = [pd.DataFrame(columns=list(SUBGROUPS_COLUMNS))]
+    blocks = [SUBGROUPS_TABLE.frame()]
     for variable in settings.subgroups.variables:
         try:
             levels = subgroup_levels(inputs, variable)
@@ -125,7 +92,7 @@ def subgroups_tables(inputs: StatisticsInputs) -> pd.DataFrame:
         for level in levels.names:
             blocks.append(_of_level(inputs, levels, level, frame, densities, settings))
     table = pd.concat(blocks[1:] or blocks, ignore_index=True)
-    return table[list(SUBGROUPS_COLUMNS)]
+    return table[list(SUBGROUPS_TABLE.meanings)]
 
 
 def _of_level(
@@ -210,30 +177,7 @@ def _with_class_difference(
     )
 
 
-INTERACTIONS_COLUMNS = {
-    "variable": "Column whose interaction with the class is tested",
-    "levels": "Subgroups compared; n/a for a numeric variable",
-    "map": "Relevance map; n/a if the variable cannot be tested",
-    **described("group"),
-    "estimate": "Change of the class difference in density per unit of the variable, or between two subgroups (later "
-    f"minus first of levels), adjusted for fold {EVEN}; n/a for more than two subgroups",
-    **inference("standard_error"),
-    "statistic": "t, or F for more than two subgroups; with one residual variance per class",
-    **inference("df_tested"),
-    "df": "Residual degrees of freedom (Welch-Satterthwaite)",
-    "partial_r": "Partial correlation of density and interaction (effect size); for F the square root of partial R2",
-    **inference("p"),
-    "p_fwe": "Family-wise p: corrected by the largest statistic of each permutation over the family",
-    **inference("p_fdr", "family"),
-    "covariates": "Other covariates of the model, including the test fold if used; n/a for none",
-    **inference("n_participants", "n_scans", "n_permutations", "exact"),
-    "note": "Why there is no test, or what was left out",
-}
-INTERACTIONS_TABLE = Table(
-    "interactions", INTERACTIONS_COLUMNS, "variable, map and bilateral group",
-    "Does the difference between the classes depend on the subgroup?",
-    inference=Inference("exploratory", "all regions and maps of one variable"),
-)  # fmt: skip
+INTERACTIONS_TABLE = declared("interactions")
 
 
 def interactions_tables(inputs: StatisticsInputs) -> pd.DataFrame:
@@ -241,7 +185,7 @@ def interactions_tables(inputs: StatisticsInputs) -> pd.DataFrame:
     columns = RelevanceColumns.of(inputs.values, ["density"])
     two = TwoGroups.of(inputs, *CLASSES)
     frame = inputs.frame.iloc[two.rows].assign(_positive=two.is_first.astype(float)).reset_index(drop=True)
-    blocks = [pd.DataFrame(columns=list(INTERACTIONS_COLUMNS))]
+    blocks = [INTERACTIONS_TABLE.frame()]
     for variable in inputs.config.statistics.subgroups.variables:
         if variable == COURSE:  # the class itself
             continue
@@ -251,7 +195,7 @@ def interactions_tables(inputs: StatisticsInputs) -> pd.DataFrame:
             why = str(error).replace("_positive", "class").replace("_level", variable)
             blocks.append(untested(INTERACTIONS_TABLE, variable=variable, df_tested=0, note=why))
     table = pd.concat(blocks[1:] or blocks, ignore_index=True)
-    return table[list(INTERACTIONS_COLUMNS)]
+    return table[list(INTERACTIONS_TABLE.meanings)]
 
 
 def _of_variable(
@@ -338,37 +282,14 @@ CLASS = "label"
 FEWEST_KNOWN = 0.8
 """Share of participants for whom a covariate must be known; a rarer one would exclude too many from every test."""
 
-MAIN_EFFECTS_COLUMNS = {
-    "source": "Relevance map (density), or volume: log(volume / intracranial volume)",
-    "variable": "Variable tested, adjusted for the class and the other variables",
-    "contrast": "Levels compared by estimate; n/a for a numeric variable (estimate per unit) and for more than two "
-    "levels",
-    "group": "Bilateral group of regions; n/a if the variable cannot be tested",
-    "estimate": f"Difference between two levels, or change per unit; of relevance {EVEN}; n/a for more than two levels",
-    **inference("standard_error"),
-    "statistic": "t, or F for more than two levels, with one variance per level, or for all where the note says so",
-    **inference("df_tested"),
-    "df": "Residual degrees of freedom (of F with one variance per level: Welch's)",
-    "partial_r": "Partial correlation (effect size); for F the square root of partial R2",
-    **inference("p"),
-    "p_fwe": "Family-wise p: corrected by the largest statistic of each permutation over the groups of the source",
-    **inference("p_fdr"),
-    "covariates": "Covariates of the model; for relevance they include the test fold; n/a for none",
-    **inference("n_participants", "n_permutations", "exact"),
-    "note": "Why there is no test, or what was left out",
-}
-MAIN_EFFECTS_TABLE = Table(
-    "main_effects", MAIN_EFFECTS_COLUMNS, "variable, source and bilateral group",
-    "Do other variables affect relevance and volume?",
-    inference=Inference("exploratory", "all regions of one variable and source"),
-)  # fmt: skip
+MAIN_EFFECTS_TABLE = declared("main_effects")
 
 
 def main_effects_tables(inputs: StatisticsInputs) -> pd.DataFrame:
     """Table ``main_effects``: a row per source, variable and bilateral group."""
     frame = inputs.frame
     variables = inputs.config.statistics.main_effects.variables
-    blocks = [pd.DataFrame(columns=list(MAIN_EFFECTS_COLUMNS))]
+    blocks = [MAIN_EFFECTS_TABLE.frame()]
     models: dict[tuple[str, bool, bytes], tuple[FoldModel, list[Any] | None]] = {}
     for features in region_features(inputs.values, inputs.volumes):
         values = relative_volumes(features, frame) if features.source == VOLUME else features.values
@@ -376,11 +297,11 @@ def main_effects_tables(inputs: StatisticsInputs) -> pd.DataFrame:
             try:
                 blocks.append(_test_source(inputs, features, values, variable, frame, models))
             except BadInputError as error:
-                row = dict.fromkeys(MAIN_EFFECTS_COLUMNS) | {"source": features.source, "variable": variable}
+                row = dict.fromkeys(MAIN_EFFECTS_TABLE.meanings) | {"source": features.source, "variable": variable}
                 blocks.append(pd.DataFrame([row | {"note": str(error)}]).astype({"n_participants": "Int64"}))
     filled = [block.dropna(axis=1, how="all") for block in blocks[1:]]  # which pandas 2 warns of
     table = pd.concat(filled or blocks, ignore_index=True)
-    return table.reindex(columns=list(MAIN_EFFECTS_COLUMNS))
+    return table.reindex(columns=list(MAIN_EFFECTS_TABLE.meanings))
 
 
 def relative_volumes(features: RegionFeatures, frame: pd.DataFrame) -> NDArray[np.float64]:

@@ -21,7 +21,6 @@ from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.regions.effect_size import hedges_g
 from heatlas.pipeline.regions.region_sums import REST
 from heatlas.pipeline.run.config.settings import CohortConfig
-from heatlas.pipeline.run.declared import CLASSES, Inference, Table, described
 from heatlas.pipeline.run.layout.scan_files import LRP, beta_of
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
@@ -36,44 +35,15 @@ from heatlas.pipeline.statistics.data.values import (
     participant_means,
     with_shares,
 )
-from heatlas.pipeline.statistics.groups.gains import PLACES, places_by, write_places
+from heatlas.pipeline.statistics.groups.gains import write_places
 from heatlas.pipeline.statistics.resampling.bootstrap import MIN_PARTICIPANTS
-from heatlas.pipeline.statistics.resampling.means import INTERVAL_OF_MEANS, mean_intervals
+from heatlas.pipeline.statistics.resampling.means import mean_intervals
+from heatlas.pipeline.statistics.tables import declared
 
 TOTAL = "all"
 
-DEMOGRAPHICS_COLUMNS = {
-    "label": "Class, or all; a participant with scans of both classes is in both",
-    "variable": "scans (per participant), age (years), female (share), mmse, tiv_mm3 or hippocampus_mm3",
-    "n_participants": "Participants of the class",
-    "n_scans": "Scans of the class",
-    "n_known": "Participants with a value",
-    "mean": "Mean over participants (each participant's scans of the class averaged first)",
-    "sd": "Standard deviation over participants (n - 1)",
-    "minimum": "Smallest value over participants",
-    "maximum": "Largest value over participants",
-}
-DEMOGRAPHICS_TABLE = Table(
-    "demographics", DEMOGRAPHICS_COLUMNS, "class and variable", "Who is in the cohort?", filled=("label", "variable",
-    "n_participants", "n_known"), values={"label": (CLASSES, "all")},
-)  # fmt: skip
-TESTS_COLUMNS = {
-    "variable": "As in demographics",
-    "test": "Welch's t; for sex, Fisher's exact test",
-    "statistic": "t; for sex the odds ratio of being female",
-    "p": "Two-sided p, uncorrected; a large p does not show that the classes are alike",
-    "hedges_g": "Difference in pooled standard deviations, positive class minus negative; n/a for sex",
-    "hedges_g_low": "Lower bound of the interval of hedges_g, from the same t",
-    "hedges_g_high": "Upper bound of the interval",
-    "n_positive": "Participants of the positive class with a value",
-    "n_negative": "Participants of the negative class with a value",
-    "note": "Why there is no value, or who was left out",
-}
-DEMOGRAPHIC_TESTS_TABLE = Table(
-    "demographic_tests", TESTS_COLUMNS, "variable", "Do the classes differ in age, sex and other characteristics?",
-    filled=("variable",),
-    inference=Inference("exploratory", "each variable alone, as a description of the cohort"),
-)  # fmt: skip
+DEMOGRAPHICS_TABLE = declared("demographics")
+DEMOGRAPHIC_TESTS_TABLE = declared("demographic_tests")
 _NOTHING = dict.fromkeys(("test", "statistic", "p", "hedges_g", "hedges_g_low", "hedges_g_high"), np.nan) | {
     "note": None
 }
@@ -91,7 +61,7 @@ def demographics(scans: Sequence[Scan], cohort: CohortConfig) -> pd.DataFrame:
         values = people[list(_VARIABLES[1:])].mean().assign(scans=people.size().astype(float))
         for variable in _VARIABLES:
             rows.append(_row(label, variable, len(rows_of_class), values[variable]))
-    return pd.DataFrame(rows, columns=list(DEMOGRAPHICS_COLUMNS))
+    return DEMOGRAPHICS_TABLE.frame(rows)
 
 
 def demographics_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]:
@@ -124,7 +94,7 @@ def demographic_tests(scans: Sequence[Scan], cohort: CohortConfig, confidence: f
         notes = [note for note in (test.pop("note"), left_out) if note]
         rows.append({"variable": variable, **test, "n_positive": len(a), "n_negative": len(b),
                      "note": "; ".join(notes) or None})  # fmt: skip
-    return pd.DataFrame(rows, columns=list(TESTS_COLUMNS))
+    return DEMOGRAPHIC_TESTS_TABLE.frame(rows)
 
 
 def welch(a: pd.Series, b: pd.Series, confidence: float = 0.95) -> dict[str, Any]:
@@ -179,31 +149,7 @@ def _row(label: str, variable: str, n_scans: int, values: pd.Series) -> dict[str
     }
 
 
-SUMMARY_COLUMNS = {
-    **described("map", "group"),
-    "scan_group": "Scans averaged: those of a class, or TP, FP, TN, FN",
-    "n_participants": "Participants with such scans",
-    **described("n_scans"),
-    "mean_sum": "Mean sum over participants (each participant's scans averaged first)",
-    "mean_density": "Mean density over participants",
-    "sd_density": "Standard deviation of density over participants (n - 1)",
-    "ci_low": "Lower bound of the interval of mean_density over participants",
-    "ci_high": "Upper bound of the interval of mean_density over participants",
-    "interval": INTERVAL_OF_MEANS,
-    **places_by("mean_density", "all but the positive class"),
-    "mean_gain": "Mean gain over participants",
-    "n_gain": "Participants with a known gain",
-    "scan_mean_sum": "Mean sum over scans, as in the founding study",
-    "scan_mean_density": "Mean density over scans, as in the founding study",
-    "ratio_of_means": "scan_mean_sum divided by that of the negative class (the founding study's gain); n/a if the "
-    "latter is not above 0",
-    "note": "Why there is no value or interval, or a caveat",
-}
-REGION_SUMMARY_TABLE = Table(
-    "region_summary", SUMMARY_COLUMNS, "map, bilateral group and group of scans",
-    "What is the mean relevance of each region in each group?", filled=("map", "group", "scan_group", "n_participants",
-    "n_scans"), later=tuple(PLACES), values={"scan_group": (CLASSES, "TP", "FP", "TN", "FN")},
-)  # fmt: skip
+REGION_SUMMARY_TABLE = declared("region_summary")
 
 
 def region_summary(values: RelevanceValues, cohort: CohortConfig, confidence: float, seed: int) -> pd.DataFrame:
@@ -269,7 +215,7 @@ def _block(
         each = densities.reshape(len(names), -1)
         influence = (each - each.mean(axis=0)) / np.sqrt(len(names) * (len(names) - 1))
         write_places(table, "mean_density", influence, np.zeros(len(names), np.intp), confidence, rng)
-    return table.reindex(columns=list(SUMMARY_COLUMNS))
+    return table.reindex(columns=list(REGION_SUMMARY_TABLE.meanings))
 
 
 def _mean(values: Floats) -> Floats:
@@ -282,41 +228,7 @@ def _mean(values: Floats) -> Floats:
 
 BILATERAL = "bilateral"
 
-EXPLORER_TABLE = Table(
-    "region_explorer",
-    {
-        **described("map"),
-        "method": "lrp, or the name of another method",
-        "beta": "Beta of LRP; n/a for other methods",
-        "scan_group": "Scans averaged: those of a class, or TP, FP, TN, FN",
-        "hemisphere": "bilateral (both sides pooled), or left, right, both (midline) for a single region of the atlas",
-        **described("group"),
-        "lobe": "Lobe or division; n/a if the atlas has none, or a group spans several",
-        "region": "Label number of a single region; 0 is the rest of the volume; n/a for a bilateral group",
-        "name": "Region, with its hemisphere",
-        "n_voxels": "Number of voxels on the grid of the maps",
-        "n_participants": "Participants with such scans",
-        **described("n_scans"),
-        "mean_evidence": "Mean over participants of the sum of an evidence map, in logits (in the unit of the target "
-        "for a regression task); n/a for other maps",
-        "mean_share": "Mean over participants of the share of the map: sum divided by the sum of all bilateral groups' "
-        "absolute sums",
-        "mean_density": "Mean density (sum / voxels) over participants",
-        "mean_sum": "Mean sum over participants",
-        "mean_gain": "Mean gain over participants; bilateral groups only",
-        "tested": "Metric that hedges_g and p compare: evidence for evidence maps, otherwise share, or density if the "
-        "run did not compare shares",
-        "hedges_g": "Standardised difference, positive - negative class; of the map and bilateral group, the same in "
-        "every scan_group",
-        "hedges_g_low": "Lower bound of the interval of hedges_g",
-        "hedges_g_high": "Upper bound",
-        "p": "Permutation p of the difference, uncorrected",
-        "p_fwe": "Family-wise p: corrected by the largest |t| over all maps and groups",
-        "p_fdr": "p adjusted for the false discovery rate (Benjamini-Hochberg)",
-    },
-    "map, group of scans and region, or bilateral group", "What is known of each region?", stage="report",
-    file="figures/region_explorer.tsv",
-)  # fmt: skip
+EXPLORER_TABLE = declared("region_explorer")
 
 _EFFECTS = ["hedges_g", "hedges_g_low", "hedges_g_high", "p", "p_fwe", "p_fdr"]
 _MEASURES = ["share", "density", "sum"]

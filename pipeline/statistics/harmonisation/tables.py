@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from heatlas.pipeline.cohort.cells.values import code_text
 from heatlas.pipeline.run.config.settings import Config
-from heatlas.pipeline.run.declared import Form, Inference, Table, described
+from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Resampling
-from heatlas.pipeline.statistics.data.features import SCAN_COLUMNS, VOLUME, FoldedScans, refuse_class
+from heatlas.pipeline.statistics.data.features import VOLUME, FoldedScans, refuse_class
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.values import joined as joined_notes
 from heatlas.pipeline.statistics.harmonisation.combat import POOL
@@ -32,88 +32,13 @@ from heatlas.pipeline.statistics.harmonisation.sites import (
     site_effect,
 )
 from heatlas.pipeline.statistics.linear.fold_effect import FOLD
-from heatlas.pipeline.statistics.linear.permutations import POOLED_FDR
+from heatlas.pipeline.statistics.tables import declared
 
-HOLD_SITE = (
-    "A comparison of classes in these values needs site as a covariate where sites go with class: without, 8 to 10 % "
-    "are found at 5 % by chance (Nygaard et al. 2016)"
-)
 CLASSES_NEED_SITE = "classes compared in these values: hold site"
-_SCAN = {
-    **SCAN_COLUMNS,
-    "fold": "Test fold of the participant, whose model was fitted without them; all: in no test fold, model fitted "
-    "on all participants",
-    "site": "Site (statistics.harmonisation.site_column)",
-}
-RELEVANCE_COLUMNS = {
-    **_SCAN,
-    **described("map", "group"),
-    "density": "Relevance density before harmonisation",
-    "harmonised": "Density after ComBat; n/a where it could not be harmonised. " + HOLD_SITE,
-    "note": "Why the value could not be harmonised, or how a site without parameters was treated",
-}
-HARMONISED_RELEVANCE_TABLE = Table(
-    "harmonised_relevance", RELEVANCE_COLUMNS, "scan, map and bilateral group", "Density after removal of site effects",
-    forms={"fold": Form.TEXT}, on_pages=False,
-)  # fmt: skip
-VOLUME_COLUMNS = {
-    **_SCAN,
-    **described("group"),
-    "volume_mm3": "Volume before harmonisation, in mm3",
-    "harmonised": "Volume after ComBat, in mm3; n/a where it could not be harmonised. " + HOLD_SITE,
-    "note": "Why the value could not be harmonised, or how a site without parameters was treated",
-}
-HARMONISED_VOLUMES_TABLE = Table(
-    "harmonised_volumes", VOLUME_COLUMNS, "scan and bilateral group", "Volumes after removal of site effects",
-    forms={"fold": Form.TEXT}, on_pages=False,
-)  # fmt: skip
-MODEL_COLUMNS = {
-    **described("source"),
-    "fold": "Test fold that the model is applied to; all: scans outside all test folds",
-    "site": "Site in training or test scans",
-    "n_training": "Participants of the site in the training data, with one scan each",
-    "n_tested": "Scans of the site that the model was applied to",
-    "treatment": "own parameters; reference (not changed); pooled (parameters of the pooled small sites); unchanged",
-    "gamma": "Median over groups of the site's shift, in within-site standard deviations",
-    "scale": "Median over groups of the site's standard deviation relative to the within-site one",
-    "covariates": "Covariates whose effects are preserved",
-    "fold_held": "Whether sites were estimated with the test fold held and values divided by the spread of their fold "
-    "(each fold's maps come from its own network); not for volumes",
-    "note": "Why there is no model, or fold is not held; participants and covariates left out, and groups not changed, "
-    "each with the reason; what a comparison of classes needs",
-}
-HARMONISATION_MODELS_TABLE = Table(
-    "harmonisation_models", MODEL_COLUMNS, "source, fold and site", "What did harmonisation do to each site?",
-    forms={"fold": Form.TEXT},
-)  # fmt: skip
-EFFECT_COLUMNS = {
-    **described("source"),
-    "group": "Bilateral group; n/a if the test cannot be made",
-    "effect": "location: difference of sites in mean; scale: in variance within classes (Brown & Forsythe; sites with "
-    "ten or more participants)",
-    "n_participants": "Participants, with their first scan each",
-    "n_sites": "Sites compared; for location, pooled small sites count as one",
-    "fold_held": "Whether the test is adjusted for the test fold (each fold's maps come from its own network); not "
-    "for volumes",
-    "f_before": "F of site, adjusted for the covariates (and fold, if fold_held), before harmonisation; for scale, F "
-    "of the distances from the medians of sites",
-    "r2_before": "Partial R2 of site",
-    "p_before": "Permutation p over participants (Freedman-Lane; within test folds if fold_held; for scale, of "
-    "residuals of the model with site, within classes), (b+1)/(m+1)",
-    "p_fwe_before": "Family-wise p: corrected by the largest F of each permutation over all groups of the source",
-    "p_fdr_before": POOLED_FDR,
-    "f_after": "F of site after harmonisation by models fitted without the participant",
-    "r2_after": "Partial R2 of site after harmonisation",
-    "p_after": "p_before after harmonisation",
-    "p_fwe_after": "p_fwe_before after harmonisation",
-    "p_fdr_after": "p_fdr_before after harmonisation",
-    **described("n_permutations", "exact", "note"),
-}
-SITE_EFFECTS_TABLE = Table(
-    "site_effects", EFFECT_COLUMNS, "source, bilateral group and effect",
-    "How large are site effects before and after harmonisation?",
-    inference=Inference("exploratory", "all regions of one source"),
-)  # fmt: skip
+HARMONISED_RELEVANCE_TABLE = declared("harmonised_relevance")
+HARMONISED_VOLUMES_TABLE = declared("harmonised_volumes")
+HARMONISATION_MODELS_TABLE = declared("harmonisation_models")
+SITE_EFFECTS_TABLE = declared("site_effects")
 HARMONISATION_TABLES = (
     HARMONISED_RELEVANCE_TABLE,
     HARMONISED_VOLUMES_TABLE,
@@ -149,10 +74,10 @@ def harmonisation_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]
     relevance = [_values(source, scans, config, "density").assign(map=source.features.source) for source in maps]
     measured = [_values(source, scans, config, "volume_mm3") for source in volumes]
     return {
-        "harmonised_relevance": inputs.as_named(_stack(relevance, RELEVANCE_COLUMNS)),
-        "harmonised_volumes": inputs.as_named(_stack(measured, VOLUME_COLUMNS)),
-        "harmonisation_models": _stack([_models(source, scans, config) for source in done], MODEL_COLUMNS),
-        "site_effects": _stack([_effects(source, scans, config) for source in done], EFFECT_COLUMNS),
+        "harmonised_relevance": inputs.as_named(_stack(relevance, HARMONISED_RELEVANCE_TABLE)),
+        "harmonised_volumes": inputs.as_named(_stack(measured, HARMONISED_VOLUMES_TABLE)),
+        "harmonisation_models": _stack([_models(source, scans, config) for source in done], HARMONISATION_MODELS_TABLE),
+        "site_effects": _stack([_effects(source, scans, config) for source in done], SITE_EFFECTS_TABLE),
     }
 
 
@@ -173,8 +98,8 @@ def _require_settings(frame: pd.DataFrame, config: Config) -> None:
         refuse_class(getattr(settings, name), config.cohort.contrast_column, list(map(str, frame.columns)), setting)
 
 
-def _stack(blocks: list[pd.DataFrame], columns: Mapping[str, str]) -> pd.DataFrame:
-    return pd.concat(blocks)[list(columns)] if blocks else pd.DataFrame(columns=list(columns))
+def _stack(blocks: list[pd.DataFrame], table: Table) -> pd.DataFrame:
+    return pd.concat(blocks)[list(table.meanings)] if blocks else table.frame()
 
 
 def _values(done: Harmonised, scans: FoldedScans, config: Config, column: str) -> pd.DataFrame:
@@ -221,7 +146,7 @@ def _models(done: Harmonised, scans: FoldedScans, config: Config) -> pd.DataFram
                     "note": "; ".join(notes) or None,
                 }
             )  # fmt: skip
-    return pd.DataFrame(rows, columns=list(MODEL_COLUMNS)).astype({"n_training": "Int64", "n_tested": "Int64"})
+    return HARMONISATION_MODELS_TABLE.frame(rows).astype({"n_training": "Int64", "n_tested": "Int64"})
 
 
 def _treatment(site: str, serving: str | None, reference: str | None) -> str:
@@ -238,7 +163,7 @@ def _effects(done: Harmonised, scans: FoldedScans, config: Config) -> pd.DataFra
         return _tests(done, scans, config)
     except BadInputError as error:
         why = joined_notes(*dict.fromkeys(done.problems.values()), str(error) if done.models else None)
-        return pd.DataFrame([{"source": done.features.source, "note": why}], columns=list(EFFECT_COLUMNS))
+        return SITE_EFFECTS_TABLE.frame([{"source": done.features.source, "note": why}])
 
 
 def _tests(done: Harmonised, scans: FoldedScans, config: Config) -> pd.DataFrame:

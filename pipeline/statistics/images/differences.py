@@ -18,7 +18,6 @@ import pandas as pd
 from scipy.special import gammaln
 from scipy.stats import rankdata
 
-from heatlas.pipeline.run.declared import Form, Inference, Table, described
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
@@ -33,12 +32,12 @@ from heatlas.pipeline.statistics.linear.freedman_lane import (
     LinearModel,
     PermutationTest,
     freedman_lane,
-    inference,
 )
 from heatlas.pipeline.statistics.linear.permutations import TIE_TOLERANCE, Exchangeability, Permutations, p_value
 from heatlas.pipeline.statistics.linear.studentised import HomoscedasticModel
 from heatlas.pipeline.statistics.resampling.bootstrap import NO_INTERVAL, bootstrap_intervals
 from heatlas.pipeline.statistics.resampling.means import OF_P, caveat_of_size
+from heatlas.pipeline.statistics.tables import declared
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,58 +127,8 @@ BOTH, DIFFERS_ONLY, USED_ONLY, NEITHER, UNKNOWN = (
 )  # fmt: skip
 VERDICTS = (BOTH, DIFFERS_ONLY, USED_ONLY, NEITHER, UNKNOWN)
 
-_MEASURE = "intensity: mean intensity of the image that the network sees; log_jacobian: local volume change"
-_IN_BOTH = {
-    "measure": f"What is measured in the images: {_MEASURE} (group/image_regions.tsv)",
-    "map": "Map whose use of the region stands beside it",
-}
-COLUMNS = {
-    **_IN_BOTH,
-    **described("group"),
-    "difference": "Of the images: positive less negative class, adjusted for the covariates",
-    "ci_low": "Lower bound of the interval of difference, made with the critical value of the permuted t",
-    **described("ci_high"),
-    "hedges_g": "Difference in residual standard deviations (one for both classes), corrected for small samples",
-    "t": "Of the images: t with one residual variance per class",
-    **inference("df"),
-    "p": "Two-sided permutation p over participants (Freedman-Lane), (b+1)/(m+1)",
-    "p_fwe": "Family-wise p: corrected by the largest |t| of each permutation over all regions of the measure",
-    "evidence_g": "Of the map's density, within test folds: as hedges_g, adjusted for the same covariates",
-    "evidence_t": "As t, of the map's density within test folds",
-    "evidence_p": "As p, participants permuted within test folds",
-    "evidence_p_fwe": "As p_fwe, over all regions of this map alone, so below p_fwe of tables over several maps",
-    "verdict": f"By both family-wise p below {CLEAR:g}: {', '.join(VERDICTS[:4])}. Not significant is not absent",
-    "covariates": "Covariates held, with fold for the map; n/a for none",
-    "n_positive": "Participants of the positive class",
-    "n_negative": "Participants of the negative class",
-    **described("n_permutations"),
-    "note": "Why there is no value, what was left out, or a caveat",
-}
-IMAGE_DIFFERENCES_TABLE = Table(
-    "image_differences", COLUMNS, "measure of the images, map and bilateral group",
-    "Which regions differ in the images, and which of them did the network use?",
-    forms={"evidence_g": Form.RATIO, "evidence_t": Form.RATIO, "evidence_p": Form.P, "evidence_p_fwe": Form.P},
-    filled=("measure", "map", "group", "verdict", "n_positive", "n_negative"), values={"verdict": VERDICTS},
-    inference=Inference("secondary", "all regions, of the images and of the map each"),
-)  # fmt: skip
-AGREEMENT_COLUMNS = {
-    **_IN_BOTH,
-    "r": "Spearman's rank correlation over regions of |g| of the images and |g| of the map, both within test folds",
-    "ci_low": "Lower bound of its bootstrap interval: participants drawn within class and test fold",
-    **described("ci_high"),
-    "interval": "How the interval is made; none",
-    "by_chance": "Mean of r where participants are exchanged between the classes, with images and maps together: what "
-    "regions share whoever belongs to which class",
-    "p": "Share of these exchanges with an r at least as large (one-sided, (b+1)/(m+1))",
-    "n_regions": "Regions",
-    **described("n_participants", "n_permutations"),
-    "note": "Why there is no value",
-}
-IMAGE_AGREEMENT_TABLE = Table(
-    "image_agreement", AGREEMENT_COLUMNS, "measure of the images and map",
-    "Does the network use the regions that differ?", forms={"by_chance": Form.RATIO},
-    filled=("measure", "map", "n_regions", "n_participants"), inference=Inference("secondary", "one map and measure"),
-)  # fmt: skip
+IMAGE_DIFFERENCES_TABLE = declared("image_differences")
+IMAGE_AGREEMENT_TABLE = declared("image_agreement")
 _OF_IMAGES = {
     "estimate": "difference", "low": "ci_low", "high": "ci_high", "statistic": "t", "df": "df", "p": "p",
     "p_fwe": "p_fwe",
@@ -222,8 +171,8 @@ def image_differences_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFr
             agreements.append(_agreement(inputs, rows, whole, name) | {"measure": measure, "map": name})
     table = pd.concat(differences, ignore_index=True)
     return {
-        IMAGE_DIFFERENCES_TABLE.name: table[list(COLUMNS)],
-        IMAGE_AGREEMENT_TABLE.name: pd.DataFrame(agreements, columns=list(AGREEMENT_COLUMNS)),
+        IMAGE_DIFFERENCES_TABLE.name: table[list(IMAGE_DIFFERENCES_TABLE.meanings)],
+        IMAGE_AGREEMENT_TABLE.name: IMAGE_AGREEMENT_TABLE.frame(agreements),
     }
 
 
@@ -310,7 +259,8 @@ def verdict(p_images: float, p_map: float) -> str:
 def _agreement(inputs: StatisticsInputs, rows: Indices, images: Floats, name: str) -> dict[str, Any]:
     """A row of ``image_agreement``, over the people and regions that both tests have."""
     densities = inputs.values.densities[:, inputs.values.maps.index(name)]
-    row: dict[str, Any] = dict.fromkeys(AGREEMENT_COLUMNS, np.nan) | {"interval": NO_INTERVAL, "n_permutations": 0}
+    row: dict[str, Any] = dict.fromkeys(IMAGE_AGREEMENT_TABLE.meanings, np.nan)
+    row |= {"interval": NO_INTERVAL, "n_permutations": 0}
     for _ in range(2):  # folds with one participant leave rows out
         model, first = class_model(inputs, rows, True)
         common = model.design.rows

@@ -33,8 +33,6 @@ MOST_GROUPS = 8
 ROUNDING = 1e-12
 """Deviation from a mean, relative to the largest value, that is no variation."""
 ONE_VARIANCE = "F takes one variance for all levels ({}); if they differ in spread and size, p may be too small"
-EVEN = "after each test fold's values were multiplied so that they spread as those of all folds"
-"""Unit of an estimate with fold held."""
 NOT_HELD = "left out: too few participants ({} in {} of two or more); networks may confound the test"
 
 

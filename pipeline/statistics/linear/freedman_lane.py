@@ -29,13 +29,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from heatlas.pipeline.run.declared import described
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.statistics.arrays import Floats, Indices, Resampling
 from heatlas.pipeline.statistics.linear.design import Design, new_direction
 from heatlas.pipeline.statistics.linear.permutations import (
-    POOLED_FDR,
     TIE_TOLERANCE,
     Exchangeability,
     Permutations,
@@ -175,24 +173,6 @@ _COLUMNS = (
     "estimate", "standard_error", "statistic", "df_tested", "df", "partial_r", "p", "p_fwe", "p_fdr", "n_permutations",
     "exact",
 )  # fmt: skip
-_INFERENCE = {
-    "interval": "permutation: made with the critical value of the permuted t, so it excludes 0 exactly where p is at "
-    "most 1 - confidence; none",
-    "standard_error": "Standard error of estimate",
-    "df_tested": "Numerator degrees of freedom; 1 for t",
-    "df": "Degrees of freedom of t (Welch-Satterthwaite)",
-    "p": "Two-sided permutation p over participants (Freedman-Lane; within test folds if adjusted for fold), "
-    "(b+1)/(m+1)",
-    "p_fdr": POOLED_FDR,
-    "family": "Family of tests that the p values are corrected over",
-    "n_participants": "Participants without missing values",
-    "note": "Why there is no value, what was left out, or a caveat",
-}
-
-
-def inference(*names: str) -> dict[str, str]:
-    """What columns mean that a test fills, for the declaration of a table; as `described` for all others."""
-    return {name: _INFERENCE.get(name) or described(name)[name] for name in names}
 
 
 def freedman_lane(

@@ -340,13 +340,6 @@ def random_orders(count: int, n: int, rng: np.random.Generator) -> NDArray[np.in
     return orders
 
 
-POOLED_FDR = (
-    "p adjusted for the false discovery rate over the family (Benjamini-Hochberg), made from the permutations of all "
-    "regions of a map together, and at least p"
-)
-"""Meaning of a p_fdr made by `pipeline.statistics.linear.freedman_lane`."""
-
-
 def benjamini_hochberg(p: NDArray[np.float64]) -> NDArray[np.float64]:
     """Adjusted p values that control the false discovery rate; missing tests (NaN) are ignored.
 

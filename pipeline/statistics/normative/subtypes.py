@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.config.statistics import NormativeConfig
-from heatlas.pipeline.run.declared import Inference, Table, described
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
@@ -50,6 +49,7 @@ from heatlas.pipeline.statistics.normative.w_scores import (
     score_table,
 )
 from heatlas.pipeline.statistics.resampling.means import caveats_of_groups
+from heatlas.pipeline.statistics.tables import declared
 
 MIN_PARTICIPANTS = 10
 """Smallest number of patients for subtyping."""
@@ -63,57 +63,14 @@ OF_VOLUME = ("hippocampus_mm3", "hippocampus/tiv")
 OF_NETWORKS = ("probability", "level")
 """Variables that depend on the network of the fold."""
 
-SUBTYPE_COLUMNS = {
-    "participant_id": "BIDS participant of the positive class",
-    "source": "Relevance map (density) or volume that the fingerprints are made of",
-    "subtype": "Number of the subtype; 1 is the largest, and everyone's if there are no subtypes",
-    "n_subtypes": "Groups found; 1 means no subtypes",
-    "consensus": "Mean share of subsamples in which the participant was in one group with the others of the subtype; "
-    "n/a for one group",
-    "level": "Mean z over regions: overall deviation from controls",
-}
-SUBTYPES_TABLE = Table("subtypes", SUBTYPE_COLUMNS, "patient and source", "Which subtype does each patient belong to?")
-NUMBER_COLUMNS = {
-    **described("source"),
-    "k": "Number of groups tried",
-    "chosen": "true for the selected number of subtypes",
-    "gap": "Gap statistic: log within-group dispersion of unclustered reference data minus that of the fingerprints",
-    "gap_error": "Standard error of the gap: standard deviation over reference data, with its simulation error",
-    "ambiguous": "Proportion of ambiguously clustered pairs of participants over subsamples (PAC)",
-    "consensus_area": "Area under the distribution of consensus over pairs; its growth with k is Monti's delta",
-    "rand": "Mean adjusted Rand index between the groups and those of bootstrap samples; 1 for identical groups, 0 "
-    "for chance",
-    "rand_low": "5 % quantile over bootstrap samples",
-    "rand_high": "95 % quantile over bootstrap samples",
-    "smallest": "Participants in the smallest group",
-    "n_participants": "Participants with a complete fingerprint",
-    "n_regions": "Bilateral groups in the fingerprint",
-    **described("note"),
-}
-SUBTYPE_NUMBERS_TABLE = Table(
-    "subtype_numbers", NUMBER_COLUMNS, "source and number of groups", "How many subtypes are there?",
-)  # fmt: skip
-COMPARISON_COLUMNS = {
-    "source": "Relevance map (density) or volume in which the subtypes were found",
-    "compared": "Variable, test fold (whose network made the participant's maps), or subtypes by another source",
-    "measure": "partial R2: share of the variable's variance explained by subtype; adjusted Rand: agreement of groups",
-    "value": "Value of the measure",
-    "means": "Mean of the variable in each subtype, with the number of participants",
-    "f": "F of subtype (Welch: one residual variance per subtype; for probability within test folds)",
-    "p": "Permutation p over participants, (b+1)/(m+1); none if the groups were derived from the variable itself",
-    "p_fdr": "p adjusted for the false discovery rate over all rows with a p (Benjamini-Hochberg)",
-    "n_participants": "Participants with a value",
-    **described("n_permutations", "exact", "note"),
-}
-SUBTYPE_COMPARISON_TABLE = Table(
-    "subtype_comparison", COMPARISON_COLUMNS, "source and measure", "What do subtypes differ in?",
-    inference=Inference("exploratory", "all rows of the table"),
-)  # fmt: skip
+SUBTYPES_TABLE = declared("subtypes")
+SUBTYPE_NUMBERS_TABLE = declared("subtype_numbers")
+SUBTYPE_COMPARISON_TABLE = declared("subtype_comparison")
 
 
 @dataclass(frozen=True, eq=False)
 class Subtypes:
-    """Subtypes found in one source; `numbers` has the columns of `NUMBER_COLUMNS`.
+    """Subtypes found in one source; `numbers` has the columns of `SUBTYPE_NUMBERS_TABLE`.
 
     Shapes: fingerprints (participants, groups), z; labels (participants,), from 1, all 1 without subtypes; certainty
     (participants,), consensus with the participant's group, NaN for one group.
@@ -138,7 +95,7 @@ class Subtypes:
         return np.asarray(self.fingerprints.mean(axis=1))
 
     def table(self) -> pd.DataFrame:
-        """One row per participant; columns of `SUBTYPE_COLUMNS`."""
+        """One row per participant; columns of `SUBTYPES_TABLE`."""
         return pd.DataFrame(
             {
                 "participant_id": list(self.participants), "source": self.source, "subtype": self.labels,
@@ -150,8 +107,8 @@ class Subtypes:
 def find_subtypes(fingerprints: pd.DataFrame, source: str, fold_of: Mapping[str, str], config: Config) -> Subtypes:
     """Cluster the fingerprints of one source.
 
-    `fingerprints` are those of the positive class, with columns as in `FINGERPRINT_COLUMNS` of
-    `pipeline.statistics.normative.w_scores`; `fold_of` gives the test fold of each participant.
+    `fingerprints` are those of the positive class, as in `W_FINGERPRINTS_TABLE`; `fold_of` gives the test fold of each
+    participant.
     """
     settings = config.statistics.normative
     table = fingerprints[fingerprints["source"] == source].pivot_table("z", "participant_id", "group", sort=True)
@@ -173,13 +130,9 @@ def find_subtypes(fingerprints: pd.DataFrame, source: str, fold_of: Mapping[str,
     elif np.ptp(pattern, axis=0).max() <= 1e-9 * np.abs(points).max():
         problem = "all fingerprints are equal"
     if problem:
-        row: dict[str, Any] = dict.fromkeys(NUMBER_COLUMNS, np.nan) | {
-            "source": source,
-            "k": 1,
-            "chosen": True,
-            "smallest": n,
-        }
-        row |= {"n_participants": n, "n_regions": n_regions, "note": "; ".join([problem, *notes])}
+        row: dict[str, Any] = dict.fromkeys(SUBTYPE_NUMBERS_TABLE.meanings, np.nan)
+        row |= {"source": source, "k": 1, "chosen": True, "smallest": n, "n_participants": n, "n_regions": n_regions}
+        row |= {"note": "; ".join([problem, *notes])}
         return Subtypes(source, people, points, np.ones(n, np.intp), np.full(n, np.nan), pd.DataFrame([row]))
     largest = min(settings.max_subtypes, n // 2)
     rng = [generator(config.seed, "statistics", "subtypes", source, step) for step in ("gap", "consensus", "stability")]
@@ -197,7 +150,7 @@ def find_subtypes(fingerprints: pd.DataFrame, source: str, fold_of: Mapping[str,
     numbers = numbers.assign(source=source, n_participants=n, n_regions=n_regions, note="; ".join(notes) or None)
     labels = groups[chosen - 2].labels if chosen > 1 else np.ones(n, np.intp)
     certainty = groups[chosen - 2].item_consensus() if chosen > 1 else np.full(n, np.nan)
-    return Subtypes(source, people, points, labels, certainty, numbers[list(NUMBER_COLUMNS)])
+    return Subtypes(source, people, points, labels, certainty, numbers[list(SUBTYPE_NUMBERS_TABLE.meanings)])
 
 
 def _pattern(points: Floats, folds: Sequence[str], source: str, settings: NormativeConfig) -> Floats:
@@ -234,7 +187,7 @@ def compare_subtypes(
 ) -> pd.DataFrame:
     """Whether subtypes differ in severity, volumes and biomarkers, and whether sources agree.
 
-    Uses each participant's mean over the scans of the positive class in `frame`; columns of `COMPARISON_COLUMNS`.
+    Uses each participant's mean over the scans of the positive class in `frame`; columns of `SUBTYPE_COMPARISON_TABLE`.
     """
     codes, names = participant_codes(frame["participant_id"].tolist())
     facts = pd.DataFrame(index=pd.Index(names))
@@ -261,7 +214,7 @@ def compare_subtypes(
             for other in subtypes
             if other is not solution and other.n_subtypes > 1
         ]
-    result = pd.DataFrame(rows, columns=list(COMPARISON_COLUMNS))
+    result = SUBTYPE_COMPARISON_TABLE.frame(rows)
     p = result["p"].to_numpy(float)
     return result.assign(p_fdr=benjamini_hochberg(p))
 

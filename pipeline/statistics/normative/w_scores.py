@@ -25,17 +25,16 @@ from scipy.stats import norm as normal
 from scipy.stats import t as student
 
 from heatlas.pipeline.run.config.settings import Config
-from heatlas.pipeline.run.declared import CLASSES, Form, Table, described
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.statistics.arrays import Floats
 from heatlas.pipeline.statistics.data.features import (
     NO_FOLD,
-    SCAN_COLUMNS,
     VOLUME,
     CovariateColumns,
     FoldedScans,
     RegionFeatures,
 )
+from heatlas.pipeline.statistics.tables import declared
 
 NO_SPREAD = 1e-12
 """Residual variance, relative to the mean square, below which controls count as constant."""
@@ -172,63 +171,10 @@ def comparable_controls(
     return ControlGroup(others, f"{len(others)} {label}") if len(others) >= FEWEST_CONTROLS else None
 
 
-W_SCORE_COLUMNS = {
-    **SCAN_COLUMNS,
-    "label": "Class in the contrast of this run; n/a outside the contrast",
-    "fold": "Test fold of the participant, whose norm is fitted on controls outside it; all: on all controls",
-    **described("source", "group"),
-    "w": "w-score: residual from the controls' regression over its standard deviation; negative for small volumes",
-    "z": "w corrected for the number of controls: standard normal in new controls",
-    "note": "Why there is no score, or what to know of it",
-}
-W_SCORES_TABLE = Table(
-    "w_scores", W_SCORE_COLUMNS, "scan, source and bilateral group",
-    "How far does each scan deviate from controls of the same age and sex?", forms={"fold": Form.TEXT}, on_pages=False,
-)  # fmt: skip
-NORM_COLUMNS = {
-    **described("source"),
-    "fold": "Test fold that the norm is used for",
-    **described("group"),
-    "n_controls": "Controls outside the fold without missing values, one scan each",
-    "covariates": "Covariates of the regression",
-    "residual_df": "Residual degrees of freedom",
-    "residual_sd": "Residual standard deviation of the controls, in the unit of the source",
-    "note": "Why there is no norm; covariates left out, each with the reason",
-}
-W_NORMS_TABLE = Table(
-    "w_norms", NORM_COLUMNS, "source, fold and bilateral group", "The norms behind w_scores", forms={"fold": Form.TEXT},
-    on_pages=False,
-)  # fmt: skip
-CALIBRATION_COLUMNS = {
-    **described("source"),
-    "fold": "Test fold of the controls, all scored by one norm; all: over all folds",
-    **described("group"),
-    "n_controls": "Controls scored by norms that do not include them, one scan each",
-    "mean_w": "Mean w of these controls; 0 if the norms fit",
-    "sd_w": "Standard deviation of w; above 1 with few controls per norm",
-    "mean_z": "Mean z; 0 if the norms fit",
-    "sd_z": "Standard deviation of z; 1 if the norms fit",
-    "beyond": "Share of |z| > 1.96; .05 if the norms fit",
-    "note": "Why there is no value",
-}
-W_CALIBRATION_TABLE = Table(
-    "w_calibration", CALIBRATION_COLUMNS, "source, fold and bilateral group",
-    "Do the norms fit controls that they do not include?", forms={"fold": Form.TEXT},
-)  # fmt: skip
-FINGERPRINT_COLUMNS = {
-    **described("participant_id"),
-    "label": "Class of the scans; n/a outside the contrast",
-    **described("source", "group"),
-    "n_scans": "Scans averaged",
-    "w": "Mean w over these scans",
-    "z": "Mean z over these scans",
-    "rank": "Rank of the group by |z|; 1 deviates most from controls",
-}
-W_FINGERPRINTS_TABLE = Table(
-    "w_fingerprints", FINGERPRINT_COLUMNS, "participant, source and bilateral group",
-    "In which regions does each participant deviate most from controls?", filled=("participant_id", "source", "group"),
-    values={"label": (CLASSES,)},
-)  # fmt: skip
+W_SCORES_TABLE = declared("w_scores")
+W_NORMS_TABLE = declared("w_norms")
+W_CALIBRATION_TABLE = declared("w_calibration")
+W_FINGERPRINTS_TABLE = declared("w_fingerprints")
 
 
 @dataclass(frozen=True, eq=False)
@@ -275,7 +221,7 @@ def norm_of(
 
 
 def score_table(scores: Scores, scans: FoldedScans) -> pd.DataFrame:
-    """One row per scan and group; columns of `W_SCORE_COLUMNS`."""
+    """One row per scan and group; columns of `W_SCORES_TABLE`."""
     groups, frame = scores.features.groups, scans.frame
     rows = np.repeat(np.arange(len(frame)), len(groups))
     table = frame.iloc[rows][["participant_id", "session_id", "scan_id", "label"]].reset_index(drop=True)
@@ -289,7 +235,7 @@ def score_table(scores: Scores, scans: FoldedScans) -> pd.DataFrame:
         for problem, value in zip(scores.norms[fold][0].problems, values, strict=True)
     ]
     table["note"] = pd.Series(problems, dtype=object)
-    return table[list(W_SCORE_COLUMNS)]
+    return table[list(W_SCORES_TABLE.meanings)]
 
 
 def _means_of_networks(scans: FoldedScans, source: str) -> list[str | None]:
@@ -301,7 +247,7 @@ def _means_of_networks(scans: FoldedScans, source: str) -> list[str | None]:
 
 
 def norm_table(scores: Scores) -> pd.DataFrame:
-    """One row per fold and group; columns of `NORM_COLUMNS`."""
+    """One row per fold and group; columns of `W_NORMS_TABLE`."""
     tables = []
     for fold, (norm, covariates) in scores.norms.items():
         left_out = [f"covariate {name} left out: {reason}" for name, reason in covariates.dropped.items()]
@@ -311,11 +257,11 @@ def norm_table(scores: Scores) -> pd.DataFrame:
         table["covariates"] = ", ".join(covariates.names) or None
         table["residual_df"], table["residual_sd"] = norm.freedom, norm.deviation
         tables.append(table.assign(note=pd.Series(notes, dtype=object)))
-    return pd.concat(tables)[list(NORM_COLUMNS)]
+    return pd.concat(tables)[list(W_NORMS_TABLE.meanings)]
 
 
 def calibration_table(scores: Scores, scans: FoldedScans, negative: str) -> pd.DataFrame:
-    """Scores of controls by norms that do not include them; columns of `CALIBRATION_COLUMNS`."""
+    """Scores of controls by norms that do not include them; columns of `W_CALIBRATION_TABLE`."""
     controls = scans.first & (scans.frame["label"] == negative).to_numpy(bool)
     folds = {NO_FOLD: controls} | {fold: controls & scans.tested(fold) for fold in scans.folds if fold != NO_FOLD}
     rows = []
@@ -328,15 +274,15 @@ def calibration_table(scores: Scores, scans: FoldedScans, negative: str) -> pd.D
             row |= {"mean_w": w.mean(), "sd_w": w.std(ddof=1), "mean_z": z.mean(), "sd_z": z.std(ddof=1)}
             row["beyond"] = (np.abs(z) > 1.96).mean()
         rows.append(row)
-    return pd.DataFrame(rows, columns=list(CALIBRATION_COLUMNS))
+    return W_CALIBRATION_TABLE.frame(rows)
 
 
 def fingerprint_table(table: pd.DataFrame) -> pd.DataFrame:
-    """Means of `score_table` per participant, label, source and group; columns of `FINGERPRINT_COLUMNS`."""
+    """Means of `score_table` per participant, label, source and group; columns of `W_FINGERPRINTS_TABLE`."""
     with_score = table[table["z"].notna()]
     keys = ["participant_id", "label", "source", "group"]
     grouped = with_score.groupby(keys, sort=False, dropna=False)
     prints = grouped.agg(n_scans=("scan_id", "size"), w=("w", "mean"), z=("z", "mean")).reset_index()
     size = prints.assign(size=-prints["z"].abs())
     ranks = size.groupby(keys[:3], sort=False, dropna=False)["size"].rank(method="first")
-    return prints.assign(rank=ranks.astype("Int64"))[list(FINGERPRINT_COLUMNS)]
+    return prints.assign(rank=ranks.astype("Int64"))[list(W_FINGERPRINTS_TABLE.meanings)]

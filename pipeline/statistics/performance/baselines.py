@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 from heatlas.pipeline.cohort.people.tasks import task_of
-from heatlas.pipeline.run.declared import Form, Inference, Table, described
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Floats, Indices, Resampling
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
@@ -28,6 +27,7 @@ from heatlas.pipeline.statistics.resampling.bootstrap import (
     strata_of,
     weighted_mean,
 )
+from heatlas.pipeline.statistics.tables import declared
 from heatlas.pipeline.training.baselines.stage import BASELINES
 
 BETTER, WORSE, ALIKE = "better than", "worse than", "no better than"
@@ -37,30 +37,7 @@ AUC, BALANCED = "auc_within_folds", "balanced_accuracy"
 PERMUTATIONS = 1999
 ROUNDING = 1e-12
 
-COLUMNS = {
-    "baseline": "What it sees; see predictions_baselines.tsv. mean: always the mean of the training part",
-    "metric": "auc_within_folds (of several classes the mean area of each against the others) or balanced_accuracy "
-    "(mean recall), of classes; mae (mean absolute error), of a number",
-    "estimate": "Of the baseline, out of fold; n/a where nobody has what it sees",
-    "ci_low": "Lower bound of its 95 % interval over participants, as in performance.tsv",
-    **described("ci_high"),
-    "network": "The same of the networks, on the same scans",
-    "difference": "Network less baseline",
-    "difference_low": "Lower bound of its 95 % interval, participants drawn within fold and class, the same for both: "
-    "percentiles; of balanced_accuracy Student's t with the standard error of the draws",
-    "difference_high": "Upper bound",
-    "p": "That network and baseline are as good: their predictions (as ranks within the fold, or as errors) change "
-    "places in random participants. Of auc_within_folds and mae",
-    "verdict": f"The network is {BETTER}, {WORSE} or {ALIKE} the baseline, by the interval of the difference "
-    "and, where there is one, by p as well",
-    **described("n_participants"),
-    "n_scans": "Scans",
-}
-BASELINES_TABLE = Table(
-    "baselines", COLUMNS, "baseline and metric", "Do the networks add anything to simple predictors?",
-    forms={"baseline": Form.CODE, "network": Form.VALUE}, filled=("baseline", "metric", "n_participants", "n_scans"),
-    inference=Inference("secondary", "one baseline"),
-)  # fmt: skip
+BASELINES_TABLE = declared("baselines")
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +59,7 @@ def baselines_tables(inputs: StatisticsInputs) -> pd.DataFrame:
     task = task_of(inputs.config.cohort)
     others = inputs.baselines
     if others.empty:
-        return pd.DataFrame(columns=list(COLUMNS))
+        return BASELINES_TABLE.frame()
     scores = task.scores
     theirs = ["prediction" if name == "probability" else name for name in scores]
     names = ["scan_id", "baseline", *theirs]
@@ -109,7 +86,7 @@ def baselines_tables(inputs: StatisticsInputs) -> pd.DataFrame:
         for baseline in BASELINES
         if baseline.name not in set(others["baseline"])
     ]
-    table = pd.DataFrame(rows, columns=list(COLUMNS))
+    table = BASELINES_TABLE.frame(rows)
     best = table.groupby("baseline")["estimate"].transform("first")
     order = (-task.kind.score_sign * best).sort_values(kind="stable").index
     return table.loc[order].reset_index(drop=True)

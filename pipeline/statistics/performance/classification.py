@@ -15,15 +15,12 @@ from sklearn.metrics import precision_recall_curve, roc_curve
 from statsmodels.stats.proportion import proportion_confint
 
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
-from heatlas.pipeline.run.declared import Form, Table, described
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Floats, Indices, Resampling
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.values import joined, participant_codes
 from heatlas.pipeline.statistics.resampling.bootstrap import (
     FLAT,
-    INTERVAL_OF_PERFORMANCE,
-    INTERVAL_OF_SCALED,
     LOGIT,
     NO_INTERVAL,
     IntervalScale,
@@ -32,33 +29,13 @@ from heatlas.pipeline.statistics.resampling.bootstrap import (
     strata_of,
     with_exact_shares,
 )
+from heatlas.pipeline.statistics.tables import declared
 
 BINS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
 """Edges of the probability bins: narrow at the ends, where most predictions lie."""
 
-CALIBRATION_COLUMNS = {
-    "low": "Lower edge of the bin of probability",
-    "high": "Upper edge; only the last bin includes it",
-    "mean_probability": "Mean probability in the bin, each participant counting once",
-    "share_positive": "Share of the positive class in the bin, each participant counting once",
-    "ci_low": "Lower bound of the Wilson interval of share_positive over participants",
-    **described("ci_high"),
-    "n_participants": "Participants with scans in the bin",
-    "n_scans": "Scans of these participants in the bin",
-}
-CALIBRATION_TABLE = Table(
-    "calibration", CALIBRATION_COLUMNS, "bin of probability", "Do predicted probabilities match observed frequencies?",
-    filled=("low", "high", "n_participants"),
-)  # fmt: skip
-PRECISION_RECALL_COLUMNS = {
-    "threshold": "Scans with at least this probability are called positive; n/a for the point with recall 0",
-    "recall": "Share of scans of the positive class called positive (sensitivity)",
-    "precision": "Share of scans called positive that are of the positive class",
-}
-PRECISION_RECALL_TABLE = Table(
-    "precision_recall", PRECISION_RECALL_COLUMNS, "threshold",
-    "What precision and recall does each threshold give?",
-)  # fmt: skip
+CALIBRATION_TABLE = declared("calibration")
+PRECISION_RECALL_TABLE = declared("precision_recall")
 
 
 def calibration_table(predictions: pd.DataFrame, confidence: float) -> pd.DataFrame:
@@ -79,31 +56,25 @@ def calibration_table(predictions: pd.DataFrame, confidence: float) -> pd.DataFr
         low, high = proportion_confint(share * n, n, 1 - confidence, "wilson")
         bounds = (edges[int(str(index))], edges[int(str(index)) + 1])
         rows.append([*bounds, people["probability"].mean(), share, low, high, n, len(scans)])
-    return pd.DataFrame(rows, columns=list(CALIBRATION_COLUMNS))
+    return CALIBRATION_TABLE.frame(rows)
 
 
 def precision_recall_table(predictions: pd.DataFrame) -> pd.DataFrame:
     """Points of the precision-recall curve over scans; none if a class is missing."""
     if predictions["target"].nunique() < 2:
-        return pd.DataFrame(columns=list(PRECISION_RECALL_COLUMNS))
+        return PRECISION_RECALL_TABLE.frame()
     target, probability = predictions["target"].to_numpy(int), predictions["probability"].to_numpy(float)
     precision, recall, threshold = precision_recall_curve(target, probability)
-    columns = dict(zip(PRECISION_RECALL_COLUMNS, (np.append(threshold, np.nan), recall, precision), strict=True))
+    columns = dict(zip(PRECISION_RECALL_TABLE.meanings, (np.append(threshold, np.nan), recall, precision), strict=True))
     return pd.DataFrame(columns)
 
 
 Measure = Callable[[pd.DataFrame, Floats], Mapping[str, Floats]]
 
 ALL_FOLDS = "all"
-MEASURE_COLUMNS = {
-    "fold": "Test fold, or all: out-of-fold predictions of all folds together",
-    "metric": "Name of the metric",
-    "estimate": "Value; n/a if undefined",
-    "ci_low": "Lower bound of the interval over participants, given the trained networks",
-    "ci_high": "Upper bound of the interval over participants",
-    "interval": INTERVAL_OF_SCALED + "; none",
-    **described("n_participants", "n_scans"),
-}
+
+
+_MEASURED = ("fold", "metric", "estimate", "ci_low", "ci_high", "interval", "n_participants", "n_scans")
 
 
 def by_fold(predictions: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -131,7 +102,7 @@ def measured_by_fold(
     settings: StatisticsConfig,
     rng: np.random.Generator,
 ) -> pd.DataFrame:
-    """One row per fold and metric; columns of `MEASURE_COLUMNS`.
+    """One row per fold and metric; columns of ``performance_number``.
 
     `measure` takes predictions and weights (draws, scans) and gives metrics (draws,) by name, `scales` the scale of a
     metric's interval; `of_class` as in `participants_of`.
@@ -153,39 +124,11 @@ def measured_by_fold(
         for place, (metric, value) in enumerate(estimates.items()):
             bounds = (intervals.low[place], intervals.high[place], intervals.method[place])
             rows.append([fold, metric, float(value[0]), *bounds, len(names), len(frame)])
-    return pd.DataFrame(rows, columns=list(MEASURE_COLUMNS))
+    return pd.DataFrame(rows, columns=list(_MEASURED))
 
 
-PERFORMANCE_COLUMNS = {
-    "fold": "Test fold, or all: out-of-fold predictions of all folds together",
-    "metric": "Over scans: balanced_accuracy, sensitivity (positive class), specificity (negative class), accuracy, "
-    "auc (area under the ROC curve of the probability, which compares scans across networks), auc_within_folds (of "
-    "pairs of scans predicted by the same network: the areas of the folds, weighted by their pairs), average_precision "
-    "(area under the precision-recall curve) or brier (mean squared error of the probability)",
-    "estimate": "Value of the metric",
-    "ci_low": "Lower bound of the interval over participants, given the trained networks",
-    "ci_high": "Upper bound of the interval over participants",
-    "interval": INTERVAL_OF_PERFORMANCE,
-    **described("n_participants"),
-    "n_scans": "Scans",
-    "n_positive": "Scans of the positive class",
-    "n_negative": "Scans of the negative class",
-    **described("note"),
-}
-PERFORMANCE_TABLE = Table(
-    "performance", PERFORMANCE_COLUMNS, "fold (or all) and metric", "How well does the classifier work?", forms={"fold":
-    Form.TEXT}, filled=("fold", "metric", "n_participants", "n_scans"),
-)  # fmt: skip
-ROC_COLUMNS = {
-    "fold": "Test fold, or all: out-of-fold predictions of all folds together",
-    "threshold": "Scans with at least this probability are called positive; n/a for the point (0, 0)",
-    "false_positive_rate": "Share of scans of the negative class called positive",
-    "true_positive_rate": "Share of scans of the positive class called positive",
-}
-ROC_TABLE = Table(
-    "roc", ROC_COLUMNS, "fold (or all) and threshold",
-    "What sensitivity and specificity does each threshold give?", forms={"fold": Form.TEXT},
-)  # fmt: skip
+PERFORMANCE_TABLE = declared("performance")
+ROC_TABLE = declared("roc")
 
 
 WITHIN_FOLDS = "auc_within_folds"
@@ -268,11 +211,11 @@ def metrics(target: Floats, predicted: Floats, probability: Floats, weights: Flo
 def performance_table(
     predictions: pd.DataFrame, settings: StatisticsConfig, seed: int, repeats: int = 1
 ) -> pd.DataFrame:
-    """All metrics, over all folds together and in each; columns of `PERFORMANCE_COLUMNS`."""
+    """All metrics, over all folds together and in each; columns of `PERFORMANCE_TABLE`."""
     rows = []
     for fold, frame in by_fold(predictions).items():
         rows += _rows(fold, frame, settings, generator(seed, "statistics", "performance", fold))
-    table = pd.DataFrame(rows, columns=list(PERFORMANCE_COLUMNS))
+    table = PERFORMANCE_TABLE.frame(rows)
     over_folds = (table["fold"] == ALL_FOLDS) & table["ci_low"].notna()
     elsewhere = "; performance_repeats has one that includes it" if repeats > 1 else ""
     caveat = LEAVES_OUT_RETRAINING + elsewhere
@@ -285,12 +228,12 @@ def performance_table(
 
 def roc_table(predictions: pd.DataFrame) -> pd.DataFrame:
     """Points of the ROC curves; none if a class is missing."""
-    blocks = [pd.DataFrame(columns=list(ROC_COLUMNS))]
+    blocks = [ROC_TABLE.frame()]
     for fold, frame in by_fold(predictions).items():
         if frame["target"].nunique() == 2:
             fpr, tpr, threshold = roc_curve(frame["target"].to_numpy(int), frame["probability"].to_numpy(float))
             threshold = np.where(np.isinf(threshold), np.nan, threshold)
-            columns = dict(zip(ROC_COLUMNS, (fold, threshold, fpr, tpr), strict=True))
+            columns = dict(zip(ROC_TABLE.meanings, (fold, threshold, fpr, tpr), strict=True))
             blocks.append(pd.DataFrame(columns))
     return pd.concat([block for block in blocks if len(block)] or blocks, ignore_index=True)
 

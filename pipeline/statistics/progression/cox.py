@@ -28,7 +28,6 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
-from heatlas.pipeline.run.declared import Inference, Table, described
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
@@ -57,6 +56,7 @@ from heatlas.pipeline.statistics.progression.hazards import (
     score_statistics,
 )
 from heatlas.pipeline.statistics.requested import SHORT_NAMES
+from heatlas.pipeline.statistics.tables import declared
 
 MODEL = "model"
 COMPARATORS = ("hippocampus/tiv", "mmse", "age")
@@ -166,44 +166,7 @@ PARTIAL_FAMILY = "p_fwe covers only the regions and maps known for the same part
 WELL_POWERED = 2
 """Factor on the required events per variable below which a note warns; 10 in all, the rule of Peduzzi et al. (1995)."""
 
-COX_COLUMNS = {
-    "predictor": "model: log odds of the positive class by networks not trained on the participant; relevance: sum "
-    "of a map over a bilateral group (both centred and brought to one spread within participants with the same "
-    "networks, where these differ); or a measure at the visit of the scan, for comparison",
-    "map": "Relevance map; n/a for other predictors",
-    "group": "Bilateral group of regions; n/a for other predictors",
-    "model": "alone; or adjusted for the covariates",
-    "covariates": "Covariates of the model: those of [statistics] covariates and [statistics.progression] "
-    "further_covariates, without constant ones and the predictor itself",
-    "hazard_ratio": "Hazard ratio of conversion to AD per standard deviation of the predictor (within participants "
-    "with the same networks, where these differ), in these participants (Cox model, Efron's ties)",
-    "ci_low": "Lower bound of the Wald interval of hazard_ratio",
-    **described("ci_high"),
-    "p_wald": "Two-sided Wald p of hazard_ratio, uncorrected; below 1 - confidence where the interval excludes 1. It "
-    "assumes many events",
-    "p_proportional": "p of the test that the predictor's hazard ratio is the same at all times (score test of scaled "
-    "Schoenfeld residuals against time, Grambsch & Therneau 1994); below 0.05 the note says so",
-    "p": "Two-sided p of the predictor's score test from permuting participants, after removing the covariates from "
-    "the predictor; (b+1)/(m+1). Studentised, so that people with a high predictor may be followed for a shorter time",
-    "p_fwe": "Family-wise p over the regions and maps known for the same participants (max-T with shared "
-    "permutations); the note says if that is not all of them; n/a for other predictors",
-    **described("p_fdr", "family", "n_permutations", "exact"),
-    "concordance": "Harrell's concordance of the unfitted predictor: above 0.5 if higher values go with earlier "
-    "conversion",
-    "n_participants": "Participants with MCI, each with the first MCI scan",
-    "n_scans": "Scans, one per participant",
-    "n_events": "Participants who converted, as defined in event",
-    "n_censored": "Other participants, censored at their last diagnosis or at a dementia of another cause",
-    "n_competing": "Participants censored by a dementia of another cause (competing event; hazard ratios are "
-    "cause-specific); n/a if clinical.tsv has no column other_dementia. Deaths are unknown",
-    "event": "Definition of a conversion",
-    "n_missing": "Participants left out because the predictor or a covariate is unknown",
-    **described("note"),
-}
-COX_TABLE = Table(
-    "cox", COX_COLUMNS, "predictor and model", "Do scores predict the time of conversion from MCI?",
-    inference=Inference("exploratory", "all regions and maps, or all other predictors, in one kind of model"),
-)  # fmt: skip
+COX_TABLE = declared("cox")
 
 
 @dataclass(frozen=True, eq=False)
@@ -250,7 +213,7 @@ class _Fitted:
 
 
 def cox_table(cohort: Conversions, settings: StatisticsConfig, seed: int) -> pd.DataFrame:
-    """All models; columns of `COX_COLUMNS`."""
+    """All models; columns of `COX_TABLE`."""
     everything = list(predictors(cohort, settings.fold_effect))
     rows: dict[tuple[int, str], dict[str, Any]] = {}
     for model, formula in ((ALONE, ""), (ADJUSTED, adjusted_formula(settings))):
@@ -260,7 +223,7 @@ def cox_table(cohort: Conversions, settings: StatisticsConfig, seed: int) -> pd.
     table = pd.DataFrame([rows[key] for key in sorted(rows, key=lambda key: (key[0], key[1] == ADJUSTED))])
     table = table.astype({"n_permutations": "Int64", "n_competing": "Int64"})
     kinds = np.where(table["predictor"] == RELEVANCE, "regions and maps", "model and comparators")
-    return add_false_discovery_rate(table.assign(_kind=kinds), ["_kind", "model"], "tests")[list(COX_COLUMNS)]
+    return add_false_discovery_rate(table.assign(_kind=kinds), ["_kind", "model"], "tests")[list(COX_TABLE.meanings)]
 
 
 def adjusted_formula(settings: StatisticsConfig) -> str:

@@ -14,7 +14,6 @@ import numpy as np
 import pandas as pd
 
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
-from heatlas.pipeline.run.declared import Inference, Table, described
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Flags, Floats, Resampling
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
@@ -40,44 +39,18 @@ from heatlas.pipeline.statistics.progression.hazards import (
 )
 from heatlas.pipeline.statistics.resampling.bootstrap import (
     FLAT,
-    INTERVAL_OF_SHARES,
     NO_INTERVAL,
     bootstrap_intervals,
     ratio,
     with_exact_shares,
 )
+from heatlas.pipeline.statistics.tables import declared
 
 CONVERTER, STABLE = "pMCI", "sMCI"
 CONCORDANCE, AUC = "concordance", "auc"
 SHARES = ("sensitivity", "specificity", "balanced_accuracy")
 
-PROGRESSION_COLUMNS = {
-    "predictor": "model: log odds of the positive class by networks not trained on the participant; hippocampus/tiv, "
-    "mmse, age: at the same visit. The direction is fixed in advance: lower hippocampus/tiv and mmse, higher values "
-    "of the others, mean sooner",
-    "measure": "concordance: Harrell's, over the time to AD; auc: pMCI against sMCI within the horizon of the "
-    "settings; sensitivity, specificity, balanced_accuracy: pMCI called positive at a probability above 0.5 (model "
-    "only)",
-    "estimate": "Value of the measure; 0.5 is chance",
-    "ci_low": "Lower bound of the confidence interval over participants",
-    **described("ci_high"),
-    "interval": INTERVAL_OF_SHARES,
-    "p": "Two-sided permutation p over participants against 0.5, (b+1)/(m+1)",
-    **described("n_permutations", "exact"),
-    "n_participants": "Participants with MCI, each with the first MCI scan",
-    "n_scans": "Scans, one per participant",
-    "n_events": "Participants who converted, as defined in event",
-    "event": "Definition of a conversion: AD at any visit after the scan for the concordance; AD within the horizon "
-    "(pMCI) for the others, where later converters are stable (sMCI)",
-    "n_missing": "Participants left out because the predictor or (except for the concordance) the course within the "
-    "horizon is unknown",
-    **described("note"),
-}
-PROGRESSION_TABLE = Table(
-    "progression", PROGRESSION_COLUMNS, "predictor and measure", "Do scores predict who converts?",
-    filled=("predictor", "measure", "n_participants", "n_events"),
-    inference=Inference("secondary", "each predictor alone"),
-)  # fmt: skip
+PROGRESSION_TABLE = declared("progression")
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,10 +66,10 @@ class _Question:
 
 
 def progression_table(cohort: Conversions, settings: StatisticsConfig, seed: int, horizon_months: int) -> pd.DataFrame:
-    """All predictors and measures; columns of `PROGRESSION_COLUMNS`."""
+    """All predictors and measures; columns of `PROGRESSION_TABLE`."""
     rows = [_ordering_row(question, cohort, settings, seed) for question in _questions(cohort)]
     rows += _share_rows(cohort, settings, seed)
-    table = pd.DataFrame(rows, columns=list(PROGRESSION_COLUMNS)).astype({"n_permutations": "Int64"})
+    table = PROGRESSION_TABLE.frame(rows).astype({"n_permutations": "Int64"})
     within = f"AD by the visit {horizon_months} months after the scan ({CONVERTER})"
     return table.assign(event=np.where(table["measure"] == CONCORDANCE, AT_ANY_TIME, within))
 
@@ -119,7 +92,7 @@ def _questions(cohort: Conversions) -> Iterator[_Question]:
 def _ordering_row(question: _Question, cohort: Conversions, settings: StatisticsConfig, seed: int) -> dict[str, Any]:
     values, pairs = question.values, question.pairs
     names = ("statistics", "progression", question.predictor, question.measure)
-    result: dict[str, Any] = dict.fromkeys(PROGRESSION_COLUMNS)
+    result: dict[str, Any] = dict.fromkeys(PROGRESSION_TABLE.meanings)
     result |= {"predictor": question.predictor, "measure": question.measure, "n_missing": question.missing}
     result |= _counts(question.events) | {"note": cohort.note, "interval": NO_INTERVAL}
     if not pairs.any():
@@ -162,7 +135,7 @@ def _share_rows(cohort: Conversions, settings: StatisticsConfig, seed: int) -> l
         specificity = ratio(weights @ (~called & ~converts).astype(float), weights @ (~converts).astype(float))
         return np.stack([sensitivity, specificity, (sensitivity + specificity) / 2], axis=1)
 
-    base: dict[str, Any] = dict.fromkeys(PROGRESSION_COLUMNS)
+    base: dict[str, Any] = dict.fromkeys(PROGRESSION_TABLE.meanings)
     base |= {"predictor": MODEL, "n_missing": question.missing, "interval": NO_INTERVAL} | _counts(converts)
     if not len(converts):
         return [base | {"measure": name, "note": _one_sided(question)} for name in SHARES]

@@ -29,7 +29,6 @@ import numpy as np
 import pandas as pd
 
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
-from heatlas.pipeline.run.declared import Inference, Table, described
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
@@ -37,10 +36,11 @@ from heatlas.pipeline.statistics.arrays import Floats, Indices, Resampling
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.members import course_of, first_visits, log_odds, networks_of, years_since_first
 from heatlas.pipeline.statistics.data.values import joined, participant_means
-from heatlas.pipeline.statistics.linear.fold_effect import EVEN, FOLD, centred_within, model_within_folds
+from heatlas.pipeline.statistics.linear.fold_effect import FOLD, centred_within, model_within_folds
 from heatlas.pipeline.statistics.linear.freedman_lane import freedman_lane
 from heatlas.pipeline.statistics.linear.permutations import add_false_discovery_rate
 from heatlas.pipeline.statistics.resampling.means import FEW_VALUES, VERY_SKEWED, sign_flip_test, skewed_and_few
+from heatlas.pipeline.statistics.tables import declared
 
 SAME_TIME = 1e-9
 """Sum of squared deviations of years from their mean below which a participant's visits count as simultaneous."""
@@ -188,39 +188,7 @@ PARTIAL_FAMILY = "p_fwe covers only the regions and maps known for the same scan
 FEWEST_OF_A_GROUP = 3
 """Smallest number of participants with repeated scans in a group with a slope."""
 
-TRAJECTORY_COLUMNS = {
-    "response": "model: log odds of the positive class; hippocampus/tiv; or relevance: sum of a map over a bilateral "
-    "group of regions",
-    "map": "Relevance map; n/a for other responses",
-    "group": "Bilateral group of regions; n/a for other responses",
-    "term": "slope GROUP: change per year in a group; GROUP - OTHER: difference of two slopes; group x time: "
-    "equality of all slopes. Groups are defined at the first scan: diagnosis, with MCI divided by outcome",
-    "estimate": "Change per year, in standard deviations of the response over all scans; a difference of groups in "
-    f"relevance {EVEN}; n/a for group x time",
-    "ci_low": "Lower bound of its interval, which excludes 0 exactly where p is at most 1 - confidence",
-    **described("ci_high"),
-    "statistic": "Of the slopes of participants: Hall's t for a slope, t for a difference (network held, one "
-    "residual variance per group), F for group x time",
-    "df": "Its degrees of freedom (Welch-Satterthwaite for differences)",
-    "p": "Two-sided p over participants, (b+1)/(m+1) or exact: for a slope by flipping the signs of participants' "
-    "slopes; for a difference and group x time by permuting participants, with all visits, between groups within "
-    "networks",
-    "p_fwe": "Family-wise p over the regions and maps known for the same scans (max-T); the note says if that is not "
-    "all of them; n/a for other responses",
-    **described("p_fdr", "family"),
-    "n_participants": "Participants in the model",
-    **described("n_scans"),
-    "n_repeated": "Participants with two or more scans, which determine change",
-    "n_three": "Participants with three or more scans, which determine the variance of change",
-    "n_missing": "Scans left out: no value, no date, or a group with too few repeated scans",
-    **described("note"),
-}
-TRAJECTORIES_TABLE = Table(
-    "trajectories", TRAJECTORY_COLUMNS, "response and term", "How do scores and relevance change over visits?",
-    inference=Inference(
-        "exploratory", "all regions of one term and map (family-wise: of all maps), or the other responses"
-    ),
-)  # fmt: skip
+TRAJECTORIES_TABLE = declared("trajectories")
 
 
 @dataclass(frozen=True, eq=False)
@@ -239,7 +207,7 @@ class _Response:
 
 
 def trajectory_table(inputs: StatisticsInputs) -> pd.DataFrame:
-    """All responses and terms; columns of `TRAJECTORY_COLUMNS`."""
+    """All responses and terms; columns of `TRAJECTORIES_TABLE`."""
     settings = inputs.config.statistics
     frame = _visits(inputs)
     rows = []
@@ -256,7 +224,7 @@ def trajectory_table(inputs: StatisticsInputs) -> pd.DataFrame:
         add_false_discovery_rate(part, ["term", "_map"], str(kind), "p")
         for kind, part in table.groupby("_kind", sort=False)
     ]
-    return pd.concat(parts).sort_index()[list(TRAJECTORY_COLUMNS)]
+    return pd.concat(parts).sort_index()[list(TRAJECTORIES_TABLE.meanings)]
 
 
 def _visits(inputs: StatisticsInputs) -> pd.DataFrame:
@@ -342,7 +310,7 @@ def _rows(
     scans = scans[scans["_group"].isin(groups)]
     groups.sort(key=lambda name: (name != reference, name))
     visits = scans.groupby("participant_id").size()
-    base: dict[str, Any] = dict.fromkeys(TRAJECTORY_COLUMNS) | {
+    base: dict[str, Any] = dict.fromkeys(TRAJECTORIES_TABLE.meanings) | {
         "response": response.name, "map": response.map, "group": response.group, "estimate": np.nan,
         "p": np.nan, "p_fwe": np.nan, "n_participants": len(visits), "n_scans": len(scans),
         "n_repeated": int((visits > 1).sum()), "n_three": int((visits > 2).sum()), "n_missing": len(frame) - len(scans),

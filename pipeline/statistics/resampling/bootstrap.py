@@ -247,11 +247,6 @@ FISHER = IntervalScale("Fisher z", np.arctanh, np.tanh, lambda x: 1 / (1 - x**2)
 LOG = IntervalScale("log", np.log, np.exp, lambda x: 1 / x)
 UNEXPLAINED = IntervalScale("log(1 - r2)", lambda x: np.log1p(-x), lambda x: -np.expm1(x), lambda x: 1 / (x - 1))
 AS_IT_IS = IntervalScale("t", lambda x: x, lambda x: x, np.ones_like)
-INTERVAL_OF_SCALED = (
-    "Kind of interval: Student's t on the scale named (logit, log, Fisher z, log(1 - r2); t: as it is), with the "
-    "standard error of bootstrap draws of participants within test folds and classes"
-)
-"""Meaning of a column ``interval``."""
 
 
 def strata_of(fold: Indices, of_class: Indices) -> Indices:
@@ -336,11 +331,6 @@ def scaled_intervals(
 
 
 EXACT = "Clopper-Pearson"
-_OF_ENDS = "; Clopper-Pearson (exact, over participants) for a share of 0 or 1; none"
-INTERVAL_OF_SHARES = "Kind of interval: BCa or percentile bootstrap" + _OF_ENDS
-"""Meaning of a column ``interval`` in a table of conversion."""
-INTERVAL_OF_PERFORMANCE = INTERVAL_OF_SCALED + _OF_ENDS
-"""The same in a table of performance."""
 
 
 def with_exact_shares(intervals: Intervals, shares: Mapping[int, tuple[float, int]], confidence: float) -> Intervals:

@@ -169,8 +169,6 @@ def caveats_of_groups(values: Floats, groups: Indices, what: str = OF_P) -> list
 
 
 HALL = "Hall's t"
-INTERVAL_OF_MEANS = "Kind of interval: Hall's t (Student's t corrected for skewness), or none"
-"""Meaning of a column ``interval`` in a table with means."""
 ALIKE = "no interval: all participants have the same value"
 ENOUGH = 60
 FEW = f"fewer than {ENOUGH} participants: of very skewed (lognormal) values the interval of 95 % misses 8 to 11 %"
