@@ -1,19 +1,15 @@
 """Do the networks take shortcuts? Relevance where it should not be, and sites that can be told from it.
 
-``shortcuts.tsv``: whether relevance concentrates where it should not, and differently between classes. The unit is the
-participant (scans averaged first). An enrichment of 1 is relevance spread evenly, which no network gives; the numbers
-are to be compared with those of the same type of network on brain masks alone (``training.control = "binarised"``), and
-between the classes. The interval of the mean comes from flipping the signs of participants' differences from 1 (an even
-spread); it excludes 1 exactly where such a test would reject. The difference of the classes, its p and its interval
-come from one model with the test fold held, as in `pipeline.statistics.groups.comparisons`.
+``shortcuts.tsv``: whether relevance concentrates where it should not, and differently between classes. An enrichment of
+1 is relevance spread evenly, which no network gives; the numbers are to be compared with those of the same type of
+network on brain masks alone (``training.control = "binarised"``), and between the classes. The interval of the mean
+flips the signs of participants' differences from 1; the difference of the classes holds the test fold.
 
-``site_prediction.tsv``: whether site and field strength can be predicted from relevance. A linear classifier with folds
-over participants, stratified by class but not by site, so that site labels are exchangeable under the null hypothesis.
-They are permuted between participants of one class with the same number of scans, so that an association of site and
-class does not count as evidence. Ridge regression on indicators of the sites (scikit-learn), each prediction divided by
-the share of its site in training, so that rare sites can be predicted. It is linear in the labels, so all permutations
-are targets of a single fit; logistic regression would have to be fitted a thousand times. Region sums are scaled within
-each test fold of the run, since each fold's maps come from its own network.
+``site_prediction.tsv``: whether site and field strength can be predicted from relevance, scaled within each test fold,
+by a linear classifier with folds over participants, stratified by class but not by site. Site labels are permuted
+between participants of one class with the same number of scans, so that an association of site and class does not count
+as evidence. Ridge regression on indicators of the sites, each prediction divided by the share of its site in training
+so that rare sites can be predicted, is linear in the labels: all permutations are targets of a single fit.
 """
 
 from __future__ import annotations

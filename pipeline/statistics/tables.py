@@ -15,6 +15,7 @@ def _file() -> dict[str, Any]:
     return tomllib.loads(Path(__file__).with_name("tables.toml").read_text(encoding="utf-8"))
 
 
+@cache
 def declared(name: str) -> Table:
     """The table of this name."""
     section, words, usual = dict(_file()[name]), _file()["words"], MEANINGS | _file()["usual"]
@@ -22,3 +23,8 @@ def declared(name: str) -> Table:
     forms = {column: Form[form] for column, form in section.pop("forms", {}).items()}
     inference = Inference(*section.pop("tests")) if "tests" in section else None
     return Table(name, meanings, forms=forms, inference=inference, **section)
+
+
+def declared_tables(*names: str) -> tuple[Table, ...]:
+    """The tables of these names."""
+    return tuple(map(declared, names))

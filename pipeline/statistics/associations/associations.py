@@ -1,17 +1,14 @@
 """Correlation of regional relevance with biomarkers over participants, and the primary outcome among them.
 
-Each participant is one point: relevance, biomarker and covariates are averaged over their scans. Participants are
-permuted (Freedman & Lane 1983), within test folds and with fold as a covariate, since each fold's maps come from its
-own network. All regions, maps and metrics share the permutations, so the maximum correlation of each permutation gives
-family-wise p values. A family is all tests of one biomarker, group of scans and estimator; different biomarkers are
-different questions and are not corrected for each other.
+Each participant is one point (means over their scans). Participants are permuted (Freedman & Lane 1983) within test
+folds and with fold held. A family is all regions, maps and metrics of one biomarker, group of scans and estimator,
+which share the permutations; different biomarkers are different questions and are not corrected for each other.
 
 *The primary outcome* is one partial correlation, named in the settings before any result: by default the evidence of
 the hippocampus (without an evidence map, its share of the run's first map) with hippocampal volume divided by
-intracranial volume, over the participants of all classes, with the class, the test fold and the covariates held. Images
-that enter registered bring no volume of the hippocampus: then the first other measure that is there (`FALLBACKS`). The
-choice looks at which columns have values, never at the values, so it is still made before any result. A row of
-``associations.tsv`` that asks the same has the same numbers. It is one test, so its p needs no correction.
+intracranial volume, over all classes, with class, test fold and covariates held; where there is no such volume, with
+the first other measure that is there (`FALLBACKS`). The choice looks at which columns have values, never at the values.
+It is one test, so its p needs no correction; a row of ``associations.tsv`` that asks the same has the same numbers.
 """
 
 from __future__ import annotations
@@ -65,12 +62,12 @@ ASSOCIATIONS_TABLE = declared("associations")
 
 @dataclass(frozen=True, eq=False)
 class ParticipantValues:
-    """One row per participant.
+    """One row per participant: relevance (participants, columns), biomarker (participants, 1 or groups), nuisance.
 
-    Shapes: relevance (participants, columns); biomarker (participants, 1 or groups); nuisance (participants, q),
-    intercept first. `covariates` names the other columns of nuisance; `note` says what was left out. `spreads`
-    (participants,) of 0 and 1: a small class and the others, which keep a spread of their own under permutation of
-    Pearson's correlation; None where classes are large or alike in size. `caveat`: what to say where they do not.
+    nuisance (participants, q) has the intercept first; `covariates` names its other columns; `note` says what was left
+    out. `spreads` (participants,) of 0 and 1: a small class and the others, which keep a spread of their own under
+    permutation of Pearson's correlation; None where classes are large or alike in size. `caveat`: what to say where
+    they do not.
     """
 
     relevance: Floats

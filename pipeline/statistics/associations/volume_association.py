@@ -1,20 +1,14 @@
 """Hippocampal volume against hippocampal relevance in true positives (Böhle et al. 2019, figure 8), by participant.
 
-False positives stand beside the true ones among the points, as in that figure; no correlation has them.
+The primary analysis has one point per participant: means over their true-positive scans, centred within test folds,
+participants permuted within folds. Means over different numbers of scans differ in precision, so exchangeability is
+approximate; a simulation in the tests shows that the error rate holds. The correlation over scans, as the founding
+study reported it, permutes whole participants with the same number of scans. False positives stand among the points.
 
-The primary analysis has one point per participant: the means of both variables over their true-positive scans. Each
-fold's maps come from its own network, so both variables are centred within test folds and participants are permuted
-within folds (`pipeline.statistics.linear.fold_effect`). Means over different numbers of scans differ in precision, so
-exchangeability is approximate; a simulation in the tests shows that the error rate holds. The correlation over scans
-that the founding study reported is given as a description; its p permutes whole participants with the same number of
-scans.
-
-Whether the two change together within a person is another question, answered by the repeated-measures correlation
-(Bakdash & Marusich 2017), the correlation of deviations from participants' means. Its p flips the signs of all of a
-participant's deviations in relevance together: under the null hypothesis relevance is as likely to rise as to fall
-whatever the volume does. Permuting visits would test that nobody changes: where relevance drifts at random while
-hippocampi shrink, it rejects in up to 15 % at a nominal 5 %. Ranks of a few visits carry little information, so only
-Pearson is offered.
+Whether the two change together within a person is answered by the repeated-measures correlation (Bakdash & Marusich
+2017), that of deviations from participants' means. Its p flips the signs of all of a participant's deviations in
+relevance together; permuting visits would test that nobody changes, and rejects up to 15 % at 5 % where relevance
+drifts at random while hippocampi shrink. Ranks of a few visits carry little information: only Pearson is offered.
 """
 
 from __future__ import annotations
@@ -86,7 +80,6 @@ class VolumePairs:
         return VolumePairs(means[0], means[1], np.arange(len(means[0])), self.fold[first])
 
     def within_participants(self) -> VolumePairs:
-        """Deviations from participants' means, for participants with several rows."""
         repeated = np.bincount(self.codes)[self.codes] > 1
         codes = np.unique(self.codes[repeated], return_inverse=True)[1].astype(np.intp)
         volume, relevance = (centred_within(values[repeated], codes) for values in (self.volume, self.relevance))
@@ -125,11 +118,7 @@ def volume_points(values: RelevanceValues, scans: Sequence[Scan]) -> pd.DataFram
 def volume_association(
     points: pd.DataFrame, maps: Sequence[str], has_region: bool, settings: StatisticsConfig, seed: int
 ) -> pd.DataFrame:
-    """Correlations for every map, volume, unit and estimator; columns of `VOLUME_ASSOCIATION_TABLE`.
-
-    `points` are the true positives of `volume_points`; `has_region` says whether the atlas has the bilateral
-    group `REGION`. A row without a value has the reason in its note.
-    """
+    """Correlations for every map, volume, unit and estimator over the true positives of `volume_points`."""
     rows = []
     for volume, column in ((VOLUME, "hippocampus_mm3"), (ADJUSTED, "hippocampus_per_tiv")):
         for unit in UNITS:

@@ -66,10 +66,7 @@ EXTERNAL_CALIBRATION_TABLE = declared("external_calibration")
 
 
 def external_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]:
-    """Tables ``external_validation`` and ``external_calibration``; none where the networks are the run's own.
-
-    BadInputError where the run that they are from has no tables of people.
-    """
+    """Tables ``external_validation`` and ``external_calibration``; none where the networks are the run's own."""
     folder = Path(inputs.config.training.networks_of)
     if not inputs.config.training.networks_of:
         return {}
@@ -191,12 +188,10 @@ class _People:
 
 
 def weighted_g(values: Floats, is_first: Flags, block: Indices, weights: Floats) -> Floats:
-    """Difference of two groups in residual standard deviations, with blocks held, of weighted people.
+    """Difference of two groups in residual standard deviations, with blocks held, of weighted people; (draws, columns).
 
-    Without weights `hedges_g` but for its correction, which is the same in all columns and leaves ranks as they are.
-
-    `values`: (people, columns). `is_first`: (people,). `block`: (people,). `weights`: (draws, people). Returns (draws,
-    columns). NaN where nothing varies.
+    Without weights (draws, people) it is `hedges_g` but for its correction, which leaves ranks as they are. NaN where
+    nothing varies.
     """
     x, side = values - values.mean(axis=0), is_first.astype(float)
     total = [np.zeros((len(weights), x.shape[1])) for _ in range(2)]

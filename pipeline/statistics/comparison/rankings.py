@@ -1,14 +1,9 @@
 """Agreement of region rankings within a run: between folds, betas and methods.
 
-A ranking orders bilateral groups by their mean over participants. Folds differ in test participants and networks; betas
-and methods share both. Rankings of several runs (seeds, models) are compared by ``heatlas compare``.
-
-Agreement is Kendall's W, and the overlap of the top regions. W is 1 for identical rankings and about 1 / rankings for
-unrelated ones (Kendall & Babington Smith 1939), corrected for ties; it is Friedman's chi-squared divided by k (n - 1),
-which the tests check against scipy's `friedmanchisquare`. p values come from permuting each ranking independently, so
-no approximation for few rankings is needed. That null hypothesis is weak: regions differ in size, and every measure
-that follows size agrees. The overlap of the top regions by density, which does not depend on size, is the number to
-look at.
+A ranking orders bilateral groups by their mean over participants. Agreement is Kendall's W, 1 for identical rankings
+and about 1 / rankings for unrelated ones (Kendall & Babington Smith 1939), and the overlap of the top regions; p comes
+from permuting each ranking independently. That null hypothesis is weak: regions differ in size, and every measure that
+follows size agrees. The overlap by density, which does not depend on size, is the number to look at.
 """
 
 from __future__ import annotations

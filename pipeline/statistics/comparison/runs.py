@@ -1,11 +1,8 @@
 """Several runs of one cohort side by side: accuracy (McNemar), agreement of rankings, maps, and what both cost.
 
-Runs may differ in seed, settings or model, or be control runs. They are compared on the scans that all of them
-predicted with the same label; other scans are counted. The unit is the participant, correct if most of their scans are
-correct, or with half correct, if the first session is.
-
-Between families of networks, scores of maps and costs are those that each run recorded. Nothing is computed again: what
-a run did not measure is missing, and the note names the command that measures it.
+Runs are compared on the scans that all of them predicted with the same label; other scans are counted. The unit is the
+participant, correct if most of their scans are correct, or with half correct, if the first session is. Scores of maps
+and costs are those that each run recorded: what it did not measure is missing, and the note names the command.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
 """Values of all scans as arrays: relevance, and what images hold without any network; with the text of a note.
 
-Relevance is averaged over the scans of a participant, or stands as columns of all maps and bilateral groups, for tests
-over a family. Over scans explained by one network, sum, density and gain of a region differ only by a factor, so they
-have the same correlations and t. The share of the map is different: it measures where relevance lies, whatever its
-amount.
-
-Mean intensity and local volume change of each region come from the images. This is the one step of the statistics that
-reads images of scans, so that the tests need only its table.
+Over scans explained by one network, sum, density and gain of a region differ only by a factor, so they have the same
+correlations and t. The share of the map measures where relevance lies, whatever its amount. Mean intensity and local
+volume change of each region come from the images: the one step of the statistics that reads images of scans.
 """
 
 from __future__ import annotations
@@ -38,11 +34,10 @@ OUTCOMES = ("TP", "FP", "TN", "FN")
 
 @dataclass(frozen=True, eq=False)
 class RelevanceValues:
-    """Region relevance of all scans.
+    """Region relevance of all scans, one row of `scans` (its prediction) each.
 
-    `scans`: one row per scan: its prediction. `maps`, `groups`: relevance maps and bilateral groups, in the order of
-    the table. `sums`, `densities`, `gains`: (scans, maps, groups), NaN where missing. `evidence`: maps that are
-    evidence relative to controls, so that their sums are in logits.
+    `sums`, `densities`, `gains`: (scans, maps, groups), NaN where missing. `evidence`: maps that are evidence relative
+    to controls, so that their sums are in logits.
     """
 
     scans: pd.DataFrame
@@ -87,10 +82,7 @@ class RelevanceValues:
         return cls(scans, tuple(maps), tuple(groups), spread("sum"), spread("density"), spread("gain"), evidence)
 
     def above(self, more: RelevanceValues) -> RelevanceValues:
-        """These scans followed by others, in the maps and groups of these (by name); NaN where the others lack one.
-
-        ``scans`` are the rows of both tables of predictions.
-        """
+        """These scans followed by others, in the maps and groups of these; NaN where the others lack one."""
         place = [[names_there.index(name) if name in names_there else -1 for name in names_here]
                  for names_here, names_there in ((self.maps, more.maps), (self.groups, more.groups))]  # fmt: skip
         absent = (np.array(place[0])[:, None] < 0) | (np.array(place[1]) < 0)
@@ -121,11 +113,7 @@ def participant_codes(participants: Sequence[str]) -> tuple[NDArray[np.intp], li
 
 
 def participant_means(values: Floats, codes: NDArray[np.intp]) -> Floats:
-    """Mean over each participant's rows, without NaN rows; NaN if there are none.
-
-    `values` (rows, ...); `codes` (rows,): participant 0..P-1 of each row.
-
-    Gives an array (P, ...).
+    """Mean of values (rows, ...) over each participant's rows (codes 0..P-1), without NaN rows; NaN if there are none.
 
     Examples
     --------
@@ -153,20 +141,14 @@ METRIC_MEANINGS: Mapping[str, str] = {
 
 @dataclass(frozen=True, eq=False)
 class RelevanceColumns:
-    """Columns of relevance.
-
-    `table`: ``map``, ``group``, ``metric`` of each column; `values` (scans, columns): NaN where missing.
-    """
+    """Columns of relevance (scans, columns), NaN where missing, and the ``map``, ``group``, ``metric`` of each."""
 
     table: pd.DataFrame
     values: Floats
 
     @classmethod
     def of(cls, values: RelevanceValues, metrics: Sequence[str]) -> RelevanceColumns:
-        """Columns ordered by metric, then by map.
-
-        BadInputError for an unknown metric.
-        """
+        """Columns ordered by metric, then by map; BadInputError for an unknown metric."""
         unknown = [name for name in metrics if name not in METRIC_MEANINGS]
         if unknown:
             raise BadInputError(f"metric {unknown[0]} is unknown. Available: {', '.join(METRIC_MEANINGS)}.")
@@ -185,9 +167,7 @@ def kinds_of(columns: pd.DataFrame) -> list[str]:
 
 
 def with_shares(relevance: pd.DataFrame) -> pd.DataFrame:
-    """Add the column ``share`` (see `shares`) to a table of relevance; NaN for groups without a voxel.
-
-    `relevance`: all groups of each scan and map: ``scan_id``, ``map``, ``sum``, ``n_voxels``.
+    """Add ``share`` (see `shares`) to a table of all groups of each scan and map; NaN for groups without a voxel.
 
     Examples
     --------
@@ -207,9 +187,8 @@ def map_totals(relevance: pd.DataFrame) -> pd.Series:
 def shares(sums: Floats) -> Floats:
     """Share of each region in a map: its sum divided by the sum of all regions' absolute sums; signed, from -1 to 1.
 
-    Absolute values, since positive and negative relevance would otherwise cancel for beta > 0.
-
-    `sums` (..., groups): NaN for groups without a voxel.
+    Absolute, since positive and negative relevance would cancel for beta > 0. `sums` (..., groups): NaN without a
+    voxel.
 
     Examples
     --------
@@ -231,14 +210,7 @@ IMAGE_REGIONS_TABLE = declared("image_regions")
 
 
 def measure_images(work: Work, scans: Sequence[Scan], atlas: PackedAtlas) -> bool:
-    """Write ``group/image_regions.tsv``, one row per scan and bilateral group.
-
-    BadInputError if a scan cannot be read.
-
-    `scans`: registered, those with heatmaps.
-
-    Gives whether anything was done.
-    """
+    """Write ``group/image_regions.tsv``, a row per registered scan and bilateral group; whether anything was done."""
     spec = configured_input(work.config)
     files = [work.files(scan) for scan in scans]
 
@@ -270,10 +242,7 @@ def of_scan(files: ScanFiles, spec: NetworkInput, atlas: PackedAtlas) -> pd.Data
 
 
 def volume_change(files: ScanFiles, spec: NetworkInput) -> NDArray[np.float32] | None:
-    """Log-Jacobian in the part that the network sees, less its mean over the brain; None without one of a warp.
-
-    BadInputError if the file is there and cannot be read.
-    """
+    """Log-Jacobian in the part that the network sees, less its mean over the brain; None without one of a warp."""
     if not files.log_jacobian.is_file():
         return None
     try:
@@ -309,9 +278,7 @@ def numbers_of(table: Table) -> list[str]:
 
 
 def untested(table: Table, **known: object) -> pd.DataFrame:
-    """One row of a table where nothing could be tested: no number, nobody tested, no interval and no family.
-
-    `known`: what is said all the same; the reason as ``note``.
+    """One row of a table where nothing could be tested: no number, nobody tested, no interval, no family, but `known`.
 
     Examples
     --------

@@ -1,14 +1,11 @@
 """Relevance of one group of scans against another: classes (AD, CN) or outcomes (TP, FP, TN, FN).
 
-Participants are the units (scans averaged first). A participant with scans in both groups cannot be permuted between
-them: in a comparison of classes they count as positive, by their scans of that class, as everywhere in this program; in
-a comparison of outcomes they are left out. Both are counted. The difference is tested by permuting participants, with
-one residual variance per group (Welch's t without covariates), since patients vary more than controls, and each group
-keeps its spread under permutation (`pipeline.statistics.linear.studentised`); all regions and maps share the
-permutations (Westfall & Young 1993), which gives family-wise p values. Each metric is its own family. The test is
-repeated with covariates (Freedman-Lane) and, between the classes, on ranks (Brunner & Munzel 2000), which keep their
-power where values are skewed (docs/benchmarks/statistics.md). All hold the test fold
-(`pipeline.statistics.linear.fold_effect`).
+A participant with scans in both groups cannot be permuted between them: between classes they count as positive, by
+their scans of that class, as everywhere; between outcomes they are left out. Participants are permuted, with one
+residual variance per group, since patients vary more than controls (`pipeline.statistics.linear.studentised`); all
+regions and maps of a metric, which is a family, share the permutations (Westfall & Young 1993). The test is repeated
+with covariates (Freedman-Lane) and, between the classes, on ranks (Brunner & Munzel 2000), which keep their power where
+values are skewed (docs/benchmarks/statistics.md). All hold the test fold.
 """
 
 from __future__ import annotations

@@ -1,15 +1,14 @@
 """Performance of the classifier in each subgroup, and its difference from all other participants.
 
-All metrics are over scans, each participant with all of theirs, as in ``performance.tsv``. The difference between a
-subgroup and the rest counts every participant once, with the share of their scans that is correct: over scans, few
-participants with many scans each, which are all right or all wrong, are rejected in up to 32 % at 5 %.
+All metrics are over scans, each participant with all of theirs, as in ``performance.tsv``. The difference counts every
+participant once, with the share of their scans that is correct: over scans, few participants with many scans each,
+which are all right or all wrong, are rejected in up to 32 % at 5 %.
 
-Networks of different folds differ in quality: a subgroup that was mostly tested by a worse network would pass for one
-that is classified worse. So differences are taken within folds and averaged with weights n1 n2 / (n1 + n2) of
-participants, who change places within fold and class. The statistic is divided by its standard error over participants,
-since shares of fewer scans vary more. The area under the curve counts pairs of participants of one fold; its standard
-error is that of DeLong et al. (1988) with sums divided by the number of participants, not by one less; p and interval
-come from permutations of the same ratio.
+Networks of different folds differ in quality, and a subgroup that a worse network tested would pass for one that is
+classified worse. So differences are taken within folds and averaged with weights n1 n2 / (n1 + n2) of participants, who
+change places within fold and class. The statistic is divided by its standard error over participants, since shares of
+fewer scans vary more. The area under the curve counts pairs of participants of one fold; its standard error is that of
+DeLong et al. (1988) with sums divided by the number of participants, not by one less.
 """
 
 from __future__ import annotations
@@ -54,9 +53,9 @@ class Answers:
     """What the classifier answered: of each participant, and of each pair of one with positive and negative scans.
 
     Shapes: fold (participants,) 0..F-1; scans (2, participants), number of scans of the negative and the positive
-    class; right (2, participants), the share of them that was classified correctly, 0 without scans; pairs and wins
-    (participants, participants), 1 for a participant with positive scans (row) and one with negative scans (column) of
-    the same fold, and the share of their pairs of scans in which the positive scores higher (ties half).
+    class; right (2, participants), the share of them that was classified correctly; pairs and wins (participants,
+    participants), 1 for one with positive scans (row) and one with negative scans (column) of the same fold, and the
+    share of their pairs of scans in which the positive scores higher (ties half).
     """
 
     fold: Indices

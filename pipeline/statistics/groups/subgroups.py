@@ -1,17 +1,13 @@
 """Relevance within subgroups, and effects of covariates: on the difference between the classes, or on both alike.
 
-``subgroups.tsv`` is descriptive: mean, number of participants, and difference between the classes. That p is below 5 %
-in one subgroup and not in another does not show that they differ. Subgroups with fewer participants than the minimum
-are suppressed: their means are noise, and could identify participants.
+``subgroups.tsv`` is descriptive: that p is below 5 % in one subgroup and not in another does not show that they differ.
+Subgroups with fewer participants than the minimum are suppressed: their means are noise, and could identify people.
 
-``interactions.tsv`` tests differences between subgroups: the interaction of class and subgroup in a linear model of
-relevance over participants with main effects, covariates and test fold, by Freedman-Lane with one residual variance per
-class. Numeric variables (age, MMSE) are not cut into bands.
-
-``main_effects.tsv`` tests sex, age, education, field strength and site on relevance and volume, each adjusted for the
-others. The model always includes the class, so an effect is one that patients and controls share; whether it differs
-between them is tested in ``interactions.tsv``. Tests are over participants (scans averaged first) by Freedman-Lane;
-those of relevance are adjusted for the test fold. Volumes are log(volume / intracranial volume).
+``interactions.tsv`` tests differences between subgroups: the interaction of class and subgroup over participants, with
+main effects, covariates and test fold, by Freedman-Lane with one residual variance per class. Numbers (age, MMSE) are
+not cut into bands. ``main_effects.tsv`` tests sex, age, education, field strength and site on relevance (adjusted for
+the test fold) and log(volume / intracranial volume), each adjusted for the others and the class: an effect is one that
+patients and controls share.
 """
 
 from __future__ import annotations

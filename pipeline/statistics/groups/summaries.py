@@ -1,8 +1,8 @@
 """Who was analysed and what their maps are like: demographics by class, and relevance by region and group of scans.
 
-Relevance is averaged over participants (scans averaged first). Its summary has bilateral groups. The table of the
-region explorer has a row per region or bilateral group, method and group of scans: rows of bilateral groups repeat the
-tables of the statistics; rows of single regions are means of ``group/relevance.tsv``.
+Relevance is averaged over participants (scans averaged first). The table of the region explorer has a row per region or
+bilateral group, method and group of scans: rows of bilateral groups repeat the tables of the statistics; rows of single
+regions are means of ``group/relevance.tsv``.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def demographics_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]:
 def demographic_tests(scans: Sequence[Scan], cohort: CohortConfig, confidence: float = 0.95) -> pd.DataFrame:
     """Tests of differences between the classes, one row per variable, with participants as units.
 
-    Participants with scans of both classes are left out and counted in the note. `confidence` is that of the intervals.
+    Participants with scans of both classes are left out and counted in the note.
     """
     frame = pd.DataFrame([_facts(scan) for scan in scans], columns=["participant_id", "label", *_VARIABLES])
     classes = frame.groupby("participant_id")["label"].nunique()
@@ -258,15 +258,11 @@ def explorer_table(
     labels: Sequence[str],
     evidence: Collection[str] = (),
 ) -> pd.DataFrame:
-    """All rows of the explorer.
+    """All rows of `EXPLORER_TABLE`: by map, scan group, bilateral before single regions, then by name.
 
-    Gives `EXPLORER_COLUMNS`; by map, scan group, bilateral before single regions, then by name.
-
-    `summary`: ``region_summary.tsv``. `effects`: tests between the classes: ``map``, ``group`` and the columns from
-    ``tested`` on. `bilateral`: ``relevance_bilateral.tsv``. `relevance`: ``relevance.tsv``; without it there are only
-    bilateral groups. `predictions`: ``predictions.tsv``. `regions`: of the run's atlas. `map_names`: in display order.
-    `labels`: positive and negative class. `evidence`: names of the evidence maps. Returns `EXPLORER_TABLE.meanings`; by
-    map, scan group, bilateral before single regions, then by name.
+    `effects`: tests between the classes: ``map``, ``group`` and the columns from ``tested`` on. Without `relevance`
+    (``relevance.tsv``) there are only bilateral groups. `map_names` are in display order; `labels` the positive and the
+    negative class; `evidence` the evidence maps.
     """
     scan_groups = [*labels, *OUTCOMES]
     members = predictions.set_index("scan_id")[["label", "outcome"]]

@@ -1,13 +1,10 @@
 """ComBat: remove effects of site on the mean and variance of features, keep the effects of covariates.
 
-The model of Johnson et al. (2007) as used for images by Fortin et al. (2018, NeuroImage 167:104):
-``y = alpha + X beta + sigma (gamma_site + sqrt(delta_site) e)``,  so harmonised
-``y* = alpha + X beta + sigma ((y - alpha - X beta) / sigma - gamma_site) / sqrt(delta_site)``.
-
-`fit` estimates a model from training rows: least squares per feature, site parameters in units of the within-site SD,
-then empirical Bayes. A site shifts and scales every feature differently but similarly, so the estimates of single
-features are shrunk towards the site's mean over features, the more the fewer participants were scanned there (Johnson,
-Li & Rabinovic 2007, Biostatistics 8:118). `ComBatModel.transform` applies the model to any rows without refitting.
+The model of Johnson et al. (2007) as used for images by Fortin et al. (2018, NeuroImage 167:104): ``y = alpha + X beta
++ sigma (gamma_site + sqrt(delta_site) e)``. `fit` estimates it from training rows: least squares per feature, then
+empirical Bayes: a site shifts every feature similarly, so estimates are shrunk towards its mean over features, the more
+the fewer participants it has (Johnson, Li & Rabinovic 2007, Biostatistics 8:118). `ComBatModel.transform` applies the
+model to any rows without refitting.
 
 Why not a library: neuroCombat 0.2.12 (the oracle of the tests) needs numpy < 1.24, replaces the covariates of new
 participants by the training mean and does not accept missing values; neuroHarmonize pins it; combatlearn 2.3 refuses
@@ -38,11 +35,11 @@ WhatWithSmall = Literal["refuse", "pooled"]
 class ComBatModel:
     """A fitted model; `transform` does not change it.
 
-    Shapes: alpha, sigma (features,); beta (covariates, features); gamma_hat, delta_hat, gamma, delta (sites, features):
-    location and variance of each site in units of sigma, as estimated and as used, NaN for features that are not
-    adjusted. sigma has n in the denominator, as in neuroCombat. `sites` includes `POOL` if small sites (`members`) were
-    pooled; sites `left_out` were too small even when pooled, and count as unseen. `unadjusted` gives features that are
-    not changed, with the reason. The `reference` site is not changed either.
+    Shapes: alpha, sigma (features,), sigma with n in the denominator; beta (covariates, features); gamma_hat,
+    delta_hat, gamma, delta (sites, features): location and variance of each site in units of sigma, as estimated and as
+    used, NaN for features that are not adjusted. `sites` includes `POOL` if small sites (`members`) were pooled; sites
+    `left_out` were too small even when pooled, and count as unseen. `unadjusted` gives features that are not changed,
+    with the reason. The `reference` site is not changed either.
     """
 
     sites: tuple[str, ...]
@@ -87,11 +84,10 @@ class ComBatModel:
         return mean
 
     def transform(self, values: Floats, site: Sequence[str], covariates: Floats | None = None) -> Floats:
-        """Harmonised values; NaN stays NaN, and a row with NaN in a covariate becomes NaN.
+        """Harmonised values (rows, features); NaN stays NaN, and a row with NaN in a covariate becomes NaN.
 
-        Shapes: values (rows, features), covariates (rows, covariates) as in `fit`. A site without parameters gets those
-        of the pool; without a pool its values are not changed. BadInputError for a refused site, or if the number of
-        features or covariates differs from training.
+        A site without parameters gets those of the pool; without a pool its values are not changed. BadInputError for a
+        refused site, or if the number of features or covariates differs from training.
         """
         design = as_columns(covariates, len(values))
         if values.shape[1] != len(self.alpha) or design.shape[1] != len(self.beta):
@@ -128,10 +124,7 @@ COLLINEAR = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class _TrainingRows:
-    """Rows used (rows,), and their sites: membership (used rows, sites) is 1 where a row belongs to a site.
-
-    `sites`, `members` and `left_out` as in `ComBatModel`.
-    """
+    """Rows used (rows,), and their membership (used rows, sites); the other fields are as in `ComBatModel`."""
 
     used: NDArray[np.bool_]
     membership: Floats
@@ -182,12 +175,10 @@ def fit(
 ) -> ComBatModel:
     """Fit ComBat on training rows, one per participant; values (rows, features) with NaN for missing.
 
-    Effects of `covariates` (rows, covariates), without NaN or intercept, are preserved. `training_covariates` (rows,
-    more), such as the diagnosis, are in the model while sites are estimated, but `transform` does not need them. With
-    `empirical_bayes`, parameters of a site shrink towards their mean over features. The `reference` site is not
-    changed. Sites with fewer than `min_rows` rows (at least 2) are small; `small_site` and `unseen_site` say whether to
-    refuse or pool. BadInputError for small sites, an unknown reference, collinear covariates, n/a in covariates, or
-    fewer than two sites or features.
+    Effects of `covariates` (rows, covariates), without NaN or intercept, are preserved. `training_covariates`, such as
+    the diagnosis, are in the model while sites are estimated, but `transform` does not need them. Sites with fewer than
+    `min_rows` rows (at least 2) are small; `small_site` and `unseen_site` say whether to refuse or pool. BadInputError
+    for small sites, an unknown reference, collinear or missing covariates, or fewer than two sites or features.
     """
     kept, fitted_only = as_columns(covariates, len(values)), as_columns(training_covariates, len(values))
     names = [*covariate_names, *(f"covariate {i + 1}" for i in range(len(covariate_names), 10**3))]
@@ -363,9 +354,8 @@ def inverse_gamma_prior(delta_hat: Floats) -> tuple[float, float]:
 def posterior(gamma_hat: Floats, delta_hat: Floats, counts: Floats) -> tuple[Floats, Floats]:
     """Location and scale (features,) of one site, shrunk towards its mean over features.
 
-    Arguments are mean, variance (n - 1) and number of the site's standardised values, each (features,). The conditional
-    posterior means (Johnson et al. 2007, equation 3.1) are iterated to convergence; published implementations stop at a
-    change of 1e-4.
+    Arguments are mean, variance (n - 1) and number of the site's standardised values. The conditional posterior means
+    (Johnson et al. 2007, equation 3.1) are iterated to convergence; published implementations stop at a change of 1e-4.
     """
     centre, spread = float(gamma_hat.mean()), float(gamma_hat.var(ddof=1))
     a, b = inverse_gamma_prior(delta_hat)

@@ -32,18 +32,14 @@ from heatlas.pipeline.statistics.harmonisation.sites import (
     site_effect,
 )
 from heatlas.pipeline.statistics.linear.fold_effect import FOLD
-from heatlas.pipeline.statistics.tables import declared
+from heatlas.pipeline.statistics.tables import declared_tables
 
 CLASSES_NEED_SITE = "classes compared in these values: hold site"
-HARMONISED_RELEVANCE_TABLE = declared("harmonised_relevance")
-HARMONISED_VOLUMES_TABLE = declared("harmonised_volumes")
-HARMONISATION_MODELS_TABLE = declared("harmonisation_models")
-SITE_EFFECTS_TABLE = declared("site_effects")
-HARMONISATION_TABLES = (
-    HARMONISED_RELEVANCE_TABLE,
-    HARMONISED_VOLUMES_TABLE,
-    HARMONISATION_MODELS_TABLE,
-    SITE_EFFECTS_TABLE,
+HARMONISATION_TABLES = declared_tables(
+    "harmonised_relevance", "harmonised_volumes", "harmonisation_models", "site_effects"
+)
+HARMONISED_RELEVANCE_TABLE, HARMONISED_VOLUMES_TABLE, HARMONISATION_MODELS_TABLE, SITE_EFFECTS_TABLE = (
+    HARMONISATION_TABLES
 )
 
 

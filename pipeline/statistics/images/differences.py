@@ -1,10 +1,8 @@
 """Which regions differ in the images, beside which of them the network used.
 
-The same people, scans, covariates and permutation test for both: Welch's t of people, adjusted for the covariates of
-the settings, family-wise p over the regions of one measure, with the adjusted effect size and its ranks in draws. The
-image depends on no network, so it is tested without folds; evidence is tested within test folds. Evidence maps of the
-run are set beside the images (all maps where there is none). What is not significant is not shown to be absent: the
-verdict of a region names what was found.
+The same people, scans, covariates and permutation test for both: Welch's t of people, family-wise p over the regions of
+one measure, with the adjusted effect size. The image depends on no network, so it is tested without folds; evidence
+(all maps where there is none) within test folds. What is not significant is not shown to be absent.
 """
 
 from __future__ import annotations
@@ -70,8 +68,7 @@ class Adjusted:
     def hedges_g(self) -> Floats:
         """Adjusted difference in residual standard deviations, corrected for small samples, shape (columns,).
 
-        Without covariates `pipeline.regions.effect_size.hedges_g`. NaN with fewer than `MIN_FREEDOM_OF_G` degrees of
-        freedom, or where nothing varies.
+        NaN with fewer than `MIN_FREEDOM_OF_G` degrees of freedom, or where nothing varies.
         """
         df, e = self.model.df, self.residuals
         if df < MIN_FREEDOM_OF_G:

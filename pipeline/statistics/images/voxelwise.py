@@ -1,11 +1,8 @@
 """The step that tests images, volume change and the leading map voxel by voxel, and writes maps and tables.
 
-People are the units (means over their scans), covariates those of the settings. A map of networks is tested within test
-folds, its folds brought to one spread; images are not.
-
-Each scan is a column of voxels, smoothed, on a grid coarse enough to lose nothing by it: a volume smoothed to 8 mm
-holds next to nothing finer than 4 mm, so voxels of half the smoothing stand for it, and the tests cost the same memory
-and time for 1 mm as for 4 mm.
+People are the units; a map of networks is tested within test folds brought to one spread, images are not. Each scan is
+a column of voxels, smoothed, on a grid coarse enough to lose nothing by it: a volume smoothed to 8 mm holds next to
+nothing finer than 4 mm, so tests cost the same memory and time for 1 mm as for 4 mm.
 """
 
 from __future__ import annotations
@@ -53,8 +50,8 @@ FWHM_PER_SD = float(np.sqrt(8 * np.log(2)))
 class Voxels:
     """Which voxels are tested, and how values come to them.
 
-    `fwhm_mm`: width of the smoothing; 0 for none. `step`: every which voxel of the template grid is taken. `grid`: grid
-    of the voxels that are taken. `mask`: on this grid: the brain of the template, as far as the network sees it.
+    `fwhm_mm`: smoothing, 0 for none. Every `step`-th voxel of the template grid is taken; `grid` and `mask` (the brain
+    of the template, as far as the network sees it) are of these.
     """
 
     spec: NetworkInput
@@ -81,10 +78,7 @@ class Voxels:
 
 
 def voxels_of_scan(files: ScanFiles, source: str, voxels: Voxels) -> NDArray[np.float32] | None:
-    """Intensity, log-Jacobian or a map of a scan, by its name; None for a log-Jacobian that there is not.
-
-    BadInputError if a file cannot be read.
-    """
+    """Intensity, log-Jacobian or a map of a scan, by its name; None for a log-Jacobian that there is not."""
     spec = voxels.spec
     if source == INTENSITY:
         return voxels.sampled(_whole(standardised(read_network_volume(files, spec)), spec))

@@ -46,10 +46,9 @@ def within_squares(points: Floats, numbers: Sequence[int]) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class Gap:
-    """Gap statistic and its error for 1, 2, ... clusters, and the number of clusters it selects.
+    """Gap statistic and its error for 1, 2, ... clusters; `number` is the smallest k with gap(k) >= gap(k+1) - error.
 
-    gap: mean log W of reference data minus log W; error: standard deviation of the reference times sqrt(1 +
-    1/references). `number` is the smallest k with gap(k) >= gap(k + 1) - error(k + 1).
+    gap: mean log W of reference data minus log W; error: their standard deviation times sqrt(1 + 1/references).
     """
 
     gap: Floats
@@ -60,8 +59,8 @@ class Gap:
 def gap_statistic(points: Floats, largest: int, references: int, rng: np.random.Generator) -> Gap:
     """Compare the compactness of clusters with that of unclustered data (Tibshirani, Walther & Hastie 2001).
 
-    Points have shape (participants, features). Reference data are uniform over the box along the principal axes, so
-    that an elongated distribution, such as one of disease severity, does not count as clusters.
+    Reference data are uniform over the box along the principal axes of points (participants, features), so that an
+    elongated distribution, such as one of disease severity, does not count as clusters.
     """
     numbers = list(range(1, largest + 2))
     left, singular, _ = np.linalg.svd(points - points.mean(axis=0), full_matrices=False)
@@ -125,10 +124,7 @@ def _consensus_of(together: Floats, number: int) -> Consensus:
 
 
 def stability(points: Floats, groups: Sequence[Labels], resamples: int, rng: np.random.Generator) -> Floats:
-    """Adjusted Rand index between given clusters and those of bootstrap samples; shape (resamples, groups).
-
-    Each of `groups` holds labels (participants,) from 1. A participant drawn several times counts once.
-    """
+    """Adjusted Rand index between given clusters and those of bootstrap samples; shape (resamples, groups)."""
     numbers = [len(np.unique(labels)) for labels in groups]
     agreement = np.empty((resamples, len(groups)))
     for i in range(resamples):

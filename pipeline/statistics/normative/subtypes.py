@@ -1,10 +1,7 @@
-"""Subtypes of patients by their fingerprints: number, members, stability, and relation to severity.
+"""Subtypes of patients by their fingerprints, and the tables of the normative analysis.
 
 The gap statistic selects the number of subtypes, which may be one; members come from the consensus of subsamples. If a
 group is smaller than the settings allow, its members are outliers and there is one group.
-
-The tables of the normative analysis are put together here: scores against controls, each participant's fingerprint, and
-subtypes.
 """
 
 from __future__ import annotations
@@ -70,10 +67,10 @@ SUBTYPE_COMPARISON_TABLE = declared("subtype_comparison")
 
 @dataclass(frozen=True, eq=False)
 class Subtypes:
-    """Subtypes found in one source; `numbers` has the columns of `SUBTYPE_NUMBERS_TABLE`.
+    """Subtypes found in one source; `numbers` are rows of `SUBTYPE_NUMBERS_TABLE`.
 
-    Shapes: fingerprints (participants, groups), z; labels (participants,), from 1, all 1 without subtypes; certainty
-    (participants,), consensus with the participant's group, NaN for one group.
+    fingerprints (participants, groups) hold z; labels (participants,) are from 1, all 1 without subtypes; certainty is
+    the consensus with the participant's group, NaN for one group.
     """
 
     source: str
@@ -156,8 +153,7 @@ def find_subtypes(fingerprints: pd.DataFrame, source: str, fold_of: Mapping[str,
 def _pattern(points: Floats, folds: Sequence[str], source: str, settings: NormativeConfig) -> Floats:
     """Fingerprints minus the mean of the fold and, depending on the settings, minus the patient's mean.
 
-    Maps of one network resemble each other and would be clustered by test fold: for relevance the mean over the
-    patients of a fold is removed.
+    Maps of one network resemble each other and would be clustered by test fold.
     """
     if not points.size:
         return points
@@ -187,7 +183,7 @@ def compare_subtypes(
 ) -> pd.DataFrame:
     """Whether subtypes differ in severity, volumes and biomarkers, and whether sources agree.
 
-    Uses each participant's mean over the scans of the positive class in `frame`; columns of `SUBTYPE_COMPARISON_TABLE`.
+    `frame` has the scans of the positive class; each participant's mean counts.
     """
     codes, names = participant_codes(frame["participant_id"].tolist())
     facts = pd.DataFrame(index=pd.Index(names))
@@ -278,8 +274,7 @@ NORMATIVE_TABLES = (
 def normative_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]:
     """Score all scans against controls outside their fold, and look for subtypes among patients.
 
-    BadInputError if the covariates name a missing column or one that contains the class, or if no fold has controls
-    with values outside it.
+    BadInputError if the covariates cannot be used, or no fold has controls with values outside it.
     """
     config = inputs.config
     scans = FoldedScans.of(inputs)

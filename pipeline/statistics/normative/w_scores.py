@@ -1,15 +1,9 @@
 """Scores of every scan against controls of the same age, sex and head size, and fingerprints of participants.
 
 The norm of a fold is fitted on the first scans of the controls outside it, so no one is compared with themselves. The
-maps of these controls, like all maps, come from networks that were not trained on them.
-
-The w-score (Jack et al. 1997; La Joie et al. 2012) is the residual of a regression fitted on controls over the residual
-standard deviation. With few controls it is too large, since the regression and its residual variance are estimated too.
-For a new person from the controls' population ``w / sqrt(1 + h)``, h the leverage of the person's covariates, has a t
-distribution (Crawford & Garthwaite 2006); ``z`` is the normal deviate with the same probability, so that it has the
-same meaning whatever the number of controls.
-
-The pages of people show a participant's position among comparable controls, who are chosen here too.
+w-score (Jack et al. 1997; La Joie et al. 2012) is the residual of a regression fitted on controls over the residual
+standard deviation. With few controls it is too large: for a new person ``w / sqrt(1 + h)``, h the leverage of their
+covariates, has a t distribution (Crawford & Garthwaite 2006); ``z`` is the normal deviate with the same probability.
 """
 
 from __future__ import annotations
@@ -45,8 +39,8 @@ class Norm:
     """Regression of features on covariates among controls; NaN, with a problem, for features that cannot be normed.
 
     Shapes: coefficients (1 + covariates, features), intercept first; inverse (features, 1 + covariates, 1 +
-    covariates), (X'X)^-1 of the controls with a value; deviation (features,), the residual standard deviation;
-    controls, freedom (features,), controls with a value and residual degrees of freedom.
+    covariates), (X'X)^-1 of the controls with a value; deviation (features,), residual standard deviation; controls,
+    freedom (features,), controls with a value and residual degrees of freedom.
     """
 
     coefficients: Floats
@@ -57,10 +51,7 @@ class Norm:
     problems: tuple[str | None, ...]
 
     def scores(self, values: Floats, covariates: Floats) -> tuple[Floats, Floats]:
-        """Scores w and z (rows, features) of values (rows, features) with covariates (rows, covariates).
-
-        NaN where value, covariate or norm is missing.
-        """
+        """Scores w and z (rows, features) of values (rows, features); NaN where value, covariate or norm is missing."""
         design = np.column_stack([np.ones(len(values)), covariates])
         w = (values - design @ self.coefficients) / self.deviation
         leverage = np.einsum("rp,fpq,rq->rf", design, self.inverse, design)
@@ -69,10 +60,9 @@ class Norm:
 
 
 def fit_norm(values: Floats, covariates: Floats, min_freedom: int) -> Norm:
-    """Fit on controls, one row each: values (controls, features), covariates (controls, covariates).
+    """Fit on controls, one row each; features with fewer than `min_freedom` residual degrees of freedom have no norm.
 
-    Controls with NaN are left out for that feature. Covariates have no NaN and full rank together with an intercept.
-    Features with fewer than `min_freedom` residual degrees of freedom have no norm.
+    Covariates have no NaN and full rank together with an intercept; controls with NaN are left out for that feature.
     """
     n_features = values.shape[1]
     design = np.column_stack([np.ones(len(values)), covariates])
@@ -116,11 +106,7 @@ BAND = (0.05, 0.25, 0.75, 0.95)
 
 @dataclass(frozen=True)
 class ControlGroup:
-    """Participants of the negative class that a participant is compared with.
-
-    `values`: mean share of the map, one row per participant, one column per bilateral group; `who`: description, with
-    n.
-    """
+    """Participants of the negative class whom one is compared with: mean shares of the map (people, groups)."""
 
     values: pd.DataFrame
     who: str
@@ -136,7 +122,6 @@ class ControlGroup:
         return spread.where(spread > 0)
 
     def scores(self, person: pd.Series) -> pd.Series:
-        """Difference from the controls' mean in their standard deviations; NaN where the controls are constant."""
         return (person - self.mean) / self.spread
 
     @cached_property
@@ -158,12 +143,7 @@ class ControlGroup:
 def comparable_controls(
     values: pd.DataFrame, fold_of: Mapping[str, object], fold: object, participant: str, label: str
 ) -> ControlGroup | None:
-    """Controls of the participant's fold if they are enough, else all controls; None if these are too few.
-
-    `values`: all controls, as in `ControlGroup`. `fold_of`: test fold of each control. `fold`: fold of the participant;
-    None if in no test fold. `themselves`: the participant, who is excluded from the controls. `label`: class label of
-    the controls.
-    """
+    """Controls of the participant's fold if they are enough, else all others; None if these are too few."""
     others = values[values.index != participant]
     same = others[[fold_of.get(name) == fold for name in others.index]] if fold is not None else others[:0]
     if len(same) >= CONTROLS_OF_A_FOLD:

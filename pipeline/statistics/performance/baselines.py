@@ -193,12 +193,10 @@ def _percentiles(draws: Floats) -> tuple[float, float]:
 def areas_after_exchange(
     network: Floats, baseline: Floats, target: Floats, fold: NDArray[Any], exchanged: NDArray[np.bool_]
 ) -> Floats:
-    """Area within folds of predictions that take the baseline's in place of the network's in some scans.
+    """Area within folds (draws,) of predictions that take the baseline's in place of the network's in some scans.
 
-    Gives an array (draws,).
-
-    `network`, `baseline`: (scans,), on one scale: ranks within the fold, which leave the area of either as it is.
-    `target`: (scans,). `fold`: (scans,). `exchanged`: (draws, scans), all scans of a participant together.
+    Scores (scans,) are on one scale: ranks within the fold, which leave the area of either as it is. exchanged (draws,
+    scans) has all scans of a participant together.
     """
     scores, picked = (network, baseline), (~exchanged, exchanged)
     wins, pairs = np.zeros(len(exchanged)), 0

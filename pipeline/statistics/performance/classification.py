@@ -39,10 +39,9 @@ PRECISION_RECALL_TABLE = declared("precision_recall")
 
 
 def calibration_table(predictions: pd.DataFrame, confidence: float) -> pd.DataFrame:
-    """Observed against predicted frequency of the positive class, in bins of probability.
+    """Observed against predicted frequency of the positive class, in bins of probability; none for bins without scans.
 
-    The scans of a participant in a bin share one vote, so that participants with many visits do not count more; bins
-    without scans have no row.
+    The scans of a participant in a bin share one vote, so that participants with many visits do not count more.
     """
     edges = np.asarray(BINS)
     place = np.clip(
@@ -102,7 +101,7 @@ def measured_by_fold(
     settings: StatisticsConfig,
     rng: np.random.Generator,
 ) -> pd.DataFrame:
-    """One row per fold and metric; columns of ``performance_number``.
+    """One row per fold and metric, without a note.
 
     `measure` takes predictions and weights (draws, scans) and gives metrics (draws,) by name, `scales` the scale of a
     metric's interval; `of_class` as in `participants_of`.
@@ -142,21 +141,15 @@ LEAVES_OUT_RETRAINING = "the interval leaves out how results vary when networks 
 
 
 def weighted_auc(target: Floats, score: Floats, weights: Floats) -> Floats:
-    """Area under the ROC curve: the probability that a positive scores above a negative, ties counted half.
-
-    `target` (scans,) of 0 and 1; `score` (scans,); `weights` (draws, scans).
-
-    Gives an array (draws,): NaN where a class has no weight.
-    """
+    """Area under the ROC curve (draws,): a positive scores above a negative, ties counted half; NaN without a class."""
     return ratio(*_wins(target, score, weights))
 
 
 def weighted_auc_within(target: Floats, score: Floats, fold: NDArray[Any], weights: Floats) -> Floats:
     """Area under the ROC curve of pairs of scans of the same fold (scans,); else as `weighted_auc`.
 
-    Networks of different folds have scales of their own, so a positive scan of one and a negative scan of another are
-    not comparable (Airola et al. 2011, Comput Stat Data Anal 55:1828). The mean of the areas of the folds, weighted by
-    their numbers of pairs.
+    Scores of networks of different folds are not comparable (Airola et al. 2011, Comput Stat Data Anal 55:1828). It is
+    the mean of the areas of the folds, weighted by their numbers of pairs.
     """
     parts = [
         _wins(target[fold == number], score[fold == number], weights[:, fold == number]) for number in np.unique(fold)
@@ -177,10 +170,7 @@ def _wins(target: Floats, score: Floats, weights: Floats) -> tuple[Floats, Float
 
 
 def weighted_average_precision(target: Floats, score: Floats, weights: Floats) -> Floats:
-    """Precision averaged over the steps of recall; NaN where the positive class has no weight.
-
-    Arguments as for `weighted_auc`. Tied scores share one threshold; the chance level is the share of positives.
-    """
+    """Precision averaged over the steps of recall; NaN without a positive. Tied scores share one threshold."""
     _, level, sizes = np.unique(-score, return_inverse=True, return_counts=True)
     order, starts = np.argsort(level, kind="stable"), np.cumsum(sizes) - sizes
     positive = np.add.reduceat((weights * target)[:, order], starts, axis=1)

@@ -1,11 +1,10 @@
 """Performance in held-out people beyond two classes and one training: of a number, of several classes, of repeats.
 
-Repeats train the same folds with other seeds; a table has each repeat, their mean and SD, and intervals with
-retraining. Intervals over participants take the trained networks as given. The corrected resampled interval of Nadeau &
-Bengio (2003, Mach Learn 52:239) is about the training procedure, with other participants and seeds to train on. Each
-fold is the mean over its repeats, since its test participants are the same in all of them: with one value per fold the
-interval of 95 % missed the true area under the curve in 4.8 % of 3,000 data sets (linear discriminant, five folds,
-three seeds, 60 people; 3.3 % with 120), with one value per fold and seed in 12.8 % (8.9 %).
+Intervals over participants take the trained networks as given. The corrected resampled interval of Nadeau & Bengio
+(2003, Mach Learn 52:239) is about the training procedure, with other participants and seeds to train on. Each fold is
+the mean over its repeats, since its test participants are the same in all: so the interval of 95 % missed the true area
+under the curve in 4.8 % of 3,000 data sets (linear discriminant, five folds, three seeds, 60 people), with one value
+per fold and seed in 12.8 %.
 """
 
 from __future__ import annotations
@@ -53,11 +52,7 @@ SCALES = {"mae": LOG, "mae_of_mean": LOG, "corrected_mae": LOG, "r": FISHER, "r2
 
 
 def number_metrics(target: Floats, predicted: Floats, corrected: Floats, weights: Floats) -> dict[str, Floats]:
-    """All metrics (draws,) of weighted scans; NaN where undefined, such as r of constant values.
-
-    target, predicted and corrected gaps have shape (scans,), weights (draws, scans). Without corrected gaps (NaN) their
-    metrics are NaN.
-    """
+    """All metrics (draws,) of scans with weights (draws, scans); NaN where undefined, such as r of constant values."""
     gap = predicted - target
     mean = weighted_mean(target, weights)
     from_mean = target - mean[:, None]
@@ -103,10 +98,7 @@ CONFUSION_TABLE = declared("confusion")
 def class_metrics(
     labels: Sequence[str], predicted: Sequence[str], classes: Sequence[str], weights: Floats
 ) -> dict[str, Floats]:
-    """Macro balanced accuracy, accuracy and recalls (draws,) of scans with weights (draws, scans).
-
-    NaN where a class that the metric needs has no weight.
-    """
+    """Macro balanced accuracy, accuracy and recalls (draws,) of scans with weights (draws, scans)."""
     true, right = np.asarray(labels), np.asarray(labels) == np.asarray(predicted)
     recalls = {}
     for name in classes:

@@ -1,20 +1,16 @@
 """Conversion from MCI to AD: who converted when, and relevance and prediction against that time, by Cox models.
 
-*Conversion*: one row per participant, from their first scan with MCI. The networks were trained to distinguish AD from
-CN without these participants, so their predictions are out of sample. Time runs from the scan to the visit with the
-first diagnosis of AD (an event), or to the last visit (censored). Participants with a withdrawn AD diagnosis have
-neither; they are left out and counted (`pipeline.cohort.people.diagnosis`, which also defines pMCI: the same
-conversions within the horizon). The conversion lies somewhere before that visit; with visits every 6 to 12 months this
-is the usual approximation. A dementia of another cause is a competing event and censors follow-up, so hazards are
-cause-specific for AD among people without any dementia yet, and not a risk by a certain time. Deaths are unknown.
+*Conversion*: one row per participant, from their first scan with MCI; the networks were trained without them. Time runs
+to the visit with the first diagnosis of AD (an event), or to the last visit (censored). Participants with a withdrawn
+AD diagnosis have neither and are left out (`pipeline.cohort.people.diagnosis`). A dementia of another cause is a
+competing event and censors follow-up, so hazards are cause-specific, and not a risk by a certain time. Deaths are
+unknown.
 
-*One Cox model per predictor*, alone and adjusted for the covariates of the settings (`statistics.covariates` and
-`progression.further_covariates`). A model with fewer conversions per variable than the settings require is not fitted;
-one with fewer than twice as many has a note, as has one whose hazards are not proportional. Hazard ratios are per
-standard deviation, so sum and density of a region, which differ by a factor, have the same one. They describe the
-participants they were fitted on; performance in other participants is not estimated. The concordance is that of the
-predictor. Participants may be seen by different networks, which differ in level and scale. Then relevance and the
-model's output are centred within participants with the same networks, brought to one spread, and permuted among them.
+*One Cox model per predictor*, alone and adjusted for the covariates of the settings. A model with fewer conversions per
+variable than the settings require is not fitted; one with fewer than twice as many has a note, as has one whose hazards
+are not proportional. Hazard ratios are per standard deviation and describe the participants they were fitted on. Where
+participants were seen by different networks, relevance and the model's output are centred within participants with the
+same networks, brought to one spread, and permuted among them.
 """
 
 from __future__ import annotations
@@ -70,8 +66,8 @@ SOONER_WHEN_LOWER = frozenset({"hippocampus/tiv", "mmse"})
 class Conversions:
     """First MCI scans and follow-up, one row per participant; relevance (participants, maps, groups) holds sums.
 
-    `frame` has the facts of the scan, ``time`` (months), ``event``, and ``competing`` (censored by a dementia of
-    another cause; NaN where unknown). `left_out` counts participants without a time, by reason.
+    `frame` has the facts of the scan, ``time`` (months), ``event``, and ``competing`` (NaN where unknown). `left_out`
+    counts participants without a time, by reason.
     """
 
     frame: pd.DataFrame
@@ -109,7 +105,6 @@ class Conversions:
 
     @property
     def note(self) -> str | None:
-        """Participants left out, by reason; None if there are none."""
         return joined(*(f"{counted(n, 'participant')} left out: {why}" for why, n in self.left_out.items() if n))
 
 

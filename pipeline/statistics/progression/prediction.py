@@ -1,7 +1,7 @@
 """Prediction of conversion from MCI by the networks, without fitting, one scan per participant.
 
-The networks learned AD against CN from other people, so their predictions are out of sample. Measures of the same visit
-are given for comparison, also unfitted: a network that predicts conversion no better than MMSE adds little.
+Their predictions are out of sample. Measures of the same visit are given for comparison, also unfitted: a network that
+predicts conversion no better than MMSE adds little.
 """
 
 from __future__ import annotations

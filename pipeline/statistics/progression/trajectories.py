@@ -1,21 +1,18 @@
 """Change of relevance, model prediction and hippocampal volume over visits, and differences in change between groups.
 
-Only repeated scans of a participant are informative; their number is in every row. All scans of a participant were
-explained by the same network or networks, so change within a participant is on one scale; networks are a factor where
-groups are compared. Groups are defined at the first scan. Each participant has one least-squares slope; tests and
-intervals are over participants.
+All scans of a participant were explained by the same network or networks, so change within one is on one scale. Each
+participant with repeated scans has one least-squares slope; tests and intervals are over participants, in groups
+defined at the first scan.
 
 - *Mean change of a group*: the signs of the slopes are flipped (`pipeline.statistics.resampling.means`), weighted by
-  the inverse of their variance, so that someone with two visits half a year apart counts little. Exact where slopes are
-  symmetric about zero; to exchange visits within participants would test that nobody changes instead (10.8 % rejections
-  at 5 % where people change at random about zero).
+  the inverse of their variance. To exchange visits within participants would test that nobody changes instead (10.8 %
+  rejections at 5 % where people change at random about zero).
 - *Difference in change between groups*: a linear model of the slopes on group, with the network as a factor, since
-  networks differ in scale and so in everyone's slope; participants are permuted within networks, each with all visits.
-  Rows are weighted by the reliability of the slope, and each group has a residual variance of its own.
+  networks differ in scale; participants are permuted within networks. Rows are weighted by the reliability of the
+  slope, and each group has a residual variance of its own.
 
-A two-stage model of this kind equals the mixed model with a random slope in balanced data (t and F are the same), needs
-no convergence, and gives p and interval from one estimator. Considered and no longer used: statsmodels' MixedLM, whose
-intervals miss in 15 of 100 where groups vary unequally, and contradicted the permutation p beside them.
+This equals the mixed model with a random slope in balanced data and needs no convergence. statsmodels' MixedLM missed
+in 15 of 100 intervals where groups vary unequally, and contradicted the permutation p beside them.
 """
 
 from __future__ import annotations
@@ -72,9 +69,8 @@ class ParticipantSlopes:
     def weights(self) -> Floats:
         """Inverse variances of the slopes about zero, in arbitrary units, shape (participants, columns).
 
-        The variance between participants is the moment estimate of DerSimonian and Laird (1986) about a mean of zero.
-        It depends on squares of slopes and residuals only, which sign flips do not change. Equal weights if no one has
-        three visits.
+        The variance between participants is the moment estimate of DerSimonian and Laird (1986) about a mean of zero,
+        which depends on squares only, so sign flips do not change it. Equal weights if no one has three visits.
         """
         return self._inverse_variances(self.slopes, len(self.slopes))
 
@@ -101,8 +97,7 @@ class ParticipantSlopes:
 class ChangeTest:
     """Result of every column, each of shape (columns,); NaN where there is none, and why in `notes`.
 
-    `estimate` (change per year, or a difference of two groups) has the interval `low` to `high`, which excludes 0
-    exactly where the two-sided `p` is at most 1 - confidence; p_fwe is family-wise over the columns (max-T).
+    `estimate` is a change per year, or a difference of two groups; p_fwe is family-wise over the columns (max-T).
     """
 
     estimate: Floats
