@@ -39,7 +39,7 @@ from heatlas.pipeline.statistics.data.inputs import (
     read_applied,
     read_inputs,
 )
-from heatlas.pipeline.statistics.data.values import joined
+from heatlas.pipeline.statistics.data.values import joined, stacked
 from heatlas.pipeline.statistics.groups.comparisons import comparisons_tables
 from heatlas.pipeline.statistics.groups.fairness import fairness_tables
 from heatlas.pipeline.statistics.groups.subgroups import interactions_tables, main_effects_tables, subgroups_tables
@@ -180,7 +180,7 @@ NO_LABELS = (
 
 @dataclass(frozen=True, eq=False)
 class ControlNorms:
-    """What is usual in the controls of a run, in one source: values (controls, groups) of a scan each, and its facts."""
+    """What is usual in the controls of a run: values (controls, groups) of one source, a scan each, and its facts."""
 
     source: str
     groups: tuple[str, ...]
@@ -280,4 +280,4 @@ def applied_scores(layout: RunLayout, applied: AppliedScans, norms: list[Control
             facts = frame.iloc[row][["participant_id", "session_id", "scan_id"]].to_dict()
             facts |= {"label": None, "fold": NO_FOLD, "source": usual.source}
             blocks.append(pd.DataFrame({**facts, "group": usual.groups, "w": w[0], "z": z[0], "note": notes}))
-    return pd.concat(blocks, ignore_index=True) if blocks else W_SCORES_TABLE.frame()
+    return stacked(W_SCORES_TABLE, blocks)

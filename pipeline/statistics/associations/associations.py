@@ -13,7 +13,7 @@ It is one test, so its p needs no correction; a row of ``associations.tsv`` that
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,7 +28,7 @@ from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Floats, Indices, Resampling
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.members import label_of, members_of
-from heatlas.pipeline.statistics.data.values import RelevanceColumns, joined, kinds_of, untested
+from heatlas.pipeline.statistics.data.values import RelevanceColumns, joined, kinds_of, stacked, untested
 from heatlas.pipeline.statistics.groups.gains import influence_on_r, write_places
 from heatlas.pipeline.statistics.groups.subgroups import CLASS
 from heatlas.pipeline.statistics.linear.correlation import MatchedTest, Method, matched_test, partial_correlation, ranks
@@ -40,14 +40,9 @@ from heatlas.pipeline.statistics.requested import Biomarker, biomarker_of, own_v
 from heatlas.pipeline.statistics.resampling.bootstrap import NO_INTERVAL
 from heatlas.pipeline.statistics.tables import declared
 
-METHODS: Mapping[str, Method] = {
-    "pearson": "pearson",
-    "spearman": "spearman",
-    "partial": "pearson",
-    "partial spearman": "spearman",
-}
+PARTIAL: Mapping[str, Method] = {"partial": "pearson", "partial spearman": "spearman"}
+METHODS: Mapping[str, Method] = {"pearson": "pearson", "spearman": "spearman", **PARTIAL}
 TARGET = "target"
-PARTIAL = ("partial", "partial spearman")
 MIN_PARTICIPANTS = 4
 """With three participants a confidence interval spans nearly all correlations."""
 SMALL, SHARE = 60, 0.4
@@ -95,8 +90,7 @@ def associations_tables(inputs: StatisticsInputs) -> pd.DataFrame:
             continue
         for scan_group in settings.associations.scan_groups if classes else ("all",):
             blocks += _of_biomarker(inputs, columns, biomarker, scan_group)
-    table = pd.concat(blocks, ignore_index=True) if blocks else ASSOCIATIONS_TABLE.frame()
-    return table[list(ASSOCIATIONS_TABLE.meanings)]
+    return stacked(ASSOCIATIONS_TABLE, blocks)
 
 
 def _of_biomarker(
@@ -213,7 +207,12 @@ def rows_of(
         table = table.assign(n_permutations=len(permutations), exact=permutations.exact, slope=matched.slope)
         test: MatchedTest | PermutationTest = matched
     else:
-        test = _common_test(points, biomarker.name, method, settings, rng, kinds)
+        names = (biomarker.name, *(f"covariate {i}" for i in range(points.nuisance.shape[1])))
+        design = Design(points.biomarker, points.nuisance, np.arange(len(relevance), dtype=np.intp), {}, names, {})
+        spreads = None if points.spreads is None or method == "spearman" else points.spreads.tolist()
+        test = partial_correlation(
+            points.relevance, design, points.exchange, Resampling.orders(settings, rng), method, kinds, spreads
+        )
         table = table.assign(n_permutations=test.n_permutations, exact=test.exact, slope=test.coefficients[0])
     if method == "spearman":
         table["slope"] = np.nan
@@ -227,24 +226,6 @@ def rows_of(
     caveat = None if mended else points.caveat
     table["note"] = [joined(problem, points.note, None if problem else caveat) for problem in test.problems]
     return table
-
-
-def _common_test(
-    points: ParticipantValues,
-    name: str,
-    method: Method,
-    settings: StatisticsConfig,
-    rng: np.random.Generator,
-    kinds: Sequence[str],
-) -> PermutationTest:
-    """Test one biomarker in all columns."""
-    names = (name, *(f"covariate {i}" for i in range(points.nuisance.shape[1])))
-    rows = np.arange(len(points.relevance), dtype=np.intp)
-    design = Design(points.biomarker, points.nuisance, rows, {}, names, {})
-    return partial_correlation(
-        points.relevance, design, points.exchange, Resampling.orders(settings, rng), method, kinds,
-        None if points.spreads is None or method == "spearman" else points.spreads.tolist(),
-    )  # fmt: skip
 
 
 AUTO = "auto"

@@ -28,7 +28,13 @@ from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Floats
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
-from heatlas.pipeline.statistics.data.values import RelevanceValues, joined, participant_codes, participant_means
+from heatlas.pipeline.statistics.data.values import (
+    RelevanceValues,
+    joined,
+    participant_codes,
+    participant_means,
+    stacked,
+)
 from heatlas.pipeline.statistics.linear.correlation import (
     ESTIMATORS,
     FISHER,
@@ -112,7 +118,7 @@ def volume_points(values: RelevanceValues, scans: Sequence[Scan]) -> pd.DataFram
     tiv = identity["tiv_mm3"].where(identity["tiv_mm3"] > 0)
     identity["hippocampus_per_tiv"] = identity["hippocampus_mm3"] / tiv
     blocks = [identity.assign(map=name, relevance_sum=sums[:, i]) for i, name in enumerate(values.maps)]
-    return pd.concat(blocks, ignore_index=True)[list(VOLUME_POINTS_TABLE.meanings)]
+    return stacked(VOLUME_POINTS_TABLE, blocks)
 
 
 def volume_association(
@@ -128,10 +134,10 @@ def volume_association(
                 note = _note(rows_of_map, with_both, column, has_region)
                 # One random stream per volume and unit: all maps and both estimators share permutations.
                 rng = generator(seed, "statistics", "volume_association", volume, unit)
-                paired, why = _points(with_both, column, settings.fold_effect)
+                pairs, why = _pairs(with_both, column, settings.fold_effect)
                 rows += [
                     {"map": name, "volume": volume, "unit": unit} | row
-                    for row in _rows(paired, unit, joined(note, why), settings, rng)
+                    for row in _rows(pairs, unit, joined(note, why), settings, rng)
                 ]
     table = VOLUME_ASSOCIATION_TABLE.without("p_fdr", "family").frame(rows)
     return add_false_discovery_rate(table, ["volume", "unit", "estimator"], "maps")
@@ -146,7 +152,7 @@ def volume_association_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataF
     return {"volume_points": inputs.as_named(points), "volume_association": table}
 
 
-def _points(rows: pd.DataFrame, column: str, hold: bool) -> tuple[VolumePairs, str | None]:
+def _pairs(rows: pd.DataFrame, column: str, hold: bool) -> tuple[VolumePairs, str | None]:
     """The points, and why they are not adjusted for fold if they should be."""
     codes, _ = participant_codes(rows["participant_id"].tolist())
     fold, why = fold_of_participants(rows, hold) if len(rows) else (np.zeros(0, np.intp), None)
@@ -175,30 +181,23 @@ def _note(rows: pd.DataFrame, with_both: pd.DataFrame, column: str, has_region: 
 def _rows(
     scans: VolumePairs, unit: str, note: str | None, settings: StatisticsConfig, rng: np.random.Generator
 ) -> list[dict[str, Any]]:
-    points = _of_unit(scans, unit)
+    points = scans
+    if len(scans.codes):
+        of_unit = scans.per_participant() if unit == "participant" else scans
+        points = scans.within_participants() if unit == WITHIN else of_unit.within_folds()  # both centre within folds
     basis = scans if unit == "participant" else points
     counts: dict[str, Any] = {"n_participants": basis.n_participants, "n_scans": len(basis.volume)}
     counts |= {"fold_held": bool(points.fold.any())}
     problem = _problem(points, " with several scans" if unit == WITHIN else "")
-    empty = {"r": np.nan, "ci_low": np.nan, "ci_high": np.nan, "interval": NO_INTERVAL, "p": np.nan}
     if problem:
         why = note if len(scans.codes) == 0 else joined(problem, note)
-        blank = empty | counts | {"n_permutations": 0, "exact": False, "note": why}
+        blank = _NO_TEST | counts | {"r": np.nan, "n_permutations": 0, "exact": False, "note": why}
         return [{"estimator": estimator} | blank for estimator in (("pearson",) if unit == WITHIN else ESTIMATORS)]
     tested = _flip_signs(points, settings, rng) if unit == WITHIN else _permute(points, settings, rng)
     return [
         {"estimator": estimator} | counts | row | {"note": joined(row["note"], note)}
         for estimator, row in tested.items()
     ]
-
-
-def _of_unit(scans: VolumePairs, unit: str) -> VolumePairs:
-    """Points of one unit of analysis."""
-    if not len(scans.codes):
-        return scans
-    if unit == WITHIN:
-        return scans.within_participants()  # also centres within folds
-    return (scans.per_participant() if unit == "participant" else scans).within_folds()
 
 
 _Tests = Mapping[str, dict[str, Any]]

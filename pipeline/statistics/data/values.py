@@ -83,19 +83,15 @@ class RelevanceValues:
 
     def above(self, more: RelevanceValues) -> RelevanceValues:
         """These scans followed by others, in the maps and groups of these; NaN where the others lack one."""
-        place = [[names_there.index(name) if name in names_there else -1 for name in names_here]
-                 for names_here, names_there in ((self.maps, more.maps), (self.groups, more.groups))]  # fmt: skip
-        absent = (np.array(place[0])[:, None] < 0) | (np.array(place[1]) < 0)
+        maps, groups = pd.Index(more.maps).get_indexer(self.maps), pd.Index(more.groups).get_indexer(self.groups)
+        absent = (maps[:, None] < 0) | (groups < 0)
 
-        def stacked(names_here: Floats, theirs: Floats) -> Floats:
-            chosen = np.where(absent, np.nan, theirs[:, place[0]][:, :, place[1]])
-            return np.concatenate([names_here, chosen])
+        def both(ours: Floats, theirs: Floats) -> Floats:
+            return np.concatenate([ours, np.where(absent, np.nan, theirs[:, maps][:, :, groups])])
 
         scans = pd.concat([self.scans, more.scans], ignore_index=True)
-        return RelevanceValues(
-            scans, self.maps, self.groups, stacked(self.sums, more.sums), stacked(self.densities, more.densities),
-            stacked(self.gains, more.gains), self.evidence,
-        )  # fmt: skip
+        arrays = (both(getattr(self, name), getattr(more, name)) for name in ("sums", "densities", "gains"))
+        return RelevanceValues(scans, self.maps, self.groups, *arrays, self.evidence)
 
     def members(self, scan_group: str, negative: str, positive: str) -> NDArray[np.bool_]:
         """Mask of the scans of a class (by label) or outcome (TP, FP, TN, FN)."""
@@ -217,13 +213,11 @@ def measure_images(work: Work, scans: Sequence[Scan], atlas: PackedAtlas) -> boo
     def write() -> list[Path]:
         n = len(scans)
         measured = work.executor.map(of_scan, files, [spec] * n, [atlas] * n)
-        names = ["participant_id", "session_id", "scan_id"]
         tables = [
-            table.assign(**{name: getattr(scan, name) for name in names})
+            table.assign(participant_id=scan.participant_id, session_id=scan.session_id, scan_id=scan.scan_id)
             for scan, table in zip(scans, measured, strict=True)
         ]
-        rows = pd.concat(tables, ignore_index=True) if tables else IMAGE_REGIONS_TABLE.frame()
-        return [IMAGE_REGIONS_TABLE.write(work.layout, rows)]
+        return [IMAGE_REGIONS_TABLE.write(work.layout, stacked(IMAGE_REGIONS_TABLE, tables))]
 
     read = [path for scan in files for path in (scan.image, scan.brain_mask, scan.log_jacobian)]
     parameters = [atlas.version, spec.box, spec.normalisation, [scan.scan_id for scan in scans]]
@@ -296,6 +290,11 @@ def untested(table: Table, **known: object) -> pd.DataFrame:
         elif name == "family" or name.endswith("interval"):
             row[name] = "none"
     return pd.DataFrame([row | known])
+
+
+def stacked(table: Table, blocks: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Blocks of rows below each other, with the columns of a table in order; no rows without a block."""
+    return (pd.concat(blocks, ignore_index=True) if blocks else table.frame())[list(table.meanings)]
 
 
 def joined(*parts: object) -> str | None:

@@ -32,6 +32,7 @@ from heatlas.pipeline.statistics.data.values import (
     numbers_of,
     participant_codes,
     participant_means,
+    stacked,
 )
 from heatlas.pipeline.statistics.groups.gains import PLACES, influence_on_g, with_gains, write_places
 from heatlas.pipeline.statistics.linear.fold_effect import FoldModel, fold_of_units, model_within_folds
@@ -51,7 +52,7 @@ def comparisons_tables(inputs: StatisticsInputs) -> pd.DataFrame:
     """Table ``group_comparisons``: a row per comparison, metric, map and bilateral group."""
     settings = inputs.config.statistics
     columns = RelevanceColumns.of(inputs.values, settings.group_comparisons.metrics)
-    blocks = [GROUP_COMPARISONS_TABLE.frame()]
+    blocks = []
     for pair in settings.group_comparisons.comparisons:
         first, second = pair.split("/")
         name = f"{label_of(inputs, first)}/{label_of(inputs, second)}"
@@ -61,8 +62,7 @@ def comparisons_tables(inputs: StatisticsInputs) -> pd.DataFrame:
             rng = generator(inputs.seed, "statistics", "group_comparisons", first, second, "gain")
             table = with_gains(table, compared.means, compared.of_first, label_of(inputs, second), settings, rng)
         blocks.append(table.assign(comparison=name))
-    table = pd.concat(blocks[1:] or blocks, ignore_index=True)
-    return table[list(GROUP_COMPARISONS_TABLE.meanings)]
+    return stacked(GROUP_COMPARISONS_TABLE, blocks)
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,7 +27,14 @@ from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Floats, Indices, Resampling
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.members import COURSE, Levels, subgroup_levels
-from heatlas.pipeline.statistics.data.values import joined, numbers_of, participant_codes, participant_means, untested
+from heatlas.pipeline.statistics.data.values import (
+    joined,
+    numbers_of,
+    participant_codes,
+    participant_means,
+    stacked,
+    untested,
+)
 from heatlas.pipeline.statistics.linear.fold_effect import FOLD, several_folds
 from heatlas.pipeline.statistics.linear.freedman_lane import TEST_INTERVAL, dual_interval
 from heatlas.pipeline.statistics.linear.permutations import benjamini_hochberg, two_sided_p
@@ -168,7 +175,6 @@ def _within(strata: Indices, count: int, rng: np.random.Generator) -> Indices:
     return order
 
 
-FAIRNESS_METRICS = METRICS
 FLAT_ERROR = "no test: participants do not differ in what the metric counts"
 FEW, FEWER_SCANS = 30, 1.25
 UNEVEN = (
@@ -188,7 +194,7 @@ def fairness_tables(inputs: StatisticsInputs) -> pd.DataFrame:
     """Table ``fairness``: a row per variable, level and metric."""
     settings = inputs.config.statistics
     frame = inputs.frame
-    blocks = [FAIRNESS_TABLE.frame()]
+    blocks = []
     for variable in settings.subgroups.variables:
         if variable == COURSE:  # the class itself
             continue
@@ -198,8 +204,7 @@ def fairness_tables(inputs: StatisticsInputs) -> pd.DataFrame:
             blocks.append(untested(FAIRNESS_TABLE, variable=variable, note=str(error)))
             continue
         blocks.append(_of_variable(inputs, levels, frame))
-    table = pd.concat(blocks[1:] or blocks, ignore_index=True)
-    return table[list(FAIRNESS_TABLE.meanings)]
+    return stacked(FAIRNESS_TABLE, blocks)
 
 
 def _of_variable(inputs: StatisticsInputs, levels: Levels, frame: pd.DataFrame) -> pd.DataFrame:
@@ -273,7 +278,7 @@ def _of_level(
     ]
     table = pd.DataFrame(
         {
-            "metric": FAIRNESS_METRICS, "estimate": estimate, "ci_low": intervals.low, "ci_high": intervals.high,
+            "metric": METRICS, "estimate": estimate, "ci_low": intervals.low, "ci_high": intervals.high,
             "interval": intervals.method, "rest": rest, "difference": tested.difference, "difference_low": tested.low,
             "difference_high": tested.high,
             "difference_interval": np.where(np.isnan(tested.low), NO_INTERVAL, TEST_INTERVAL), "p": tested.p,

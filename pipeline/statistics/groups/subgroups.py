@@ -45,6 +45,7 @@ from heatlas.pipeline.statistics.data.values import (
     kinds_of,
     participant_codes,
     participant_means,
+    stacked,
     untested,
 )
 from heatlas.pipeline.statistics.linear.design import Design
@@ -78,7 +79,7 @@ def subgroups_tables(inputs: StatisticsInputs) -> pd.DataFrame:
     settings = inputs.config.statistics
     scans = inputs.all_scans
     frame, densities = scans.frame, scans.values.densities.reshape(len(scans.frame), -1)
-    blocks = [SUBGROUPS_TABLE.frame()]
+    blocks = []
     for variable in settings.subgroups.variables:
         try:
             levels = subgroup_levels(inputs, variable)
@@ -87,8 +88,7 @@ def subgroups_tables(inputs: StatisticsInputs) -> pd.DataFrame:
             continue
         for level in levels.names:
             blocks.append(_of_level(inputs, levels, level, frame, densities, settings))
-    table = pd.concat(blocks[1:] or blocks, ignore_index=True)
-    return table[list(SUBGROUPS_TABLE.meanings)]
+    return stacked(SUBGROUPS_TABLE, blocks)
 
 
 def _of_level(
@@ -181,7 +181,7 @@ def interactions_tables(inputs: StatisticsInputs) -> pd.DataFrame:
     columns = RelevanceColumns.of(inputs.values, ["density"])
     two = TwoGroups.of(inputs, *CLASSES)
     frame = inputs.frame.iloc[two.rows].assign(_positive=two.is_first.astype(float)).reset_index(drop=True)
-    blocks = [INTERACTIONS_TABLE.frame()]
+    blocks = []
     for variable in inputs.config.statistics.subgroups.variables:
         if variable == COURSE:  # the class itself
             continue
@@ -190,8 +190,7 @@ def interactions_tables(inputs: StatisticsInputs) -> pd.DataFrame:
         except BadInputError as error:
             why = str(error).replace("_positive", "class").replace("_level", variable)
             blocks.append(untested(INTERACTIONS_TABLE, variable=variable, df_tested=0, note=why))
-    table = pd.concat(blocks[1:] or blocks, ignore_index=True)
-    return table[list(INTERACTIONS_TABLE.meanings)]
+    return stacked(INTERACTIONS_TABLE, blocks)
 
 
 def _of_variable(

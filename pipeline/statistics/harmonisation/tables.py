@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from heatlas.pipeline.cohort.cells.values import code_text
 from heatlas.pipeline.run.config.settings import Config
-from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
@@ -20,6 +19,7 @@ from heatlas.pipeline.statistics.arrays import Resampling
 from heatlas.pipeline.statistics.data.features import VOLUME, FoldedScans, refuse_class
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.values import joined as joined_notes
+from heatlas.pipeline.statistics.data.values import stacked
 from heatlas.pipeline.statistics.harmonisation.combat import POOL
 from heatlas.pipeline.statistics.harmonisation.sites import (
     FEWEST,
@@ -69,11 +69,15 @@ def harmonisation_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]
     volumes = [source for source in done if source.features.source == VOLUME]
     relevance = [_values(source, scans, config, "density").assign(map=source.features.source) for source in maps]
     measured = [_values(source, scans, config, "volume_mm3") for source in volumes]
+    models = [_models(source, scans, config) for source in done]
+    effects = [_effects(source, scans, config) for source in done]
     return {
-        "harmonised_relevance": inputs.as_named(_stack(relevance, HARMONISED_RELEVANCE_TABLE)),
-        "harmonised_volumes": inputs.as_named(_stack(measured, HARMONISED_VOLUMES_TABLE)),
-        "harmonisation_models": _stack([_models(source, scans, config) for source in done], HARMONISATION_MODELS_TABLE),
-        "site_effects": _stack([_effects(source, scans, config) for source in done], SITE_EFFECTS_TABLE),
+        "harmonised_relevance": inputs.as_named(stacked(HARMONISED_RELEVANCE_TABLE, relevance)),
+        "harmonised_volumes": inputs.as_named(stacked(HARMONISED_VOLUMES_TABLE, measured)),
+        "harmonisation_models": stacked(
+            HARMONISATION_MODELS_TABLE, [_models(source, scans, config) for source in done]
+        ),
+        "site_effects": stacked(SITE_EFFECTS_TABLE, [_effects(source, scans, config) for source in done]),
     }
 
 
@@ -92,10 +96,6 @@ def _require_settings(frame: pd.DataFrame, config: Config) -> None:
     for name in ("relevance_covariates", "volume_covariates"):
         setting = f"statistics.harmonisation.{name}"
         refuse_class(getattr(settings, name), config.cohort.contrast_column, list(map(str, frame.columns)), setting)
-
-
-def _stack(blocks: list[pd.DataFrame], table: Table) -> pd.DataFrame:
-    return pd.concat(blocks)[list(table.meanings)] if blocks else table.frame()
 
 
 def _values(done: Harmonised, scans: FoldedScans, config: Config, column: str) -> pd.DataFrame:
