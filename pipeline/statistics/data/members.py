@@ -302,11 +302,9 @@ def levels_of(
 def one_value_per_participant(column: pd.Series, participants: pd.Series, is_category: bool) -> pd.Series:
     """One value per participant for all their scans: the mean of numbers, the most frequent category."""
     people = participants.to_numpy()
-    yes_no = {True: "yes", False: "no"}
-    if column.map(
-        lambda value: isinstance(value, bool | np.bool_)
-    ).any():  # with n/a among them the column is of type object
-        column = column.map(lambda value: yes_no[bool(value)] if isinstance(value, bool | np.bool_) else value)
+    is_flag = column.map(lambda value: isinstance(value, bool | np.bool_))  # with n/a the column is of type object
+    if is_flag.any():
+        column = column.astype(object).where(~is_flag, column.map({True: "yes", False: "no"}))
     if pd.api.types.is_numeric_dtype(column) and not is_category:
         return column.astype(float).groupby(people).transform("mean")
     if pd.api.types.is_numeric_dtype(column):

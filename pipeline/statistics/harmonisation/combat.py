@@ -150,16 +150,6 @@ class _TrainingRows:
         return cls(np.array([name is not None for name in serving], dtype=bool), membership, sites, members, left_out)
 
 
-@dataclass(frozen=True, eq=False)
-class _Standardised:
-    """Values without grand mean and covariates, in units of the within-site standard deviation."""
-
-    z: Floats
-    alpha: Floats
-    sigma: Floats
-    beta: Floats
-
-
 def fit(
     values: Floats,
     site: Sequence[str],
@@ -192,13 +182,14 @@ def fit(
     _require_separable(rows.membership, columns, names)
     unadjusted = _without_spread(values, rows.membership, rows.sites)
     base = None if reference is None else rows.sites.index(reference)
-    standard = _standardise(values, rows.membership, columns, kept.shape[1], base, unadjusted)
-    hat = _site_estimates(standard.z, rows.membership, rows.sites, unadjusted)
+    z, alpha, sigma, coefficients = _standardise(values, rows.membership, columns, base, unadjusted)
+    beta = coefficients[len(rows.sites) :][: kept.shape[1]]
+    hat = _site_estimates(z, rows.membership, rows.sites, unadjusted)
     gamma, delta = _as_used(*hat, unadjusted, base, empirical_bayes)
     rows_of = dict(zip(rows.sites, rows.membership.sum(axis=0).astype(int).tolist(), strict=True))
     return ComBatModel(
-        rows.sites, rows_of, rows.members, rows.left_out, standard.alpha, standard.sigma, standard.beta,
-        hat[0], hat[1], gamma, delta, unadjusted, reference, unseen_site,
+        rows.sites, rows_of, rows.members, rows.left_out, alpha, sigma, beta, hat[0], hat[1], gamma, delta, unadjusted,
+        reference, unseen_site,
     )  # fmt: skip
 
 
@@ -260,9 +251,12 @@ def _without_spread(values: Floats, membership: Floats, sites: Sequence[str]) ->
 
 
 def _standardise(
-    values: Floats, membership: Floats, columns: Floats, n_kept: int, reference: int | None, unadjusted: dict[int, str]
-) -> _Standardised:
-    """Least squares per feature over its known rows; features without residual variance join `unadjusted`."""
+    values: Floats, membership: Floats, columns: Floats, reference: int | None, unadjusted: dict[int, str]
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """Values without grand mean and covariates, in units of sigma; alpha, sigma and coefficients per feature.
+
+    Least squares over its known rows; features without residual variance join `unadjusted`.
+    """
     n_sites, n_features = membership.shape[1], values.shape[1]
     design = np.column_stack([membership, columns])
     coefficients = np.full((design.shape[1], n_features), np.nan)
@@ -290,7 +284,7 @@ def _standardise(
         alpha = (membership.sum(axis=0) / len(membership)) @ coefficients[:n_sites]
     sigma = np.sqrt(variance)
     z = (values - alpha - columns @ coefficients[n_sites:]) / np.where(sigma > 0, sigma, np.nan)
-    return _Standardised(z, alpha, sigma, coefficients[n_sites : n_sites + n_kept])
+    return z, alpha, sigma, coefficients
 
 
 def _site_estimates(

@@ -18,8 +18,7 @@ from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Resampling
 from heatlas.pipeline.statistics.data.features import VOLUME, FoldedScans, refuse_class
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
-from heatlas.pipeline.statistics.data.values import joined as joined_notes
-from heatlas.pipeline.statistics.data.values import stacked
+from heatlas.pipeline.statistics.data.values import joined, stacked
 from heatlas.pipeline.statistics.harmonisation.combat import POOL
 from heatlas.pipeline.statistics.harmonisation.sites import (
     FEWEST,
@@ -51,33 +50,24 @@ def harmonisation_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]
     config = inputs.config
     scans = FoldedScans.of(inputs)
     _require_settings(scans.frame, config)
-    done = [
-        harmonise(
-            features,
-            scans,
-            config.statistics.harmonisation,
-            config.statistics.fold_effect and features.source != VOLUME,
-        )
-        for features in scans.sources
-    ]
+    settings, hold = config.statistics.harmonisation, config.statistics.fold_effect
+    done = [harmonise(features, scans, settings, hold and features.source != VOLUME) for features in scans.sources]
     if not any(source.models for source in done):
-        problems = [
-            f"{source.features.source}, fold {fold}: {why}" for source in done for fold, why in source.problems.items()
-        ]
-        raise BadInputError(problems[0])
-    maps = [source for source in done if source.features.source != VOLUME]
-    volumes = [source for source in done if source.features.source == VOLUME]
-    relevance = [_values(source, scans, config, "density").assign(map=source.features.source) for source in maps]
-    measured = [_values(source, scans, config, "volume_mm3") for source in volumes]
+        fold, why = next(iter(done[0].problems.items()))
+        raise BadInputError(f"{done[0].features.source}, fold {fold}: {why}")
+    relevance, volumes = [], []
+    for source in done:
+        if source.features.source == VOLUME:
+            volumes.append(_values(source, scans, config, "volume_mm3"))
+        else:
+            relevance.append(_values(source, scans, config, "density").assign(map=source.features.source))
     models = [_models(source, scans, config) for source in done]
     effects = [_effects(source, scans, config) for source in done]
     return {
         "harmonised_relevance": inputs.as_named(stacked(HARMONISED_RELEVANCE_TABLE, relevance)),
-        "harmonised_volumes": inputs.as_named(stacked(HARMONISED_VOLUMES_TABLE, measured)),
-        "harmonisation_models": stacked(
-            HARMONISATION_MODELS_TABLE, [_models(source, scans, config) for source in done]
-        ),
-        "site_effects": stacked(SITE_EFFECTS_TABLE, [_effects(source, scans, config) for source in done]),
+        "harmonised_volumes": inputs.as_named(stacked(HARMONISED_VOLUMES_TABLE, volumes)),
+        "harmonisation_models": stacked(HARMONISATION_MODELS_TABLE, models),
+        "site_effects": stacked(SITE_EFFECTS_TABLE, effects),
     }
 
 
@@ -129,15 +119,16 @@ def _models(done: Harmonised, scans: FoldedScans, config: Config) -> pd.DataFram
         trained.update(code_text(name) for name in scans.frame[column][scans.training(fold)].dropna())
         for site in sorted({*combat.sites, *trained, *tested_here}):
             serving = None if site in combat.left_out else combat.serving(site)
-            parameters: dict[str, Any] = {"gamma": np.nan, "scale": np.nan}
+            treatment, gamma, scale = "unchanged", np.nan, np.nan
             if serving is not None:
-                i = combat.sites.index(serving)
-                parameters = {"gamma": np.nanmedian(combat.gamma[i]), "scale": np.nanmedian(np.sqrt(combat.delta[i]))}
+                of_itself = "own parameters" if serving == site else "pooled"
+                treatment, i = "reference" if serving == combat.reference else of_itself, combat.sites.index(serving)
+                gamma, scale = np.nanmedian(combat.gamma[i]), np.nanmedian(np.sqrt(combat.delta[i]))
             rows.append(
                 {
                     "source": done.features.source, "fold": fold, "site": site,
                     "n_training": combat.counts.get(site, trained[site]), "n_tested": tested_here[site],
-                    "treatment": _treatment(site, serving, combat.reference), **parameters,
+                    "treatment": treatment, "gamma": gamma, "scale": scale,
                     "covariates": ", ".join(model.covariates.names) or None, "fold_held": model.held,
                     "note": "; ".join(notes) or None,
                 }
@@ -145,20 +136,12 @@ def _models(done: Harmonised, scans: FoldedScans, config: Config) -> pd.DataFram
     return HARMONISATION_MODELS_TABLE.frame(rows).astype({"n_training": "Int64", "n_tested": "Int64"})
 
 
-def _treatment(site: str, serving: str | None, reference: str | None) -> str:
-    if serving is None:
-        return "unchanged"
-    if serving == reference:
-        return "reference"
-    return "own parameters" if serving == site else "pooled"
-
-
 def _effects(done: Harmonised, scans: FoldedScans, config: Config) -> pd.DataFrame:
     """Tests of location and scale, before and after, on the same participants and permutations, or why not."""
     try:
         return _tests(done, scans, config)
     except BadInputError as error:
-        why = joined_notes(*dict.fromkeys(done.problems.values()), str(error) if done.models else None)
+        why = joined(*dict.fromkeys(done.problems.values()), str(error) if done.models else None)
         return SITE_EFFECTS_TABLE.frame([{"source": done.features.source, "note": why}])
 
 
@@ -171,39 +154,27 @@ def _tests(done: Harmonised, scans: FoldedScans, config: Config) -> pd.DataFrame
     names = frame[settings.site_column].map(code_text)
     counts = names.value_counts()
     small = set(counts.index[counts < settings.min_participants])
-    joined = names.where(~names.isin(small), POOL)
-    enough = (joined != POOL) | (int((joined == POOL).sum()) >= settings.min_participants)
-    keep = enough.to_numpy(bool)
-    frame, site, rows = frame[keep].reset_index(drop=True), joined[keep].tolist(), rows[keep]
+    pooled = names.where(~names.isin(small), POOL)
+    keep = ((pooled != POOL) | (int((pooled == POOL).sum()) >= settings.min_participants)).to_numpy(bool)
+    frame, site, rows = frame[keep].reset_index(drop=True), pooled[keep].tolist(), rows[keep]
     notes = [f"{counted(len(small), 'small site')} pooled"] if POOL in site else []
     notes += [f"{counted(int((~keep).sum()), 'participant')} of small sites left out"] if not keep.all() else []
     notes += [f"fold {fold} left out: {why}" for fold, why in done.problems.items()]
-    formula = " + ".join(
-        part for part in (covariates_of(done.features, settings), settings.training_covariates) if part
-    )
+    formula = " + ".join(filter(None, (covariates_of(done.features, settings), settings.training_covariates)))
     tables = []
     for effect in get_args(Effect):
         part = in_large_sites(site) if effect == "scale" else np.ones(len(site), bool)
-        notes_of_test = [
-            *notes,
-            f"{counted(int((~part).sum()), 'participant')} of sites with fewer than {FEWEST} left out",
-        ]
-        notes_of_test = notes_of_test if not part.all() else notes
+        small_sites = f"{counted(int((~part).sum()), 'participant')} of sites with fewer than {FEWEST} left out"
+        shared = notes if part.all() else [*notes, small_sites]
         try:
             table = _test_table(done, effect, rows, site, formula, frame, config)
         except BadInputError as error:
             if effect == "location":
                 raise
-            tables.append(
-                pd.DataFrame([{"source": source, "effect": effect, "note": joined_notes(*notes_of_test, str(error))}])
-            )
-            continue
-        tables.append(
-            table.assign(
-                n_sites=len(set(np.array(site, dtype=object)[part])),
-                note=np.array([joined_notes(*notes_of_test, note) for note in table["note"]], dtype=object),
-            )
-        )
+            table = pd.DataFrame([{"source": source, "effect": effect, "note": str(error)}])
+        else:
+            table["n_sites"] = len(set(np.array(site, dtype=object)[part]))
+        tables.append(table.assign(note=np.array([joined(*shared, note) for note in table["note"]], dtype=object)))
     return pd.concat(tables)
 
 
@@ -230,6 +201,6 @@ def _test_table(
     before, model = tests["before"]
     dropped = model.design.dropped
     remarks = [f"{name}: {dropped[column]}" for column, name in ((FOLD, FOLD), (SITE, "site")) if column in dropped]
-    notes = [joined_notes(*remarks, problem) for problem in before.problems]
+    notes = [joined(*remarks, problem) for problem in before.problems]
     table = table.assign(n_participants=before.n_units, fold_held=model.held, note=pd.Series(notes, dtype=object))
     return table.assign(n_permutations=before.n_permutations, exact=before.exact)

@@ -22,7 +22,7 @@ from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Floats, Indices, Resampling
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.members import CLASSES, MIN_FREEDOM_OF_G, TwoGroups
-from heatlas.pipeline.statistics.data.values import MEASURES, joined
+from heatlas.pipeline.statistics.data.values import MEASURES, joined, stacked
 from heatlas.pipeline.statistics.groups.comparisons import MIN_PER_GROUP
 from heatlas.pipeline.statistics.linear.fold_effect import FoldModel, fold_of_units, model_within_folds
 from heatlas.pipeline.statistics.linear.freedman_lane import (
@@ -119,18 +119,11 @@ def rank_correlation(first: Floats, second: Floats) -> Floats:
 
 
 CLEAR = 0.05
-BOTH, DIFFERS_ONLY, USED_ONLY, NEITHER, UNKNOWN = (
-    "differs and is used", "differs, not used", "used, does not differ", "neither", "not tested",
-)  # fmt: skip
-VERDICTS = (BOTH, DIFFERS_ONLY, USED_ONLY, NEITHER, UNKNOWN)
+VERDICTS = ("differs and is used", "differs, not used", "used, does not differ", "neither", "not tested")
+BOTH, DIFFERS_ONLY, USED_ONLY, NEITHER, UNKNOWN = VERDICTS
 
 IMAGE_DIFFERENCES_TABLE = declared("image_differences")
 IMAGE_AGREEMENT_TABLE = declared("image_agreement")
-_OF_IMAGES = {
-    "estimate": "difference", "low": "ci_low", "high": "ci_high", "statistic": "t", "df": "df", "p": "p",
-    "p_fwe": "p_fwe",
-}  # fmt: skip
-_OF_MAPS = {"statistic": "evidence_t", "p": "evidence_p", "p_fwe": "evidence_p_fwe"}
 FEWEST_REGIONS = 5
 MOST_DRAWS = 2_000
 """Most draws of the bootstrap; each fits all regions again."""
@@ -166,10 +159,9 @@ def image_differences_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFr
             note = joined(two.note, lost)
             differences.append(_rows(tested, used[name], values.groups, note).assign(measure=measure, map=name))
             agreements.append(_agreement(inputs, rows, whole, name) | {"measure": measure, "map": name})
-    table = pd.concat(differences, ignore_index=True)
     return {
-        IMAGE_DIFFERENCES_TABLE.name: table[list(IMAGE_DIFFERENCES_TABLE.meanings)],
-        IMAGE_AGREEMENT_TABLE.name: IMAGE_AGREEMENT_TABLE.frame(agreements),
+        "image_differences": stacked(IMAGE_DIFFERENCES_TABLE, differences),
+        "image_agreement": IMAGE_AGREEMENT_TABLE.frame(agreements),
     }
 
 
@@ -216,11 +208,9 @@ def _test(inputs: StatisticsInputs, rows: Indices, values: Floats, of_network: b
 
 
 def _rows(image: _Tested, used: _Tested, groups: Sequence[str], note: str | None) -> pd.DataFrame:
-    table = pd.DataFrame({"group": list(groups)})
-    for field, column in _OF_IMAGES.items():
-        table[column] = getattr(image.test, field)
-    for field, column in _OF_MAPS.items():
-        table[column] = getattr(used.test, field)
+    table = pd.DataFrame({"group": list(groups), **image.test.columns()})
+    table = table.rename(columns={"estimate": "difference", "statistic": "t"})
+    table = table.assign(evidence_t=used.test.statistic, evidence_p=used.test.p, evidence_p_fwe=used.test.p_fwe)
     for values, column in ((image, "hedges_g"), (used, "evidence_g")):
         table[column] = np.where(np.isfinite(values.test.p), values.people.hedges_g, np.nan)
     both = zip(image.test.p_fwe.tolist(), used.test.p_fwe.tolist(), strict=True)
@@ -233,9 +223,11 @@ def _rows(image: _Tested, used: _Tested, groups: Sequence[str], note: str | None
         [joined(*pair, *left_out, caveat) for pair, caveat in zip(problems, caveats, strict=True)], dtype=object
     )
     return table.assign(
-        n_positive=image.n_positive, n_negative=image.n_negative, n_permutations=image.test.n_permutations,
-        covariates=", ".join(used.model.covariates) or None, note=notes,
-    )  # fmt: skip
+        n_positive=image.n_positive,
+        n_negative=image.n_negative,
+        covariates=", ".join(used.model.covariates) or None,
+        note=notes,
+    )
 
 
 def verdict(p_images: float, p_map: float) -> str:
@@ -293,7 +285,9 @@ def _agreement(inputs: StatisticsInputs, rows: Indices, images: Floats, name: st
         Resampling(min(settings.bootstrap_samples, MOST_DRAWS), generator(*seed, "interval"), settings.confidence),
     )  # fmt: skip
     return row | {
-        "r": r, **bounds.row(),
-        "by_chance": float(np.nanmean(chance)), "p": float(p_value(np.array(beyond), len(permutations),
-        permutations.exact)), "n_permutations": len(permutations),
-    }  # fmt: skip
+        "r": r,
+        **bounds.row(),
+        "by_chance": float(np.nanmean(chance)),
+        "p": float(p_value(np.array(beyond), len(permutations), permutations.exact)),
+        "n_permutations": len(permutations),
+    }
