@@ -88,21 +88,13 @@ def _row(part: pd.DataFrame, settings: StatisticsConfig, rng: np.random.Generato
     # Ties count as positive, as in the split.
     positive = np.asarray(people.reduce(usable[["target"]].to_numpy(float))[:, 0] >= 0.5, dtype=bool)
     mean, note = _mean(enrichment, settings, rng)
-    row |= mean | {
-        "share": float(share.mean()),
-        "voxel_share": float(voxels.mean()),
-        "n_positive": int(positive.sum()),
-        "n_negative": int((~positive).sum()),
-        "note": joined(
-            f"{counted(len(part) - len(usable), 'scan')} without relevance left out"
-            if len(usable) < len(part)
-            else None,
-            note,
-        ),
-    }
+    row |= mean | {"share": float(share.mean()), "voxel_share": float(voxels.mean())}
+    row |= {"n_positive": int(positive.sum()), "n_negative": int((~positive).sum())}
+    lost = len(part) - len(usable)
+    left_out = f"{counted(lost, 'scan')} without relevance left out" if lost else None
     fold = people.groups_of_units(usable["fold"].tolist())
     compared = _difference(enrichment, positive, fold, settings, rng)
-    return row | compared | {"note": joined(row["note"], compared.get("note"))}
+    return row | compared | {"note": joined(left_out, note, compared.get("note"))}
 
 
 def _mean(values: Floats, settings: StatisticsConfig, rng: np.random.Generator) -> tuple[dict[str, Any], str | None]:

@@ -28,7 +28,7 @@ from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Floats, Indices, Resampling
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.members import label_of, members_of
-from heatlas.pipeline.statistics.data.values import RelevanceColumns, joined, kinds_of, stacked, untested
+from heatlas.pipeline.statistics.data.values import RelevanceColumns, family_of, joined, kinds_of, stacked, untested
 from heatlas.pipeline.statistics.groups.gains import influence_on_r, write_places
 from heatlas.pipeline.statistics.groups.subgroups import CLASS
 from heatlas.pipeline.statistics.linear.correlation import MatchedTest, Method, matched_test, partial_correlation, ranks
@@ -220,8 +220,7 @@ def rows_of(
         r=test.partial_r, ci_low=test.low, ci_high=test.high, p=test.p, p_fwe=test.p_fwe, p_fdr=test.p_fdr
     )
     table["interval"] = np.where(np.isnan(test.low), NO_INTERVAL, TEST_INTERVAL)
-    n_tests = int(table["p"].notna().sum())
-    table["family"] = f"{n_tests} regions x maps x metrics" if n_tests else "none"
+    table["family"] = family_of(test.p, "regions x maps x metrics")
     mended = method == "pearson" and points.spreads is not None and not biomarker.per_group
     caveat = None if mended else points.caveat
     table["note"] = [joined(problem, points.note, None if problem else caveat) for problem in test.problems]

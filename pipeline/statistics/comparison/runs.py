@@ -44,6 +44,7 @@ from heatlas.pipeline.statistics.resampling.bootstrap import (
     bootstrap_intervals,
     scaled_intervals,
     strata_of,
+    weighted_mean,
 )
 from heatlas.pipeline.statistics.tables import declared
 
@@ -148,17 +149,11 @@ def mcnemar_table(runs: Sequence[Run], scans: Sequence[str], seed: int) -> pd.Da
 
 
 def _pair(a: Run, b: Run, right_a: Flags, right_b: Flags, n_scans: int, seed: int) -> dict[str, Any]:
-    counts = [
-        [int((right_a & right_b).sum()), int((right_a & ~right_b).sum())],
-        [int((~right_a & right_b).sum()), int((~right_a & ~right_b).sum())],
-    ]
+    both, only_a = int((right_a & right_b).sum()), int((right_a & ~right_b).sum())
+    only_b, neither = int((~right_a & right_b).sum()), int((~right_a & ~right_b).sum())
     gain = right_a.astype(float) - right_b.astype(float)
-    settings = a.config.statistics
-    intervals = bootstrap_intervals(
-        lambda weights: weights @ gain / weights.sum(axis=1),
-        [0] * len(gain), Resampling.draws(settings, generator(seed, "compare", a.name, b.name)),
-    )  # fmt: skip
-    (both, only_a), (only_b, neither) = counts
+    draws = Resampling.draws(a.config.statistics, generator(seed, "compare", a.name, b.name))
+    intervals = bootstrap_intervals(lambda weights: weighted_mean(gain, weights), [0] * len(gain), draws)
     return {
         "run_a": a.name,
         "run_b": b.name,
@@ -176,7 +171,7 @@ def _pair(a: Run, b: Run, right_a: Flags, right_b: Flags, n_scans: int, seed: in
         "accuracy_b": float(right_b.mean()),
         "difference": float(gain.mean()),
         **intervals.row(),
-        "p": float(mcnemar(counts, exact=True).pvalue),
+        "p": float(mcnemar([[both, only_a], [only_b, neither]], exact=True).pvalue),
         "note": joined(too_few(len(gain)), intervals.notes[0] if only_a + only_b else ALIKE),
     }
 
@@ -247,15 +242,10 @@ def _run_row(run: Run, layout: RunLayout, scans: Sequence[str], seed: int) -> di
     row: dict[str, Any] = {"run": run.name, "architecture": run.config.model.architecture, "n_scans": len(scans)}
     row |= {"n_participants": len(people)} | _costs(run, layout)
     if all(count.sum() > 0 for _, count in sides):
-        settings = run.config.statistics
         fold = table["fold"].to_numpy()[np.unique(codes, return_index=True)[1]]
         strata = strata_of(pd.factorize(fold)[0].astype(np.intp), (sides[0][1] > 0).astype(np.intp))
-        intervals = scaled_intervals(
-            lambda weights: statistic(weights)[:, None],
-            strata,
-            [LOGIT],
-            Resampling.draws(settings, generator(seed, "families", run.name)),
-        )
+        draws = Resampling.draws(run.config.statistics, generator(seed, "families", run.name))
+        intervals = scaled_intervals(lambda weights: statistic(weights)[:, None], strata, [LOGIT], draws)
         row |= {"balanced_accuracy": float(statistic(np.ones((1, len(people))))[0]), **intervals.row()}
         row["note"] = joined(row.get("note"), intervals.notes[0])
     else:

@@ -297,6 +297,12 @@ def stacked(table: Table, blocks: Sequence[pd.DataFrame]) -> pd.DataFrame:
     return (pd.concat(blocks, ignore_index=True) if blocks else table.frame())[list(table.meanings)]
 
 
+def family_of(p: Floats | pd.Series, tests: str) -> str:
+    """Name of a family: how many tests of these have a p; ``none`` without one."""
+    n_tests = int(np.isfinite(np.asarray(p, float)).sum())
+    return f"{n_tests} {tests}" if n_tests else "none"
+
+
 def joined(*parts: object) -> str | None:
     """Join remarks by semicolons, without None, NaN and repetitions; None if there are none.
 

@@ -27,6 +27,7 @@ from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.members import CLASSES, TwoGroups, interval_of_g, label_of, reported_g
 from heatlas.pipeline.statistics.data.values import (
     RelevanceColumns,
+    family_of,
     joined,
     kinds_of,
     numbers_of,
@@ -118,14 +119,10 @@ def compare(inputs: StatisticsInputs, columns: RelevanceColumns, first: str, sec
         return Compared(table.assign(note=joined(why, two.note)), means, of_first, True)
     empty = np.asarray(np.isnan(means).all(axis=0), bool).tolist()
     notes = [NO_VALUE if none else note for none, note in zip(empty, notes, strict=True)]
-    all_caveats = caveats_of_groups(means, of_first.astype(np.intp))
-    caveats = [text if tested else None for text, tested in zip(all_caveats, table["p"].notna(), strict=True)]
-    if min(of_first.sum(), (~of_first).sum()) < FEW_OF_GROUP:
-        of_ranks = table["p_fwe_ranks"].notna()
-        caveats = [
-            joined(caveat, OF_RANKS if ranked else None) for caveat, ranked in zip(caveats, of_ranks, strict=True)
-        ]
-    table["note"] = [joined(note, caveat, two.note) for note, caveat in zip(notes, caveats, strict=True)]
+    few = min(of_first.sum(), (~of_first).sum()) < FEW_OF_GROUP
+    caveats = np.where(table["p"].notna(), caveats_of_groups(means, of_first.astype(np.intp)), None)
+    of_ranks = np.where(few & table["p_fwe_ranks"].notna(), OF_RANKS, None)
+    table["note"] = [joined(*remarks, two.note) for remarks in zip(notes, caveats, of_ranks, strict=True)]
     alike = Exchangeability.free(len(means)).in_blocks(fold.tolist()).even(means, kinds_of(table))
     _estimate(table, alike, of_first, fold, critical, by_chance)
     if {first, second} == set(CLASSES):
@@ -154,8 +151,7 @@ def _test(
             table.loc[family, column] = getattr(test, field)
         table.loc[family, "difference"] = table.loc[family, "difference"].fillna(plain[family])
         critical[family], by_chance[family] = test.critical, test.critical_fwe
-        n_tests = int(np.isfinite(test.p).sum())
-        table.loc[family, "family"] = f"{n_tests} regions x maps: {table['metric'][family[0]]}" if n_tests else "none"
+        table.loc[family, "family"] = family_of(test.p, f"regions x maps: {table['metric'][family[0]]}")
         for row, problem in zip(family, test.problems, strict=True):
             notes[row] = joined(problem, model.design.note)
     if with_ranks:
@@ -169,12 +165,8 @@ def _test(
     try:
         tests, model = _permute(values, frame, settings.covariates, settings, families, kinds, seed)
     except BadInputError as error:
-        return (
-            fold,
-            critical,
-            by_chance,
-            [joined(note, f"not adjusted: {error}".replace("_first", "group")) for note in notes],
-        )
+        why = f"not adjusted: {error}".replace("_first", "group")
+        return fold, critical, by_chance, [joined(note, why) for note in notes]
     names = {"estimate": "difference_adjusted"} | {key: f"{name}_adjusted" for key, name in names.items()}
     for family, test in zip(families, tests, strict=True):
         for field, column in names.items():

@@ -28,6 +28,7 @@ from heatlas.pipeline.statistics.arrays import Floats, Indices, Resampling
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.members import COURSE, Levels, subgroup_levels
 from heatlas.pipeline.statistics.data.values import (
+    family_of,
     joined,
     numbers_of,
     participant_codes,
@@ -41,7 +42,6 @@ from heatlas.pipeline.statistics.linear.permutations import benjamini_hochberg, 
 from heatlas.pipeline.statistics.linear.studentised import critical_values
 from heatlas.pipeline.statistics.performance.classification import weighted_auc
 from heatlas.pipeline.statistics.resampling.bootstrap import (
-    FLAT,
     LOGIT,
     NO_INTERVAL,
     ratio,
@@ -228,8 +228,7 @@ def _of_variable(inputs: StatisticsInputs, levels: Levels, frame: pd.DataFrame) 
         blocks.append(block.assign(n_participants=n_participants, n_scans=n_scans))
     table = pd.concat(blocks, ignore_index=True)
     table["p_fdr"] = benjamini_hochberg(table["p"].to_numpy(float))
-    n_tests = int(table["p"].notna().sum())
-    return table.assign(family=f"{n_tests} subgroups x metrics: {variable}" if n_tests else "none")
+    return table.assign(family=family_of(table["p"], f"subgroups x metrics: {variable}"))
 
 
 def _of_level(
@@ -269,12 +268,8 @@ def _of_level(
     shares = {1: (float(estimate[1]), counts[1]), 2: (float(estimate[2]), counts[0])}  # sensitivity, specificity
     intervals = with_exact_shares(intervals, shares, settings.confidence)
     notes = [
-        joined(
-            _note(estimate[i], rest[i], tested, i),
-            _caveat(answers, inside, i),
-            FLAT if flat and intervals.method[i] == NO_INTERVAL else None,
-        )
-        for i, flat in enumerate(intervals.flat)
+        joined(_note(estimate[i], rest[i], tested, i), _caveat(answers, inside, i), flat)
+        for i, flat in enumerate(intervals.notes)
     ]
     table = pd.DataFrame(
         {

@@ -12,6 +12,7 @@ patients and controls share.
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import Any
 
@@ -41,8 +42,10 @@ from heatlas.pipeline.statistics.data.members import (
 )
 from heatlas.pipeline.statistics.data.values import (
     RelevanceColumns,
+    family_of,
     joined,
     kinds_of,
+    numbers_of,
     participant_codes,
     participant_means,
     stacked,
@@ -67,10 +70,6 @@ from heatlas.pipeline.statistics.tables import declared
 WELCH = "Welch"
 NO_ERROR = "class difference: no interval: participants do not differ within a class and test fold"
 
-_OF_CLASSES = (
-    "class_difference", "class_difference_low", "class_difference_high", "class_hedges_g", "class_hedges_g_low",
-    "class_hedges_g_high",
-)  # fmt: skip
 SUBGROUPS_TABLE = declared("subgroups")
 
 
@@ -109,11 +108,12 @@ def _of_level(
         return untested(SUBGROUPS_TABLE, variable=levels.variable, level=level, note=note).assign(**counts)
     codes, _ = participant_codes(members_frame["participant_id"].tolist())
     means = participant_means(values, codes)
-    table = pd.DataFrame(
-        [(name, group) for name in inputs.values.maps for group in inputs.values.groups], columns=["map", "group"]
-    ).assign(variable=levels.variable, level=level, **counts)
     intervals, interval_notes = mean_intervals(means, settings.confidence)
-    table = table.assign(
+    maps_and_groups = itertools.product(inputs.values.maps, inputs.values.groups)
+    table = pd.DataFrame(maps_and_groups, columns=["map", "group"]).assign(
+        variable=levels.variable,
+        level=level,
+        **counts,
         mean_density=means.mean(axis=0),
         sd_density=means.std(axis=0, ddof=1),
         ci_low=intervals.low,
@@ -139,7 +139,7 @@ def _with_class_difference(
     codes, _ = participant_codes(people[used].tolist())
     is_positive = participant_means(target[used], codes) > 0.5
     counts = {"n_positive": int(is_positive.sum()), "n_negative": int((~is_positive).sum())}
-    blank = dict.fromkeys(_OF_CLASSES, np.nan)
+    blank = {name: np.nan for name in numbers_of(SUBGROUPS_TABLE) if name.startswith("class_")}
     table = table.assign(**counts, **blank, class_difference_interval=NO_INTERVAL, fold_held=False)
     minimum = settings.subgroups.minimum_participants
     if min(counts.values()) < minimum:
@@ -205,7 +205,11 @@ def _of_variable(
     notes = [two.note]
     if levels.is_banded:
         values = one_value_per_participant(frame[variable], frame["participant_id"], False)
-        _require_participants(frame, values.notna().to_numpy(), settings.subgroups.minimum_participants)
+        counts, minimum = _participants(frame, values.notna().to_numpy()), settings.subgroups.minimum_participants
+        if min(counts) < minimum:
+            raise BadInputError(
+                f"{counts[0]} and {counts[1]} participants of the two classes; {minimum} of each are needed."
+            )
         names: tuple[str, ...] = ()
         # Centred and scaled for numerical stability; centring does not change the interaction, scaling is undone below.
         spread = float(values.std()) or 1.0
@@ -231,12 +235,11 @@ def _of_variable(
         **test.columns(), variable=variable, levels=", ".join(names) or None, n_scans=len(design.rows)
     )
     table["estimate"], table["standard_error"] = test.estimate / spread, test.standard_error / spread
-    n_tests = int(np.isfinite(test.p).sum())
     held = [name for name in model.covariates if name != "_positive" and "_level" not in name]
     design_note = (design.note or "").replace("_level", variable).replace("_positive", "class")
     shared = joined(*notes, design_note)
     return table.assign(
-        family=f"{n_tests} regions x maps" if n_tests else "none",
+        family=family_of(test.p, "regions x maps"),
         covariates=", ".join(held) or None,
         note=np.array([joined(problem, shared) for problem in test.problems], dtype=object),
     )
@@ -256,14 +259,6 @@ def _large_enough(levels: Levels, frame: pd.DataFrame, minimum: int) -> tuple[tu
             + (f"; too small: {', '.join(shown)}." if shown else ".")
         )
     return tuple(level for level, _ in kept), shown
-
-
-def _require_participants(frame: pd.DataFrame, members: np.ndarray, minimum: int) -> None:
-    counts = _participants(frame, members)
-    if min(counts) < minimum:
-        raise BadInputError(
-            f"{counts[0]} and {counts[1]} participants of the two classes; {minimum} of each are needed."
-        )
 
 
 def _participants(frame: pd.DataFrame, members: np.ndarray) -> tuple[int, int]:
@@ -323,9 +318,7 @@ def _test_source(
     has_value = np.isfinite(values).any(axis=1)
     if not has_value.any():
         raise BadInputError("no scan has a volume and an intracranial volume.")
-    lacking = (
-        f"{counted(int((~has_value).sum()), 'scan')} without a value in any group" if not has_value.all() else None
-    )
+    lacking = None if has_value.all() else f"{counted(int((~has_value).sum()), 'scan')} without a value in any group"
     frame, values = frame.iloc[np.flatnonzero(has_value)].reset_index(drop=True), values[has_value]
     others, sparse = _covariates([name for name in variables if name != variable], frame)
     key = variable, settings.fold_effect and features.source != VOLUME, has_value.tobytes()

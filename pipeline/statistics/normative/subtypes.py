@@ -93,12 +93,10 @@ class Subtypes:
 
     def table(self) -> pd.DataFrame:
         """One row per participant; columns of `SUBTYPES_TABLE`."""
-        return pd.DataFrame(
-            {
-                "participant_id": list(self.participants), "source": self.source, "subtype": self.labels,
-                "n_subtypes": self.n_subtypes, "consensus": self.certainty, "level": self.level,
-            }
-        )  # fmt: skip
+        people = {"participant_id": list(self.participants), "source": self.source, "subtype": self.labels}
+        return pd.DataFrame({
+            **people, "n_subtypes": self.n_subtypes, "consensus": self.certainty, "level": self.level,
+        })  # fmt: skip
 
 
 def find_subtypes(fingerprints: pd.DataFrame, source: str, fold_of: Mapping[str, str], config: Config) -> Subtypes:
@@ -112,11 +110,9 @@ def find_subtypes(fingerprints: pd.DataFrame, source: str, fold_of: Mapping[str,
     whole = table.loc[:, table.notna().all(axis=0)]
     points, people = whole.to_numpy(float), tuple(map(str, whole.index))
     n, n_regions = points.shape
-    lost = {
-        ("participant", "without scores"): len(fold_of) - n,
-        ("group", "with missing values"): table.shape[1] - n_regions,
-    }
-    notes = [f"{counted(count, noun)} {why} left out" for (noun, why), count in lost.items() if count]
+    people_lost, groups_lost = len(fold_of) - n, table.shape[1] - n_regions
+    notes = [f"{counted(people_lost, 'participant')} without scores left out"] if people_lost else []
+    notes += [f"{counted(groups_lost, 'group')} with missing values left out"] if groups_lost else []
     pattern = _pattern(points, [fold_of[name] for name in people], source, settings)
     problem = None
     if n < MIN_PARTICIPANTS or n_regions < 2:
@@ -203,16 +199,12 @@ def compare_subtypes(
             if name in table and table[name].notna().any()
         ]
         rows.append(_agreement(solution, "test fold", fold_of))
-        rows += [
-            _agreement(
-                solution, f"subtypes by {other.source}", dict(zip(other.participants, other.labels, strict=True))
-            )
-            for other in subtypes
-            if other is not solution and other.n_subtypes > 1
-        ]
+        for other in subtypes:
+            if other is not solution and other.n_subtypes > 1:
+                labels = dict(zip(other.participants, other.labels, strict=True))
+                rows.append(_agreement(solution, f"subtypes by {other.source}", labels))
     result = SUBTYPE_COMPARISON_TABLE.frame(rows)
-    p = result["p"].to_numpy(float)
-    return result.assign(p_fdr=benjamini_hochberg(p))
+    return result.assign(p_fdr=benjamini_hochberg(result["p"].to_numpy(float)))
 
 
 def _ratio(frame: pd.DataFrame) -> pd.Series:
@@ -236,9 +228,8 @@ def _compared(
         hold = config.statistics.fold_effect and name in OF_NETWORKS
         model = model_within_folds("subtype", "subtype", frame, hold, labels.tolist())
         rng = generator(config.seed, "statistics", "subtypes", solution.source, "compared", name)
-        test = freedman_lane(
-            y, model.design, model.exchange, Resampling.orders(config.statistics, rng), labels.tolist()
-        )
+        orders = Resampling.orders(config.statistics, rng)
+        test = freedman_lane(y, model.design, model.exchange, orders, labels.tolist())
     except BadInputError as error:
         return row | {"note": str(error)}
     row["value"] = float(test.partial_r[0] ** 2)
@@ -258,11 +249,9 @@ def _compared(
 def _agreement(solution: Subtypes, name: str, other: Mapping[str, Any]) -> dict[str, Any]:
     shared = [i for i, participant in enumerate(solution.participants) if participant in other]
     theirs = np.unique([str(other[solution.participants[i]]) for i in shared], return_inverse=True)[1]
-    return {
-        "source": solution.source, "compared": name, "measure": "adjusted Rand",
-        "value": adjusted_rand(solution.labels[shared], theirs.astype(np.intp)), "n_participants": len(shared),
-        "n_permutations": 0, "exact": False,
-    }  # fmt: skip
+    value = adjusted_rand(solution.labels[shared], theirs.astype(np.intp))
+    row = {"source": solution.source, "compared": name, "measure": "adjusted Rand", "value": value}
+    return row | {"n_participants": len(shared), "n_permutations": 0, "exact": False}
 
 
 NORMATIVE_TABLES = (

@@ -28,6 +28,7 @@ from heatlas.pipeline.statistics.data.features import (
     FoldedScans,
     RegionFeatures,
 )
+from heatlas.pipeline.statistics.data.values import joined, stacked
 from heatlas.pipeline.statistics.tables import declared
 
 NO_SPREAD = 1e-12
@@ -231,13 +232,13 @@ def norm_table(scores: Scores) -> pd.DataFrame:
     tables = []
     for fold, (norm, covariates) in scores.norms.items():
         left_out = [f"covariate {name} left out: {reason}" for name, reason in covariates.dropped.items()]
-        notes = ["; ".join([*([problem] if problem else []), *left_out]) or None for problem in norm.problems]
+        notes = [joined(problem, *left_out) for problem in norm.problems]
         table = pd.DataFrame({"source": scores.features.source, "fold": fold, "group": scores.features.groups})
         table["n_controls"] = norm.controls.astype(int)
         table["covariates"] = ", ".join(covariates.names) or None
         table["residual_df"], table["residual_sd"] = norm.freedom, norm.deviation
         tables.append(table.assign(note=pd.Series(notes, dtype=object)))
-    return pd.concat(tables)[list(W_NORMS_TABLE.meanings)]
+    return stacked(W_NORMS_TABLE, tables)
 
 
 def calibration_table(scores: Scores, scans: FoldedScans, negative: str) -> pd.DataFrame:

@@ -20,9 +20,7 @@ from heatlas.pipeline.statistics.arrays import Floats, Indices, Resampling
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.values import joined, participant_codes
 from heatlas.pipeline.statistics.resampling.bootstrap import (
-    FLAT,
     LOGIT,
-    NO_INTERVAL,
     IntervalScale,
     ratio,
     scaled_intervals,
@@ -43,10 +41,8 @@ def calibration_table(predictions: pd.DataFrame, confidence: float) -> pd.DataFr
 
     The scans of a participant in a bin share one vote, so that participants with many visits do not count more.
     """
-    edges = np.asarray(BINS)
-    place = np.clip(
-        np.searchsorted(edges, predictions["probability"].to_numpy(float), side="right") - 1, 0, len(edges) - 2
-    )
+    edges, probability = np.asarray(BINS), predictions["probability"].to_numpy(float)
+    place = np.clip(np.searchsorted(edges, probability, side="right") - 1, 0, len(edges) - 2)
     frame = predictions[["participant_id", "probability", "target"]].assign(bin=place)
     rows = []
     for index, scans in frame.groupby("bin", sort=True):
@@ -114,12 +110,8 @@ def measured_by_fold(
         def statistic(weights: Floats, frame: pd.DataFrame = frame, codes: Indices = codes) -> Floats:
             return np.stack(list(measure(frame, weights[:, codes]).values()), axis=1)
 
-        intervals = scaled_intervals(
-            statistic,
-            strata,
-            [scales(name) for name in estimates],
-            Resampling.draws(settings, rng),
-        )
+        of_metrics = [scales(name) for name in estimates]
+        intervals = scaled_intervals(statistic, strata, of_metrics, Resampling.draws(settings, rng))
         for place, (metric, value) in enumerate(estimates.items()):
             bounds = (intervals.low[place], intervals.high[place], intervals.method[place])
             rows.append([fold, metric, float(value[0]), *bounds, len(names), len(frame)])
@@ -137,6 +129,7 @@ FEW_WRONG = (
     "interval of 95 % misses 4 to 12 %"
 )
 """Caveat by design (docs/benchmarks/statistics.md)."""
+NO_CLASS = "a class that the metric needs has no scan"
 LEAVES_OUT_RETRAINING = "the interval leaves out how results vary when networks are trained again"
 
 
@@ -208,12 +201,8 @@ def performance_table(
     table = PERFORMANCE_TABLE.frame(rows)
     over_folds = (table["fold"] == ALL_FOLDS) & table["ci_low"].notna()
     elsewhere = "; performance_repeats has one that includes it" if repeats > 1 else ""
-    caveat = LEAVES_OUT_RETRAINING + elsewhere
-    table["note"] = [
-        joined(note, caveat if is_over_folds else None)
-        for note, is_over_folds in zip(table["note"], over_folds, strict=True)
-    ]
-    return table
+    caveats = np.where(over_folds, LEAVES_OUT_RETRAINING + elsewhere, None)
+    return table.assign(note=[joined(*both) for both in zip(table["note"], caveats, strict=True)])
 
 
 def roc_table(predictions: pd.DataFrame) -> pd.DataFrame:
@@ -265,7 +254,8 @@ def _rows(fold: str, frame: pd.DataFrame, settings: StatisticsConfig, rng: np.ra
         if metric in of_class
     }
     intervals = with_exact_shares(intervals, shares, settings.confidence)
-    is_few = min(len(np.unique(codes[target == side])) for side in (0, 1)) < FEW
+    few = min(len(np.unique(codes[target == side])) for side in (0, 1)) < FEW
+    caveats = {"brier": FEW_WRONG} if few else {}
     return [
         {
             "fold": fold,
@@ -275,14 +265,7 @@ def _rows(fold: str, frame: pd.DataFrame, settings: StatisticsConfig, rng: np.ra
             "n_participants": len(names),
             "n_scans": len(frame),
             **counts,
-            "note": _note(float(value[0]), bool(intervals.flat[i]), str(intervals.method[i]))
-            or (FEW_WRONG if is_few and metric == "brier" else None),
+            "note": NO_CLASS if np.isnan(value[0]) else intervals.notes[i] or caveats.get(metric),
         }
         for i, (metric, value) in enumerate(estimates.items())
     ]
-
-
-def _note(estimate: float, flat: bool, method: str) -> str | None:
-    if np.isnan(estimate):
-        return "a class that the metric needs has no scan"
-    return FLAT if flat and method == NO_INTERVAL else None

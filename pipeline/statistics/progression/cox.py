@@ -147,11 +147,6 @@ def conversions(applied: AppliedScans | None) -> Conversions:
     return Conversions(kept.drop(columns="_row"), values.sums[rows], values.maps, values.groups, left_out)
 
 
-def number_of(flags: Floats) -> int | None:
-    """Number of true flags; None if all are unknown."""
-    return None if np.isnan(flags).all() else int(np.nansum(flags))
-
-
 RELEVANCE = "relevance"
 ALONE, ADJUSTED = "alone", "adjusted"
 NOT_PROPORTIONAL = 0.05
@@ -231,15 +226,14 @@ def _with_shared_models(everything: Sequence[Predictor], formula: str, frame: pd
     """Group predictors with the same participants and covariates, which share one model of the covariates."""
     sharing: dict[tuple[bytes, tuple[str, ...], bool], list[Predictor]] = {}
     for predictor in everything:
-        own_terms = (
-            () if predictor.name == RELEVANCE else tuple(SHORT_NAMES.get(n, n) for n in predictor.name.split("/")[:1])
-        )
-        key = (~np.isnan(predictor.values)).tobytes(), own_terms, predictor.network is None
+        column = predictor.name.split("/")[0]
+        itself = () if predictor.name == RELEVANCE else (SHORT_NAMES.get(column, column),)
+        key = (~np.isnan(predictor.values)).tobytes(), itself, predictor.network is None
         sharing.setdefault(key, []).append(predictor)
     together: dict[tuple[Any, ...], _Fitted] = {}
-    for (mask, own_terms, pooled), members in sharing.items():
+    for (mask, itself, pooled), members in sharing.items():
         has_values = np.frombuffer(mask, bool)
-        covariates = CovariateColumns.of(formula, frame[has_values], own_terms)
+        covariates = CovariateColumns.of(formula, frame[has_values], itself)
         columns, reasons = covariates.matrix(frame[has_values])
         used = np.array([reason is None for reason in reasons], bool)
         complete = has_values.copy()
@@ -259,52 +253,36 @@ def _with_shared_models(everything: Sequence[Predictor], formula: str, frame: pd
 def _with_family_notes(families: Iterator[_Fitted]) -> list[_Fitted]:
     """Families of regions and maps, each with a note if there are several."""
     listed = list(families)
-    of_relevance = (
-        any(member.name == RELEVANCE for member in family.members) and family.complete.any() for family in listed
-    )
-    several = sum(of_relevance) > 1
+    known = [family for family in listed if family.complete.any()]
+    several = sum(any(member.name == RELEVANCE for member in family.members) for family in known) > 1
     return [replace(family, family=PARTIAL_FAMILY if several else None) for family in listed]
 
 
 def _rows(cohort: Conversions, together: _Fitted, settings: StatisticsConfig, seed: int) -> list[dict[str, Any]]:
     time, event = cohort.time[together.complete], cohort.event[together.complete]
     pairs = comparable_pairs(time, event)
-    base: dict[str, Any] = {
-        "covariates": " + ".join(together.covariates) or None,
-        "n_participants": len(time),
-        "n_scans": len(time),
-        "n_events": int(event.sum()),
-        "n_censored": int((~event).sum()),
-        "n_competing": number_of(cohort.competing[together.complete]),
-        "event": AT_ANY_TIME,
-        "n_missing": int((~together.complete).sum()),
-    }
+    competing, n = cohort.competing[together.complete], len(time)
+    base: dict[str, Any] = {"covariates": " + ".join(together.covariates) or None, "event": AT_ANY_TIME}
+    base |= {"n_participants": n, "n_scans": n, "n_missing": int((~together.complete).sum())}
+    base |= {"n_events": int(event.sum()), "n_censored": int((~event).sum())}
+    base["n_competing"] = None if np.isnan(competing).all() else int(np.nansum(competing))
     tests, refused = _tests(time, event, together, settings, seed)
     rows = []
     for place, predictor in enumerate(together.members):
         x = together.known(predictor)
-        hazard = (
-            Hazard.none(refused) if refused else hazard_per_sd(time, event, x, together.columns, settings.confidence)
-        )
-        notes = [
-            hazard.note,
-            CHANGES if hazard.p_proportional < NOT_PROPORTIONAL else None,
-            None if refused else _few_events_note(event, together, settings),
-            *together.notes,
-            cohort.note,
-        ]
+        hazard = Hazard.none(refused)
+        if not refused:
+            hazard = hazard_per_sd(time, event, x, together.columns, settings.confidence)
+        changes = CHANGES if hazard.p_proportional < NOT_PROPORTIONAL else None
+        few_events = None if refused else _few_events_note(event, together, settings)
+        notes = [hazard.note, changes, few_events, *together.notes, cohort.note]
         notes += [together.family] if predictor.name == RELEVANCE else []
-        rows.append(
-            base
-            | {name: values[place] for name, values in tests.items()}
-            | {
-                "predictor": predictor.name, "map": predictor.map, "group": predictor.group,
-                "hazard_ratio": hazard.ratio, "ci_low": hazard.low, "ci_high": hazard.high,
-                "p_wald": hazard.p_wald, "p_proportional": hazard.p_proportional,
-                "concordance": float(concordance(x, pairs)[0]) if len(x) and np.ptp(x) > 0 else np.nan,
-                "note": "; ".join(filter(None, notes)) or None,
-            }
-        )  # fmt: skip
+        row = {"predictor": predictor.name, "map": predictor.map, "group": predictor.group}
+        row |= {"hazard_ratio": hazard.ratio, "ci_low": hazard.low, "ci_high": hazard.high}
+        row |= {"p_wald": hazard.p_wald, "p_proportional": hazard.p_proportional}
+        row["concordance"] = float(concordance(x, pairs)[0]) if len(x) and np.ptp(x) > 0 else np.nan
+        row["note"] = "; ".join(filter(None, notes)) or None
+        rows.append(base | {name: values[place] for name, values in tests.items()} | row)
     return rows
 
 
@@ -319,8 +297,8 @@ def _tests(
 ) -> tuple[dict[str, Sequence[Any]], str | None]:
     """P values of all members; or why there are none."""
     count, variables = len(together.members), 1 + together.columns.shape[1]
-    nothing: dict[str, Sequence[Any]] = {"p": [np.nan] * count, "p_fwe": [np.nan] * count}
-    nothing |= {"n_permutations": [None] * count, "exact": [None] * count}
+    nothing: dict[str, Sequence[Any]] = dict.fromkeys(("p", "p_fwe"), [np.nan] * count)
+    nothing |= dict.fromkeys(("n_permutations", "exact"), [None] * count)
     needed = settings.progression.min_events_per_variable * variables
     if event.sum() < needed:
         required = f"{needed} {'is' if needed == 1 else 'are'} needed for {counted(variables, 'variable')}"
@@ -342,7 +320,5 @@ def _tests(
     if regions.any():
         largest = np.abs(null[:, regions]).max(axis=1)
         p_fwe[regions] = two_sided_p(observed[regions], largest[:, None], order.exact)
-    return {
-        "p": p.tolist(), "p_fwe": p_fwe.tolist(), "n_permutations": [len(order)] * count,
-        "exact": [order.exact] * count,
-    }, None  # fmt: skip
+    drawn = {"n_permutations": [len(order)] * count, "exact": [order.exact] * count}
+    return {"p": p.tolist(), "p_fwe": p_fwe.tolist(), **drawn}, None

@@ -38,7 +38,6 @@ from heatlas.pipeline.statistics.progression.hazards import (
     permuted_concordance,
 )
 from heatlas.pipeline.statistics.resampling.bootstrap import (
-    FLAT,
     NO_INTERVAL,
     bootstrap_intervals,
     ratio,
@@ -92,23 +91,17 @@ def _questions(cohort: Conversions) -> Iterator[_Question]:
 def _ordering_row(question: _Question, cohort: Conversions, settings: StatisticsConfig, seed: int) -> dict[str, Any]:
     values, pairs = question.values, question.pairs
     names = ("statistics", "progression", question.predictor, question.measure)
-    result: dict[str, Any] = dict.fromkeys(PROGRESSION_TABLE.meanings)
-    result |= {"predictor": question.predictor, "measure": question.measure, "n_missing": question.missing}
-    result |= _counts(question.events) | {"note": cohort.note, "interval": NO_INTERVAL}
+    result = _blank(question) | {"note": cohort.note}
     if not pairs.any():
         why = "no pair with a known order of conversion" if question.measure == CONCORDANCE else _one_sided(question)
-        return result | {"note": "; ".join(filter(None, [why, cohort.note]))}
+        return result | {"note": joined(why, cohort.note)}
     if np.ptp(values) <= 1e-12 * np.abs(values).max():
         return result | {"note": joined(CONSTANT, cohort.note)}
     strata = question.events.astype(int).tolist() if question.measure == AUC else [0] * len(values)
-    intervals = bootstrap_intervals(
-        lambda weights: concordance(values, pairs, weights),
-        strata, Resampling.draws(settings, generator(seed, *names, "bootstrap")),
-    )  # fmt: skip
-    observed = concordance(values, pairs)
-    order = Exchangeability.free(len(values)).permutations(
-        settings.permutations, generator(seed, *names, "permutation")
-    )
+    draws = Resampling.draws(settings, generator(seed, *names, "bootstrap"))
+    intervals = bootstrap_intervals(lambda weights: concordance(values, pairs, weights), strata, draws)
+    observed, rng = concordance(values, pairs), generator(seed, *names, "permutation")
+    order = Exchangeability.free(len(values)).permutations(settings.permutations, rng)
     p = two_sided_p(observed[0] - CHANCE, permuted_concordance(values, pairs, order.rows) - CHANCE, order.exact)
     return result | {
         "estimate": float(observed[0]),
@@ -135,37 +128,28 @@ def _share_rows(cohort: Conversions, settings: StatisticsConfig, seed: int) -> l
         specificity = ratio(weights @ (~called & ~converts).astype(float), weights @ (~converts).astype(float))
         return np.stack([sensitivity, specificity, (sensitivity + specificity) / 2], axis=1)
 
-    base: dict[str, Any] = dict.fromkeys(PROGRESSION_TABLE.meanings)
-    base |= {"predictor": MODEL, "n_missing": question.missing, "interval": NO_INTERVAL} | _counts(converts)
+    base = _blank(question)
     if not len(converts):
         return [base | {"measure": name, "note": _one_sided(question)} for name in SHARES]
-    intervals = bootstrap_intervals(
-        statistic,
-        converts.astype(int).tolist(),
-        Resampling.draws(settings, generator(seed, "statistics", "progression", "shares")),
-    )
+    draws = Resampling.draws(settings, generator(seed, "statistics", "progression", "shares"))
+    intervals = bootstrap_intervals(statistic, converts.astype(int).tolist(), draws)
     estimates = statistic(np.ones((1, len(converts))))[0]
     of = (int(converts.sum()), int((~converts).sum()))
     shares = {i: (float(estimates[i]), of[i]) for i in range(2)}
     intervals = with_exact_shares(intervals, shares, settings.confidence)
-    return [
-        base
-        | {
-            "measure": name,
-            "estimate": float(estimates[i]),
-            **intervals.row(i),
-            "note": joined(
-                _one_sided(question) if np.isnan(estimates[i]) else None,
-                FLAT if intervals.flat[i] and intervals.method[i] == NO_INTERVAL else None,
-                cohort.note,
-            ),
-        }
-        for i, name in enumerate(SHARES)
-    ]
+    rows = []
+    for i, name in enumerate(SHARES):
+        why = _one_sided(question) if np.isnan(estimates[i]) else None
+        row = {"measure": name, "estimate": float(estimates[i]), **intervals.row(i)}
+        rows.append(base | row | {"note": joined(why, intervals.notes[i], cohort.note)})
+    return rows
 
 
-def _counts(events: Flags) -> dict[str, int]:
-    return {"n_participants": len(events), "n_scans": len(events), "n_events": int(events.sum())}
+def _blank(question: _Question) -> dict[str, Any]:
+    """The row of a question without an answer."""
+    n, row = len(question.events), dict.fromkeys(PROGRESSION_TABLE.meanings) | {"interval": NO_INTERVAL}
+    row |= {"predictor": question.predictor, "measure": question.measure, "n_missing": question.missing}
+    return row | {"n_participants": n, "n_scans": n, "n_events": int(question.events.sum())}
 
 
 def progression_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]:

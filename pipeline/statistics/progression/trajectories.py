@@ -111,8 +111,7 @@ class ChangeTest:
 
     @classmethod
     def absent(cls, columns: int, why: str | None) -> ChangeTest:
-        nothing = np.full(columns, np.nan)
-        return cls(nothing, nothing, nothing, nothing, nothing, nothing, nothing, (why,) * columns)
+        return cls(*[np.full(columns, np.nan)] * 7, (why,) * columns)
 
 
 def change_test(
@@ -141,20 +140,16 @@ def change_test(
     try:
         model = model_within_folds("group", "group", frame, True, groups)
         root = np.sqrt(lines.reliability)[:, None]
-        design = dataclasses.replace(
-            model.design,
-            tested=model.design.tested * root[model.design.rows],
-            nuisance=model.design.nuisance * root[model.design.rows],
-        )
+        root_of_rows, design = root[model.design.rows], model.design
+        weighted = {"tested": design.tested * root_of_rows, "nuisance": design.nuisance * root_of_rows}
+        design = dataclasses.replace(design, **weighted)
         test = freedman_lane(lines.slopes * root, design, model.exchange, resampling, groups)
     except BadInputError as error:  # a group has too few participants for a variance, or one network only
         why = DIFFERENT_NETWORKS if "collinear" in str(error) else str(error).replace(FOLD, "network")
         return ChangeTest.absent(values.shape[1], why)
     of_design = (model.design.note or "").replace(FOLD, "network") or None
-    return ChangeTest(
-        test.estimate, test.low, test.high, test.statistic, test.df, test.p, test.p_fwe,
-        tuple(joined(problem, of_design) for problem in test.problems),
-    )  # fmt: skip
+    notes = tuple(joined(problem, of_design) for problem in test.problems)
+    return ChangeTest(test.estimate, test.low, test.high, test.statistic, test.df, test.p, test.p_fwe, notes)
 
 
 def participant_slopes(
@@ -243,6 +238,9 @@ def _responses(inputs: StatisticsInputs, frame: pd.DataFrame) -> Iterator[_Respo
             yield _Response(RELEVANCE, map_name, group, column)
 
 
+_OF_TEST = ("estimate", "statistic", "df", "p", "p_fwe")
+
+
 class _Tests:
     """Tests of change, made once for all regions (or other responses) known of the same scans."""
 
@@ -261,9 +259,8 @@ class _Tests:
         if key not in self._found:
             self._found[key] = self._tested(together, groups)
         test, place = self._found[key], together.index(response)
-        numbers = {"estimate": test.estimate, "ci_low": test.low, "ci_high": test.high, "statistic": test.statistic,
-                   "df": test.df, "p": test.p, "p_fwe": test.p_fwe}  # fmt: skip
-        cells = {name: float(column[place]) for name, column in numbers.items()}
+        names = {"ci_low": "low", "ci_high": "high"} | {name: name for name in _OF_TEST}
+        cells = {column: float(getattr(test, name)[place]) for column, name in names.items()}
         if response.name != RELEVANCE:
             cells["p_fwe"] = np.nan
         return cells | {"note": test.notes[place]}
@@ -274,14 +271,10 @@ class _Tests:
         rows = self._frame[usable].sort_values(["participant_id", "_years", "scan_id"])
         networks = rows["_network"] if together[0].of_network else pd.Series("", rows.index)
         codes = [pd.factorize(column)[0].astype(np.intp) for column in (rows["participant_id"], networks)]
-        return change_test(
-            values[rows.index],
-            rows["_years"].to_numpy(float),
-            codes[0],
-            np.array([groups.index(name) for name in rows["_group"]], dtype=np.intp),
-            codes[1],
-            Resampling.orders(self._settings, generator(self._seed, "statistics", "trajectories", *groups)),
-        )
+        group = np.array([groups.index(name) for name in rows["_group"]], dtype=np.intp)
+        resampling = Resampling.orders(self._settings, generator(self._seed, "statistics", "trajectories", *groups))
+        years = rows["_years"].to_numpy(float)
+        return change_test(values[rows.index], years, codes[0], group, codes[1], resampling)
 
     def note(self, response: _Response) -> str | None:
         """That the family of a region is not all of them."""
@@ -305,11 +298,11 @@ def _rows(
     scans = scans[scans["_group"].isin(groups)]
     groups.sort(key=lambda name: (name != reference, name))
     visits = scans.groupby("participant_id").size()
-    base: dict[str, Any] = dict.fromkeys(TRAJECTORIES_TABLE.meanings) | {
-        "response": response.name, "map": response.map, "group": response.group, "estimate": np.nan,
-        "p": np.nan, "p_fwe": np.nan, "n_participants": len(visits), "n_scans": len(scans),
-        "n_repeated": int((visits > 1).sum()), "n_three": int((visits > 2).sum()), "n_missing": len(frame) - len(scans),
-    }  # fmt: skip
+    base: dict[str, Any] = dict.fromkeys(TRAJECTORIES_TABLE.meanings)
+    base |= {"response": response.name, "map": response.map, "group": response.group}
+    base |= dict.fromkeys(("estimate", "p", "p_fwe"), np.nan)
+    base |= {"n_participants": len(visits), "n_scans": len(scans), "n_missing": len(frame) - len(scans)}
+    base |= {"n_repeated": int((visits > 1).sum()), "n_three": int((visits > 2).sum())}
     fewest = settings.progression.min_participants
     few = f"left out, fewer than {FEWEST_OF_A_GROUP} with repeated scans: {', '.join(small)}" if small else None
     if base["n_repeated"] < fewest or not groups:
@@ -321,7 +314,7 @@ def _rows(
     for term, of_term in _terms(groups):
         row = tests.row(response, of_term)
         if term == GROUP_BY_TIME:
-            row |= {"estimate": np.nan, "ci_low": np.nan, "ci_high": np.nan}
+            row |= dict.fromkeys(("estimate", "ci_low", "ci_high"), np.nan)
             row["statistic"] = row["statistic"] ** 2 if len(groups) == 2 else row["statistic"]
         rows.append(base | row | {"term": term, "note": joined(row["note"], few, tests.note(response))})
     return rows

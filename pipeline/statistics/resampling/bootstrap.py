@@ -65,8 +65,8 @@ class Intervals:
 
     @property
     def notes(self) -> list[str | None]:
-        """`FLAT` for numbers with equal draws."""
-        return [FLAT if is_flat else None for is_flat in self.flat]
+        """`FLAT` for numbers with equal draws and no other interval."""
+        return [FLAT if why else None for why in self.flat & (self.method == NO_INTERVAL)]
 
     def row(self, place: int = 0) -> dict[str, float | str]:
         """Columns ``ci_low``, ``ci_high`` and ``interval`` of one number."""
