@@ -70,10 +70,8 @@ class FoldedScans:
         scans = inputs.all_scans
         frame, labelled = scans.frame, scans.labelled
         labelled_frame = frame[labelled]
-        fold_of = {
-            person: str(int(fold))
-            for person, fold in zip(labelled_frame["participant_id"], labelled_frame["fold"], strict=True)
-        }
+        people = zip(labelled_frame["participant_id"], labelled_frame["fold"], strict=True)
+        fold_of = {person: str(int(fold)) for person, fold in people}
         fold_of |= {name: str(fold.index) for fold in inputs.split.folds for name in fold.test}
         fold_names = tuple(fold_of.get(person, NO_FOLD) for person in frame["participant_id"])
         first = frame["scan_id"].isin(first_visits(labelled_frame)["scan_id"]).to_numpy(bool)
@@ -160,9 +158,8 @@ class CovariateColumns:
         spec = matrix.model_spec
         kept, redundant = _independent(pd.DataFrame(matrix))
         constant = [name for name in variables if len(set(complete[name])) == 1]
-        levels = {
-            name: frozenset(complete[name]) for name in variables if name in _coded_by_level(spec) | set(constant)
-        }
+        coded = _coded_by_level(spec) | set(constant)
+        levels = {name: frozenset(complete[name]) for name in variables if name in coded}
         dropped |= dict.fromkeys(constant, "constant") | redundant
         return cls(formula, variables, kept, dropped, levels, spec)
 
@@ -172,9 +169,7 @@ class CovariateColumns:
         Returns (rows, columns). NaN in rows with a missing or unseen value. the reason for each such row.
         """
         table = _plain(frame, self.variables)
-        reasons: list[str | None] = [
-            next(iter(reasons_of_row.values()), None) for reasons_of_row in self.unknown(frame)
-        ]
+        reasons: list[str | None] = [next(iter(why.values()), None) for why in self.unknown(frame)]
         columns = np.full((len(frame), len(self.names)), np.nan)
         usable = np.array([reason is None for reason in reasons], dtype=bool)
         if self.names and usable.any():

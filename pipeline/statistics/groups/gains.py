@@ -132,9 +132,8 @@ def with_gains(
         log_gain=log_gain(table["mean_first"].to_numpy(float), table["mean_second"].to_numpy(float), floors),
         ratio=table["mean_first"] / table["mean_second"].where(table["mean_second"] > 0),
     )
-    gain_notes = _gain_notes(table, second)
-    notes = [joined(note, why) for note, why in zip(table["note"], gain_notes, strict=True)]
-    table["note"] = np.array(notes, dtype=object)
+    notes = zip(table["note"], _gain_notes(table, second), strict=True)
+    table["note"] = np.array([joined(*both) for both in notes], dtype=object)
     complete = np.flatnonzero(np.isfinite(means).all(axis=0))
 
     def gains(weights: Floats) -> Floats:
@@ -162,9 +161,9 @@ def log_ratio_error(means: Floats, of_first: NDArray[np.bool_]) -> tuple[Floats,
     skewed (9 where they are lognormal with sigma 1); a percentile interval in 8 to 12 (docs/benchmarks/statistics.md).
     """
     with np.errstate(divide="ignore", invalid="ignore"):
-        parts = [means[side].var(axis=0, ddof=1) / side.sum() / means[side].mean(axis=0) ** 2
-                 for side in (of_first, ~of_first)]  # fmt: skip
-        freedom = [side.sum() - 1 for side in (of_first, ~of_first)]
+        sides = (of_first, ~of_first)
+        parts = [means[side].var(axis=0, ddof=1) / side.sum() / means[side].mean(axis=0) ** 2 for side in sides]
+        freedom = [side.sum() - 1 for side in sides]
         total = parts[0] + parts[1]
         df: Floats = total**2 / (parts[0] ** 2 / freedom[0] + parts[1] ** 2 / freedom[1])
     error: Floats = np.sqrt(total)

@@ -30,6 +30,7 @@ from heatlas.pipeline.statistics.data.members import interval_of_g
 from heatlas.pipeline.statistics.data.values import (
     OUTCOMES,
     RelevanceValues,
+    joined,
     map_totals,
     participant_codes,
     participant_means,
@@ -44,9 +45,7 @@ TOTAL = "all"
 
 DEMOGRAPHICS_TABLE = declared("demographics")
 DEMOGRAPHIC_TESTS_TABLE = declared("demographic_tests")
-_NOTHING = dict.fromkeys(("test", "statistic", "p", "hedges_g", "hedges_g_low", "hedges_g_high"), np.nan) | {
-    "note": None
-}
+_NOTHING = {**dict.fromkeys(("statistic", "p", "hedges_g", "hedges_g_low", "hedges_g_high"), np.nan), "note": None}
 _VARIABLES = ("scans", "age", "female", "mmse", "tiv_mm3", "hippocampus_mm3")
 
 
@@ -60,7 +59,9 @@ def demographics(scans: Sequence[Scan], cohort: CohortConfig) -> pd.DataFrame:
         people = rows_of_class.groupby("participant_id")
         values = people[list(_VARIABLES[1:])].mean().assign(scans=people.size().astype(float))
         for variable in _VARIABLES:
-            rows.append(_row(label, variable, len(rows_of_class), values[variable]))
+            there = values[variable].dropna()
+            summary = (there.mean(), there.std(ddof=1), there.min(), there.max())
+            rows.append([label, variable, len(values), len(rows_of_class), len(there), *summary])
     return DEMOGRAPHICS_TABLE.frame(rows)
 
 
@@ -83,17 +84,15 @@ def demographic_tests(scans: Sequence[Scan], cohort: CohortConfig, confidence: f
     both = set(classes.index[classes > 1])
     frame = frame[~frame["participant_id"].isin(both)]
     people = frame.groupby("participant_id")
-    values = (
-        people[list(_VARIABLES[1:])].mean().assign(scans=people.size().astype(float), label=people["label"].first())
-    )
+    values = people[list(_VARIABLES[1:])].mean()
+    values = values.assign(scans=people.size().astype(float), label=people["label"].first())
     left_out = f"{counted(len(both), 'participant')} with scans of both classes left out" if both else None
     rows = []
     for variable in _VARIABLES:
         a, b = (values.loc[values["label"] == name, variable].dropna() for name in (cohort.positive, cohort.negative))
         test = _fisher(a, b) if variable == "female" else welch(a, b, confidence)
-        notes = [note for note in (test.pop("note"), left_out) if note]
-        rows.append({"variable": variable, **test, "n_positive": len(a), "n_negative": len(b),
-                     "note": "; ".join(notes) or None})  # fmt: skip
+        counts = {"n_positive": len(a), "n_negative": len(b)}
+        rows.append({"variable": variable, **test, **counts, "note": joined(test["note"], left_out)})
     return DEMOGRAPHIC_TESTS_TABLE.frame(rows)
 
 
@@ -102,29 +101,29 @@ def welch(a: pd.Series, b: pd.Series, confidence: float = 0.95) -> dict[str, Any
     answer: dict[str, Any] = _NOTHING | {"test": "Welch's t"}
     alike = [np.ptp(side) <= 1e-12 * np.abs(side).max() for side in (a.to_numpy(float), b.to_numpy(float)) if len(side)]
     if min(len(a), len(b)) < 2 or all(alike):
-        return {**answer, "note": "fewer than two values in a class, or all values are equal"}
+        return answer | {"note": "fewer than two values in a class, or all values are equal"}
     result = stats.ttest_ind(a, b, equal_var=False)
     if not np.isfinite(result.statistic):
-        return {**answer, "note": "values are too close together, or too large, for a variance"}
+        return answer | {"note": "values are too close together, or too large, for a variance"}
     values = np.concatenate([a, b]).astype(float)[:, None]
     g = hedges_g(values, np.arange(len(values)) < len(a))
     critical = stats.t.isf((1 - confidence) / 2, result.df)
     low, high = interval_of_g(g, np.zeros(len(values), np.intp), np.array([result.statistic]), critical)
-    return {**answer, "statistic": float(result.statistic), "p": float(result.pvalue), "hedges_g": float(g[0]),
-            "hedges_g_low": float(low[0]), "hedges_g_high": float(high[0])}  # fmt: skip
+    answer |= {"statistic": float(result.statistic), "p": float(result.pvalue)}
+    return answer | {"hedges_g": float(g[0]), "hedges_g_low": float(low[0]), "hedges_g_high": float(high[0])}
 
 
 def _fisher(a: pd.Series, b: pd.Series) -> dict[str, Any]:
     answer: dict[str, Any] = _NOTHING | {"test": "Fisher's exact"}
     if not len(a) or not len(b):
-        return {**answer, "note": "no value in a class"}
+        return answer | {"note": "no value in a class"}
     table = [[int((x > 0.5).sum()), int((x <= 0.5).sum())] for x in (a, b)]
     if not np.sum(table, axis=0).all():
-        return {**answer, "note": "all values are equal"}
+        return answer | {"note": "all values are equal"}
     odds, p = stats.fisher_exact(table)
-    is_finite = bool(np.isfinite(odds))
-    return {**answer, "statistic": float(odds) if is_finite else np.nan, "p": float(p),
-            "note": None if is_finite else "the odds ratio is not finite"}  # fmt: skip
+    if not np.isfinite(odds):
+        return answer | {"p": float(p), "note": "the odds ratio is not finite"}
+    return answer | {"statistic": float(odds), "p": float(p)}
 
 
 def _facts(scan: Scan) -> dict[str, Any]:
@@ -132,21 +131,6 @@ def _facts(scan: Scan) -> dict[str, Any]:
     female = None if scan.sex is None else float(scan.sex == "F")
     values = {name: np.nan if value is None else float(value) for name, value in {**numbers, "female": female}.items()}
     return {"participant_id": scan.participant_id, "label": scan.label, "scans": 1.0, **values}
-
-
-def _row(label: str, variable: str, n_scans: int, values: pd.Series) -> dict[str, Any]:
-    there = values.dropna()
-    return {
-        "label": label,
-        "variable": variable,
-        "n_participants": len(values),
-        "n_scans": n_scans,
-        "n_known": len(there),
-        "mean": there.mean(),
-        "sd": there.std(ddof=1),
-        "minimum": there.min(),
-        "maximum": there.max(),
-    }
 
 
 REGION_SUMMARY_TABLE = declared("region_summary")
@@ -232,7 +216,6 @@ EXPLORER_TABLE = declared("region_explorer")
 
 _EFFECTS = ["hedges_g", "hedges_g_low", "hedges_g_high", "p", "p_fwe", "p_fdr"]
 _MEASURES = ["share", "density", "sum"]
-_MEANS = [f"mean_{name}" for name in _MEASURES]
 
 
 def method_and_beta(map_name: str) -> tuple[str, float]:
@@ -325,10 +308,8 @@ def _single(
     keys = ["map", "region"]
     described = relevance[[*keys, "name", "hemisphere", "group", "n_voxels"]].drop_duplicates(keys)
     lobes = {region.number: region.lobe for region in map(regions.by_number, regions.numbers)}
-    described = described.assign(
-        lobe=described["region"].map(lobes),
-        hemisphere=described["hemisphere"].where(described["region"] != REST, "both"),
-    )
+    sides = described["hemisphere"].where(described["region"] != REST, "both")
+    described = described.assign(lobe=described["region"].map(lobes), hemisphere=sides)
     values = relevance[[*keys, "participant_id", "scan_id", "sum", "density"]]
     values = values.merge(totals[["scan_id", "map", "total"]], on=["scan_id", "map"], how="left")
     values["share"] = (values["sum"] / values["total"]).where((values["total"] > 0) & values["density"].notna())
@@ -337,12 +318,9 @@ def _single(
     for scan_group in scan_groups:
         members_rows = values[(values["outcome"] if scan_group in OUTCOMES else values["label"]) == scan_group]
         means = _person_means(values, scan_group, keys, _MEASURES)
-        counts = {
-            "n_participants": members_rows["participant_id"].nunique(),
-            "n_scans": members_rows["scan_id"].nunique(),
-        }
+        people, scans = members_rows["participant_id"].nunique(), members_rows["scan_id"].nunique()
         rows = described.merge(means, on=keys, how="left")
-        blocks.append(rows.assign(scan_group=scan_group, **counts))
+        blocks.append(rows.assign(scan_group=scan_group, n_participants=people, n_scans=scans))
     missing = dict.fromkeys(["mean_gain", *_EFFECTS], np.nan)
     return pd.concat(blocks, ignore_index=True).assign(tested=None, **missing)
 

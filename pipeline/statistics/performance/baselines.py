@@ -118,12 +118,10 @@ def _exchange(compared: _Compared, fold: NDArray[Any], swap: NDArray[np.bool_]) 
     target, network, baseline = compared.target, compared.network, compared.baseline
     if not compared.units:
         return errors_after_exchange(np.abs(network[:, 0] - target), np.abs(baseline[:, 0] - target), swap)
-    every = [
-        areas_after_exchange(
-            _ranks(network[:, k], fold), _ranks(baseline[:, k], fold), (target == unit).astype(float), fold, swap
-        )
-        for k, unit in enumerate(compared.units)
-    ]
+    every = []
+    for k, unit in enumerate(compared.units):
+        ranks = (_ranks(score[:, k], fold) for score in (network, baseline))
+        every.append(areas_after_exchange(*ranks, (target == unit).astype(float), fold, swap))
     return np.mean(every, axis=0)  # type: ignore[no-any-return]
 
 
@@ -143,9 +141,8 @@ def _rows(
             network, baseline = (of(score, drawn[:, codes]) for score in (compared.network, compared.baseline))
             return np.stack([baseline, network - baseline], axis=1)
 
-        intervals = scaled_intervals(
-            both_of, strata, [LOGIT if compared.units else LOG, AS_IT_IS], Resampling(draws, rng)
-        )
+        scales = [LOGIT if compared.units else LOG, AS_IT_IS]
+        intervals = scaled_intervals(both_of, strata, scales, Resampling(draws, rng))
         less, more, p = intervals.low[1], intervals.high[1], np.nan
         if metric != BALANCED:  # of areas Student's t is too wide (docs/benchmarks/statistics.md)
             less, more = _percentiles(both_of(participant_draws(strata.tolist(), draws, rng))[:, 1])
@@ -153,16 +150,10 @@ def _rows(
             both_ways = [_exchange(compared, fold, swap) for swap in (exchanged, ~exchanged)]
             beyond = np.abs(both_ways[0] - both_ways[1]) >= abs(of_network - of_baseline) - ROUNDING
             p = float((beyond.sum() + 1) / (PERMUTATIONS + 1)) if np.isfinite(of_network - of_baseline) else np.nan
-        rows.append(
-            {
-                "baseline": name, "metric": metric, "estimate": of_baseline,
-                "ci_low": intervals.low[0], "ci_high": intervals.high[0],
-                "network": of_network, "difference": of_network - of_baseline,
-                "difference_low": less, "difference_high": more, "p": p,
-                "verdict": verdict(less, more, p, not compared.units), "n_participants": len(people),
-                "n_scans": len(both),
-            }
-        )  # fmt: skip
+        row = {"baseline": name, "metric": metric, "estimate": of_baseline, "network": of_network, "p": p}
+        row |= {"ci_low": intervals.low[0], "ci_high": intervals.high[0], "difference": of_network - of_baseline}
+        row |= {"difference_low": less, "difference_high": more, "n_participants": len(people), "n_scans": len(both)}
+        rows.append(row | {"verdict": verdict(less, more, p, not compared.units)})
     return rows
 
 

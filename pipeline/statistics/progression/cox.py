@@ -266,13 +266,11 @@ def _rows(cohort: Conversions, together: _Fitted, settings: StatisticsConfig, se
     base |= {"n_participants": n, "n_scans": n, "n_missing": int((~together.complete).sum())}
     base |= {"n_events": int(event.sum()), "n_censored": int((~event).sum())}
     base["n_competing"] = None if np.isnan(competing).all() else int(np.nansum(competing))
-    tests, refused = _tests(time, event, together, settings, seed)
+    columns, (tests, refused) = together.columns, _tests(time, event, together, settings, seed)
     rows = []
     for place, predictor in enumerate(together.members):
         x = together.known(predictor)
-        hazard = Hazard.none(refused)
-        if not refused:
-            hazard = hazard_per_sd(time, event, x, together.columns, settings.confidence)
+        hazard = Hazard.none(refused) if refused else hazard_per_sd(time, event, x, columns, settings.confidence)
         changes = CHANGES if hazard.p_proportional < NOT_PROPORTIONAL else None
         few_events = None if refused else _few_events_note(event, together, settings)
         notes = [hazard.note, changes, few_events, *together.notes, cohort.note]
