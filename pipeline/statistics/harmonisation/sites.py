@@ -119,10 +119,7 @@ def _known_mean(values: Floats) -> Floats:
 def fold_model(
     features: RegionFeatures, scans: FoldedScans, fold: str, settings: HarmonisationConfig, hold: bool = False
 ) -> FoldHarmonisation:
-    """Fit on the first scans of participants outside a fold; raises like `fit`.
-
-    With `hold`, fold is in the model if its effect can be told from those of sites.
-    """
+    """Fit on the first scans of participants outside a fold; `hold`: with fold in the model where sites allow it."""
     rows = np.flatnonzero(scans.training(fold))
     if not len(rows):
         raise BadInputError(

@@ -21,7 +21,7 @@ of FSL's randomise, and share covariates and permutations, so the maximum partia
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -181,7 +181,6 @@ def fisher_interval(
 
 CHUNK = 1_000
 """Permutations per chunk; bounds memory (1,000 x 402 columns: 3 MB for each of three arrays)."""
-COLUMNS = ("partial_r", "slope", "t", "low", "high", "p", "p_fwe", "p_fdr")
 NO_SPREAD = 1e-12
 """Residual variance, relative to the variance about the mean, below which a column counts as fully explained."""
 
@@ -215,7 +214,8 @@ def matched_test(
     tested, tested_size, why_no_regressor = _residuals(regressors, basis, "volume")
     problems = [why_no_regressor[which[i]] or why for i, why in enumerate(why_not)]
     usable = np.flatnonzero([problem is None for problem in problems])
-    result = dict(zip(COLUMNS, np.full((len(COLUMNS), values.shape[1]), np.nan), strict=True))
+    names = [field.name for field in fields(MatchedTest) if field.name != "problems"]
+    result = {name: np.full(values.shape[1], np.nan) for name in names}
     if len(usable):
         kind = np.zeros(len(usable), np.intp) if kinds is None else kinds[usable]
         tests = _test(left[:, usable], tested, which[usable], basis, permutations, confidence, kind)

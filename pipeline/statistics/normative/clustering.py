@@ -97,10 +97,7 @@ class Consensus:
 
 
 def consensus(points: Floats, numbers: Sequence[int], resamples: int, rng: np.random.Generator) -> list[Consensus]:
-    """Consensus clustering (Monti et al. 2003) of points (participants, features).
-
-    All numbers of clusters (2 or more each) use the same subsamples.
-    """
+    """Consensus clustering (Monti et al. 2003) of points (participants, features); all numbers share the subsamples."""
     n = len(points)
     size = max(round(SUBSAMPLE * n), max(numbers))
     together, drawn = np.zeros((len(numbers), n, n)), np.zeros((n, n))
