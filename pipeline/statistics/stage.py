@@ -243,10 +243,9 @@ def norms_of_run(folder: Path) -> Iterator[ControlNorms | SharedNorms]:
     controls = scans.training(NO_FOLD) & (scans.frame["label"] == config.cohort.negative).to_numpy(bool)
     for source in scans.sources:
         formula = settings.volume_covariates if source.source == VOLUME else settings.relevance_covariates
-        yield ControlNorms(
-            source.source, source.groups, source.values[controls], scans.frame[controls].reset_index(drop=True),
-            formula, settings.min_freedom,
-        )  # fmt: skip
+        frame = scans.frame[controls].reset_index(drop=True)
+        values = source.values[controls]
+        yield ControlNorms(source.source, source.groups, values, frame, formula, settings.min_freedom)
 
 
 def _norms_of_export(bundle: Bundle) -> Iterator[SharedNorms]:

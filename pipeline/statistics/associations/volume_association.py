@@ -254,11 +254,9 @@ def _test_row(
     on_a_line, low, high = abs(r) >= 1 - 1e-12, np.nan, np.nan
     if not on_a_line:
         low, high = fisher_interval(r, t, *of_z, float(critical), float(p[0]), settings.confidence)
-    return {
-        "r": float(r), "ci_low": low, "ci_high": high, "interval": NO_INTERVAL if np.isnan(low) else FISHER,
-        "p": float(p[0]), "n_permutations": len(null), "exact": exact,
-        "note": "no interval: all points lie on one line" if on_a_line else None,
-    }  # fmt: skip
+    row = {"r": float(r), "ci_low": low, "ci_high": high, "interval": NO_INTERVAL if np.isnan(low) else FISHER}
+    note = "no interval: all points lie on one line" if on_a_line else None
+    return row | {"p": float(p[0]), "n_permutations": len(null), "exact": exact, "note": note}
 
 
 def _problem(points: VolumePairs, which: str) -> str | None:

@@ -9,7 +9,7 @@ follows size agrees. The overlap by density, which does not depend on size, is t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -173,11 +173,9 @@ def _of(
 
 
 def _row(rankings: Rankings, settings: StatisticsConfig, seed: int) -> dict[str, Any]:
-    row: dict[str, Any] = dict.fromkeys(RANKING_AGREEMENT_TABLE.meanings) | {
-        "between": rankings.between, "map": rankings.map, "metric": rankings.metric, "scans": rankings.scans,
-        "rankings": ", ".join(rankings.values) or None, "n_rankings": len(rankings.values),
-        "n_participants": rankings.n_participants, "n_scans": rankings.n_scans, "note": rankings.note,
-    }  # fmt: skip
+    row: dict[str, Any] = dict.fromkeys(RANKING_AGREEMENT_TABLE.meanings)
+    row |= {field.name: getattr(rankings, field.name) for field in fields(rankings) if field.name != "values"}
+    row |= {"rankings": ", ".join(rankings.values) or None, "n_rankings": len(rankings.values)}
     if len(rankings.values) < 2:
         return row | {"note": f"{counted(len(rankings.values), 'ranking')}; two are needed"}
     stacked = np.stack(list(rankings.values.values()))

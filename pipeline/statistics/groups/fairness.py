@@ -271,16 +271,12 @@ def _of_level(
         joined(_note(estimate[i], rest[i], tested, i), _caveat(answers, inside, i), flat)
         for i, flat in enumerate(intervals.notes)
     ]
-    table = pd.DataFrame(
-        {
-            "metric": METRICS, "estimate": estimate, "ci_low": intervals.low, "ci_high": intervals.high,
-            "interval": intervals.method, "rest": rest, "difference": tested.difference, "difference_low": tested.low,
-            "difference_high": tested.high,
-            "difference_interval": np.where(np.isnan(tested.low), NO_INTERVAL, TEST_INTERVAL), "p": tested.p,
-            "n_positive": counts[1], "n_negative": counts[0], "n_permutations": tested.n_permutations,
-            "note": np.array(notes, dtype=object),
-        }
-    )  # fmt: skip
+    columns = {"metric": METRICS, "estimate": estimate, "rest": rest, "note": np.array(notes, dtype=object)}
+    columns |= {"ci_low": intervals.low, "ci_high": intervals.high, "interval": intervals.method}
+    columns |= {"difference": tested.difference, "difference_low": tested.low, "difference_high": tested.high}
+    columns |= {"difference_interval": np.where(np.isnan(tested.low), NO_INTERVAL, TEST_INTERVAL), "p": tested.p}
+    table = pd.DataFrame(columns).assign(n_positive=counts[1], n_negative=counts[0])
+    table["n_permutations"] = tested.n_permutations
     return _suppress(table, counts, settings.subgroups.minimum_participants)
 
 

@@ -273,6 +273,8 @@ FEWEST_KNOWN = 0.8
 """Share of participants for whom a covariate must be known; a rarer one would exclude too many from every test."""
 
 MAIN_EFFECTS_TABLE = declared("main_effects")
+Models = dict[tuple[str, bool, bytes], tuple[FoldModel, list[Any] | None]]
+"""Models, with variance groups, by variable, whether fold is held, and the scans that have a value."""
 
 
 def main_effects_tables(inputs: StatisticsInputs) -> pd.DataFrame:
@@ -280,7 +282,7 @@ def main_effects_tables(inputs: StatisticsInputs) -> pd.DataFrame:
     frame = inputs.frame
     variables = inputs.config.statistics.main_effects.variables
     blocks = [MAIN_EFFECTS_TABLE.frame()]
-    models: dict[tuple[str, bool, bytes], tuple[FoldModel, list[Any] | None]] = {}
+    models: Models = {}
     for features in region_features(inputs.values, inputs.volumes):
         values = relative_volumes(features, frame) if features.source == VOLUME else features.values
         for variable in variables:
@@ -308,7 +310,7 @@ def _test_source(
     values: NDArray[np.float64],
     variable: str,
     frame: pd.DataFrame,
-    models: dict[tuple[str, bool, bytes], tuple[FoldModel, list[Any] | None]],
+    models: Models,
 ) -> pd.DataFrame:
     """Rows of one variable in one source; BadInputError if it cannot be tested. Maps of the same scans share models."""
     settings = inputs.config.statistics
@@ -328,11 +330,14 @@ def _test_source(
     (model, groups), design = models[key], models[key][0].design
     rng = generator(inputs.seed, "statistics", "main_effects", features.source, variable)
     test = freedman_lane(values, design, model.exchange, Resampling.orders(settings, rng), groups)
-    return pd.DataFrame({"group": features.groups}).assign(
-        **test.columns(), source=features.source, variable=variable,
-        contrast=_contrast(design, variable, test.df_tested), covariates=", ".join(model.covariates) or None,
-        note=np.array([joined(problem, lacking, sparse, design.note) for problem in test.problems], dtype=object),
-    )  # fmt: skip
+    notes = [joined(problem, lacking, sparse, design.note) for problem in test.problems]
+    return pd.DataFrame({"group": features.groups, **test.columns()}).assign(
+        source=features.source,
+        variable=variable,
+        contrast=_contrast(design, variable, test.df_tested),
+        covariates=", ".join(model.covariates) or None,
+        note=np.array(notes, dtype=object),
+    )
 
 
 def _covariates(names: list[str], frame: pd.DataFrame) -> tuple[list[str], str | None]:

@@ -264,10 +264,8 @@ def explorer_table(
     for column in ("region", "n_voxels", "n_participants", "n_scans"):
         table[column] = table[column].astype("Int64")
     rank = {name: place for place, name in enumerate([*map_names, *scan_groups])}
-    order = pd.DataFrame({
-        "map": table["map"].map(rank), "scan_group": table["scan_group"].map(rank),
-        "single": table["hemisphere"] != BILATERAL, "name": table["name"], "region": table["region"].fillna(-1),
-    })  # fmt: skip
+    order = pd.DataFrame({name: table[name].map(rank) for name in ("map", "scan_group")})
+    order = order.assign(single=table["hemisphere"] != BILATERAL, name=table["name"], region=table["region"].fillna(-1))
     in_order: pd.DataFrame = table.loc[order.sort_values(order.columns.tolist()).index]
     return in_order[list(EXPLORER_TABLE.meanings)].reset_index(drop=True)
 

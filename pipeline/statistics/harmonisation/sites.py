@@ -34,7 +34,7 @@ from heatlas.pipeline.statistics.arrays import Flags, Floats, Indices, Resamplin
 from heatlas.pipeline.statistics.data.features import NO_FOLD, VOLUME, CovariateColumns, FoldedScans, RegionFeatures
 from heatlas.pipeline.statistics.harmonisation.combat import POOL, ComBatModel, fit
 from heatlas.pipeline.statistics.linear.fold_effect import FOLD, FoldModel, model_within_folds, with_variances
-from heatlas.pipeline.statistics.linear.freedman_lane import NO_SPREAD, PermutationTest, freedman_lane
+from heatlas.pipeline.statistics.linear.freedman_lane import NO_SPREAD, OF_ONE_COLUMN, PermutationTest, freedman_lane
 from heatlas.pipeline.statistics.linear.permutations import (
     TIE_TOLERANCE,
     Exchangeability,
@@ -230,14 +230,11 @@ def spread_test(
     constant = np.ptp(filled, axis=0) <= NO_SPREAD * np.abs(filled).max(axis=0, initial=0.0)
     flat = constant | ((residuals**2).sum(axis=0) <= NO_SPREAD * ((filled - filled.mean(axis=0)) ** 2).sum(axis=0))
     blocks = None if np.ptp(cell) == 0 else cell.tolist()
-    order = (
-        Exchangeability.free(len(values))
-        .in_blocks(blocks)
-        .permutations(resampling.m, resampling.rng, alike=codes.tolist())
-    )
+    exchange = Exchangeability.free(len(values)).in_blocks(blocks)
+    order = exchange.permutations(resampling.m, resampling.rng, alike=codes.tolist())
     alone = "only one permutation is possible" if len(order) < 2 else None
-    problems = [f"no value in {n} of {len(values)}" if n else "no variance beyond the covariates" if none else alone
-                for n, none in zip(lacking, flat, strict=True)]  # fmt: skip
+    unexplained = np.where(flat, "no variance beyond the covariates", alone)
+    problems = [f"no value in {n} of {len(values)}" if n else why for n, why in zip(lacking, unexplained, strict=True)]
     usable = np.array([problem is None for problem in problems], bool)
     left, free = _scaled_within_cells(residuals[:, usable], 1 - (basis**2).sum(axis=1), cell)
     observed = _statistics(left, np.arange(len(values), dtype=np.int32)[None], codes)[0]
@@ -257,12 +254,10 @@ def spread_test(
     full: dict[str, Any] = {name: nothing.copy() for name in columns}
     for name, column in columns.items():
         full[name][usable] = column
-    return PermutationTest(
-        **full, estimate=nothing, standard_error=nothing, critical=nothing, low=nothing, high=nothing,
-        coefficients=np.full((between, values.shape[1]), np.nan),
-        df=np.full(values.shape[1], float(within)), df_tested=between,
-        n_units=len(values), n_permutations=len(order), exact=order.exact, problems=tuple(problems),
-    )  # fmt: skip
+    full |= dict.fromkeys(OF_ONE_COLUMN, nothing)
+    full |= {"coefficients": np.full((between, values.shape[1]), np.nan), "df": np.full(values.shape[1], float(within))}
+    counts = {"df_tested": between, "n_units": len(values), "n_permutations": len(order)}
+    return PermutationTest(**full, **counts, exact=order.exact, problems=tuple(problems))
 
 
 def _scaled_within_cells(residuals: Floats, freedom: Floats, cell: NDArray[np.intp]) -> tuple[Floats, Floats]:

@@ -115,6 +115,8 @@ def _models(done: Harmonised, scans: FoldedScans, config: Config) -> pd.DataFram
         notes += [f"covariate {name} left out: {reason}" for name, reason in model.covariates.dropped.items()]
         notes += [f"{groups[i]} unchanged: {reason}" for i, reason in sorted(combat.unadjusted.items())]
         notes += [*([model.not_held] if model.not_held else []), CLASSES_NEED_SITE]
+        shared = {"source": done.features.source, "fold": fold, "fold_held": model.held, "note": "; ".join(notes)}
+        shared["covariates"] = ", ".join(model.covariates.names) or None
         trained = Counter(dict.fromkeys((*combat.members, *combat.left_out), 0))
         trained.update(code_text(name) for name in scans.frame[column][scans.training(fold)].dropna())
         for site in sorted({*combat.sites, *trained, *tested_here}):
@@ -124,15 +126,8 @@ def _models(done: Harmonised, scans: FoldedScans, config: Config) -> pd.DataFram
                 of_itself = "own parameters" if serving == site else "pooled"
                 treatment, i = "reference" if serving == combat.reference else of_itself, combat.sites.index(serving)
                 gamma, scale = np.nanmedian(combat.gamma[i]), np.nanmedian(np.sqrt(combat.delta[i]))
-            rows.append(
-                {
-                    "source": done.features.source, "fold": fold, "site": site,
-                    "n_training": combat.counts.get(site, trained[site]), "n_tested": tested_here[site],
-                    "treatment": treatment, "gamma": gamma, "scale": scale,
-                    "covariates": ", ".join(model.covariates.names) or None, "fold_held": model.held,
-                    "note": "; ".join(notes) or None,
-                }
-            )  # fmt: skip
+            row = {"n_training": combat.counts.get(site, trained[site]), "n_tested": tested_here[site]}
+            rows.append(shared | row | {"site": site, "treatment": treatment, "gamma": gamma, "scale": scale})
     return HARMONISATION_MODELS_TABLE.frame(rows).astype({"n_training": "Int64", "n_tested": "Int64"})
 
 
@@ -183,17 +178,14 @@ def _test_table(
     config: Config,
 ) -> pd.DataFrame:  # fmt: skip
     """One test in all groups of a source, before and after."""
-    source = done.features.source
-    tests = {
-        when: site_effect(
-            effect, values[rows], site, formula, frame,
-            Resampling.orders(config.statistics, generator(config.seed, "statistics", "site_effects", source, effect)),
-            config.statistics.fold_effect and source != VOLUME,
-        )
-        for when, values in (("before", done.features.values), ("after", done.values))
-    }  # fmt: skip
+    source, tests = done.features.source, dict[str, Any]()
+    hold = config.statistics.fold_effect and source != VOLUME
     table = pd.DataFrame({"source": source, "group": done.features.groups, "effect": effect})
-    for when, (test, _) in tests.items():
+    for when, values in (("before", done.features.values), ("after", done.values)):
+        rng = generator(config.seed, "statistics", "site_effects", source, effect)
+        orders = Resampling.orders(config.statistics, rng)
+        tests[when] = site_effect(effect, values[rows], site, formula, frame, orders, hold)
+        test = tests[when][0]
         f = test.statistic**2 if test.df_tested == 1 else test.statistic
         numbers = {"f": f, "r2": test.partial_r**2, "p": test.p, "p_fwe": test.p_fwe, "p_fdr": test.p_fdr}
         for name, column in numbers.items():

@@ -265,25 +265,25 @@ def _agreement(inputs: StatisticsInputs, rows: Indices, images: Floats, name: st
     if len(common) != len(rows) or there.sum() < FEWEST_REGIONS:
         return row | {"note": f"fewer than {FEWEST_REGIONS} regions that can be compared"}
     settings, seed = inputs.config.statistics, (inputs.seed, "statistics", "image_agreement", name)
-    permutations = people[1].exchange.permutations(
-        settings.permutations, generator(*seed, "p"), people[1].model.alike.tolist()
-    )
+    alike, rng = people[1].model.alike.tolist(), generator(*seed, "p")
+    permutations = people[1].exchange.permutations(settings.permutations, rng, alike)
     observed = Permutations(np.arange(n, dtype=np.int32)[None], False)
     r = float(rank_correlation(*(source.sizes(observed) for source in people))[0])
     if not np.isfinite(r):
         return row | {"note": "all regions of the images or of the map differ alike, so that they have no order"}
-    chance = np.concatenate([
-        rank_correlation(*(source.sizes(Permutations(part, False)) for source in people))
-        for part in np.array_split(permutations.rows, max(len(permutations) // 200, 1))
-    ])  # fmt: skip
+    parts = np.array_split(permutations.rows, max(len(permutations) // 200, 1))
+    sizes = ([source.sizes(Permutations(part, False)) for source in people] for part in parts)
+    chance = np.concatenate([rank_correlation(*of_both) for of_both in sizes])
     beyond = np.count_nonzero(chance >= r * (1 - TIE_TOLERANCE))
     classes = people[0].exchange.groups_of_units(first.tolist())
     folds = fold_of_units(inputs.frame.iloc[rows], people[0].exchange, model.held)
     strata = pd.factorize(pd.MultiIndex.from_arrays([folds, classes]))[0].tolist()
+    m = min(settings.bootstrap_samples, MOST_DRAWS)
     bounds = bootstrap_intervals(
-        lambda weights: rank_correlation(*(source.drawn_sizes(weights) for source in people)), strata,
-        Resampling(min(settings.bootstrap_samples, MOST_DRAWS), generator(*seed, "interval"), settings.confidence),
-    )  # fmt: skip
+        lambda weights: rank_correlation(*(source.drawn_sizes(weights) for source in people)),
+        strata,
+        Resampling(m, generator(*seed, "interval"), settings.confidence),
+    )
     return row | {
         "r": r,
         **bounds.row(),

@@ -199,11 +199,8 @@ def _test(
     try:
         model, first = class_model(inputs, rows, source not in (INTENSITY, LOG_JACOBIAN))
         people = Adjusted.of(columns.astype(np.float64), model, first.tolist())
-        permutations = people.exchange.permutations(
-            settings.voxelwise.permutations,
-            generator(inputs.seed, "statistics", "voxelwise"),
-            people.model.alike.tolist(),
-        )
+        count, rng = settings.voxelwise.permutations, generator(inputs.seed, "statistics", "voxelwise")
+        permutations = people.exchange.permutations(count, rng, people.model.alike.tolist())
         test = voxel_test(people.values, people.model, permutations, voxels.mask, CLEAR)
     except BadInputError as error:
         return _Result(row | {"note": str(error)}, VOXEL_CLUSTERS_TABLE.frame(), {})
@@ -211,13 +208,12 @@ def _test(
     of_class = people.exchange.groups_of_units(first[model.design.rows].tolist())
     caveat = caveat_of_size(of_class, OF_FAMILY) if model.held else None  # images without folds keep their level
     lost = None if len(rows) == len(TwoGroups.of(inputs, *CLASSES).rows) else "scans without this measure left out"
-    row |= {
-        "t": float(test.t[np.abs(test.t).argmax()]), "critical_t": test.critical, "p_fwe": float(test.p_fwe.min()),
-        "p_fwe_tfce": float(test.p_fwe_tfce.min()), "n_higher": int((significant & (test.t > 0)).sum()),
-        "n_lower": int((significant & (test.t < 0)).sum()), "covariates": ", ".join(model.covariates) or None,
-        "n_positive": int((of_class == 1).sum()), "n_negative": int((of_class == 0).sum()),
-        "n_permutations": test.n_permutations, "note": joined(model.design.note, lost, caveat),
-    }  # fmt: skip
+    row |= {"t": float(test.t[np.abs(test.t).argmax()]), "critical_t": test.critical}
+    row |= {"p_fwe": float(test.p_fwe.min()), "p_fwe_tfce": float(test.p_fwe_tfce.min())}
+    row |= {"n_higher": int((significant & (test.t > 0)).sum()), "n_lower": int((significant & (test.t < 0)).sum())}
+    row |= {"n_positive": int((of_class == 1).sum()), "n_negative": int((of_class == 0).sum())}
+    row |= {"covariates": ", ".join(model.covariates) or None, "n_permutations": test.n_permutations}
+    row["note"] = joined(model.design.note, lost, caveat)
     maps = _maps(test, voxels.mask)
     labels = atlas.labels_in(None)[:: voxels.step, :: voxels.step, :: voxels.step]
     groups = {number: name for name, numbers in atlas.regions.groups.items() for number in numbers}
@@ -230,10 +226,8 @@ def _test(
 
 
 def _maps(test: VoxelTest, mask: Flags) -> dict[str, Floats]:
-    values = {
-        "t": test.t, "tThresholded": np.where(test.p_fwe_tfce < CLEAR, test.t, 0.0), "oneMinusPFwe": 1 - test.p_fwe,
-        "oneMinusPTfce": 1 - test.p_fwe_tfce,
-    }  # fmt: skip
+    values = {"t": test.t, "tThresholded": np.where(test.p_fwe_tfce < CLEAR, test.t, 0.0)}
+    values |= {"oneMinusPFwe": 1 - test.p_fwe, "oneMinusPTfce": 1 - test.p_fwe_tfce}
     maps = {name: np.zeros(mask.shape) for name in values}
     for name, map_values in values.items():
         maps[name][mask] = map_values

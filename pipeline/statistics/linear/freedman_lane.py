@@ -17,7 +17,7 @@ tests), `scipy.stats.permutation_test` (no covariates), statsmodels (none).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
 
@@ -157,14 +157,10 @@ class PermutationTest:
 
     def columns(self) -> dict[str, Any]:
         """The columns of a table that a test fills, by their usual names."""
-        columns = {name: getattr(self, name) for name in _COLUMNS}
-        return columns | {"ci_low": self.low, "ci_high": self.high, "n_participants": self.n_units}
-
-
-_COLUMNS = (
-    "estimate", "standard_error", "statistic", "df_tested", "df", "partial_r", "p", "p_fwe", "p_fdr", "n_permutations",
-    "exact",
-)  # fmt: skip
+        hidden = ("critical", "critical_fwe", "coefficients", "problems")
+        renamed = {"low": "ci_low", "high": "ci_high", "n_units": "n_participants"}
+        names = (field.name for field in fields(self) if field.name not in hidden)
+        return {renamed.get(name, name): getattr(self, name) for name in names}
 
 
 def freedman_lane(

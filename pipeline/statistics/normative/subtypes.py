@@ -35,10 +35,6 @@ from heatlas.pipeline.statistics.normative.clustering import (
     stability,
 )
 from heatlas.pipeline.statistics.normative.w_scores import (
-    W_CALIBRATION_TABLE,
-    W_FINGERPRINTS_TABLE,
-    W_NORMS_TABLE,
-    W_SCORES_TABLE,
     calibration_table,
     fingerprint_table,
     norm_table,
@@ -46,7 +42,7 @@ from heatlas.pipeline.statistics.normative.w_scores import (
     score_table,
 )
 from heatlas.pipeline.statistics.resampling.means import caveats_of_groups
-from heatlas.pipeline.statistics.tables import declared
+from heatlas.pipeline.statistics.tables import declared, declared_tables
 
 MIN_PARTICIPANTS = 10
 """Smallest number of patients for subtyping."""
@@ -93,10 +89,9 @@ class Subtypes:
 
     def table(self) -> pd.DataFrame:
         """One row per participant; columns of `SUBTYPES_TABLE`."""
-        people = {"participant_id": list(self.participants), "source": self.source, "subtype": self.labels}
-        return pd.DataFrame({
-            **people, "n_subtypes": self.n_subtypes, "consensus": self.certainty, "level": self.level,
-        })  # fmt: skip
+        columns = {"participant_id": list(self.participants), "source": self.source, "subtype": self.labels}
+        columns |= {"n_subtypes": self.n_subtypes, "consensus": self.certainty, "level": self.level}
+        return pd.DataFrame(columns)
 
 
 def find_subtypes(fingerprints: pd.DataFrame, source: str, fold_of: Mapping[str, str], config: Config) -> Subtypes:
@@ -164,11 +159,9 @@ def _number_table(
 ) -> pd.DataFrame:
     """One row per number of groups; agreement is undefined for one group."""
     low, high = np.quantile(agreement, [0.05, 0.95], axis=0)
-    columns = {
-        "ambiguous": [partition.ambiguous for partition in groups],
-        "consensus_area": [partition.area for partition in groups],
-        "rand": agreement.mean(axis=0), "rand_low": low, "rand_high": high,
-    }  # fmt: skip
+    ambiguous, area = ([getattr(partition, name) for partition in groups] for name in ("ambiguous", "area"))
+    columns = {"ambiguous": ambiguous, "consensus_area": area}
+    columns |= {"rand": agreement.mean(axis=0), "rand_low": low, "rand_high": high}
     k = np.arange(1, len(smallest) + 1)
     table = pd.DataFrame({"k": k, "chosen": k == chosen, "gap": gap.gap, "gap_error": gap.error, "smallest": smallest})
     return table.assign(**{name: [np.nan, *column] for name, column in columns.items()})
@@ -254,10 +247,9 @@ def _agreement(solution: Subtypes, name: str, other: Mapping[str, Any]) -> dict[
     return row | {"n_participants": len(shared), "n_permutations": 0, "exact": False}
 
 
-NORMATIVE_TABLES = (
-    W_SCORES_TABLE, W_NORMS_TABLE, W_CALIBRATION_TABLE, W_FINGERPRINTS_TABLE, SUBTYPES_TABLE, SUBTYPE_NUMBERS_TABLE,
-    SUBTYPE_COMPARISON_TABLE,
-)  # fmt: skip
+NORMATIVE_TABLES = declared_tables(
+    "w_scores", "w_norms", "w_calibration", "w_fingerprints", "subtypes", "subtype_numbers", "subtype_comparison"
+)
 
 
 def normative_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]:
