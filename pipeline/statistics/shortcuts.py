@@ -32,7 +32,7 @@ from heatlas.pipeline.run.config.statistics import StatisticsConfig
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import derived_seed, generator
-from heatlas.pipeline.statistics.arrays import Floats, Indices, Resampling
+from heatlas.pipeline.statistics.arrays import Flags, Floats, Indices, Resampling
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.values import joined, participant_codes
 from heatlas.pipeline.statistics.linear.fold_effect import FOLD, model_within_folds
@@ -112,7 +112,7 @@ def _mean(values: Floats, settings: StatisticsConfig, rng: np.random.Generator) 
 
 
 def _difference(
-    values: Floats, positive: NDArray[np.bool_], fold: NDArray[np.intp], settings: StatisticsConfig,
+    values: Floats, positive: Flags, fold: Indices, settings: StatisticsConfig,
     rng: np.random.Generator,
 ) -> dict[str, Any]:  # fmt: skip
     """Means of the classes, their difference within folds, and its test, as in `groups.comparisons`."""
@@ -208,7 +208,7 @@ def _rows(target: str, inputs: StatisticsInputs) -> list[dict[str, Any]]:
     return [base | row for row in _predictions(target, features, scans, settings, inputs.seed)]
 
 
-def _at_large_sites(frame: pd.DataFrame, target: str, fewest: int) -> NDArray[np.bool_]:
+def _at_large_sites(frame: pd.DataFrame, target: str, fewest: int) -> Flags:
     """Scans with a known site that has enough participants."""
     people = frame.groupby(target)["participant_id"].nunique()
     return frame[target].isin(people.index[people >= fewest]).to_numpy(bool)

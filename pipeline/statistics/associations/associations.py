@@ -18,14 +18,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
-from heatlas.pipeline.statistics.arrays import Floats, Indices, Resampling
+from heatlas.pipeline.statistics.arrays import Flags, Floats, Indices, Resampling
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.members import label_of, members_of
 from heatlas.pipeline.statistics.data.values import RelevanceColumns, family_of, joined, kinds_of, stacked, untested
@@ -124,11 +123,7 @@ def _of_biomarker(
 
 
 def points_of(
-    inputs: StatisticsInputs,
-    columns: RelevanceColumns,
-    biomarker: Biomarker,
-    members: NDArray[np.bool_],
-    covariates: str,
+    inputs: StatisticsInputs, columns: RelevanceColumns, biomarker: Biomarker, members: Flags, covariates: str
 ) -> ParticipantValues:
     """Participant means of the scans without missing values.
 

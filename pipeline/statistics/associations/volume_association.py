@@ -19,14 +19,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.registration.settled import JACOBIAN_SOURCE
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
-from heatlas.pipeline.statistics.arrays import Floats
+from heatlas.pipeline.statistics.arrays import Floats, Indices
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.values import (
     RelevanceValues,
@@ -73,8 +72,8 @@ class VolumePairs:
 
     volume: Floats
     relevance: Floats
-    codes: NDArray[np.intp]
-    fold: NDArray[np.intp]
+    codes: Indices
+    fold: Indices
 
     @property
     def n_participants(self) -> int:

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
@@ -57,7 +56,7 @@ def kendall_w(values: Floats) -> float:
     return float(spread / largest) if largest > 0 else float("nan")
 
 
-def tops(values: Floats, count: int) -> NDArray[np.bool_]:
+def tops(values: Floats, count: int) -> Flags:
     """Mask (k, n) of the `count` largest regions of each ranking; ties go to the first."""
     order = np.argsort(-values, axis=1, kind="stable")[:, :count]
     chosen = np.zeros(values.shape, bool)
@@ -65,7 +64,7 @@ def tops(values: Floats, count: int) -> NDArray[np.bool_]:
     return chosen
 
 
-def mean_overlap(chosen: NDArray[np.bool_]) -> Floats:
+def mean_overlap(chosen: Flags) -> Floats:
     """Share of top regions in common, averaged over pairs of rankings; shape (...) for chosen (..., k, n)."""
     k, count = chosen.shape[-2], chosen[..., 0, :].sum(axis=-1)
     times = chosen.sum(axis=-2)
@@ -132,16 +131,17 @@ def rankings_of_run(values: RelevanceValues) -> Iterator[Rankings]:
     methods = [*betas[:1], *(name for name in values.maps if beta_of(name) is None)]
     folds = values.scans["fold"].to_numpy()
     for scans, chosen in populations(values.scans["target"].to_numpy(float)).items():
+        people, n_scans = values.scans["participant_id"][chosen].nunique(), int(chosen.sum())
         for metric in METRICS:
             for m, map_name in enumerate(values.maps):
                 of_fold = {
                     f"fold {fold}": mean_over_people(values, metric, chosen & (folds == fold))[m]
                     for fold in np.unique(folds[chosen])
                 }
-                yield _of(values, "folds", map_name, metric, scans, chosen, of_fold)
+                yield Rankings("folds", map_name, metric, scans, of_fold, people, n_scans)
             means = dict(zip(values.maps, mean_over_people(values, metric, chosen), strict=True))
             for between, names in (("betas", betas), ("methods", methods)):
-                yield _of(values, between, None, metric, scans, chosen, {name: means[name] for name in names})
+                yield Rankings(between, None, metric, scans, {name: means[name] for name in names}, people, n_scans)
 
 
 def populations(target: Floats) -> dict[str, Flags]:
@@ -157,19 +157,6 @@ def mean_over_people(values: RelevanceValues, metric: str, chosen: Flags) -> Flo
     codes, _ = participant_codes(values.scans["participant_id"][chosen].tolist())
     means: Floats = participant_means(array, codes).mean(axis=0)
     return means
-
-
-def _of(
-    values: RelevanceValues,
-    between: str,
-    map_name: str | None,
-    metric: str,
-    scans: str,
-    chosen: Flags,
-    rankings: Mapping[str, Floats],
-) -> Rankings:
-    people = values.scans["participant_id"][chosen].nunique()
-    return Rankings(between, map_name, metric, scans, rankings, people, int(chosen.sum()))
 
 
 def _row(rankings: Rankings, settings: StatisticsConfig, seed: int) -> dict[str, Any]:

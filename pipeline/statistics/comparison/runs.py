@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from scipy import stats
 from statsmodels.stats.contingency_tables import mcnemar
 from statsmodels.stats.multitest import multipletests
@@ -29,7 +28,7 @@ from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.seeds import generator
-from heatlas.pipeline.statistics.arrays import Flags, Floats, Resampling
+from heatlas.pipeline.statistics.arrays import Flags, Floats, Indices, Resampling
 from heatlas.pipeline.statistics.comparison.rankings import (
     METRICS,
     Rankings,
@@ -253,7 +252,7 @@ def _run_row(run: Run, layout: RunLayout, scans: Sequence[str], seed: int) -> di
     return row
 
 
-def _per_person(codes: NDArray[np.intp], right: Floats, side: Flags) -> tuple[Floats, Floats]:
+def _per_person(codes: Indices, right: Floats, side: Flags) -> tuple[Floats, Floats]:
     """Right scans and scans of a class, of each person."""
     n = int(codes.max()) + 1
     count = np.bincount(codes[side], minlength=n).astype(float)

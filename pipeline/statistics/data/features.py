@@ -18,11 +18,10 @@ import numpy as np
 import pandas as pd
 from formulaic import Formula
 from formulaic.errors import FormulaicError
-from numpy.typing import NDArray
 
 from heatlas.pipeline.cohort.cells.values import code_text
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.statistics.arrays import Floats
+from heatlas.pipeline.statistics.arrays import Flags, Floats
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.members import first_visits
 from heatlas.pipeline.statistics.data.values import RelevanceValues
@@ -34,7 +33,7 @@ from heatlas.pipeline.statistics.linear.design import (
     split_terms,
 )
 
-Mask = NDArray[np.bool_]
+Mask = Flags
 
 VOLUME = "volume"
 """Source name of the volumes; other sources are named by their map."""

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from heatlas.pipeline.cohort.people.persons import name_of_person
 from heatlas.pipeline.cohort.people.splits import PARTS, SPLITS_TABLE, Fold, Split
@@ -30,6 +29,7 @@ from heatlas.pipeline.run.layout.folder import read_run_config
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.plain_text import listed
 from heatlas.pipeline.run.tables import read_table, require_filled, require_known, require_numbers, require_whole
+from heatlas.pipeline.statistics.arrays import Flags
 from heatlas.pipeline.statistics.data.values import IMAGE_REGIONS_TABLE, OUTCOMES, RelevanceValues
 from heatlas.pipeline.training.application import PREDICTIONS_APPLIED_TABLE
 from heatlas.pipeline.training.baselines.stage import PREDICTIONS_BASELINES_TABLE
@@ -55,7 +55,7 @@ class AllScans:
     """
 
     frame: pd.DataFrame
-    labelled: NDArray[np.bool_]
+    labelled: Flags
     values: RelevanceValues
 
     @classmethod

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from heatlas.pipeline.cohort.cells.values import code_text
 from heatlas.pipeline.regions.effect_size import hedges_g
@@ -246,10 +245,10 @@ class Levels:
     names: tuple[str, ...]
     is_banded: bool
 
-    def members(self, level: str) -> NDArray[np.bool_]:
+    def members(self, level: str) -> Flags:
         return (self.of_scan == level).to_numpy(bool)
 
-    def of_rows(self, rows: NDArray[np.intp]) -> Levels:
+    def of_rows(self, rows: Indices) -> Levels:
         """The same subgroups for some of the scans; BadInputError if none of them has a level."""
         chosen = self.of_scan.iloc[rows].reset_index(drop=True)
         if chosen.isna().all():
@@ -270,9 +269,7 @@ def subgroup_levels(inputs: StatisticsInputs, variable: str) -> Levels:
     return levels_of(variable, scans.frame, inputs.config.statistics.subgroups, scans.labelled)
 
 
-def levels_of(
-    variable: str, frame: pd.DataFrame, settings: SubgroupsConfig, cut_over: NDArray[np.bool_] | None = None
-) -> Levels:
+def levels_of(variable: str, frame: pd.DataFrame, settings: SubgroupsConfig, cut_over: Flags | None = None) -> Levels:
     """Subgroups by a column of a frame with one row per scan, or by ``course``; BadInputError without a value.
 
     Tertiles are those of the participants in `cut_over` (rows,), or of all if none of these has a value.

@@ -25,7 +25,7 @@ from heatlas.pipeline.run.declared import TEXTS, Form, Table
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.run.work.jobs import run_step
-from heatlas.pipeline.statistics.arrays import Floats
+from heatlas.pipeline.statistics.arrays import Flags, Floats, Indices
 from heatlas.pipeline.statistics.tables import declared
 from heatlas.pipeline.training.baselines.images import standardised
 
@@ -93,7 +93,7 @@ class RelevanceValues:
         arrays = (both(getattr(self, name), getattr(more, name)) for name in ("sums", "densities", "gains"))
         return RelevanceValues(scans, self.maps, self.groups, *arrays, self.evidence)
 
-    def members(self, scan_group: str, negative: str, positive: str) -> NDArray[np.bool_]:
+    def members(self, scan_group: str, negative: str, positive: str) -> Flags:
         """Mask of the scans of a class (by label) or outcome (TP, FP, TN, FN)."""
         if scan_group in OUTCOMES:
             belongs = self.scans["outcome"] == scan_group
@@ -102,13 +102,13 @@ class RelevanceValues:
         return belongs.to_numpy(bool)
 
 
-def participant_codes(participants: Sequence[str]) -> tuple[NDArray[np.intp], list[str]]:
+def participant_codes(participants: Sequence[str]) -> tuple[Indices, list[str]]:
     """Integer code of each row's participant, and the participants in order of appearance."""
     codes, names = pd.factorize(pd.Series(participants, dtype=object))
     return codes.astype(np.intp), [str(name) for name in names]
 
 
-def participant_means(values: Floats, codes: NDArray[np.intp]) -> Floats:
+def participant_means(values: Floats, codes: Indices) -> Floats:
     """Mean of values (rows, ...) over each participant's rows (codes 0..P-1), without NaN rows; NaN if there are none.
 
     Examples
@@ -253,10 +253,8 @@ def volume_change(files: ScanFiles, spec: NetworkInput) -> NDArray[np.float32] |
     return np.asarray(seen - inside.mean(), np.float32)
 
 
-def group_means(
-    volume: NDArray[np.float32], labels: NDArray[np.int64], regions: RegionTable
-) -> tuple[Floats, NDArray[np.intp]]:
-    """Mean over each bilateral group, NaN for one without a voxel, and its voxels; in the order of the groups."""
+def group_means(volume: NDArray[np.float32], labels: NDArray[np.int64], regions: RegionTable) -> tuple[Floats, Indices]:
+    """Mean over each bilateral group, in order, NaN for one without a voxel; and its voxels."""
     size = max(*regions.numbers, int(labels.max())) + 1
     counts = np.bincount(labels.ravel(), minlength=size)
     sums = np.bincount(labels.ravel(), volume.ravel().astype(np.float64), minlength=size)

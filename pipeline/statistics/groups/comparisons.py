@@ -16,13 +16,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
-from heatlas.pipeline.statistics.arrays import Floats, Resampling
+from heatlas.pipeline.statistics.arrays import Flags, Floats, Indices, Resampling
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.members import CLASSES, TwoGroups, interval_of_g, label_of, reported_g
 from heatlas.pipeline.statistics.data.values import (
@@ -76,7 +75,7 @@ class Compared:
 
     table: pd.DataFrame
     means: Floats
-    of_first: NDArray[np.bool_]
+    of_first: Flags
     tested: bool
 
 
@@ -134,7 +133,7 @@ def compare(inputs: StatisticsInputs, columns: RelevanceColumns, first: str, sec
 def _test(
     table: pd.DataFrame, values: Floats, frame: pd.DataFrame, settings: StatisticsConfig, seed: tuple[Any, ...],
     with_ranks: bool,
-) -> tuple[NDArray[np.intp], Floats, Floats, list[str | None]]:  # fmt: skip
+) -> tuple[Indices, Floats, Floats, list[str | None]]:  # fmt: skip
     """Fill in the tests; return the fold of each participant (0 if not held), both critical |t| and notes of rows."""
     critical, plain = np.full(len(table), np.nan), table["difference"].copy()
     by_chance = critical.copy()
@@ -178,7 +177,7 @@ def _test(
 
 def _permute(
     values: Floats, frame: pd.DataFrame, covariates: str, settings: StatisticsConfig,
-    families: Sequence[NDArray[np.intp]], kinds: Sequence[str], seed: tuple[Any, ...], by_ranks: bool = False,
+    families: Sequence[Indices], kinds: Sequence[str], seed: tuple[Any, ...], by_ranks: bool = False,
 ) -> tuple[list[PermutationTest], FoldModel]:  # fmt: skip
     """The test of each family, all with the same permutations, and the model."""
     groups = frame["_first"].tolist()
@@ -199,12 +198,7 @@ def _permute(
 
 
 def _estimate(
-    table: pd.DataFrame,
-    means: Floats,
-    of_first: NDArray[np.bool_],
-    fold: NDArray[np.intp],
-    critical: Floats,
-    by_chance: Floats,
+    table: pd.DataFrame, means: Floats, of_first: Flags, fold: Indices, critical: Floats, by_chance: Floats
 ) -> None:
     """Fill in the effect size with its interval, and the kind of intervals, with a note where one is missing."""
     g, no_g = reported_g(means, of_first, fold)

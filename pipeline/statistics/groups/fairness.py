@@ -18,13 +18,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
-from heatlas.pipeline.statistics.arrays import Floats, Indices, Resampling
+from heatlas.pipeline.statistics.arrays import Flags, Floats, Indices, Resampling
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.members import COURSE, Levels, subgroup_levels
 from heatlas.pipeline.statistics.data.values import (
@@ -139,7 +138,7 @@ class Difference:
     n_permutations: int
 
 
-def subgroup_difference(answers: Answers, inside: NDArray[np.bool_], resampling: Resampling) -> Difference:
+def subgroup_difference(answers: Answers, inside: Flags, resampling: Resampling) -> Difference:
     """Test a subgroup (participants,) against the rest; participants change places within fold and class."""
     differences, error = (each[0] for each in answers.differences(inside.astype(float)[None]))
     strata = np.unique(np.column_stack([answers.fold, answers.scans[1] > 0]), axis=0, return_inverse=True)[1].ravel()
@@ -232,7 +231,7 @@ def _of_variable(inputs: StatisticsInputs, levels: Levels, frame: pd.DataFrame) 
 
 
 def _of_level(
-    frame: pd.DataFrame, members: NDArray[np.bool_], settings: StatisticsConfig, rng: np.random.Generator
+    frame: pd.DataFrame, members: Flags, settings: StatisticsConfig, rng: np.random.Generator
 ) -> pd.DataFrame:
     """Rows of one subgroup against the rest of the frame."""
     codes, names = participant_codes(frame["participant_id"].tolist())
@@ -305,7 +304,7 @@ def _note(value: float, rest: float, tested: Difference, metric: int) -> str | N
     return None
 
 
-def _caveat(answers: Answers, inside: NDArray[np.bool_], metric: int) -> str | None:
+def _caveat(answers: Answers, inside: Flags, metric: int) -> str | None:
     """`UNEVEN` where a class that the metric needs has few people with few scans on one side."""
     for of_class in {"sensitivity": (1,), "specificity": (0,)}.get(METRICS[metric], (0, 1)):
         scans = answers.scans[of_class]

@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from scipy.stats import t as t_distribution
 
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
@@ -60,11 +59,7 @@ from heatlas.pipeline.statistics.linear.fold_effect import (
 )
 from heatlas.pipeline.statistics.linear.freedman_lane import freedman_lane
 from heatlas.pipeline.statistics.resampling.bootstrap import NO_INTERVAL
-from heatlas.pipeline.statistics.resampling.means import (
-    OF_INTERVAL,
-    caveats_of_groups,
-    mean_intervals,
-)
+from heatlas.pipeline.statistics.resampling.means import OF_INTERVAL, caveats_of_groups, mean_intervals
 from heatlas.pipeline.statistics.tables import declared
 
 WELCH = "Welch"
@@ -75,31 +70,21 @@ SUBGROUPS_TABLE = declared("subgroups")
 
 def subgroups_tables(inputs: StatisticsInputs) -> pd.DataFrame:
     """Table ``subgroups``: a row per variable, level, map and bilateral group."""
-    settings = inputs.config.statistics
-    scans = inputs.all_scans
-    frame, densities = scans.frame, scans.values.densities.reshape(len(scans.frame), -1)
     blocks = []
-    for variable in settings.subgroups.variables:
+    for variable in inputs.config.statistics.subgroups.variables:
         try:
             levels = subgroup_levels(inputs, variable)
         except BadInputError as error:
             blocks.append(untested(SUBGROUPS_TABLE, variable=variable, note=str(error)))
             continue
-        for level in levels.names:
-            blocks.append(_of_level(inputs, levels, level, frame, densities, settings))
+        blocks += [_of_level(inputs, levels, level) for level in levels.names]
     return stacked(SUBGROUPS_TABLE, blocks)
 
 
-def _of_level(
-    inputs: StatisticsInputs,
-    levels: Levels,
-    level: str,
-    frame: pd.DataFrame,
-    densities: Floats,
-    settings: StatisticsConfig,
-) -> pd.DataFrame:
-    members = levels.members(level)
-    members_frame, values = frame[members], densities[members]
+def _of_level(inputs: StatisticsInputs, levels: Levels, level: str) -> pd.DataFrame:
+    scans, settings, members = inputs.all_scans, inputs.config.statistics, levels.members(level)
+    members_frame = scans.frame[members]
+    values = scans.values.densities[members].reshape(len(members_frame), -1)
     minimum = settings.subgroups.minimum_participants
     n_participants, n_scans = members_frame["participant_id"].nunique(), len(members_frame)
     counts = {"n_participants": n_participants, "n_scans": n_scans}
@@ -287,7 +272,7 @@ def main_effects_tables(inputs: StatisticsInputs) -> pd.DataFrame:
         values = relative_volumes(features, frame) if features.source == VOLUME else features.values
         for variable in variables:
             try:
-                blocks.append(_test_source(inputs, features, values, variable, frame, models))
+                blocks.append(_test_source(inputs, features, values, variable, models))
             except BadInputError as error:
                 row = dict.fromkeys(MAIN_EFFECTS_TABLE.meanings) | {"source": features.source, "variable": variable}
                 blocks.append(pd.DataFrame([row | {"note": str(error)}]).astype({"n_participants": "Int64"}))
@@ -296,24 +281,19 @@ def main_effects_tables(inputs: StatisticsInputs) -> pd.DataFrame:
     return table.reindex(columns=list(MAIN_EFFECTS_TABLE.meanings))
 
 
-def relative_volumes(features: RegionFeatures, frame: pd.DataFrame) -> NDArray[np.float64]:
+def relative_volumes(features: RegionFeatures, frame: pd.DataFrame) -> Floats:
     """Log of volume over intracranial volume, shape (scans, groups); NaN where one of them is unknown or 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        relative: NDArray[np.float64] = np.log(features.values / frame["tiv_mm3"].to_numpy(float)[:, None])
+        relative: Floats = np.log(features.values / frame["tiv_mm3"].to_numpy(float)[:, None])
     relative[~np.isfinite(relative)] = np.nan
     return relative
 
 
 def _test_source(
-    inputs: StatisticsInputs,
-    features: RegionFeatures,
-    values: NDArray[np.float64],
-    variable: str,
-    frame: pd.DataFrame,
-    models: Models,
+    inputs: StatisticsInputs, features: RegionFeatures, values: Floats, variable: str, models: Models
 ) -> pd.DataFrame:
     """Rows of one variable in one source; BadInputError if it cannot be tested. Maps of the same scans share models."""
-    settings = inputs.config.statistics
+    settings, frame = inputs.config.statistics, inputs.frame
     variables = settings.main_effects.variables
     if variable not in frame.columns:
         raise BadInputError(f"no column {variable} in scans.tsv or clinical.tsv.")

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from scipy import stats
 
 from heatlas.atlases.regions import RegionTable
@@ -24,7 +23,7 @@ from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.layout.scan_files import LRP, beta_of
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
-from heatlas.pipeline.statistics.arrays import Floats
+from heatlas.pipeline.statistics.arrays import Flags, Floats
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.members import interval_of_g
 from heatlas.pipeline.statistics.data.values import (
@@ -158,7 +157,7 @@ def region_summary_tables(inputs: StatisticsInputs) -> pd.DataFrame:
 def _block(
     values: RelevanceValues,
     scan_group: str,
-    members: NDArray[np.bool_],
+    members: Flags,
     controls: Floats,
     confidence: float,
     rng: np.random.Generator | None,

@@ -19,11 +19,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
-from heatlas.pipeline.statistics.arrays import Floats
+from heatlas.pipeline.statistics.arrays import Flags, Floats
 
 POOL = "pooled"
 """Name of the pooled small sites."""
@@ -126,7 +125,7 @@ COLLINEAR = 1e-9
 class _TrainingRows:
     """Rows used (rows,), and their membership (used rows, sites); the other fields are as in `ComBatModel`."""
 
-    used: NDArray[np.bool_]
+    used: Flags
     membership: Floats
     sites: tuple[str, ...]
     members: tuple[str, ...]

@@ -206,14 +206,14 @@ AT_ONCE = 250
 """Permutations drawn per chunk; bounds memory (250 x 344 participants: 0.7 MB)."""
 
 
-def in_large_sites(site: Sequence[str]) -> NDArray[np.bool_]:
+def in_large_sites(site: Sequence[str]) -> Flags:
     """Mask of participants at sites with at least `FEWEST`; pooled small sites do not share a location."""
     counts = Counter(site)
     return np.array([name != POOL and counts[name] >= FEWEST for name in site], dtype=bool)
 
 
 def spread_test(
-    values: Floats, model: Floats, site: Sequence[str], cell: NDArray[np.intp], resampling: Resampling
+    values: Floats, model: Floats, site: Sequence[str], cell: Indices, resampling: Resampling
 ) -> PermutationTest:
     """Test whether sites differ in variance, in every column of values (participants, columns).
 
@@ -260,7 +260,7 @@ def spread_test(
     return PermutationTest(**full, **counts, exact=order.exact, problems=tuple(problems))
 
 
-def _scaled_within_cells(residuals: Floats, freedom: Floats, cell: NDArray[np.intp]) -> tuple[Floats, Floats]:
+def _scaled_within_cells(residuals: Floats, freedom: Floats, cell: Indices) -> tuple[Floats, Floats]:
     """Residuals in units of their cell's SD; and divided by the root of their share of freedom, for permutation."""
     share = np.where(freedom > NO_SPREAD, freedom, np.inf)[:, None]
     free = residuals / np.sqrt(share)

@@ -8,14 +8,13 @@ from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from heatlas.pipeline.cohort.cells.values import code_text
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
-from heatlas.pipeline.statistics.arrays import Resampling
+from heatlas.pipeline.statistics.arrays import Indices, Resampling
 from heatlas.pipeline.statistics.data.features import VOLUME, FoldedScans, refuse_class
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.values import joined, stacked
@@ -174,7 +173,7 @@ def _tests(done: Harmonised, scans: FoldedScans, config: Config) -> pd.DataFrame
 
 
 def _test_table(
-    done: Harmonised, effect: Effect, rows: NDArray[np.intp], site: list[str], formula: str, frame: pd.DataFrame,
+    done: Harmonised, effect: Effect, rows: Indices, site: list[str], formula: str, frame: pd.DataFrame,
     config: Config,
 ) -> pd.DataFrame:  # fmt: skip
     """One test in all groups of a source, before and after."""

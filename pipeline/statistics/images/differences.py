@@ -25,12 +25,7 @@ from heatlas.pipeline.statistics.data.members import CLASSES, MIN_FREEDOM_OF_G, 
 from heatlas.pipeline.statistics.data.values import MEASURES, joined, stacked
 from heatlas.pipeline.statistics.groups.comparisons import MIN_PER_GROUP
 from heatlas.pipeline.statistics.linear.fold_effect import FoldModel, fold_of_units, model_within_folds
-from heatlas.pipeline.statistics.linear.freedman_lane import (
-    NO_SPREAD,
-    LinearModel,
-    PermutationTest,
-    freedman_lane,
-)
+from heatlas.pipeline.statistics.linear.freedman_lane import NO_SPREAD, LinearModel, PermutationTest, freedman_lane
 from heatlas.pipeline.statistics.linear.permutations import TIE_TOLERANCE, Exchangeability, Permutations, p_value
 from heatlas.pipeline.statistics.linear.studentised import HomoscedasticModel
 from heatlas.pipeline.statistics.resampling.bootstrap import NO_INTERVAL, bootstrap_intervals

@@ -40,7 +40,7 @@ EXTENT, HEIGHT = 0.5, 2.0
 """Exponents E and H of Smith & Nichols, for volumes."""
 
 
-def neighbours_of(mask: NDArray[np.bool_]) -> NDArray[np.int32]:
+def neighbours_of(mask: Flags) -> NDArray[np.int32]:
     """Places of the six neighbours of each voxel of a mask among its voxels, -1 where there is none; (voxels, 6).
 
     Examples
@@ -199,7 +199,7 @@ NOWHERE = "no region"
 
 
 def cluster_table(
-    t: Floats, significant: NDArray[np.bool_], grid: Grid, labels: NDArray[np.integer], groups: Mapping[int, str]
+    t: Floats, significant: Flags, grid: Grid, labels: NDArray[np.integer], groups: Mapping[int, str]
 ) -> pd.DataFrame:
     """One row per cluster (voxels that share a face, of one sign) and further peak of it, at least 8 mm apart.
 

@@ -30,7 +30,7 @@ from scipy.stats import rankdata
 from scipy.stats import t as t_distribution
 
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.statistics.arrays import Floats, Indices, Resampling
+from heatlas.pipeline.statistics.arrays import Flags, Floats, Indices, Resampling
 from heatlas.pipeline.statistics.linear.design import Design
 from heatlas.pipeline.statistics.linear.freedman_lane import (
     LinearModel,
@@ -117,7 +117,7 @@ SMALLEST = 1e-24
 """Rounding error of the squared denominator of t, where all rows lie on one line."""
 
 
-def is_constant(values: Floats) -> NDArray[np.bool_]:
+def is_constant(values: Floats) -> Flags:
     """Whether values differ by no more than rounding along the first axis; shape (...) for values (rows, ...)."""
     return np.asarray(np.ptp(values, axis=0) <= 1e-12 * np.abs(values).max(axis=0), dtype=bool)
 
@@ -201,7 +201,7 @@ class MatchedTest:
 
 
 def matched_test(
-    values: Floats, regressors: Floats, which: NDArray[np.intp], nuisance: Floats, permutations: Permutations,
+    values: Floats, regressors: Floats, which: Indices, nuisance: Floats, permutations: Permutations,
     confidence: float = 0.95, kinds: Indices | None = None,
 ) -> MatchedTest:  # fmt: skip
     """Partial correlation of every column of values with its regressor, permuting participants.
@@ -226,7 +226,7 @@ def matched_test(
 
 
 def _test(
-    residuals: Floats, tested: Floats, which: NDArray[np.intp], basis: Floats, permutations: Permutations,
+    residuals: Floats, tested: Floats, which: Indices, basis: Floats, permutations: Permutations,
     confidence: float, kinds: Indices,
 ) -> dict[str, Floats]:  # fmt: skip
     """The columns of `MatchedTest` for residuals (participants, columns) of norm 1."""

@@ -20,12 +20,11 @@ import pandas as pd
 from formulaic import Formula
 from formulaic.errors import FormulaicError
 from formulaic.parser.types import Term
-from numpy.typing import NDArray
 
 from heatlas.pipeline.cohort.cells.values import code_text
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
-from heatlas.pipeline.statistics.arrays import Floats, Indices
+from heatlas.pipeline.statistics.arrays import Flags, Floats, Indices
 
 FUNCTIONS = ("I", "C", "log", "log1p", "log10", "sqrt", "exp", "center", "scale", "poly", "bs", "cr", "Treatment")
 """Functions allowed in a formula: I and C as in R, logarithm, square root, exponential, and formulaic's transforms."""
@@ -238,7 +237,7 @@ def _without_contradictions(column: pd.Series, participants: pd.Series, dropped:
 
 def _merge_rare_levels(
     table: pd.DataFrame, people: pd.Series, tested: set[str], dropped: dict[str, str]
-) -> tuple[pd.DataFrame, NDArray[np.bool_]]:
+) -> tuple[pd.DataFrame, Flags]:
     """Covariate levels with one participant: several are merged, a single one is left out with its rows.
 
     A level with one participant is fitted perfectly and carries no information.

@@ -23,11 +23,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
-from heatlas.pipeline.statistics.arrays import Floats, Indices, Resampling
+from heatlas.pipeline.statistics.arrays import Flags, Floats, Indices, Resampling
 from heatlas.pipeline.statistics.linear.design import Design, new_direction
 from heatlas.pipeline.statistics.linear.permutations import (
     TIE_TOLERANCE,
@@ -64,10 +63,10 @@ class LinearModel:
     tested: Floats
     nuisance: Floats
     to_coefficients: Floats
-    alike: NDArray[np.intp]
+    alike: Indices
     df: int
-    stays: NDArray[np.bool_]
-    groups: NDArray[np.intp] | None = None
+    stays: Flags
+    groups: Indices | None = None
 
     @classmethod
     def of(
@@ -322,7 +321,7 @@ def dual_interval(estimate: Floats, reach: Floats, p: Floats, alpha: float) -> t
     return np.where(inside, np.minimum(low, 0.0), low), np.where(inside, np.maximum(high, 0.0), high)
 
 
-def _problems(filled: Floats, lacking: NDArray[np.intp], norms: Floats, n_permutations: int) -> list[str | None]:
+def _problems(filled: Floats, lacking: Indices, norms: Floats, n_permutations: int) -> list[str | None]:
     """Why a column cannot be tested, from its values, the number missing, and the norm of its residuals."""
     if n_permutations < 2:
         return ["only one permutation is possible"] * filled.shape[1]

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from scipy.stats import false_discovery_control, rankdata
 
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.statistics.arrays import Floats, Indices
+from heatlas.pipeline.statistics.arrays import Flags, Floats, Indices
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -204,7 +204,7 @@ class Exchangeability:
             labels = counts.argmax(axis=1)
         return np.unique(labels, return_inverse=True)[1].astype(np.intp)
 
-    def stays(self, vectors: Floats) -> NDArray[np.bool_]:
+    def stays(self, vectors: Floats) -> Flags:
         """Mask of the columns (units, columns) that no permutation changes: those constant within blocks."""
         if self.blocks is None:
             return np.asarray(np.ptp(vectors, axis=0) <= 1e-12, bool)
@@ -319,7 +319,7 @@ def random_orders(count: int, n: int, rng: np.random.Generator) -> NDArray[np.in
     return orders
 
 
-def benjamini_hochberg(p: NDArray[np.float64]) -> NDArray[np.float64]:
+def benjamini_hochberg(p: Floats) -> Floats:
     """Adjusted p values that control the false discovery rate; missing tests (NaN) are ignored.
 
     Examples
@@ -334,7 +334,7 @@ def benjamini_hochberg(p: NDArray[np.float64]) -> NDArray[np.float64]:
     return adjusted
 
 
-def pooled_fdr(pooled: NDArray[np.float64], p: NDArray[np.float64]) -> NDArray[np.float64]:
+def pooled_fdr(pooled: Floats, p: Floats) -> Floats:
     """`benjamini_hochberg` of p from pooled permutations (`studentised.pooled_p`), at least p.
 
     Examples

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
-from heatlas.pipeline.statistics.arrays import Floats, Indices
+from heatlas.pipeline.statistics.arrays import Flags, Floats, Indices
 from heatlas.pipeline.statistics.linear.permutations import Permutations, p_value
 
 LEAST_LEFT = 2.0**-24
@@ -80,7 +80,7 @@ class HomoscedasticModel:
         return int(max(1, chunk_bytes // (8 * len(self.basis) * max(residuals.shape))))
 
 
-def plain_counts(size: Floats, threshold: Floats) -> tuple[NDArray[np.intp], Floats]:
+def plain_counts(size: Floats, threshold: Floats) -> tuple[Indices, Floats]:
     """Counts and largest values from statistics of shape (permutations, columns)."""
     return np.asarray(np.count_nonzero(size >= threshold, axis=0), dtype=np.intp), size.max(axis=1)
 
@@ -227,8 +227,8 @@ class StudentisedModel:
 
     tested: Floats
     nuisance: Floats
-    groups: NDArray[np.intp]
-    stays: NDArray[np.bool_]
+    groups: Indices
+    stays: Flags
 
     def __post_init__(self) -> None:
         for group in np.flatnonzero(self.freedom <= 1e-9):

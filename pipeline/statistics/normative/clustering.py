@@ -11,13 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 
-from heatlas.pipeline.statistics.arrays import Floats
+from heatlas.pipeline.statistics.arrays import Floats, Indices
 
-Labels = NDArray[np.intp]
+Labels = Indices
 
 SUBSAMPLE = 0.8
 """Share of participants in a subsample of the consensus (Monti et al. 2003)."""

@@ -12,14 +12,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.config.statistics import NormativeConfig
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
-from heatlas.pipeline.statistics.arrays import Floats, Resampling
+from heatlas.pipeline.statistics.arrays import Floats, Indices, Resampling
 from heatlas.pipeline.statistics.data.features import VOLUME, FoldedScans, refuse_class
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.values import joined, participant_codes, participant_means
@@ -72,7 +71,7 @@ class Subtypes:
     source: str
     participants: tuple[str, ...]
     fingerprints: Floats
-    labels: NDArray[np.intp]
+    labels: Indices
     certainty: Floats
     numbers: pd.DataFrame
 

@@ -21,13 +21,7 @@ from scipy.stats import t as student
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.statistics.arrays import Floats
-from heatlas.pipeline.statistics.data.features import (
-    NO_FOLD,
-    VOLUME,
-    CovariateColumns,
-    FoldedScans,
-    RegionFeatures,
-)
+from heatlas.pipeline.statistics.data.features import NO_FOLD, VOLUME, CovariateColumns, FoldedScans, RegionFeatures
 from heatlas.pipeline.statistics.data.values import joined, stacked
 from heatlas.pipeline.statistics.tables import declared
 

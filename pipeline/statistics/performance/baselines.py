@@ -13,7 +13,7 @@ from scipy.stats import rankdata
 
 from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.run.work.seeds import generator
-from heatlas.pipeline.statistics.arrays import Floats, Indices, Resampling
+from heatlas.pipeline.statistics.arrays import Flags, Floats, Indices, Resampling
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.values import participant_codes
 from heatlas.pipeline.statistics.performance.classification import weighted_auc_within
@@ -113,7 +113,7 @@ def _classes(score: Floats) -> Floats:
     return (score[:, 0] > 0.5).astype(float) if score.shape[1] == 1 else score.argmax(axis=1).astype(float)
 
 
-def _exchange(compared: _Compared, fold: NDArray[Any], swap: NDArray[np.bool_]) -> Floats:
+def _exchange(compared: _Compared, fold: NDArray[Any], swap: Flags) -> Floats:
     """The first measure (draws,) where some scans have the baseline's predictions in place of the network's."""
     target, network, baseline = compared.target, compared.network, compared.baseline
     if not compared.units:
@@ -157,7 +157,7 @@ def _rows(
     return rows
 
 
-def _strata(both: pd.DataFrame, codes: NDArray[np.intp], compared: _Compared) -> Indices:
+def _strata(both: pd.DataFrame, codes: Indices, compared: _Compared) -> Indices:
     """Fold and class of each participant, whose numbers the splits fix; who has scans of both classes is of neither."""
     of_class = pd.Series(both["class"].to_numpy(float) if compared.units else np.zeros(len(both))).groupby(codes)
     kinds = pd.factorize(pd.MultiIndex.from_arrays([of_class.min(), of_class.max()]))[0]
@@ -182,7 +182,7 @@ def _percentiles(draws: Floats) -> tuple[float, float]:
 
 
 def areas_after_exchange(
-    network: Floats, baseline: Floats, target: Floats, fold: NDArray[Any], exchanged: NDArray[np.bool_]
+    network: Floats, baseline: Floats, target: Floats, fold: NDArray[Any], exchanged: Flags
 ) -> Floats:
     """Area within folds (draws,) of predictions that take the baseline's in place of the network's in some scans.
 
@@ -201,7 +201,7 @@ def areas_after_exchange(
     return wins / pairs if pairs else np.full(len(exchanged), np.nan)
 
 
-def errors_after_exchange(network: Floats, baseline: Floats, exchanged: NDArray[np.bool_]) -> Floats:
+def errors_after_exchange(network: Floats, baseline: Floats, exchanged: Flags) -> Floats:
     """Mean error (draws,) where some scans have the baseline's error in place of the network's."""
     mean: Floats = np.where(exchanged, baseline, network).mean(axis=1)
     return mean

@@ -21,13 +21,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
-from heatlas.pipeline.statistics.arrays import Flags, Floats
+from heatlas.pipeline.statistics.arrays import Flags, Floats, Indices
 from heatlas.pipeline.statistics.data.features import CovariateColumns
 from heatlas.pipeline.statistics.data.inputs import AppliedScans
 from heatlas.pipeline.statistics.data.members import (
@@ -81,7 +80,7 @@ class Conversions:
         return self.frame["time"].to_numpy(float)
 
     @property
-    def event(self) -> NDArray[np.bool_]:
+    def event(self) -> Flags:
         return self.frame["event"].to_numpy(bool)
 
     @property
@@ -99,7 +98,7 @@ class Conversions:
         return np.where(np.isfinite(values), values, np.nan)
 
     @property
-    def network(self) -> NDArray[np.intp]:
+    def network(self) -> Indices:
         """Integer code of the set of networks applied to each participant."""
         return pd.factorize(networks_of(self.frame))[0].astype(np.intp)
 
@@ -167,7 +166,7 @@ class Predictor:
     map: str | None
     group: str | None
     values: Floats
-    network: NDArray[np.intp] | None = None
+    network: Indices | None = None
 
 
 def predictors(cohort: Conversions, hold: bool = False) -> Iterator[Predictor]:
@@ -187,7 +186,7 @@ class _Fitted:
 
     members: Sequence[Predictor]
     complete: Flags
-    network: NDArray[np.intp] | None
+    network: Indices | None
     covariates: Sequence[str]
     columns: Floats
     notes: Sequence[str]

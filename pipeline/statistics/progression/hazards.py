@@ -201,7 +201,7 @@ Pairs = Floats
 CHANCE = 0.5
 
 
-def comparable_pairs(time: Floats, event: NDArray[np.bool_]) -> Pairs:
+def comparable_pairs(time: Floats, event: Flags) -> Pairs:
     """1 where the event of row i is known to precede that of column j, else 0; shape (n, n).
 
     Examples
@@ -215,7 +215,7 @@ def comparable_pairs(time: Floats, event: NDArray[np.bool_]) -> Pairs:
     return pairs
 
 
-def class_pairs(positive: NDArray[np.bool_]) -> Pairs:
+def class_pairs(positive: Flags) -> Pairs:
     """1 for each positive (row) with each negative (column): the pairs of the area under the ROC curve."""
     pairs: Pairs = (positive[:, None] & ~positive).astype(float)
     return pairs

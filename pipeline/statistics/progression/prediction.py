@@ -37,12 +37,7 @@ from heatlas.pipeline.statistics.progression.hazards import (
     concordance,
     permuted_concordance,
 )
-from heatlas.pipeline.statistics.resampling.bootstrap import (
-    NO_INTERVAL,
-    bootstrap_intervals,
-    ratio,
-    with_exact_shares,
-)
+from heatlas.pipeline.statistics.resampling.bootstrap import NO_INTERVAL, bootstrap_intervals, ratio, with_exact_shares
 from heatlas.pipeline.statistics.tables import declared
 
 CONVERTER, STABLE = "pMCI", "sMCI"

@@ -30,7 +30,7 @@ from scipy.special import expit, logit, ndtr, ndtri
 from scipy.stats import binomtest
 from scipy.stats import t as t_distribution
 
-from heatlas.pipeline.statistics.arrays import Floats, Indices, Resampling
+from heatlas.pipeline.statistics.arrays import Flags, Floats, Indices, Resampling
 
 Statistic = Callable[[Floats], Floats]
 
@@ -59,7 +59,7 @@ class Intervals:
     spread: Floats
 
     @property
-    def flat(self) -> NDArray[np.bool_]:
+    def flat(self) -> Flags:
         """Where all draws are equal: an interval of zero width would suggest certainty, so none is given."""
         return np.asarray(self.spread == 0, dtype=bool)
 
@@ -142,11 +142,7 @@ def _quantiles(ordered: Floats, levels: Floats) -> Floats:
     return result
 
 
-def bootstrap_intervals(
-    statistic: Statistic,
-    strata: Sequence[int],
-    resampling: Resampling,
-) -> Intervals:
+def bootstrap_intervals(statistic: Statistic, strata: Sequence[int], resampling: Resampling) -> Intervals:
     """Interval of every number that a statistic gives (draws,) or (draws, numbers), from the same draws within strata.
 
     No bounds for fewer than three participants, where the statistic is undefined in more than half of the draws (such
@@ -275,10 +271,7 @@ def freedom_of_strata(statistic: Statistic, strata: Sequence[int] | Indices) -> 
 
 
 def scaled_intervals(
-    statistic: Statistic,
-    strata: Sequence[int] | Indices,
-    scales: Sequence[IntervalScale],
-    resampling: Resampling,
+    statistic: Statistic, strata: Sequence[int] | Indices, scales: Sequence[IntervalScale], resampling: Resampling
 ) -> Intervals:
     """Interval of every number that a statistic gives, on the scale of each, from the same draws within strata.
 
