@@ -91,7 +91,7 @@ class RelevanceValues:
 
         scans = pd.concat([self.scans, more.scans], ignore_index=True)
         arrays = (both(getattr(self, name), getattr(more, name)) for name in ("sums", "densities", "gains"))
-        return RelevanceValues(scans, self.maps, self.groups, *arrays, self.evidence)
+        return RelevanceValues(scans, self.maps, self.groups, *arrays, evidence=self.evidence)
 
     def members(self, scan_group: str, negative: str, positive: str) -> Flags:
         """Mask of the scans of a class (by label) or outcome (TP, FP, TN, FN)."""

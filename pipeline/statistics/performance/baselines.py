@@ -120,8 +120,8 @@ def _exchange(compared: _Compared, fold: NDArray[Any], swap: Flags) -> Floats:
         return errors_after_exchange(np.abs(network[:, 0] - target), np.abs(baseline[:, 0] - target), swap)
     every = []
     for k, unit in enumerate(compared.units):
-        ranks = (_ranks(score[:, k], fold) for score in (network, baseline))
-        every.append(areas_after_exchange(*ranks, (target == unit).astype(float), fold, swap))
+        ranks = [_ranks(score[:, k], fold) for score in (network, baseline)]
+        every.append(areas_after_exchange(ranks[0], ranks[1], (target == unit).astype(float), fold, swap))
     return np.mean(every, axis=0)  # type: ignore[no-any-return]
 
 

@@ -111,7 +111,7 @@ class ChangeTest:
 
     @classmethod
     def absent(cls, columns: int, why: str | None) -> ChangeTest:
-        return cls(*[np.full(columns, np.nan)] * 7, (why,) * columns)
+        return cls(*[np.full(columns, np.nan)] * 7, notes=(why,) * columns)
 
 
 def change_test(
