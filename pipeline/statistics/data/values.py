@@ -83,15 +83,20 @@ class RelevanceValues:
 
     def above(self, more: RelevanceValues) -> RelevanceValues:
         """These scans followed by others, in the maps and groups of these; NaN where the others lack one."""
-        maps, groups = pd.Index(more.maps).get_indexer(self.maps), pd.Index(more.groups).get_indexer(self.groups)
+        maps, groups = (
+            pd.Index(more.maps).get_indexer(pd.Index(self.maps)),
+            pd.Index(more.groups).get_indexer(pd.Index(self.groups)),
+        )
         absent = (maps[:, None] < 0) | (groups < 0)
 
         def both(ours: Floats, theirs: Floats) -> Floats:
             return np.concatenate([ours, np.where(absent, np.nan, theirs[:, maps][:, :, groups])])
 
         scans = pd.concat([self.scans, more.scans], ignore_index=True)
-        arrays = (both(getattr(self, name), getattr(more, name)) for name in ("sums", "densities", "gains"))
-        return RelevanceValues(scans, self.maps, self.groups, *arrays, evidence=self.evidence)
+        sums, densities, gains = (
+            both(getattr(self, name), getattr(more, name)) for name in ("sums", "densities", "gains")
+        )
+        return RelevanceValues(scans, self.maps, self.groups, sums, densities, gains, self.evidence)
 
     def members(self, scan_group: str, negative: str, positive: str) -> Flags:
         """Mask of the scans of a class (by label) or outcome (TP, FP, TN, FN)."""

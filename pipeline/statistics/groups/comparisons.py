@@ -119,8 +119,9 @@ def compare(inputs: StatisticsInputs, columns: RelevanceColumns, first: str, sec
     empty = np.asarray(np.isnan(means).all(axis=0), bool).tolist()
     notes = [NO_VALUE if none else note for none, note in zip(empty, notes, strict=True)]
     few = min(of_first.sum(), (~of_first).sum()) < FEW_OF_GROUP
-    caveats = np.where(table["p"].notna(), caveats_of_groups(means, of_first.astype(np.intp)), None)
-    of_ranks = np.where(few & table["p_fwe_ranks"].notna(), OF_RANKS, None)
+    of_design = caveats_of_groups(means, of_first.astype(np.intp))
+    caveats = [text if tested else None for text, tested in zip(of_design, table["p"].notna(), strict=True)]
+    of_ranks = [OF_RANKS if few and ranked else None for ranked in table["p_fwe_ranks"].notna()]
     table["note"] = [joined(*remarks, two.note) for remarks in zip(notes, caveats, of_ranks, strict=True)]
     alike = Exchangeability.free(len(means)).in_blocks(fold.tolist()).even(means, kinds_of(table))
     _estimate(table, alike, of_first, fold, critical, by_chance)

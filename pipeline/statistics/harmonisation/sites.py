@@ -233,7 +233,7 @@ def spread_test(
     exchange = Exchangeability.free(len(values)).in_blocks(blocks)
     order = exchange.permutations(resampling.m, resampling.rng, alike=codes.tolist())
     alone = "only one permutation is possible" if len(order) < 2 else None
-    unexplained = np.where(flat, "no variance beyond the covariates", alone)
+    unexplained = ["no variance beyond the covariates" if none else alone for none in flat]
     problems = [f"no value in {n} of {len(values)}" if n else why for n, why in zip(lacking, unexplained, strict=True)]
     usable = np.array([problem is None for problem in problems], bool)
     left, free = _scaled_within_cells(residuals[:, usable], 1 - (basis**2).sum(axis=1), cell)
@@ -256,7 +256,7 @@ def spread_test(
         full[name][usable] = column
     full |= dict.fromkeys(OF_ONE_COLUMN, nothing)
     full |= {"coefficients": np.full((between, values.shape[1]), np.nan), "df": np.full(values.shape[1], float(within))}
-    counts = {"df_tested": between, "n_units": len(values), "n_permutations": len(order)}
+    counts: dict[str, Any] = {"df_tested": between, "n_units": len(values), "n_permutations": len(order)}
     return PermutationTest(**full, **counts, exact=order.exact, problems=tuple(problems))
 
 

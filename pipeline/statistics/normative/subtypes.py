@@ -88,7 +88,11 @@ class Subtypes:
 
     def table(self) -> pd.DataFrame:
         """One row per participant; columns of `SUBTYPES_TABLE`."""
-        columns = {"participant_id": list(self.participants), "source": self.source, "subtype": self.labels}
+        columns: dict[str, Any] = {
+            "participant_id": list(self.participants),
+            "source": self.source,
+            "subtype": self.labels,
+        }
         columns |= {"n_subtypes": self.n_subtypes, "consensus": self.certainty, "level": self.level}
         return pd.DataFrame(columns)
 

@@ -201,8 +201,9 @@ def performance_table(
     table = PERFORMANCE_TABLE.frame(rows)
     over_folds = (table["fold"] == ALL_FOLDS) & table["ci_low"].notna()
     elsewhere = "; performance_repeats has one that includes it" if repeats > 1 else ""
-    caveats = np.where(over_folds, LEAVES_OUT_RETRAINING + elsewhere, None)
-    return table.assign(note=[joined(*both) for both in zip(table["note"], caveats, strict=True)])
+    caveats = [LEAVES_OUT_RETRAINING + elsewhere if is_over_folds else None for is_over_folds in over_folds]
+    table["note"] = [joined(*both) for both in zip(table["note"], caveats, strict=True)]
+    return table
 
 
 def roc_table(predictions: pd.DataFrame) -> pd.DataFrame:

@@ -226,7 +226,7 @@ def _with_shared_models(everything: Sequence[Predictor], formula: str, frame: pd
     sharing: dict[tuple[bytes, tuple[str, ...], bool], list[Predictor]] = {}
     for predictor in everything:
         column = predictor.name.split("/")[0]
-        itself = () if predictor.name == RELEVANCE else (SHORT_NAMES.get(column, column),)
+        itself: tuple[str, ...] = () if predictor.name == RELEVANCE else (SHORT_NAMES.get(column, column),)
         key = (~np.isnan(predictor.values)).tobytes(), itself, predictor.network is None
         sharing.setdefault(key, []).append(predictor)
     together: dict[tuple[Any, ...], _Fitted] = {}
@@ -274,7 +274,7 @@ def _rows(cohort: Conversions, together: _Fitted, settings: StatisticsConfig, se
         few_events = None if refused else _few_events_note(event, together, settings)
         notes = [hazard.note, changes, few_events, *together.notes, cohort.note]
         notes += [together.family] if predictor.name == RELEVANCE else []
-        row = {"predictor": predictor.name, "map": predictor.map, "group": predictor.group}
+        row: dict[str, Any] = {"predictor": predictor.name, "map": predictor.map, "group": predictor.group}
         row |= {"hazard_ratio": hazard.ratio, "ci_low": hazard.low, "ci_high": hazard.high}
         row |= {"p_wald": hazard.p_wald, "p_proportional": hazard.p_proportional}
         row["concordance"] = float(concordance(x, pairs)[0]) if len(x) and np.ptp(x) > 0 else np.nan

@@ -111,7 +111,8 @@ class ChangeTest:
 
     @classmethod
     def absent(cls, columns: int, why: str | None) -> ChangeTest:
-        return cls(*[np.full(columns, np.nan)] * 7, notes=(why,) * columns)
+        nothing = np.full(columns, np.nan)
+        return cls(nothing, nothing, nothing, nothing, nothing, nothing, nothing, (why,) * columns)
 
 
 def change_test(
